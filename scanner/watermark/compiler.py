@@ -6,7 +6,8 @@ that it reads, and of the kernels that it calls: a change voids the kernels that
 Kernels lie there by their place in the package: numba's own folders are named by the path of the sources, which is a
 new one for each upload of `ray job submit`.
 When several processes need a kernel at the same time, as workers of a first scan do, one compiles it and the others
-wait.
+wait: numba names the files of a kernel's types by a count, and two processes that save two of them at once would mix
+them up.
 """
 
 import contextlib
@@ -14,51 +15,29 @@ import fcntl
 import functools
 import hashlib
 import itertools
-import os
 import secrets
-import sys
+import tempfile
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, Self, TextIO, cast
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numba
 import numpy as np
-from numba.core import config as _config
 from numba.core.bytecode import FunctionIdentity
-from numba.core.caching import UserProvidedCacheLocator, UserWideCacheLocator
-from numba.core.codegen import get_host_cpu_features
-from numba.core.compiler_lock import global_compiler_lock
 
 from scanner.watermark.kernel import PACKAGE, Inline, Kernel, cache_folder
 
-config: Any = _config  # its settings are not in the type stubs
-
-
-def _load_array_functions() -> None:
-    """Load numba's array functions without scipy's linear algebra: an eighth of a second, and 17 MiB of a process.
-
-    They import it to know that it is there, and whoever compiles `numpy.cov`, which needs it, imports it then.
-    """
-    if "scipy.linalg" in sys.modules:
-        return
-    sys.modules["scipy.linalg"] = None  # type: ignore[assignment] # an import of it fails meanwhile
-    try:
-        from numba.np import arraymath
-    finally:
-        del sys.modules["scipy.linalg"]
-    arraymath._HAVE_BLAS = True
-
-
-_load_array_functions()
+config: Any = numba.config  # its settings are not in the type stubs
 
 
 def _features() -> str:
     """Features of this machine's processor, and vectors of 512 bits wherever it has them: LLVM prefers those of 256."""
     # Ciphers side by side gain a quarter by the wide ones, and no kernel lost by them (Xeon of family 6, model 167).
-    features = str(get_host_cpu_features())
+    features = str(llvm.get_host_cpu_features().flatten())
     return f"{features},-prefer-256-bit" if "+avx512f" in features.split(",") else features
 
 
@@ -66,15 +45,17 @@ if config.CPU_FEATURES is None:
     config.CPU_FEATURES = _features()
 
 
-# numba tells functions of one name, as those inside of sort and of argsort, apart by a count that begins anew in each
-# process, and links kernels by it: with kernels that other processes compiled, one would be taken for the other
+# The one private part of numba here, pinned by its version and by a test. numba tells functions of one name, as those
+# inside of sort and of argsort, apart by a count that begins anew in each process, and links kernels by it: with
+# kernels that other processes compiled, one would be taken for the other. numba has no public option for it.
 FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
 
 LONGEST_WAIT = 60.0
 """Most seconds to wait for another process that compiles a kernel; the slowest kernel takes some."""
 
+_one_thread = threading.RLock()
 _one_by_one: set[str] = set()
-"""Kernels whose lock this process holds; the compiler's own lock guards it."""
+"""Kernels whose lock this process holds; `_one_thread` guards it."""
 
 
 def _wait_for(lock: TextIO) -> None:
@@ -91,12 +72,11 @@ def _wait_for(lock: TextIO) -> None:
 @contextlib.contextmanager
 def _one_process(name: str) -> Iterator[None]:
     """Let no other process compile a kernel meanwhile; go on where that cannot be, as on a filesystem without locks."""
-    # The compiler's lock comes first, as where one kernel has another compiled that it calls: threads that took the two
-    # in different orders would wait for each other. Processes do not, since calls go in no circle.
-    with global_compiler_lock, contextlib.ExitStack() as locks:
+    # One thread compiles at a time, with all kernels that its kernel calls: threads that locked files in different
+    # orders would wait for each other. Processes do not, since calls go in no circle.
+    with _one_thread, contextlib.ExitStack() as locks:
         if name not in _one_by_one:
             with contextlib.suppress(OSError):
-                Path(cache_folder()).mkdir(parents=True, exist_ok=True)
                 lock = locks.enter_context((Path(cache_folder()) / f"{name}.lock").open("w"))
                 _wait_for(lock)
             _one_by_one.add(name)
@@ -104,46 +84,40 @@ def _one_process(name: str) -> Iterator[None]:
         yield
 
 
-class _ByDigest:
-    """What numba asks of a place in a cache: here it goes by what a kernel is made of, not by its file."""
+class PlaceInCache:
+    """Where a kernel lies in the cache, as numba asks its cache locators: in the folder of its modules, by its digest.
 
-    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
-        super().__init__(py_func, py_file)  # type: ignore[call-arg] # numba's, beside this in every subclass
-        self._digest = digest_of(py_func)
+    The folder is the same wherever this package lies.
+    """
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._digest, self._folder = digest_of(function), folder
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> Self:
+        """Return the place of a function of a source file."""
+        folder, package = Path(file).absolute().parent, PACKAGE.absolute()
+        if folder.is_relative_to(package):
+            name = ".".join(folder.relative_to(package.parent).parts)
+        else:
+            name = f"{folder.name}_{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+        return cls(function, Path(cache_folder()) / name)
+
+    def get_cache_path(self) -> str:
+        """Return the folder of the cached kernel's files."""
+        return str(self._folder)
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def get_source_stamp(self) -> str:
-        """What a cached kernel was made of."""
+        """Return what the cached kernel was made of."""
         return self._digest
 
     def get_disambiguator(self) -> str:
-        """Part of a cached kernel's file name."""
+        """Return the part of the cached kernel's file names that tells it from others of its name."""
         return self._digest[:16]
-
-
-class InHome(_ByDigest, UserWideCacheLocator):  # type: ignore[misc]
-    """A place where the cache's folder cannot be written."""
-
-    def ensure_cache_path(self) -> None:
-        """Raise FileNotFoundError where the user has no home: numba would make a folder `~` in the current one."""
-        if not os.path.isabs(self.get_cache_path()):
-            raise FileNotFoundError("the user has no home")
-        super().ensure_cache_path()
-
-
-class ByPlaceInPackage(_ByDigest, UserProvidedCacheLocator):  # type: ignore[misc]
-    """The folder of a kernel within the cache: the same wherever this package lies."""
-
-    @classmethod
-    def get_suitable_cache_subpath(cls, py_file: str) -> str:
-        """Name of the folder of a source file's kernels: its modules' names, or numba's own for other sources."""
-        folder = Path(py_file).absolute().parent
-        if folder.is_relative_to(PACKAGE.absolute()):
-            return ".".join(folder.relative_to(PACKAGE.absolute().parent).parts)
-        return str(super().get_suitable_cache_subpath(py_file))
-
-
-_LOCATORS = ",".join(f"{__name__}.{place.__name__}" for place in (ByPlaceInPackage, InHome))
-"""Kinds of places for the cache, of which numba takes the first that can be written."""
 
 
 @functools.cache
@@ -168,7 +142,9 @@ def digest_of(function: Callable[..., Any]) -> str:
 def _content(value: object) -> bytes:
     """What a kernel reads, as bytes that differ where it differs."""
     if isinstance(value, Kernel):
-        return f"kernel {value.inline} {digest_of(value.py_func)}\n".encode()
+        # with its name, by which numba imports it when it loads a kernel that calls it
+        name = f"{value.py_func.__module__}.{value.py_func.__qualname__}"
+        return f"kernel {name} {value.inline} {digest_of(value.py_func)}\n".encode()
     if isinstance(value, np.ndarray | np.generic):
         return f"array {value.dtype.str} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}\n".encode()
     if isinstance(value, tuple):
@@ -208,44 +184,27 @@ def _plain(part: object, docstring: str | None = None) -> object:
     return sorted(map(repr, part)) if isinstance(part, frozenset) else (type(part).__name__, repr(part))
 
 
-def _keep_as_bitcode(library: Any) -> None:  # noqa: ANN401 - numba has no types
-    """Keep the module of a kernel from the cache as bytes, which take a tenth of its memory: only compilers read it."""
-    bitcode, linked = library._shared_module.as_bitcode(), library._get_module_for_linking
-    library._shared_module = None
-
-    def parse_and_link() -> object:
-        if library._shared_module is None:
-            library._shared_module = llvm.parse_bitcode(bitcode)
-        return linked()
-
-    library._get_module_for_linking = parse_and_link
+def _can_write(folder: Path) -> bool:
+    """Whether files can be made in a folder, which is made if it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[..., Any]:
     """Compile for this machine at the first call, once among all processes that share the cache.
 
-    Where no folder of a cache can be written, each process compiles for itself.
+    Where the cache's folder cannot be written, each process compiles for itself.
     """
-    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
-    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = cache_folder(), _LOCATORS
+    before = config.CACHE_LOCATOR_CLASSES
+    config.CACHE_LOCATOR_CLASSES = f"{__name__}.{PlaceInCache.__name__}"
     try:
-        compiled: Any = numba.njit(cache=True, nogil=True, inline=inline)(function)
-    except RuntimeError:  # numba's word for: none of _LOCATORS can be written
-        compiled = numba.njit(nogil=True, inline=inline)(function)
+        compiled: Any = numba.njit(cache=_can_write(Path(cache_folder())), nogil=True, inline=inline)(function)
     finally:
-        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
-    load_overload = compiled._cache.load_overload
-
-    def load(signature: object, context: object) -> object:
-        try:
-            loaded = load_overload(signature, context)
-        except ImportError:  # a kernel that it calls stood in a module that is gone since: its code is the same
-            return None
-        if loaded is not None:
-            _keep_as_bitcode(loaded.library)
-        return loaded
-
-    compiled._cache.load_overload = load
+        config.CACHE_LOCATOR_CLASSES = before
     # looks into the cache first: once another process has compiled, it is found there
     find_or_compile, name = compiled.compile, f"{function.__module__}.{function.__qualname__}"
 

@@ -77,7 +77,10 @@ for name in sys.argv[1:]:
 
 @pytest.mark.costly
 def test_kernels_of_two_processes_are_not_taken_for_one_another(tmp_path):
-    """Sort and argsort have inner functions of one name and type: where their numbers met, argsort called sort's."""
+    """Sort and argsort have inner functions of one name and type: where their numbers met, argsort called sort's.
+
+    Guards the one private part of numba that the compiler uses.
+    """
     (tmp_path / "sorts.py").write_text(SORTS)
     environment = {**os.environ, "NUMBA_CACHE_DIR": f"{tmp_path}", "PYTHONPATH": f"{Path(scanner.__file__).parents[1]}"}
     for names in (["sort"], ["order"], ["sort", "order"]):
@@ -117,12 +120,10 @@ def test_a_kernel_is_compiled_anew_where_one_that_it_calls_has_moved(tmp_path):
         }
         done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "43\n"), done.stderr
-    assert len(list((tmp_path / "cache").rglob("calls.summed*.nbi"))) == 1
 
 
 @pytest.mark.costly
 def test_a_kernel_is_compiled_with_one_from_the_cache(tmp_path):
-    """The module of a kernel from the cache lies as bytes until a kernel that calls it is compiled."""
     (tmp_path / "called.py").write_text(CALLED)
     (tmp_path / "calls.py").write_text(CALLS.replace("MODULE", "called"))
     for code, wanted in (
