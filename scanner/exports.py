@@ -68,7 +68,7 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
         naming=row["naming"],
         named=tuple(users_of(row)),
         p=VerdictP(
-            **{name: row[name] for name in ("log10_p", "log10_p_global", "messages_tested", "keys_tested", "basis")},
+            **{name: row[name] for name in ("log10_p", "log10_p_global", "messages_tested", "correction", "basis")},
             false_positive_rate=explained.rate,
             log10_p_shown=log10_p_shown(row),
             expected_by_chance_at_most=explained.expected,
@@ -108,12 +108,12 @@ def account_verdict_of(explained: AccountExplanation, config: str) -> AccountVer
 
 VERDICT_COLUMNS = (
     *("id", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "log10_p_global", "log10_p_shown"),
-    *("messages_tested", "keys_tested", "proof", "audit", "path", "row", "text_sha256", "scan_id", "scanned_at"),
+    *("messages_tested", "correction", "proof", "audit", "path", "row", "text_sha256", "scan_id", "scanned_at"),
     "replay",
 )
 ACCOUNT_COLUMNS = (
     *("id", "account_id", "night", "nights", "posts", "texts", "first_post", "last_post", "user_id", "naming"),
-    *("key_id", "quoted_share", "log10_p_global", "messages_tested", "tests", "proof", "audit"),
+    *("key_id", "quoted_share", "log10_p_global", "messages_tested", "correction", "proof", "audit"),
     *("scan_id", "scanned_at", "explain"),
 )
 

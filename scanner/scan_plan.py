@@ -14,14 +14,13 @@ factor (price_of_looks): a scan refuses them, unless it is told to pay.
 
 import datetime
 import hashlib
-import math
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,18 +249,6 @@ def price_of_looks(history: Collection[ErrorShares], keys: Sequence[MasterKey]) 
 
 NO_VARIANTS = ErrorShares()
 """Weights of documents as they stand alone."""
-
-
-def correction_columns(correction: float) -> dict[str, float | None]:
-    """K in the form of the columns of VERDICTS."""
-    whole = math.ceil(correction)
-    return {"keys_tested": whole, "tests": None if whole == correction else correction}
-
-
-def recorded_correction(row: Mapping[str, Any]) -> float:
-    """K of a flagged row of VERDICTS or FLAGS."""
-    correction: float = row["keys_tested"] if row.get("tests") is None else row["tests"]
-    return correction
 
 
 class ScanFilter(NamedTuple):

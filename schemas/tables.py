@@ -57,7 +57,8 @@ VERDICTS = pa.schema(
         pa.field("log10_p_global", pa.float64()),  # [f]
         pa.field("runner_up_log10_p", pa.float64()),  # [f]
         pa.field("messages_tested", pa.int64()),  # null, as the next: not flagged
-        pa.field("keys_tested", pa.int64()),
+        # times that p is corrected for keys and looks: 1 over the product of the weights of key, unit and variant
+        pa.field("correction", pa.float64()),
         pa.field("flagged", pa.bool_(), nullable=False),
         pa.field("scanned_at", TIME, nullable=False),
         pa.field("reason", pa.string()),  # one of PART_REASONS: why only a part was scored; null: all was
@@ -78,9 +79,6 @@ VERDICTS = pa.schema(
         # p, corrected, is at most 10^(-6·p_class); null where there is no p-value
         pa.field("p_class", pa.int64()),
         pa.field("sketch", pa.binary()),  # [f]; of flagged texts: 64 numbers by which near-duplicates are recognised
-        # 1 over the product of the weights of key, unit and variant where it is no whole number, which keys_tested
-        # rounds up; else null
-        pa.field("tests", pa.float64()),
         # span: by a part of the text, whose key, message and p these are; weighed: by the text as a whole, where its
         # tokens count by how much they surprised a model; null: by the text as a whole, or not flagged
         pa.field("unit", pa.string()),
@@ -385,7 +383,8 @@ ACCOUNTS = pa.schema(
         pa.field("log10_p", pa.float64(), nullable=False),  # of the pooled score of this message alone
         pa.field("log10_p_global", pa.float64(), nullable=False),  # for all messages, keys and nights of the window
         pa.field("messages_tested", pa.int64(), nullable=False),
-        pa.field("tests", pa.float64(), nullable=False),  # 1 over the product of the weights of key and unit
+        # times that p is corrected for keys and looks: 1 over the product of the weights of key and unit
+        pa.field("correction", pa.float64(), nullable=False),
         pa.field("scanned_at", TIME, nullable=False),
         pa.field("quoted_share", pa.float64()),  # share of the scored tokens that stands in quoted lines alone
         pa.field("proof", pa.string()),  # a Proof; unless it is `proved`, nobody is named

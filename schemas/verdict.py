@@ -40,7 +40,7 @@ class VerdictP(_VerdictPart):
     log10_p: float | None  # of the message alone
     log10_p_global: float  # corrected for all messages of all keys that were tested
     messages_tested: int | None
-    keys_tested: int | None
+    correction: float | None  # times that p is corrected for keys and looks
     basis: str | None  # over what p holds: key, key-<bits>-bits or assumed; None: as key
     false_positive_rate: float  # at which it was flagged
     log10_p_shown: float  # for people: no smaller than its rank among decoys, where the hash alone speaks
@@ -105,7 +105,7 @@ class AccountVerdict(_VerdictPart):
     quoted_share: float | None  # of the scored tokens, that stands in quoted lines alone
     log10_p_global: float  # corrected for all messages of all keys
     messages_tested: int
-    tests: float
+    correction: float
     registry_agrees: bool | None  # as of a Verdict
     proof: str | None  # `proved`: the pooled score was computed again, and came out the same; else nobody is named
     audit: str | None

@@ -218,7 +218,7 @@ def example(rows: pl.DataFrame) -> str:
     return (
         f"The least certain of them: {row['doc_id']}, posted by {row['account_id']}, contains text marked for "
         f"{row['user_id']}\n(log10 p = {row['log10_p_global']:.1f}, corrected for {row['messages_tested']:,} messages, "
-        f"and {row['keys_tested']} times for keys and looks). Who posted it is another question.\n"
+        f"and {row['correction']:g} times for keys and looks). Who posted it is another question.\n"
     )
 
 

@@ -243,7 +243,7 @@ class AccountJudge:
                 self._row(posts, i, under_keys[key], names)
                 | _figures(of_all.outcomes.findings[key], i, candidate, nameless=nameless)
                 | {
-                    "tests": self._corrections[key],
+                    "correction": self._corrections[key],
                     "proof": proof,
                     "quoted_share": 0.0
                     if unquoted_scored is None

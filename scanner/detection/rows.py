@@ -57,7 +57,6 @@ def verdict_columns(
     tested = of_chosen(findings.correction for findings in found)
     reach = np.array([opened_key.log10_reach for opened_key in keys], np.float64)[chosen]
     reach_global = corrected(reach, 1, tested) if np.isfinite(reach).any() else reach
-    whole = np.ceil(tested)
 
     message = of_candidate(findings.message for findings in found)
     scored, in_part = message >= 0, reason.is_valid().to_numpy(zero_copy_only=False)
@@ -80,8 +79,7 @@ def verdict_columns(
             of_chosen(findings.log10_p_global[rows, runner_up] for findings in found), reach_global
         ),
         "messages_tested": np.array([opened_key.key.messages for opened_key in keys])[chosen],
-        "keys_tested": whole.astype(np.int64),
-        "tests": pa.array(tested, mask=whole == tested),
+        "correction": tested,
         "flagged": decided.flagged,
         "basis": np.array([opened_key.basis for opened_key in keys], object)[chosen],
         "p_rank": _p_values(of_candidate(findings.p_rank for findings in found)),
@@ -133,7 +131,7 @@ EXACT_COLUMNS = (
 )
 """Columns that are null in `verdicts`."""
 
-OF_FLAGS = ("key_id", "message", "messages_tested", "keys_tested", "basis", "variant", "tests", "unit")
+OF_FLAGS = ("key_id", "message", "messages_tested", "correction", "basis", "variant", "unit")
 """Columns that are null in `verdicts` where the row is not flagged: they show which score was the best."""
 
 

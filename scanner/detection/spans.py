@@ -27,7 +27,6 @@ from scanner.detection.attribution import (
 )
 from scanner.detection.proving import Prover
 from scanner.detection.sketches import sketch
-from scanner.scan_plan import correction_columns
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import parts_of, segments_of
 from scanner.watermark.positions import reach_of
@@ -323,7 +322,7 @@ def _replaced_spans(
         **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_global")},
         **dict.fromkeys(("runner_up_log10_p", "runner_up_log10_p_global", "p_rank", "variant")),
         "messages_tested": key.key.messages,
-        **correction_columns(key.correction),
+        "correction": key.correction,
         "flagged": True,
         "basis": key.basis,
         "proof": best.proof,

@@ -266,7 +266,7 @@ def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any]
         raise Refused("its scan did not end, so that its settings are not on record")
     return AccountJudge(
         [explainer.open_key(row["key_id"])],
-        [row["tests"]],
+        [row["correction"]],
         _HolderMemory(row),
         Rules.recorded(scan, 1),
         nights=row["nights"],
@@ -407,8 +407,8 @@ def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
         "All posts together",
         f"if nothing were marked, {one_in(row['log10_p_global'])} accounts would reach as much for any of the "
         f"{counted(row['messages_tested'], 'message')} of key {name(row['key_id'])}, corrected for "
-        f"{round(row['tests'] * row['nights'], 1):g} tests ({row['scored']:,} of {counted(row['tokens'], 'token')} "
-        "scored)",
+        f"{round(row['correction'] * row['nights'], 1):g} tests ({row['scored']:,} of "
+        f"{counted(row['tokens'], 'token')} scored)",
     )
     yield "Own words alone", _unquoted_words(explained)
     yield "Proof", proof_in_words(row)

@@ -49,7 +49,7 @@ OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
 """Columns that stand beside the text, by their name in a configuration."""
 
 _SHOWN = 10
-_NUMBERS = ("score", "log10_p", "log10_p_global", "messages_tested", "keys_tested")  # of every flagged row
+_NUMBERS = ("score", "log10_p", "log10_p_global", "messages_tested", "correction")  # of every flagged row
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,7 @@ def refuse_impossible(row: Mapping[str, Any]) -> None:
     Its message alone may be missing: it is not shown where naming is undecided.
     """
     wrong = [name for name in _NUMBERS if row[name] is None or not math.isfinite(row[name])]
-    wrong += [
-        name for name in ("messages_tested", "keys_tested", "tests") if row[name] is not None and not row[name] >= 1
-    ]
+    wrong += [name for name in ("messages_tested", "correction") if row[name] is not None and not row[name] >= 1]
     wrong += [name for name in ("key_id", "text_sha256") if row[name] is None]
     if not 0 <= (row["message"] or 0) < MAX_MESSAGES:
         wrong.append("message")

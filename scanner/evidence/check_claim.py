@@ -42,7 +42,7 @@ LINE = re.compile(
     r"[1-9][0-9]* [0-9]{4}-[0-9]{2}-[0-9]{2} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]* [0-9a-f]{64} [0-9a-f]{64}"
 )
 FIELDS = (
-    *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "tests", "scored", "score"),
+    *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "correction", "scored", "score"),
     *("log10_p", "log10_p_global", "variant", "unit", "parts"),
 )
 WEAK = -3.0  # log10 p, corrected, above which a claim fails: chance alone would do that too often
@@ -354,7 +354,7 @@ def check_part(
         )
         return
     runs = counted * (counted + 1) // 2
-    p = any_of(any_of(any_of(log10_p, claim["messages"]), runs), claim["tests"])
+    p = any_of(any_of(any_of(log10_p, claim["messages"]), runs), claim["correction"])
     findings.left(
         "part",
         f"that the part is a paragraph or a quotation, one of {claim['parts']} parts: read it; chosen by its score "
@@ -364,7 +364,7 @@ def check_part(
 
 def corrected_p(log10_p: float, messages: int, claim: "dict[str, Any]") -> float:
     """log10 p of the best of so many messages, of all parts and all tests."""
-    return any_of(any_of(any_of(log10_p, messages), claim["parts"]), claim["tests"])
+    return any_of(any_of(any_of(log10_p, messages), claim["parts"]), claim["correction"])
 
 
 def own_p(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]") -> float:
@@ -471,11 +471,12 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
         is_announced = claim["tokenizer_sha256"] in {line[5] for line in ours}
         findings.holds("tokens", is_announced, "the tokenizer is that of the list")
     keys = len({(line[3], line[5]) for line in announced})  # a key counts once for each tokenizer that reads texts
-    if keys > claim["tests"]:
+    if keys > claim["correction"]:
         p = any_of(any_of(any_of(log10_p, claim["messages"]), claim["parts"]), keys)
         findings.left(
             "tests",
-            f"why tests = {claim['tests']}: {keys} keys were announced by then; all counted alike, log10 p is {p:.6g}",
+            f"why correction = {claim['correction']}: {keys} keys were announced by then; all counted alike, "
+            f"log10 p is {p:.6g}",
         )
 
 
@@ -490,9 +491,13 @@ def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
     claim: dict[str, Any] = json.loads((folder / "claim.json").read_text(encoding="utf-8"), object_pairs_hook=distinct)
     for name in sorted(set(FIELDS) ^ set(claim)):
         findings.holds("claim", False, f"claim.json: field {name!a} is {'unknown' if name in claim else 'missing'}")
-    messages, tests = claim["messages"], claim["tests"]
+    messages, correction = claim["messages"], claim["correction"]
     findings.holds("tests", type(messages) is int and messages >= 1, f"messages = {messages!a}: whole, and 1 or more")
-    findings.holds("tests", type(tests) in (int, float) and 1 <= tests < math.inf, f"tests = {tests!a}: 1 or more")
+    findings.holds(
+        "tests",
+        type(correction) in (int, float) and 1 <= correction < math.inf,
+        f"correction = {correction!a}: 1 or more",
+    )
     if not findings.failed:
         in_range = type(claim["message"]) is int and 0 <= claim["message"] < messages <= 2**32
         findings.holds("tests", in_range, f"message = {claim['message']!a}: one of them")
@@ -546,7 +551,9 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
     check_list(paths, claim, log10_p, findings)
     check_tokenizer(folder, claim, text, tokens, findings)
     findings.note(
-        "tests", "claimed", f"tests = {claim['tests']}: the weight of this key, unit and variant, fixed before"
+        "tests",
+        "claimed",
+        f"correction = {claim['correction']}: the weight of this key, unit and variant, fixed before",
     )
 
 

@@ -75,7 +75,7 @@ from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import EVIDENCE_COLUMNS, log10_p_shown
 from scanner.results.queries import ask, spans
 from scanner.results.scan_list import refuse_impossible_scans
-from scanner.scan_plan import ErrorShares, read_config, recorded_correction, results_of
+from scanner.scan_plan import ErrorShares, read_config, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import TextPart, parts_of
@@ -151,7 +151,7 @@ def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
     row = case.row
     keys = (case.scan or {}).get("keys", ())
     messages = next((key["messages"] for key in keys if key["key_id"] == row["key_id"]), None)
-    whole = float(corrected(log10_p, messages or row["messages_tested"], recorded_correction(row)))
+    whole = float(corrected(log10_p, messages or row["messages_tested"], row["correction"]))
     for what, found, recorded in (
         ("log10 p", log10_p, row["log10_p"]),
         ("corrected log10 p", whole, row["log10_p_global"]),

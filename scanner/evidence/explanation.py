@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
 from scanner.evidence.registry_check import NOT_ASKED, RegistryCheck
-from scanner.scan_plan import recorded_correction
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, TextPart
 from scanner.watermark import Positions, Tokens, Watermark
@@ -292,9 +291,7 @@ class Explanation:
         """log10 p of the second rule (SPEC_2 §3): chance to name a stranger of the group; None as `user_evidence`."""
         if self.user_evidence is None:
             return None
-        return float(
-            corrected(np.array(self.user_evidence.log10_p), self.user_evidence.group, recorded_correction(self.row))
-        )
+        return float(corrected(np.array(self.user_evidence.log10_p), self.user_evidence.group, self.row["correction"]))
 
     @property
     def generator(self) -> str | None:

@@ -46,7 +46,7 @@ from scanner.registry.keys_file import gives_p_values
 from scanner.results.earlier_scans import RecordedHistory, recorded_history
 from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
-from scanner.scan_plan import ErrorShares, read_config, recorded_correction, results_of
+from scanner.scan_plan import ErrorShares, read_config, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.watermark.by_levels import BoundsRounding, ByLevelsProof
@@ -59,7 +59,7 @@ from schemas.words import WEIGHED, Naming, Proof
 
 COMPARED_COLUMNS = (
     *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),
-    *("keys_tested", "tests", "flagged", "basis", "variant", "unit", "runner_up_log10_p", "runner_up_log10_p_global"),
+    *("correction", "flagged", "basis", "variant", "unit", "runner_up_log10_p", "runner_up_log10_p_global"),
     *("naming", "user_id", "held_since", "named", "proof"),
 )
 """Columns of schemas.tables.VERDICTS that follow from text, keys and users."""
@@ -380,7 +380,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         "text_sha256": row["text_sha256"].hex(),
         "message": row["message"],
         "messages": row["messages_tested"],
-        "tests": recorded_correction(row),
+        "correction": row["correction"],
         "scored": end - begin,
         **{name: row[name] for name in ("score", "log10_p", "log10_p_global", "variant", "unit")},
         "parts": len(spans),
@@ -436,7 +436,7 @@ def _part(
             log10_p = mark.log10_p(math.fsum(terms[begin:end]), end - begin)
             of_parts = any_of(any_of(log10_p, row["messages_tested"]), len(spans))
             if nearly_equal(log10_p, row["log10_p"]) and nearly_equal(
-                any_of(of_parts, recorded_correction(row)), row["log10_p_global"]
+                any_of(of_parts, row["correction"]), row["log10_p_global"]
             ):
                 return begin, end
     raise Refused(f"--proof: {where}: the script that checks a claim finds another score or p-value than the row has")

@@ -10,7 +10,6 @@ from scanner.evidence.explanation import Explanation, PartFinding
 from scanner.printable import at_most, counted, one_in, printable, safe
 from scanner.results.decision_log import users_of
 from scanner.results.false_discoveries import log10_p_shown
-from scanner.scan_plan import recorded_correction
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 from schemas.words import WEIGHED, AuditState, Naming, Proof
@@ -163,7 +162,7 @@ _WHICH = {
 
 def _chance(explained: Explanation) -> str:
     row = explained.row
-    keys, messages = recorded_correction(row), row["messages_tested"]
+    correction, messages = row["correction"], row["messages_tested"]
     if row["basis"] == "assumed":
         return (
             f"anyone can make this mark; among decoy keys {one_in(log10_p_shown(row))} unmarked texts would score so "
@@ -174,8 +173,9 @@ def _chance(explained: Explanation) -> str:
     by_hash_words = f"; by the hash alone, {one_in(row['log10_p_global'])}" if by_hash else ""
     return (
         f"if nothing here were marked, {one_in(log10_p_shown(row))} texts would {which} for any of the {messages:,} "
-        f"message{'s' * (messages > 1)} of this key{' or of a decoy' * by_hash}, corrected for {round(keys, 1):g} "
-        f"test{'s' * (keys > 1)} of keys ({row['scored']:,} of {row['tokens']:,} tokens scored){by_hash_words}"
+        f"message{'s' * (messages > 1)} of this key{' or of a decoy' * by_hash}, corrected for "
+        f"{round(correction, 1):g} test{'s' * (correction > 1)} of keys "
+        f"({row['scored']:,} of {row['tokens']:,} tokens scored){by_hash_words}"
     )
 
 
@@ -293,7 +293,7 @@ def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
 
 _FIELDS = (
     *("path", "row", "doc_id", "account_id", "key_id", "message", "user_id", "naming", "scan_id", "audit", "proof"),
-    *("log10_p_global", "tokens", "scored", "messages_tested", "keys_tested", "unit"),
+    *("log10_p_global", "tokens", "scored", "messages_tested", "correction", "unit"),
 )
 
 _OF_SPANS = (

@@ -177,7 +177,7 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
     and where it named nobody, as ambiguous, undecided or unproved. Else the text has its messages again, or another one
     passes too and nobody is named.
     """
-    more_tests = (_tests_now(plan) / pl.coalesce("tests", "keys_tested")).clip(lower_bound=1).log10()
+    more_tests = (_tests_now(plan) / pl.col("correction")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_tests <= math.log10(plan.config.false_positive_rate)
     keys = [key.key_id for key in plan.keys]
     one_named = ~pl.col("naming").is_in([str(why) for why in (Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.UNPROVED)])

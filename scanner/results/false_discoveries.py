@@ -19,7 +19,7 @@ from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import LEAST_RANK
 
 _BEATEN = 1.0 - pl.col("p_rank").fill_nan(None).fill_null(LEAST_RANK)  # chance of a smaller rank, of one test
-_CORRECTED_RANK = 1.0 - _BEATEN.pow(pl.coalesce("tests", "keys_tested").fill_null(1.0))
+_CORRECTED_RANK = 1.0 - _BEATEN.pow(pl.col("correction").fill_null(1.0))
 
 LOG10_P_SHOWN = (
     pl.when(pl.col("basis").fill_null("key") == "key")
@@ -41,7 +41,7 @@ def log10_p_shown(row: Mapping[str, Any]) -> float:
     rank = row.get("p_rank")
     if rank is None or math.isnan(rank):  # as of a flag's further users: nothing is shown beyond the decoys
         rank = LEAST_RANK
-    correction = row.get("tests") or row.get("keys_tested") or 1
+    correction = row.get("correction") or 1.0
     return max(p, float(log10_any_of(math.log10(rank), 1, correction)))
 
 

@@ -31,7 +31,7 @@ from numba.core.bytecode import FunctionIdentity
 
 from scanner.watermark.kernel import PACKAGE, Inline, Kernel, cache_folder
 
-config: Any = numba.config  # its settings are not in the type stubs
+config: Any = numba.config  # type: ignore[attr-defined] # it is not in the type stubs
 
 
 def _features() -> str:

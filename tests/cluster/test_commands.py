@@ -93,7 +93,7 @@ def verdict(i: int, **changes: object) -> dict[str, object]:
         "message": 19,
         "naming": "named",
         "user_id": "alice",
-        **dict.fromkeys(("tokens", "scored", "messages_tested", "keys_tested"), 9),
+        **dict.fromkeys(("tokens", "scored", "messages_tested", "correction"), 9),
         **dict.fromkeys(("score", "log10_p"), 1.0),
         "log10_p_global": -400.3,
         "flagged": True,

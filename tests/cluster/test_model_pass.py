@@ -39,7 +39,7 @@ def weights_by(model: Path, more: str = "") -> str:
 
 
 def flags(night: Night) -> pl.DataFrame:
-    columns = ["path", "row", "user_id", "naming", "unit", "proof", "log10_p_global", "keys_tested"]
+    columns = ["path", "row", "user_id", "naming", "unit", "proof", "log10_p_global", "correction"]
     return results.flagged(night.results).select(columns).collect().sort("path", "row")
 
 
@@ -56,7 +56,7 @@ def test_a_night_finds_by_weights_what_the_sum_does_not_and_no_more(foregone: Ni
     assert found["unit"].to_list() == [WEIGHED, None, WEIGHED]
     assert found["user_id"].to_list() == [USERS[3], USERS[5], USERS[4]]
     assert set(found["proof"]) == {"proved"}
-    assert found["keys_tested"].to_list() == [2, 2, 2]
+    assert found["correction"].to_list() == [2, 2, 2]
     verdicts = night.verdicts()
     assert verdicts.filter("flagged").select("row").to_series().to_list() == [4]
     assert len(verdicts) == 16  # one a document that can be read, as without the pass
@@ -96,7 +96,7 @@ def test_shares_are_spent_whether_or_not_a_model_reads(foregone: Night, chain_mo
     night.scan()
     scan = night.last_scan()
     assert (scan["weighed"], scan["flagged_weighed"], scan["weighing_left"]) == (0, 0, 0)
-    assert flags(night)["keys_tested"].to_list() == [2]
+    assert flags(night)["correction"].to_list() == [2]
 
 
 def test_a_part_of_the_texts_is_drawn_by_a_key_and_not_by_place(foregone: Night, chain_model: Path, write) -> None:  # noqa: F811

@@ -71,7 +71,7 @@ def test_a_night_finds_by_weights_what_the_sum_does_not_under_keys_of_other_stac
     assert found["unit"].to_list() == [WEIGHED, None]
     assert (set(found["user_id"]), set(found["message"])) == ({marked.user}, {marked.message})
     assert set(found["proof"]) == {"proved"}
-    assert found["keys_tested"].to_list() == [2, 2]
+    assert found["correction"].to_list() == [2, 2]
     assert set(found["basis"]) == {str(marked.key.watermark.basis)}
     bits = marked.key.watermark.basis.bits
     assert 10 ** found["log10_p"].min() >= 2.0**-bits * (1 - 1e-9)

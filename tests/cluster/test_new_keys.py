@@ -86,7 +86,7 @@ def test_only_the_new_key_looks_at_what_older_ones_have_looked_at(night, own_reg
     # rows of the old keys stay; a document is flagged when any key finds its mark
     assert night.verdicts().filter(pl.col("scan_id") == before["scan_id"]).equals(rows)
     after = flagged(night)
-    assert [(row["doc_id"], row["key_id"], row["user_id"], row["keys_tested"]) for row in after] == [
+    assert [(row["doc_id"], row["key_id"], row["user_id"], row["correction"]) for row in after] == [
         ("a:0", "green", "alice", 2), ("a:1", "late", "alice", 4),
     ]  # fmt: skip
     assert after[0] | {"audit": None} == before | {"audit": None}

@@ -21,8 +21,8 @@ def test_keys_of_every_generation_are_scanned_and_counted(night, own_registry, m
     assert night.scan().work.left == (), "times decide no verdict, so nothing is scanned again"
     night.write("b", [marked(alice, 60, 1), plain(60, 2)])
     night.scan()
-    verdicts = night.verdicts().select("row", "key_id", "user_id", "log10_p_global", "keys_tested", "flagged")
+    verdicts = night.verdicts().select("row", "key_id", "user_id", "log10_p_global", "correction", "flagged")
     assert verdicts[:2].equals(verdicts[2:])
-    assert verdicts["keys_tested"].to_list() == [2, None] * 2
+    assert verdicts["correction"].to_list() == [2, None] * 2
     assert verdicts["user_id"].to_list() == ["alice", None] * 2
     assert verdicts[:2].equals(before[1].select(verdicts.columns))

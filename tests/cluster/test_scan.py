@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -304,16 +304,14 @@ def test_an_interrupted_scan_keeps_what_is_finished(night, plain):
 def test_sigterm_while_ray_starts_is_on_record(night, plain, monkeypatch, handler):
     night.write("a", [plain(30, 1)])
 
-    @contextmanager
-    def starting(_config, _connect):
+    def connect():
         if handler:
             signal.signal(signal.SIGTERM, handler)  # as ray.init does
         signal.raise_signal(signal.SIGTERM)
-        yield 1
 
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(scan_module, "cluster", cluster)
-    monkeypatch.setattr(machines, "_connected", starting)
+    monkeypatch.setattr(machines, "ray_begun", lambda _config: nullcontext(connect))
     assert night.scan().exit_code == 143
     assert night.last_scan()["exit_code"] == 143
     assert signal.getsignal(signal.SIGTERM) == before
@@ -329,15 +327,13 @@ class Finalised:
 def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, handler):
     night.write("a", [plain(30, 1)])
 
-    @contextmanager
-    def starting(_config, _connect):
+    def connect():
         if handler:
             signal.signal(signal.SIGTERM, handler)  # as ray.init does
         Finalised()  # Python drops what a handler raises in a finaliser
-        yield 1
 
     monkeypatch.setattr(scan_module, "cluster", cluster)
-    monkeypatch.setattr(machines, "_connected", starting)
+    monkeypatch.setattr(machines, "ray_begun", lambda _config: nullcontext(connect))
     assert night.scan().exit_code == 143
     assert night.last_scan()["exit_code"] == 143
 
@@ -364,14 +360,12 @@ def test_a_sigterm_over_the_commit_of_the_scans_row_changes_neither_that_nor_the
 
 
 def test_leaving_for_another_reason_is_no_sigterm(night, plain, monkeypatch):
-    @contextmanager
-    def starting(_config, _connect):
+    def connect():
         raise SystemExit(3)
-        yield 1
 
     night.write("a", [plain(30, 1)])
     monkeypatch.setattr(scan_module, "cluster", cluster)
-    monkeypatch.setattr(machines, "_connected", starting)
+    monkeypatch.setattr(machines, "ray_begun", lambda _config: nullcontext(connect))
     with pytest.raises(SystemExit):
         night.scan()
     assert night.last_scan()["exit_code"] == 1

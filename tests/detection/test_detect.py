@@ -77,7 +77,7 @@ def test_marked_text_names_its_user(detector, marked, plain, registry):
     assert rows[0]["tokens"] == 60
     assert rows[0]["scored"] <= 58
     assert rows[0]["messages_tested"] == MESSAGES["green"]
-    assert rows[0]["keys_tested"] == 2
+    assert rows[0]["correction"] == 2
 
 
 @pytest.mark.seconds
@@ -174,7 +174,7 @@ def test_a_document_that_is_too_short_for_one_key_is_scored_by_the_other(detecto
     text = "fifteen bytes or more"
     (both,) = verdicts(detector(), [text])
     (alone,) = verdicts(detector([keys[1]]), [text])
-    assert (both["status"], both["key_id"], both["keys_tested"]) == ("scored", "gum", 2)
+    assert (both["status"], both["key_id"], both["correction"]) == ("scored", "gum", 2)
     assert both["log10_p"] == alone["log10_p"]
     assert both["log10_p_global"] > alone["log10_p_global"]  # p is corrected for the other key too
 

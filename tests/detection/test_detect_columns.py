@@ -95,7 +95,7 @@ def verdict(detector, tokens, found, i, at):
         "runner_up_log10_p": None if math.isnan(second) else second,
         "runner_up_log10_p_global": None if math.isnan(second) else second_global,
         "messages_tested": key.messages,
-        "keys_tested": len(detector._keys),
+        "correction": len(detector._keys),
         "tests": None,
         "flagged": bool(passing),
         "basis": "key",

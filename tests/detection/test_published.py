@@ -87,7 +87,7 @@ def test_rows_plainly():
     exact = ("text_sha256", "score", "log10_p", "log10_p_global", "runner_up_log10_p", "runner_up_log10_p_global")
     exact = (*exact, "sketch")
     secret = dict.fromkeys((*exact, "p_rank"))
-    best = dict.fromkeys(("key_id", "message", "messages_tested", "keys_tested", "basis", "variant", "tests", "unit"))
+    best = dict.fromkeys(("key_id", "message", "messages_tested", "correction", "basis", "variant", "unit"))
     (text_id,) = IDS.of(pa.array([bytes(32)])).to_pylist()
     plain = secret | best | {"tokens": 7, "scored": 5, "text_id": text_id}
     without_p = [named[0] | {"log10_p_global": None}]

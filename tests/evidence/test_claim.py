@@ -67,7 +67,7 @@ def test_user_evidence():
             continue
         mark, tokens, h = Mark(label_of(case), bytes.fromhex(case["secret"])), case["tokens"], case["window"]
         ngrams = list(dict.fromkeys(tuple(tokens[t - h : t + 1]) for t in range(h, len(tokens))))
-        claim = {"messages": case["groups"] ** 2, "parts": 1, "tests": 1}
+        claim = {"messages": case["groups"] ** 2, "parts": 1, "correction": 1}
         assert sum(map(mark.is_shared, ngrams)) == case["scored_group"]
         for found in case["candidates"]:
             assert check_claim.own_p(mark, ngrams, claim | {"message": found["message"]}) == pytest.approx(
@@ -169,7 +169,7 @@ class Forger:
         self.key = next(key for key in load_registry(registry).keys if key.key_id == "green")
         self.secret = registry / "secrets" / "green.key"
         self.label = "greenlist;h=2;gamma=1/4"
-        self.numbers = {"message": message, "messages": 2000, "tests": 4.0}
+        self.numbers = {"message": message, "messages": 2000, "correction": 4.0}
         self.listed = folder.parent / "list.txt"
         call("keys", "publish", self.listed, "--registry", registry)
         folder.mkdir()
@@ -199,7 +199,7 @@ class Forger:
         follows["log10_p_global"] = math.nan
         with contextlib.suppress(ArithmeticError):
             follows["log10_p_global"] = any_of(
-                any_of(any_of(log10_p, numbers["messages"]), numbers.get("parts", 1)), numbers["tests"]
+                any_of(any_of(log10_p, numbers["messages"]), numbers.get("parts", 1)), numbers["correction"]
             )
         (self.folder / "claim.json").write_text(json.dumps(follows | fields))
         (self.folder / "tokens.csv").write_text("".join(f"{token},{why}\n" for token, why in rows))
@@ -388,7 +388,7 @@ class TestEveryConditionOfNaming:
     ("name", "value"),
     [
         *(("messages", value) for value in (1e-9, 1, 0, -5, 2000.0, True, None, "2000", 1999)),
-        *(("tests", value) for value in (0.0001, 0, -1, math.nan, math.inf, True, "4")),
+        *(("correction", value) for value in (0.0001, 0, -1, math.nan, math.inf, True, "4")),
         *(("message", value) for value in (-1, 2000, 3.0, True)),
     ],
 )
@@ -590,7 +590,7 @@ def test_one_key_with_a_thousand_tokenizers_counts_a_thousand_times(forger, tmp_
     many = tmp_path / "many.txt"
     many.write_text("\n".join(lines) + "\n")
     code, said = forger.checked(published=(many, head))
-    assert (code, "NOT CHECKED why tests = 4.0: 1000 keys were announced" in said) == (3, True), said
+    assert (code, "NOT CHECKED why correction = 4.0: 1000 keys were announced" in said) == (3, True), said
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.support.rows import verdict
     ],
 )
 def test_a_part_says_what_is_known(log10_p, basis, keys, said):
-    row = verdict(0, basis=basis, keys_tested=keys)
+    row = verdict(0, basis=basis, correction=keys)
     assert _part(PartFinding("own", 40, 9, log10_p, log10_p), row) == f"own words: {said}(9 tokens scored)"
 
 
@@ -52,7 +52,7 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
             **dict.fromkeys(field.name for field in dataclasses.fields(Explanation))
             | {
                 "case": SimpleNamespace(
-                    row=verdict(0, naming="named", keys_tested=4, basis="key", unit=None), scan=scan
+                    row=verdict(0, naming="named", correction=4.0, basis="key", unit=None), scan=scan
                 ),
                 "text_evidence": SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, log10_p)),
             }
@@ -101,7 +101,7 @@ def test_a_hash_alone_never_speaks_without_its_rank(basis, said):
 def test_a_rank_is_corrected_for_keys():
     """A text beats all decoys of some key once in 1,000 for each of seven keys: that is what is said for seven."""
     row = verdict(
-        0, "/in/a", "alice", basis="key-64-bits", unit=None, log10_p_global=-12.0, p_rank=0.001, keys_tested=7
+        0, "/in/a", "alice", basis="key-64-bits", unit=None, log10_p_global=-12.0, p_rank=0.001, correction=7.0
     )
     assert _chance(SimpleNamespace(row=row)).startswith("if nothing here were marked, 1 in 140 texts would score so")
 

@@ -21,7 +21,6 @@ from scanner.evidence.sentences import record_of, what_was_found
 from scanner.registry import check_secret
 from scanner.results.retention import erase_user, retain
 from scanner.results.transactions import read_whole
-from scanner.scan_plan import recorded_correction
 from scanner.watermark.by_levels import ByLevelsProof
 from scanner.watermark.formats import format_of
 from schemas.words import WEIGHED
@@ -98,7 +97,7 @@ def test_an_explanation_says_what_tells_the_user_from_the_group_as_the_slow_path
     assert log10_p == pytest.approx(proof.log10_p(score, scored), rel=1e-9)
     assert explained.row["log10_p"] < log10_p < -6  # steps of the group are left out
     among = 1 - (1 - 10**log10_p) ** group
-    corrected = 1 - (1 - among) ** recorded_correction(explained.row)
+    corrected = 1 - (1 - among) ** explained.row["correction"]
     assert 10**explained.log10_p_own == pytest.approx(corrected, rel=1e-3)
     assert record_of(explained)["name"]["log10_p"] == explained.log10_p_own
     assert f"{scored:,} scored tokens tell them apart" in dict(what_was_found(explained))["How sure the name is"]
@@ -114,7 +113,7 @@ def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night, c
     model.unlink()
     assert (read.field, read.equal, read.recorded) == ("reading", True, pytest.approx(read.again))
     assert {field.field: (field.recorded, field.again) for field in found.fields if not field.equal} == {}
-    assert {"unit", "score", "log10_p_global", "proof", "tests"} <= {field.field for field in found.fields}
+    assert {"unit", "score", "log10_p_global", "proof", "correction"} <= {field.field for field in found.fields}
 
 
 def test_a_reading_that_somebody_changed_is_another_verdict(flagged: Night, tmp_path: Path) -> None:

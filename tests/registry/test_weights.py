@@ -133,16 +133,16 @@ def test_each_key_is_corrected_by_its_own_weight_and_its_flags_are_proved(grown,
     text = marked_text(grown, words)(message_of(grown, "green", "alice"), 60, 1)
     documents = pa.RecordBatch.from_pylist([{"row": 0, "text": text.encode()}], DOCUMENTS)
     (row,) = detector.score_batch(documents, BatchOrigin("s", "s", "p"))[0].to_pylist()
-    assert (row["key_id"], row["user_id"], row["proof"], row["keys_tested"]) == ("green", "alice", "proved", 2)
+    assert (row["key_id"], row["user_id"], row["proof"], row["correction"]) == ("green", "alice", "proved", 2)
     own = float(log10_greenlist(int(row["score"]), row["scored"], 1 / 4))
     assert row["log10_p"] == pytest.approx(own, rel=1e-12)
     assert row["log10_p_global"] == pytest.approx(reference.log10_any_of(own, 2000 * 2), rel=1e-9)
 
     of_key = check_text(TextCheck.of_registry(grown, (), 1e-6), text.encode())
-    assert [one["keys_tested"] for one in of_key] == [4, 8]  # half of a key's weight is for parts of the text
+    assert [one["correction"] for one in of_key] == [4, 8]  # half of a key's weight is for parts of the text
     assert of_key[0]["log10_p"] == row["log10_p"]
     for one in of_key:
-        whole = reference.log10_any_of(one["log10_p"], 2000 * one["keys_tested"])
+        whole = reference.log10_any_of(one["log10_p"], 2000 * one["correction"])
         assert one["log10_p_global"] == pytest.approx(whole, rel=1e-9)
     out = call("keys", "list", "--registry", grown)[1]
     assert "weight 1/2 of a false-positive rate" in out

@@ -269,11 +269,11 @@ def test_a_scan_that_put_it_in_quarantine_had_the_file_too(seen, row):
         ({"message": BEFORE, "naming": "removed"}, False),
         ({"message": NEVER, "key_id": "gum"}, True),  # its key is not under test now
         ({"message": NEVER, "log10_p_global": -5.9}, True),  # above today's rate
-        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 1}, True),  # above it when corrected for two keys
-        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2}, False),
-        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 9}, False),
-        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2, "tests": 1.2}, True),
-        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2, "tests": 1.3}, False),
+        ({"message": NEVER, "log10_p_global": -6.2, "correction": 1.0}, True),  # above it when corrected for two keys
+        ({"message": NEVER, "log10_p_global": -6.2, "correction": 2.0}, False),
+        ({"message": NEVER, "log10_p_global": -6.2, "correction": 9.0}, False),
+        ({"message": NEVER, "log10_p_global": -6.2, "correction": 1.2}, True),
+        ({"message": NEVER, "log10_p_global": -6.2, "correction": 1.3}, False),
     ],
 )
 def test_flags_that_can_change_whom_a_text_names(own_registry, seen, changes, counts):
@@ -281,7 +281,7 @@ def test_flags_that_can_change_whom_a_text_names(own_registry, seen, changes, co
     give(own_registry, BEFORE, "early", at(4.5))
     give(own_registry, SINCE, "late", at(3.5))
     digests = [bytes([i]) * 32 for i in range(2)]
-    both = {"key_id": "green", "flagged": True, "log10_p_global": -9.0, "keys_tested": 2, "naming": "unallocated"}
+    both = {"key_id": "green", "flagged": True, "log10_p_global": -9.0, "correction": 2.0, "naming": "unallocated"}
     rows = [
         verdict(0, "/x", text_sha256=digests[0], scanned_at=at(3), **both | changes),
         verdict(1, "/y", text_sha256=digests[0], scanned_at=at(4), **both | changes),

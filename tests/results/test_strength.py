@@ -20,22 +20,21 @@ from tests.support.command_line import call
 
 def test_a_hash_alone_is_shown_no_smaller_than_its_rank():
     rows = [
-        {"log10_p_global": p, "basis": basis, "p_rank": rank, "keys_tested": keys, "tests": tests}
+        {"log10_p_global": p, "basis": basis, "p_rank": rank, "correction": correction}
         for p in (-400.0, -12.0, -3.5, -2.0)
         for basis in (None, "key", "key-64-bits", "key-32-bits", "assumed")
         for rank in (None, math.nan, 0.001, 0.5)
-        for keys, tests in ((None, None), (1, None), (7, None), (13, 12.5))
+        for correction in (None, 1.0, 7.0, 12.5)
     ]
     shown = [log10_p_shown(row) for row in rows]
-    reals = dict.fromkeys(("log10_p_global", "p_rank", "tests"), pl.Float64)
-    kinds = {**reals, "basis": pl.String, "keys_tested": pl.Int64}
+    kinds = {**dict.fromkeys(("log10_p_global", "p_rank", "correction"), pl.Float64), "basis": pl.String}
     assert pl.DataFrame(rows, schema=kinds).select(LOG10_P_SHOWN).to_series().to_list() == pytest.approx(shown)
     for row, one in zip(rows, shown, strict=True):
         if row["basis"] in (None, "key"):
             assert one == row["log10_p_global"]
         else:
             rank = row["p_rank"] if row["p_rank"] and row["p_rank"] > 0 else 0.001
-            any_rank = 1.0 - (1.0 - rank) ** (row["tests"] or row["keys_tested"] or 1)
+            any_rank = 1.0 - (1.0 - rank) ** (row["correction"] or 1)
             assert one == pytest.approx(max(row["log10_p_global"], math.log10(any_rank)), abs=1e-9)
 
 

@@ -36,7 +36,7 @@ def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0
         "log10_p": -2.0,
         "log10_p_global": -1.0,
         "messages_tested": 10,
-        "keys_tested": 1,
+        "correction": 1.0,
         "flagged": user is not None,
         "scanned_at": NOW - timedelta(days=age),
         **changes,

@@ -454,7 +454,7 @@ def test_a_verdict_is_the_better_of_two_texts_under_twice_the_keys(rows_of, mark
         second = second and (raw["message"] is None or other["log10_p_global"] < raw["log10_p_global"])
         wanted = other if second else raw if normalise(text) != text else whole
         assert row["variant"] == ("normalised" if second else None)
-        same = ("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "keys_tested")
+        same = ("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "correction")
         if wanted["message"] is not None:
             assert {name: row[name] for name in same} == {name: wanted[name] for name in same}
         assert row["flagged"] == (wanted["flagged"] or (raw["flagged"] and normalise(text) != text))
