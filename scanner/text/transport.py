@@ -21,6 +21,9 @@ _TAG = re.compile(
 )
 """Tags of HTML. Case is written out, since `re` finds a pattern's first letter fast only where case matters."""
 
+_LONG_REFERENCE = re.compile(r"&#([0-9]{8,})")
+"""Numbers of references that Python may refuse to read: 4,301 digits, be they zeros, raise ValueError."""
+
 _SHOWN = {"paragraph": "\n\n", "end": "\n", None: ""}
 
 HTML, QUOTED_PRINTABLE = 1, 2
@@ -59,7 +62,10 @@ def _without_html(text: str) -> str:
     """
     if "<" in text:
         text = _TAG.sub(lambda tag: _SHOWN[tag.lastgroup], _without_comments(text))
-    return html.unescape(text) if "&" in text else text
+    if "&" not in text:
+        return text
+    # eight digits behind the zeros are beyond all characters, as more are
+    return html.unescape(_LONG_REFERENCE.sub(lambda number: f"&#{number[1].lstrip('0')[:8] or 0}", text))
 
 
 def _without_comments(text: str) -> str:

@@ -57,6 +57,13 @@ def test_html_is_read_as_a_browser_shows_it():
     assert without_transport("a<!-- x --><!-- y -->b<!-->c") == "ab<!-->c"
 
 
+@pytest.mark.parametrize("digits", [7, 8, 5000])
+def test_references_of_any_length(digits):
+    """Python reads no number of more than 4,300 digits, and a post with one could not be scored."""
+    assert without_transport(f"a &#{'0' * digits}65; b") == "a A b"
+    assert without_transport(f"a &#{'9' * digits}; b") == "a \ufffd b"
+
+
 @given(st.text(alphabet="abc =&;é\u2019x", min_size=80, max_size=400))
 def test_quoted_printable_is_decoded_to_the_last_byte(text):
     sent = quopri.encodestring(text.encode()).decode()
