@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 
 SKETCH_PLACES = 64
-"""Places of a sketch, 4 bytes each."""
+"""Places of a sketch."""
+
+SKETCH_BYTES = 4 * SKETCH_PLACES
+"""Bytes of a sketch."""
 
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # constants of splitmix64
 _STEP = np.uint64(0x9E3779B97F4A7C15)

@@ -101,6 +101,9 @@ def refuse_impossible(row: Mapping[str, Any]) -> None:
     wrong += [name for name in ("key_id", "text_sha256") if row[name] is None]
     if not 0 <= (row["message"] or 0) < MAX_MESSAGES:
         wrong.append("message")
+    rank = row.get("p_rank")
+    if rank is not None and not math.isnan(rank) and not 0 < rank <= 1:
+        wrong.append("p_rank")
     if wrong:
         where = printable(f"{row['path']}:{row['row']}")
         raise Refused(

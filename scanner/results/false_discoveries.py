@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from scanner.detection.sketches import pieces_of
+from scanner.detection.sketches import SKETCH_BYTES, pieces_of
 from scanner.results.current_rows import ranges_ever
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import LEAST_RANK
@@ -67,6 +67,8 @@ MOST_READS = 10
 EVIDENCE_COLUMNS = ("text_sha256", "key_id", "message")
 """Columns that a piece of evidence shares, with the text."""
 
+_SKETCH = pl.when(pl.col("sketch").bin.size() == SKETCH_BYTES).then("sketch")  # another one somebody changed
+
 _GROUP = EVIDENCE_COLUMNS[1:]  # texts of two groups are never one piece
 
 
@@ -83,7 +85,7 @@ def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
         these = flags.join(groups.lazy().select(_GROUP), on=_GROUP, how="semi", nulls_equal=True)
         if tell:
             texts = (
-                these.select(*EVIDENCE_COLUMNS, "sketch")
+                these.select(*EVIDENCE_COLUMNS, _SKETCH)
                 .unique(EVIDENCE_COLUMNS, keep="any")
                 .collect(engine="streaming")
             )

@@ -270,6 +270,7 @@ IMPOSSIBLE = {
     "log10_p": [None, math.nan, -math.inf],
     "log10_p_global": [-math.inf],
     "text_sha256": [None],
+    "p_rank": [-1.0, 0.0, 1.5, math.inf],
 }
 """Values of columns of `flags` that no scan writes; a row that is not at or below the rate is no flag at all."""
 
@@ -295,6 +296,16 @@ def test_a_row_with_a_value_that_no_scan_writes_is_refused_in_a_sentence(night, 
     overwrite(night.results, key_id="no key")
     code, _, err = call("replay", night.config, "a:0")
     assert (code, "'no key' is none that its scan tested" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("sketch", [b"", b"1" * 255])
+def test_a_row_with_a_sketch_that_no_scan_writes_is_a_piece_of_its_own(night, own_registry, marked, sketch):
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    night.scan()
+    overwrite(night.results, sketch=sketch)
+    code, out, err = call("flagged", night.config)
+    assert (code, "alice" in out) == (0, True), err
 
 
 @pytest.mark.costly
