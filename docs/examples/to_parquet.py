@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -67,12 +68,33 @@ def of_json(source: TextIO, names: Sequence[str]) -> Iterator[Row | str]:
 
 
 def of_csv(source: TextIO, names: Sequence[str]) -> Iterator[Row | str]:
-    """The rows of CSV whose header has the names; one with another number of fields as JSON, which can be mended."""
+    """The rows of CSV whose header has the names; one with another number of fields as JSON, which can be mended.
+
+    A quote that does not end would swallow the rows behind it: its line is broken, and the next one is read anew.
+    """
     csv.field_size_limit(sys.maxsize)
     header = source.readline()
     split = [(mark, next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t"]
     mark, columns = next((one for one in split if {*names} <= {*one[1]}), split[0])
-    for row in csv.reader(source, delimiter=mark):
+    ahead, of_row = deque[str](), list[str]()
+
+    def lines() -> Iterator[str]:
+        while line := ahead.popleft() if ahead else source.readline():
+            of_row.append(line)
+            yield line
+
+    reader = csv.reader(lines(), delimiter=mark, strict=True)
+    while True:
+        of_row.clear()
+        try:
+            row = next(reader, None)
+        except csv.Error:
+            yield of_row[0]
+            ahead.extendleft(reversed(of_row[1:]))
+            reader = csv.reader(lines(), delimiter=mark, strict=True)
+            continue
+        if row is None:
+            return
         if len(row) == len(columns):
             yield {name: value for name, value in zip(columns, row, strict=True) if name in names}
         elif row:

@@ -133,3 +133,18 @@ def test_a_field_that_no_line_has_is_told_of(tmp_path):
     assert (
         "no line has a field 'account', 'created_at'" in written(tmp_path, "posts.jsonl", b'{"id": 1, "text": "a"}')[1]
     )
+
+
+def test_a_quote_without_an_end_loses_its_own_line_alone(tmp_path):
+    """It went on to the next quote, and the rows between were one text."""
+    lines = ["id,account,created_at,text", '1,a,,"good ""one"""', '2,a,,"unclosed', "3,b,,plain", '4,b,,"two', 'lines"']
+    lines += ['5,c,,"a"b', "6,c,,six", '7,d,,"to the end', "8,d,,eight", ""]
+    path, said = written(tmp_path, "posts.csv", "\n".join(lines).encode())
+    assert "5 rows; 3 broken lines, kept in posts.csv.broken" in said
+    assert (tmp_path / "posts.csv.broken").read_text().splitlines() == [
+        '2,a,,"unclosed',
+        '5,c,,"a"b',
+        '7,d,,"to the end',
+    ]
+    texts = [(name, text) for name, *_, text in documents(path)]
+    assert texts == [("1", 'good "one"'), ("3", "plain"), ("4", "two\nlines"), ("6", "six"), ("8", "eight")]
