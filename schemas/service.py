@@ -14,7 +14,7 @@ CHARACTERS = (2_000, 20_000, 200_000)
 """Most characters of a text of each length class but the last, which has no bound of its own."""
 
 TICKS = (0.075, 0.5, 4.0, 30.0)
-"""Seconds after a request when its answer leaves, by its length class; else after twice as long, four times, …"""
+"""Seconds after a request when its answer leaves, by its length class; else after twice as long, …, or 32 times."""
 
 
 def tick_of(size: int) -> float:
@@ -79,7 +79,7 @@ class DetectorConfig(_DetectorTable):
     factor: float = Field(default=100, ge=1, le=1e12)  # how far p is beyond the rate for `found`, and short of it else
     most_bytes: int = Field(default=1_000_000, ge=1_000, le=16_000_000)  # of a text or a file; less for costly keys
     batch: int = Field(default=100, ge=1, le=1_000)  # texts of one request to /detect/batch
-    seconds: float = Field(default=60, gt=0)  # longest time that one request is worked on
+    seconds: float = Field(default=60, gt=0)  # longest wait of a text, then of its work, of which 1/20 is CPU at most
     filter: bool = False  # leave out the n-grams that a scan of today does, where the scan has a filter
     names: Literal["nobody", "experts"] = "nobody"  # who learns for which user a text was marked; each time is logged
     numbers: bool = False  # constants in place of null in `score`, `p_value`, `num_scored_tokens`

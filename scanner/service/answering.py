@@ -49,6 +49,9 @@ SECONDS_BETWEEN_LOOKS = 1.0
 
 Result = TypeVar("Result")
 
+_DOUBLINGS = 5
+"""How often the time at which an answer leaves is doubled at most."""
+
 _KEY_FILE = "secret"
 _REGISTRY_FILE = "registry.json"
 _VERSION = importlib.metadata.version("brickscan")
@@ -77,6 +80,7 @@ class Answers:
             new_secret_file(self.state / _KEY_FILE)
         secret = read_secret(f"file:{_KEY_FILE}", self.state)
         self.served: ServedScan | None = None
+        self._told = ""
         self._signer = Signer(self.state)
         self.first = self._read_state()
         self.budget = Budget(self.state, secret, config.budget)
@@ -165,17 +169,12 @@ class Answers:
         Raises:
             Unavailable: nobody could look at any of them.
         """
-        began, gone = asyncio.get_running_loop().time(), False
+        began = asyncio.get_running_loop().time()
         digests = [self.budget.digest(text) for text in texts]
         part = int.from_bytes(self.budget.digest(b"".join(digests))[:4]) / 2**32
-        try:
-            return await self._answer(texts, digests, caller)
-        except asyncio.CancelledError:
-            gone = True
-            raise
-        finally:
-            if not gone:
-                await _leave(began, sum(map(len, texts)), part)
+        answers = await self._answer(texts, digests, caller)
+        await _leave(began, sum(map(len, texts)), part)
+        return answers
 
     async def _answer(
         self, texts: Sequence[bytes], digests: Sequence[bytes], caller: Caller
@@ -190,6 +189,7 @@ class Answers:
         refusals |= {place: each for place, each in enumerate(payments) if isinstance(each, BudgetSpent)}
         answers, entries = list[DetectorAnswer | DetectorError](), list[Mapping[str, object]]()
         unavailable = [each for each in found.values() if isinstance(each, Unavailable)]
+        self._tell_why(unavailable)
         self._refused.labels("unavailable").inc(len(unavailable))
         if len(unavailable) == len(texts):
             raise unavailable[0]
@@ -203,6 +203,13 @@ class Answers:
                 entries.append(self._entry(digests[place], *each, caller))
         self.log.add(entries)
         return answers
+
+    def _tell_why(self, unavailable: Sequence[Unavailable]) -> None:
+        """Tell why texts could not be looked at, once."""
+        for each in unavailable:
+            if isinstance(each, NotLookedAt) and each.why not in ("", self._told):
+                self._told = each.why
+                self._tell(f"event=not_naming why={json.dumps(each.why)}")
 
     async def _in_thread(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:  # noqa: ANN401
         """Result of a function in the budget's thread."""
@@ -323,14 +330,17 @@ def _looked(payment: Payment, found: Found | Unavailable) -> Looked:
 
 
 async def _leave(began: float, size: int, part: float) -> None:
-    """Wait until a time of a length class, in bytes: its tick after the request, or twice that, or four times, …
+    """Wait until a time of a length class, in bytes: its tick after the request, or twice that, …, or 32 times.
+
+    Beyond, at whole multiples of 32 ticks: where texts wait for long, twice as long would be too long.
 
     A core that rests for long hears of a tick later, by 0.1 ms: so all rest equally long before theirs, and answers
     leave later by a part of SPREAD, from 0 to 1, which a text has always.
     """
     tick, loop = tick_of(size), asyncio.get_running_loop()
-    doublings = max(0, math.ceil(math.log2(max(loop.time() - began + SPREAD, tick) / tick)))
-    leaves = began + tick * 2**doublings
+    took = loop.time() - began + SPREAD
+    step = tick * 2 ** min(max(0, math.ceil(math.log2(took / tick))), _DOUBLINGS)
+    leaves = began + step * math.ceil(took / step)
     await asyncio.sleep(leaves - SPREAD - loop.time())
     await asyncio.sleep(leaves + SPREAD * part - loop.time())
 

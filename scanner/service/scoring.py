@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.detection.rows import p_class
 from scanner.detection.sketches import gram_key, keyed_grams
-from scanner.errors import Refused
+from scanner.errors import BrickscanError, Refused
 from scanner.input.documents import read_text
-from scanner.registry import NamedUser, check_secret
+from scanner.registry import NamedUser, VerifiedHolders, check_secret
 from scanner.registry.ledger import open_users
 from scanner.results.filters import filter_of_config
 from scanner.results.registry_record import users_of_config
@@ -59,49 +59,28 @@ _CALLERS = 4096
 _GATHERING = 0.13
 """Part of its tick that a short text waits for others: one takes a process nearly as long as ten."""
 
-_OF_A_TEXT = 0.25
-"""Part of the longest time of a text (`seconds`) that it is to take at most on a core of its own."""
+_OF_A_TEXT = 0.05
+"""Part of the longest time of a text (`seconds`) that it may take of a core. Others wait for that long, since a process
+does nothing else meanwhile; and where a core has up to twenty times as much to do, the text is answered in time.
+"""
 
-_NOT_LOOKED_AT = "This text could not be looked at. Ask again, or with less of it."
 _BUSY = "The detector is too busy. Ask again in a minute."
 _NOT_READY = "The detector is not ready. Ask again in a minute."
 
 
 class Costs(NamedTuple):
-    """What texts take, measured: seconds of CPU by bytes, ascending, and those of the opening of a process.
+    """Seconds of CPU that texts take by their bytes, measured of some sizes; both ascend."""
 
-    Beyond what was measured, seconds a byte grow with the bytes, as they do under keys for many users.
-    """
-
-    opening: float
-    measured: Sequence[tuple[int, float]]
+    sizes: Sequence[int]
+    measured: Sequence[float]
 
     def seconds(self, size: int) -> float:
-        """Seconds of CPU that a text of so many bytes takes, or less."""
-        before = 0
-        for most, seconds in self.measured:
-            if size <= most:  # a short text takes a while, too; no text takes more a byte than a longer one
-                return seconds * size / most if before else seconds
-            before = most
-        rate, more = self._rates
-        return size * (rate + more * size)
+        """Return the seconds that a text of so many bytes takes, or less; a short one takes a while, too."""
+        return float(np.interp(size, self.sizes, self.measured))
 
-    def size(self, seconds: float) -> int:
-        """Bytes of a text that takes so many seconds, which are no fewer than were measured of any."""
-        rate, more = self._rates
-        if not more:
-            return int(seconds / rate)
-        return int((math.sqrt(rate**2 + 4 * more * seconds) - rate) / (2 * more))
-
-    @property
-    def _rates(self) -> tuple[float, float]:
-        """Seconds a byte, and what they grow by with each byte: the line through what the last text took."""
-        size, seconds = self.measured[-1]
-        sizes = np.array([size for size, _ in self.measured[-3:]], float)
-        rates = np.array([seconds for _, seconds in self.measured[-3:]]) / sizes
-        grows = float(np.polyfit(sizes, rates, 1)[0]) if len(sizes) > 1 else 0.0
-        more = min(max(grows, 0.0), seconds / size**2)
-        return seconds / size - more * size, more
+    def most_bytes(self, seconds: float) -> int:
+        """Return the bytes of a text that takes so many seconds, at most those that were measured."""
+        return int(np.interp(seconds, self.measured, self.sizes))
 
 
 class Finding(NamedTuple):
@@ -195,11 +174,10 @@ class Scorer:
         found = filter_of_config(served.scan, served.night) if served.night else None
         if found is not None:
             check = replace(check, rules=replace(check.rules, ngram_filter=found.open()))
-        if served.names:
-            check = replace(check, record=users_of_config(served.scan))
         self._served, self._key = served, gram_key(secret)
         self._titles = {key.key_id: format_of(key).title for key in check.keys}
-        self._opened = OpenedCheck(check, None if served.names else _Nobody())
+        self.names = _Names(replace(check, record=users_of_config(served.scan))) if served.names else _Nobody()
+        self._opened = OpenedCheck(check, self.names)
         self._opened.compile()
         keyed_grams("a text of some bytes", self._key)
 
@@ -231,21 +209,22 @@ class Scorer:
         return findings
 
     def measure(self, seconds: float, most: int) -> Costs:
-        """What texts of up to so many bytes take that have as many tokens as they can, by some that take a part of it.
+        """Measure texts of more and more bytes, up to `most`, until one takes `seconds`.
 
-        Sizes are doubled until a text takes an eighth of `seconds`.
+        They have as many tokens as texts of these bytes can have.
         """
-        opening, measured, size = time.process_time(), list[tuple[int, float]](), 1000
+        sizes, measured, size = list[int](), [0.0], 1000
         signs = np.random.default_rng(0).integers(ord("!"), ord("~") + 1, most, dtype=np.uint8).tobytes()
-        while not measured or (measured[-1][1] < seconds / 8 and measured[-1][0] < most):
+        while not sizes or (measured[-1] < seconds and sizes[-1] < most):
             took = list[float]()
             while len(took) < 3 and sum(took) < 0.1:
                 began = time.process_time()
                 self.find_marks([signs[:size]])
                 took.append(time.process_time() - began)
-            measured.append((min(size, most), max(min(took), 1e-6)))
-            size *= 2
-        return Costs(opening, measured)
+            sizes.append(min(size, most))
+            measured.append(max(min(took), measured[-1], 1e-6))
+            size = int(size * min(2, 1.1 * seconds / measured[-1]))  # a text far beyond `seconds` would delay the start
+        return Costs(sizes, measured[1:])
 
 
 _READ = ("status", "log10_p_global", "proof", "flagged", "key_id", "naming", "user_id")
@@ -266,8 +245,30 @@ def result_of(row: Mapping[str, Any], rate: float, factor: float) -> DetectorRes
     return DetectorResult.CANNOT_TELL
 
 
+class _Names:
+    """Names users as they are now.
+
+    Attributes:
+        refusal: why nobody could be named the last time; it depends on the registry and holds no part of a text.
+    """
+
+    def __init__(self, check: TextCheck) -> None:
+        self._holders = VerifiedHolders(check.registry, [key.key_id for key in check.keys], check.record)
+        self.refusal = ""
+
+    def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
+        """See NamesUsers."""
+        try:
+            return self._holders.naming(key_id, message, at)
+        except BrickscanError as error:
+            self.refusal = str(error)
+            raise
+
+
 class _Nobody:
     """No message is anybody's: for a detector that names nobody, whatever the users table holds."""
+
+    refusal = ""
 
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         """See NamesUsers."""
@@ -277,16 +278,27 @@ class _Nobody:
 _scorer: Scorer | None = None
 """The scorer of this process."""
 
+_why_not = ""
+"""Why this process has no scorer."""
+
 
 def _begin(served: ServedScan, secret: bytes) -> None:
-    global _scorer
+    global _scorer, _why_not
     confine_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
-    _scorer = Scorer(served, secret)
+    try:
+        _scorer = Scorer(served, secret)
+    except BrickscanError as error:
+        _why_not = str(error)
     gc.freeze()  # else the collector would look through all of it, while a text waits
     with open(os.devnull, "wb") as nothing:  # libraries that panic write a part of the text
         for descriptor in (1, 2):
             os.dup2(nothing.fileno(), descriptor)
+
+
+def _opening() -> str:
+    """Return why this process has no scorer; empty: it has one."""
+    return _why_not
 
 
 def find_marks(texts: Sequence[bytes]) -> list[Finding] | None:
@@ -296,13 +308,19 @@ def find_marks(texts: Sequence[bytes]) -> list[Finding] | None:
     return None
 
 
-def _find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float]:
-    """What is found in texts, which are looked at together, or where that fails each by itself; and CPU seconds."""
+def _find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float, str]:
+    """What is found in texts, which are looked at together, or where that fails each by itself.
+
+    Returns:
+        The findings; seconds of CPU; why nobody could be named the last time, empty: it was not so.
+    """
+    if _scorer is None:  # raised, so that another process takes the place of this one
+        raise ValueError("no key is open")
     began = time.process_time()
     found: Sequence[Finding | None] | None = find_marks(texts)
     if found is None and len(texts) > 1:
         found = [alone[0] if (alone := find_marks([text])) else None for text in texts]
-    return [None] if found is None else list(found), time.process_time() - began
+    return [None] if found is None else list(found), time.process_time() - began, _scorer.names.refusal
 
 
 def _measure(seconds: float, most: int) -> Costs:
@@ -313,7 +331,14 @@ def _measure(seconds: float, most: int) -> Costs:
 
 
 class NotLookedAt(Unavailable):
-    """Work on a text did not end well."""
+    """Work on a text did not end well.
+
+    why: for the operator; empty: it is not known, or could hold a part of the text.
+    """
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__("This text could not be looked at. Ask again, or with less of it.")
+        self.why = why
 
 
 Found = tuple[Finding, ServedScan]
@@ -413,9 +438,8 @@ class ScoringPool:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._callers: Counter[Caller] = Counter()
-        self._running: dict[ProcessPoolExecutor, tuple[Sequence[_Job], float]] = {}
         self.processes: set[ProcessPoolExecutor] = set()
-        self.costs = Costs(0.0, [(most, seconds * _OF_A_TEXT)])
+        self.costs = Costs([most], [seconds * _OF_A_TEXT])
         self.scoring = self.killed = 0
 
     @property
@@ -426,9 +450,7 @@ class ScoringPool:
     @property
     def most_bytes(self) -> int:
         """Most bytes of a text: as many as take a part of the longest time, however many tokens they are."""
-        if self.costs.seconds(self._most) <= self._seconds * _OF_A_TEXT:
-            return self._most
-        return self.costs.size(self._seconds * _OF_A_TEXT)
+        return self.costs.most_bytes(self._seconds * _OF_A_TEXT)
 
     async def serve(self, served: ServedScan) -> None:
         """Score as `served` says from now on; returns once the processes have opened the keys, and costs are measured.
@@ -441,7 +463,9 @@ class ScoringPool:
             for each in begun:
                 ending.callback(self._end, each)
             try:
-                await asyncio.gather(*(asyncio.wrap_future(each.submit(os.getpid)) for each in begun))
+                opened = await asyncio.gather(*(asyncio.wrap_future(each.submit(_opening)) for each in begun))
+                if any(opened):
+                    raise Unavailable(max(opened))
                 measuring = begun[0].submit(_measure, self._seconds * _OF_A_TEXT, self._most)
                 self.costs = await asyncio.wrap_future(measuring)
             except BrokenProcessPool:
@@ -470,7 +494,8 @@ class ScoringPool:
     async def find_marks(self, caller: Caller, texts: Sequence[bytes]) -> list[Found | Unavailable]:
         """What a process finds in each text, and what that process serves; or why nobody looked at it.
 
-        A process that works for callers alone who have left ends, where opening another costs less than its work.
+        Where this is cancelled, texts that wait are left out, and one that a process looks at takes no longer than
+        opening another process would.
         """
         if not texts:
             return []
@@ -497,22 +522,11 @@ class ScoringPool:
                 job.leave()
             self._callers[caller] -= 1
             self._callers += Counter()  # keeps those above 0 alone
-            self._end_abandoned()
 
     def _wait(self, job: _Job) -> None:
         job.patience = asyncio.get_running_loop().call_later(self._seconds, job.end, Unavailable(_BUSY))
         self._turns.push(job)
         self._changed.set()
-
-    def _end_abandoned(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for process, (group, ends) in list(self._running.items()):
-            if ends - now > self.costs.opening and all(job.answer.cancelled() for job in group):
-                del self._running[process]
-                for job in group:
-                    self._charge(job.caller, self.costs.opening / len(group))
-                for each in list((process._processes or {}).values()):
-                    each.kill()  # and no more: a future that is cancelled would end whoever waits for it
 
     async def _work(self, served: ServedScan, process: ProcessPoolExecutor) -> None:
         """Have a process score what waits, for as long as this is served."""
@@ -536,19 +550,17 @@ class ScoringPool:
     ) -> ProcessPoolExecutor:
         """Answer jobs; returns the process, or the one that took the place of an ended one."""
         loop = asyncio.get_running_loop()
-        works, began, expected = process, loop.time(), sum(job.seconds for job in group)
+        began, expected = loop.time(), sum(job.seconds for job in group)
         for job in group:
             if job.patience:
                 job.patience.cancel()
         try:
             if process not in self.processes:
                 process = self._new(served)
-            works = process
-            self._running[works] = group, began + expected
             submitted = asyncio.wrap_future(process.submit(_find_marks_of, [job.text for job in group]))
-            findings, seconds = await asyncio.wait_for(submitted, self._seconds)
+            findings, seconds, refusal = await asyncio.wait_for(submitted, self._seconds)
             for job, finding in zip(group, findings, strict=True):
-                job.end(NotLookedAt(_NOT_LOOKED_AT) if finding is None else (finding, served))
+                job.end(NotLookedAt(refusal) if finding is None else (finding, served))
                 if seconds > expected:
                     self._charge(job.caller, (seconds - expected) * job.seconds / expected)
         except Exception:  # whatever it was: who waits gets an answer, and a process goes on
@@ -559,15 +571,13 @@ class ScoringPool:
                 if len(group) > 1 and self._served is not None:  # each by itself, so that none is lost by another
                     self._wait(job)
                 else:
-                    job.end(NotLookedAt(_NOT_LOOKED_AT))
+                    job.end(NotLookedAt())
                     if (more := loop.time() - began - job.seconds) > 0:
                         self._charge(job.caller, more)
             self._changed.set()  # this process may serve no more, and another one takes them
             with contextlib.suppress(Exception):  # the next text tries again
                 process = self._new(served)
-                process.submit(os.getpid)  # so that it opens the keys now
-        finally:
-            self._running.pop(works, None)
+                process.submit(_opening)  # so that it opens the keys now
         return process
 
     def _new(self, served: ServedScan) -> ProcessPoolExecutor:

@@ -100,6 +100,16 @@ class Detector:
             raise ValueError(f"{answer.status}: {read}")
         return dict(read)
 
+    def get(self, path: str) -> None:
+        """Get an address by a connection of its own."""
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=120)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        if answer.status != 200:
+            raise ValueError(f"{path}: {answer.status}")
+
     def ask(self, text: str, caller: int = 0) -> float:
         """Seconds until the answer to a text."""
         began = time.perf_counter()
@@ -150,6 +160,7 @@ def main() -> None:
             with detector_of(config) as detector:
                 in_order = [detector.ask(text) for text in (texts[-1], found[0], texts[-2])]
                 print(f"  first texts (the second is marked): {', '.join(f'{s:.3f} s' for s in in_order)}")
+                without_text(detector, count)
                 rate = throughput(detector, texts, folder, options.rounds, count)
                 if loaded:
                     half_load(detector, texts[-WARM - loaded : -WARM], found, rate / 2)
@@ -184,6 +195,15 @@ def alone(folder: Path, texts: Sequence[str], found: Sequence[str]) -> None:
             f"p99 {np.quantile(seconds, 0.99):.1f}, most {max(seconds):.1f}",
             flush=True,
         )
+
+
+def without_text(detector: Detector, count: int) -> None:
+    """Prints what requests without a text take, in CPU ms of all processes."""
+    for path in ("/", "/style.css", "/openapi.json", "/.well-known/ai-provenance", "/metrics", "/health"):
+        began = detector.cpu_seconds()
+        for _ in range(count):
+            detector.get(path)
+        print(f"  GET {path}, n={count}: {1e3 * (detector.cpu_seconds() - began) / count:.2f} CPU ms", flush=True)
 
 
 def throughput(detector: Detector, texts: Sequence[str], folder: Path, rounds: int, size: int) -> float:

@@ -17,14 +17,19 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from scanner.registry import add_users
+from scanner.service.detector_app import DetectorServer
 from scanner.service.scoring import Scorer, ServedScan
 from scanner.storage.toml import read_toml
 from scanner.watermark.kernel import Kernel
 from schemas.service import DetectorConfig
 from tests.support.detecting import ask, configured, detecting, request, until
+from tests.support.forged_users import rewrite
+from tests.support.reviewing import running
+from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.costly
 
@@ -111,7 +116,7 @@ def test_the_first_texts_of_a_process_find_everything_loaded(tmp_path, registry,
 
 
 def test_users_keys_and_an_unreadable_registry_are_taken_over(tmp_path, own, words, plain):
-    from tests.support.two_keys import marked_text, message_of
+    from tests.support.two_keys import marked_text
 
     proxy = '[proxy]\naddresses = ["127.0.0.1"]\nexpert = "X-Expert"\n'
     config = configured(tmp_path, own, detector='workers = 1\nnames = "experts"\n' + proxy)
@@ -251,25 +256,76 @@ def test_sigterm_ends_a_detector_within_five_seconds_whatever_it_works_on(tmp_pa
     assert "Traceback" not in (tmp_path / "out").read_text()
 
 
-def test_callers_who_hang_up_pay_and_hold_up_nobody(tmp_path, registry, plain):
-    """Their texts were looked at, each after the other, and cost nothing."""
+def hang_up(server, texts: list[str], begun) -> None:
+    """Ask about each text on a connection of its own, and end all once `begun` holds."""
+    with ExitStack() as stack:
+        for text in texts:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            body = json.dumps({"text": text}).encode()
+            connection.sendall(b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        until(begun)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_callers_who_hang_up_pay_and_hold_up_nobody(tmp_path, registry, plain, killed):
+    """Their texts were looked at, each after the other, and cost nothing. Once no text was looked at from then on.
+
+    killed: the process is, while it looks at a text of a caller who has hung up.
+    """
     config = configured(tmp_path, registry, detector="workers = 1\nmost_bytes = 16000000\n")
-    with detecting(config, here=False) as server:
+    with detecting(config, here=False) as server, ThreadPoolExecutor(1) as others:
         pool, budget, (stopped,) = server.answers.pool, server.answers.budget, processes(server)
-        os.kill(stopped, signal.SIGSTOP)
-        with ExitStack() as stack:
-            for seed in range(5):
-                gone = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-                body = json.dumps({"text": plain(20_000, seed)}).encode()
-                gone.sendall(b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            until(lambda: pool.scoring == 1 and pool.waiting == 4)
+        os.kill(stopped, signal.SIGSTOP)  # else a fast machine would be done before they hang up
+        texts = [plain(20_000, seed) for seed in range(5)]
+        hang_up(server, texts, lambda: pool.scoring == 1 and pool.waiting == 4)
         until(lambda: not pool._callers)
-        os.kill(stopped, signal.SIGCONT)
-        assert ask(server, plain(150, 9))["status"] == 200
-        assert pool.waiting == 0
-        (row,) = budget._paid.values()
-        assert row >= 6
-        assert not budget._is_answered(budget.digest(plain(20_000, 4).encode()))
+        (paid,) = budget._paid.values()
+        other = others.submit(ask, server, plain(150, 8))
+        until(lambda: pool.waiting == 5)
+        os.kill(stopped, signal.SIGKILL if killed else signal.SIGCONT)
+        assert other.result()["status"] == 200
+        assert [ask(server, plain(150, seed))["status"] for seed in range(9, 12)] == [200] * 3
+        assert (pool.waiting, pool.killed) == (0, killed)
+        assert paid >= 5
+        assert not budget._is_answered(budget.digest(texts[4].encode()))
+
+
+CHANGED = "its users were changed by something else than brickscan"
+
+
+def test_a_registry_that_was_edited_is_told_once(tmp_path, own, marked, plain):
+    """Experts got 503, and the operator did not learn why."""
+    add_users(own, ["green"], ["carol", "dave"])
+    exchanged = pl.col("user_id").replace({"carol": "dave", "dave": "carol"})
+    told, text = list[str](), marked(message_of(own, "green", "carol"), 200, 1)
+    config = configured(tmp_path, own, detector='workers = 1\nnames = "experts"\n')
+    with detecting(config, here=False, told=told) as server:
+        rewrite(own, lambda events: events.with_columns(user_id=exchanged))
+        assert [ask(server, each)["status"] for each in (text, f"{text} more", plain(150, 1))] == [503, 503, 200]
+    (line,) = [line for line in told if line.startswith("event=not_naming")]
+    why = json.loads(line.removeprefix("event=not_naming why="))
+    assert CHANGED in why
+    assert "`brickscan users verify` says more" in why
+    assert not any(word in why for word in ("carol", "dave", text.split()[0]))
+    told.clear()
+    server = DetectorServer(read_toml(config, DetectorConfig), tmp_path, "127.0.0.1", 0, told.append)
+    with running(server):
+        until(lambda: told)
+        assert request(server, "GET", "/ready")[0] == 503
+    assert told[0].startswith("event=not_serving why=")
+    assert CHANGED in told[0]
+
+
+def test_a_registry_that_cannot_be_opened_is_told(tmp_path, own, monkeypatch):
+    """The reason stayed in the process that could not open it."""
+    told = list[str]()
+    monkeypatch.setattr("scanner.service.scoring.check_secret", lambda *_: None)
+    (own / "secrets" / "green.key").write_text("not hexadecimal")
+    server = DetectorServer(read_toml(configured(tmp_path, own), DetectorConfig), tmp_path, "127.0.0.1", 0, told.append)
+    with running(server):
+        until(lambda: told)
+    assert "hexadecimal" in told[0]
+    assert "event=not_serving" in told[0]
 
 
 def test_slow_files_hold_up_no_text(tmp_path, registry, plain):

@@ -10,7 +10,7 @@ from schemas.service import CHARACTERS, SPREAD, TICKS
 
 @pytest.mark.parametrize("part", [0.0, 0.75])
 @pytest.mark.parametrize(("size", "tick"), [(100, TICKS[0]), (CHARACTERS[0] + 1, TICKS[1])])
-@pytest.mark.parametrize(("worked", "doubled"), [(0.0, 1), (0.5, 1), (0.995, 2), (1.5, 2)])
+@pytest.mark.parametrize(("worked", "doubled"), [(0.0, 1), (0.5, 1), (0.995, 2), (1.5, 2), (31, 32), (70, 96)])
 def test_answers_leave_at_a_tick_of_their_length_class(size, tick, worked, doubled, part):
     async def seconds() -> float:
         loop = asyncio.get_running_loop()

@@ -43,7 +43,7 @@ def configured(folder: Path, registry: Path, *, rate: float = 1e-6, more: str = 
 class InThisProcess:
     """Stands in for ScoringPool: scores in this process, one request after the other."""
 
-    costs, most_bytes = Costs(0.0, [(1000, 0.001)]), 10**9
+    costs, most_bytes = Costs([1000], [0.001]), 10**9
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -62,8 +62,8 @@ class InThisProcess:
         if self._scorer is None:
             return [Unavailable("The detector is not ready.")] * len(texts)
         scoring._scorer = self._scorer
-        found, _ = scoring._find_marks_of(texts)
-        return [NotLookedAt("It cannot be looked at.") if one is None else (one, self._served) for one in found]
+        found, _, why = scoring._find_marks_of(texts)
+        return [NotLookedAt(why) if one is None else (one, self._served) for one in found]
 
 
 @contextmanager
