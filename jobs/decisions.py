@@ -162,8 +162,7 @@ def review(results: str, port: int, by: str | None) -> None:
     run_until_ended(server, "review")
 
 
-_EXPORTS = ("verdict", "coop", "ozone", "label-studio", "csv")
-_SENDING = ("coop", "ozone")
+_EXPORTS = ("verdict", "label-studio", "csv")
 _WITH_ACCOUNTS = ("verdict", "csv")
 
 
@@ -174,8 +173,6 @@ _WITH_ACCOUNTS = ("verdict", "csv")
 @until_option
 @click.option("--accounts", is_flag=True, help="With verdict and csv: marked accounts instead of flags.")
 @click.option("--open", "undecided", is_flag=True, help="Flags alone on which nobody decided.")
-@click.option("--send", is_flag=True, help="With coop and ozone: send them. Without it they are shown.")
-@click.option("--again", "resend", is_flag=True, help="With --send: also what a killed run may have sent before.")
 def export(
     config: Path,
     form: str,
@@ -183,36 +180,27 @@ def export(
     before: datetime | None,
     accounts: bool,
     undecided: bool,
-    send: bool,
-    resend: bool,
 ) -> int:
-    """Give flags to other systems: as one neutral record each, or as what Coop, Ozone, Label Studio or a sheet takes.
+    """Print flags for other systems: as one neutral record each, or as what Label Studio or a sheet takes.
 
     CONFIG: the file of the scan. `verdict` prints a JSON object a line, whose schema `brickscan schema verdict` prints;
-    `label-studio` a JSON list of tasks; `csv` a table in which no cell is a formula. `coop` and `ozone` print reports,
-    a JSON object a line, and with --send send each flag's report once; sections [export.coop] and [export.ozone] of
-    CONFIG say where and as whom. A report that a killed run may have sent is sent again only to Ozone, which drops
-    repeats; for Coop it counts as in doubt, until --again. Exit code 1: some were refused, or are in doubt.
+    `label-studio` a JSON list of tasks; `csv` a table in which no cell is a formula. Nothing is sent anywhere. `decide
+    --from` takes back what others decided. Exit code 1: a task lacks its text.
 
-    --accounts gives the accounts whose posts together are marked (`brickscan schema account`). No report is made of
-    them: Coop and Ozone take reports on single texts, and no decision is recorded on an account.
+    --accounts gives the accounts whose posts together are marked (`brickscan schema account`). No decision is recorded
+    on an account.
 
     \b
     Example:
       brickscan export scan.toml --since 2026-11-20 > verdicts.jsonl
+      brickscan export scan.toml --format csv --open > open.csv
       brickscan export scan.toml --accounts --format csv > accounts.csv
-      brickscan export scan.toml --format coop --open
-      brickscan export scan.toml --format coop --open --send
     """
-    if send and form not in _SENDING:
-        raise click.UsageError(f"--send goes with --format {' or '.join(_SENDING)}; others are printed.")
     if accounts and (form not in _WITH_ACCOUNTS or undecided):
         raise click.UsageError(
-            f"--accounts goes with --format {' or '.join(_WITH_ACCOUNTS)}, and without --open: no report is made of an "
-            "account, and no decision is recorded on one."
+            f"--accounts goes with --format {' or '.join(_WITH_ACCOUNTS)}, and without --open: no decision is recorded "
+            "on an account."
         )
-    if resend and not send:
-        raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explainer import Explainer
     from scanner.exports import csv_lines
     from scanner.results.flags import WantedFlags, count_flags
@@ -233,11 +221,9 @@ def export(
             tell(line)
     elif form == "label-studio":
         return _tasks(found)
-    elif form == "verdict":
+    else:
         for _, verdict in found:
             tell(visible(json.dumps(verdict.model_dump(mode="json"))))
-    else:
-        return _reports(explainer, config, form, found, send=send, resend=resend)
     return 0
 
 
@@ -286,36 +272,3 @@ def _tasks(found: "Iterator[tuple[Explanation, Verdict]]") -> int:
             tasks.append(label_studio_task(verdict, explained.text))
     tell(visible(json.dumps(tasks)))
     return code
-
-
-def _reports(
-    explainer: "Explainer",
-    config: Path,
-    form: str,
-    found: "Iterator[tuple[Explanation, Verdict]]",
-    *,
-    send: bool,
-    resend: bool,
-) -> int:
-    from scanner.exports import Outbox, ozone_or_coop
-
-    body_of, receiver = ozone_or_coop(config, form)
-    outbox = Outbox(explainer.results, receiver(), resend=resend) if send else None
-    counts: dict[str, int] = {}
-    for explained, verdict in found:
-        try:
-            body = body_of(verdict, explained.text)
-        except Refused as error:
-            complain(f"not sent: {error}")
-            counts["cannot be sent"] = counts.get("cannot be sent", 0) + 1
-            continue
-        if outbox is None:
-            tell(visible(json.dumps(body)))
-            continue
-        state = outbox.send(verdict.id, explained.row, body)
-        counts[state] = counts.get(state, 0) + 1
-    if outbox is None:
-        complain("nothing was sent: --send sends this")
-    else:
-        tell(f"{form}: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "no flags"))
-    return 1 if {"refused", "in doubt", "cannot be sent"} & counts.keys() else 0

@@ -220,36 +220,6 @@ class EvidenceConfig(_ConfigTable):
     account_owners: str | None = None
 
 
-Reference = Annotated[str, Field(pattern=r"^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$")]
-
-
-class CoopConfig(_ConfigTable):
-    """A ROOST Coop that flags are sent to (`brickscan export --format coop`)."""
-
-    url: str  # of its server, https://coop.example; http:// for one on this machine
-    token: Reference  # where its API key is, file:PATH or env:NAME; never the key itself
-    item_type: str  # Coop's id of the item type; its fields: text, document, account, verdict, all strings
-    reporter_type: str  # Coop's id of the user type that reports come from
-    reporter: str = "brickscan"  # id of the reporting user
-    policy: str | None = None  # Coop's id of the policy that reports name
-
-
-class OzoneConfig(_ConfigTable):
-    """An Ozone that flags are sent to (`brickscan export --format ozone`)."""
-
-    url: str  # of the server that takes its calls, https://pds.example
-    token: Reference  # where an access token of the moderator is, file:PATH or env:NAME; never the token itself
-    created_by: Annotated[str, Field(pattern=r"^did:[a-z]+:.+$")]  # DID of the moderator
-    labeler: Annotated[str, Field(pattern=r"^did:[a-z]+:.+$")] | None = None  # DID of the Ozone behind a PDS
-
-
-class ExportConfig(_ConfigTable):
-    """Other systems that take flags."""
-
-    coop: CoopConfig | None = None
-    ozone: OzoneConfig | None = None
-
-
 class ScanConfig(_ConfigTable):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
@@ -280,7 +250,6 @@ class ScanConfig(_ConfigTable):
     weights: WeightsConfig = WeightsConfig()
     weights_by: WeightsByConfig | None = None
     evidence: EvidenceConfig = EvidenceConfig()
-    export: ExportConfig | None = None
     audit: ScanAuditConfig = ScanAuditConfig()
     cluster: ScanClusterConfig = ScanClusterConfig()
 

@@ -107,22 +107,6 @@ list of 3,000 tokens, and classes of three gave 68 % (half is chance): see tests
 FLAGS = pa.schema([pa.field("keys", pa.string(), nullable=False), *VERDICTS])
 """Flagged rows with exact scores, for those who may see them. keys: as in SHARDS."""
 
-SENT = pa.schema(
-    [
-        pa.field("at", TIME, nullable=False),
-        pa.field("receiver", pa.string(), nullable=False),  # coop | ozone
-        pa.field("url", pa.string(), nullable=False),  # where it went
-        pa.field("item_id", pa.string(), nullable=False),  # as the receiver calls the flag (schemas.verdict)
-        pa.field("state", pa.string(), nullable=False),  # sending (before it is sent), then sent or refused
-        pa.field("scan_id", pa.string(), nullable=False),  # with shard_id, path and row: the flag
-        pa.field("shard_id", pa.string(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("text_sha256", pa.binary(), nullable=False),  # as in VERDICTS
-    ]
-)
-"""Records that `brickscan export` sent to other systems, append-only; `sending` without an end: nobody knows."""
-
 SHARDS = pa.schema(
     [
         pa.field("night", pa.string(), nullable=False),  # date of the data, as in SCANS

@@ -66,22 +66,6 @@ def read_secret(
     return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, advice)
 
 
-def read_token(reference: str, base: Path | str) -> str:
-    """A token of another system behind a reference, `file:PATH` or `env:NAME`: a line of visible ASCII.
-
-    Raises:
-        SecretError: nothing is there, it is no token, or others can read or change it. Names the place only.
-    """
-    path, name = secret_path(reference, base), reference.removeprefix("env:")
-    where = f"secret file {path}" if path is not None else f"environment variable {name}"
-    if path is None and name not in os.environ:
-        raise SecretError(f"{where} is not set; it should hold a token")
-    raw = os.environb[os.fsencode(name)] if path is None else _read_file(path)
-    if len(raw) >= _MOST_READ or not re.fullmatch(rb"[!-~]+", token := raw.strip()):
-        raise SecretError(f"{where}: holds no token (visible ASCII on one line, fewer than {_MOST_READ} bytes)")
-    return token.decode("ascii")
-
-
 def read_private_file(path: Path) -> bytes:
     """A private file of fewer than 2,048 bytes, such as a key as PEM.
 

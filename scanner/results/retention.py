@@ -162,7 +162,7 @@ def _keep_for_a_time(tables: Tables, name: str) -> None:
 
 
 OF_A_NIGHT = (
-    *("flag_texts", "flag_readings", "account_posts", "accounts", "spans", "decisions", "sent", "flags"),
+    *("flag_texts", "flag_readings", "account_posts", "accounts", "spans", "decisions", "flags"),
     *("audit_counts", "verdicts", "shards", "quarantine"),
 )
 """Tables whose rows belong to a scan, in the order in which they are gone through: a range of `shards` is marked before
@@ -262,7 +262,7 @@ def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
     return rows.join(current_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
 
 
-_OF_FLAGS = ("flag_texts", "flag_readings", "spans", "decisions", "sent", "flags")
+_OF_FLAGS = ("flag_texts", "flag_readings", "spans", "decisions", "flags")
 
 _FLAG = ["scan_id", "shard_id", "path", "row"]
 

@@ -31,7 +31,6 @@ COMMIT_ATTEMPTS = 50
 _MAKES = {
     "accounts": "run `brickscan scan` with `accounts = { nights = 1 }`",
     "decisions": "run `brickscan review` or `brickscan decide`",
-    "sent": "run `brickscan export --send`",
     "audits": "run `brickscan calibrate` or `brickscan scan`",
     "flag_readings": "run `brickscan scan` with a section [weights_by]",
     "flag_texts": "run `brickscan scan` with `keep_text = true` in a section [evidence]",

@@ -10,15 +10,17 @@ from scanner.watermark.formats import FORMATS
 from tests.support.examples import FOLDER, example
 from tests.support.two_keys import TOKENIZER, message_of
 
-ELSEWHERE = {"mark_and_find", "serve_with_vllm", "check_report", "to_parquet"}
-"""Scripts with a test in tests/generation, in tests/infra/vllm on a real server, in tests/service or in tests/input."""
+ELSEWHERE = {"mark_and_find", "serve_with_vllm", "check_report", "to_parquet", "send_to_coop", "send_to_ozone"}
+"""Scripts with a test in tests/generation, in tests/infra/vllm on a real server, in tests/service or tests/input, or in
+tests/test_senders.py.
+"""
 
 
 def test_every_script_has_a_test():
     assert {path.stem for path in FOLDER.glob("*.py")} == ELSEWHERE | {"scan_and_query", "add_a_format"}
 
 
-@pytest.mark.parametrize("name", ["scan_and_query", "add_a_format", "to_parquet"])
+@pytest.mark.parametrize("name", ["scan_and_query", "add_a_format", "to_parquet", "send_to_coop", "send_to_ozone"])
 def test_a_script_without_its_arguments_says_how_it_is_called(name, monkeypatch):
     monkeypatch.setattr(sys, "argv", [name])
     with pytest.raises(SystemExit, match=f"python docs/examples/{name}.py"):

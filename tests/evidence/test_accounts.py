@@ -294,7 +294,7 @@ def test_an_export_of_accounts_keeps_to_its_schema(night, opened_once):
         "writes": ("named", [WROTE]),
     }
     assert call("export", night.config, "--accounts", "--since", "2999-01-01")[1] == ""
-    assert "--accounts goes with" in call("export", night.config, "--accounts", "--format", "coop")[2]
+    assert "--accounts goes with" in call("export", night.config, "--accounts", "--format", "label-studio")[2]
 
 
 @pytest.mark.seconds

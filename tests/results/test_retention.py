@@ -51,7 +51,7 @@ def nights(numbers: range) -> set[str]:
     return {scan_of(night) for night in numbers}
 
 
-OF_FLAG = ("flags", "flag_texts", "flag_readings", "spans", "decisions", "sent")
+OF_FLAG = ("flags", "flag_texts", "flag_readings", "spans", "decisions")
 
 
 @pytest.mark.costly
@@ -64,7 +64,7 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
     old = expired_rows(year, cutoff(1))
     assert (len(old.nights), set(old.scans), old.documents, old.flagged) == (2, nights(range(2, 4)), 6, 2)
     rows = retain(year, old.scans, keep_flags=keep_flags)
-    assert rows == 2 * (3 + 5 + 6 * (not keep_flags))  # six rows of a flag: flag, text, reading, span, decision, export
+    assert rows == 2 * (3 + 5 + 5 * (not keep_flags))  # five rows of a flag: flag, text, reading, span, decision
     for name in OF_A_NIGHT:
         stays = range(NIGHTS if name in OF_FLAG and keep_flags else 2)
         assert scans_in(year, name) == nights(stays), name
@@ -294,7 +294,7 @@ def test_the_command_drops(year):
         "",
     )
     code, out, _ = call(*again)
-    assert (code, out) == (0, "12 rows dropped\n")
+    assert (code, out) == (0, "10 rows dropped\n")
     assert call(*again) == (0, none_left, "")
     assert call("retain", year, "--keep", 10**6, "--yes")[0] == 2
 
