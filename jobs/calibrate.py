@@ -102,7 +102,7 @@ def calibrate_and_tell(
         raise Refused(f"calibrate needs matplotlib; install it with {install_of('audit')}")
     from scanner.audit.calibration.admission import admissions, signable
     from scanner.audit.calibration.calibration_plan import plan_calibration
-    from scanner.audit.calibration.one_key import all_rows
+    from scanner.audit.calibration.calibration_report import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
     from scanner.cluster.calibrate import run_calibration
     from scanner.results.transactions import append_audits
@@ -182,7 +182,7 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
 def _write_files(
     plan: "CalibrationPlan", audit_id: str, rows: list[dict[str, Any]], found: "CalibrationCounts", show_text: bool
 ) -> list[str]:
-    from scanner.audit.calibration.one_key import FRAGMENT_THRESHOLDS, details, fragments_png, law_png
+    from scanner.audit.calibration.calibration_report import FRAGMENT_THRESHOLDS, details, fragments_png, law_png
     from scanner.storage.locations import filesystem_of
 
     files = {"details.json": json.dumps(details(plan, found.fragments, found.keys, show_text), indent=1).encode()}

@@ -31,7 +31,8 @@ from scanner.audit.calibration.calibration_plan import (
     lessons,
     teaching,
 )
-from scanner.audit.calibration.one_key import FRAGMENT_THRESHOLDS, KeyCounts, key_counts
+from scanner.audit.calibration.calibration_report import FRAGMENT_THRESHOLDS
+from scanner.audit.calibration.one_key import KeyCounts, key_counts
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster.corpus import (
     CorpusPart,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scanner.audit.calibration.calibration_plan import PANELS, count_fragments, cut_fragments, repeated_ngrams
-from scanner.audit.calibration.one_key import fragments_png, law_png
+from scanner.audit.calibration.calibration_report import fragments_png, law_png
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.watermark import GreenList, Gumbel, batch_tokens, log10_greenlist, log10_gumbel, log10_z, scored_positions
 from scanner.watermark.positions import WholeWindows
