@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.options import TRIAL_LINE
 from jobs.text import wrap_line
-from scanner.audit.in_every_scan.controls import CANARY_WORDS
+from scanner.audit.in_every_scan.canaries import CANARY_WORDS
 from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.alarms import USE_NO_FLAG
 from scanner.audit.statistics.audit_rows import holds_down_to, number

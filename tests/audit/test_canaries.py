@@ -15,7 +15,7 @@ from scipy import stats
 
 from jobs.summary import canaries_in_words
 from scanner import results
-from scanner.audit.in_every_scan.controls import (
+from scanner.audit.in_every_scan.canaries import (
     CanaryCounts,
     CanaryTargets,
     canaries_lost,

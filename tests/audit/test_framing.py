@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.audit.in_every_scan import scan_audit
-from scanner.audit.in_every_scan.controls import FEW_ACCOUNTS
+from scanner.audit.in_every_scan.framing import MOST_TOP_ACCOUNTS
 from scanner.audit.in_every_scan.reserved import LARGEST_P
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, judge_scan
 from scanner.audit.statistics.hits import THRESHOLDS
@@ -82,8 +82,8 @@ def judged(night: Night, framed: list[str | None], others: str | None = None) ->
     [
         (["eve"] * FRAMED, 1),
         (["eve", "eve", None, "mallory"], 3),
-        ([None] * FEW_ACCOUNTS, FEW_ACCOUNTS),
-        ([f"account {i % FEW_ACCOUNTS}" for i in range(FRAMED)], FEW_ACCOUNTS),
+        ([None] * MOST_TOP_ACCOUNTS, MOST_TOP_ACCOUNTS),
+        ([f"account {i % MOST_TOP_ACCOUNTS}" for i in range(FRAMED)], MOST_TOP_ACCOUNTS),
     ],
 )
 def test_texts_of_few_accounts_are_told_as_possible_framing(night, framed, accounts):
@@ -137,7 +137,9 @@ def test_the_accounts_that_hit_most_are_left_out(seed):
     """Against loops over plain rows; no two accounts have the same number of hits, so that nothing is tied."""
     generator = np.random.default_rng(seed)
     owners = [
-        (key, f"account {i}", i + 1) for key in ("a", "b") for i in range(int(generator.integers(0, FEW_ACCOUNTS + 4)))
+        (key, f"account {i}", i + 1)
+        for key in ("a", "b")
+        for i in range(int(generator.integers(0, MOST_TOP_ACCOUNTS + 4)))
     ]
     rows = []
     for key, account, count in owners:
@@ -152,11 +154,11 @@ def test_the_accounts_that_hit_most_are_left_out(seed):
         verdict(i, log10_p_global=row.pop("p"), text_sha256=i.to_bytes(32, "big"), messages_tested=100, **row)
         for i, row in enumerate(rows)
     ]
-    found = measured(pl.DataFrame(table), -6.0).without_few
+    found = measured(pl.DataFrame(table), -6.0).without_top_accounts
     assert set(found) == {key for key, *_ in owners}
     for key, number, said in ((key, i, said) for key, all_said in found.items() for i, said in enumerate(all_said)):
         theirs = sorted(((count, account) for other, account, count in owners if other == key), reverse=True)
-        assert len(found[key]) == min(FEW_ACCOUNTS, len(theirs))
+        assert len(found[key]) == min(MOST_TOP_ACCOUNTS, len(theirs))
         few = {account for _, account in theirs[: number + 1]}
         assert said.accounts == len(few)
         assert said.share == pytest.approx(np.mean([row["account_id"] in few for row in table]))

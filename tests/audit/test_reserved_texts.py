@@ -83,8 +83,8 @@ def test_rows_are_those_of_a_plain_loop(shards):
     assert not {*found["text"]} & {text for shard in shards for text in shard["text_id"].to_pylist()}
 
 
-def told(without_few) -> list[tuple]:
-    return [(one.accounts, round(one.share, 9), one.hits.sum(axis=0).tolist()) for one in without_few]
+def told(without_top_accounts) -> list[tuple]:
+    return [(one.accounts, round(one.share, 9), one.hits.sum(axis=0).tolist()) for one in without_top_accounts]
 
 
 def test_the_audit_counts_the_same_from_published_rows_as_from_exact_ones(shards):
@@ -102,4 +102,4 @@ def test_the_audit_counts_the_same_from_published_rows_as_from_exact_ones(shards
         assert sorted(now.hits[key].tolist()) == sorted(before.hits[key].tolist())
         assert now.hits[key].sum(axis=0)[0] > 20
         assert now.hits[key].shape[1] == len(THRESHOLDS)
-        assert told(now.without_few[key]) == told(before.without_few[key]) != []
+        assert told(now.without_top_accounts[key]) == told(before.without_top_accounts[key]) != []

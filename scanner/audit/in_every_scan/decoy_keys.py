@@ -62,7 +62,7 @@ CHARACTERS_A_DRAW = 2**18
 _ALPHA = np.array(THRESHOLDS)
 
 
-class _Decoyed(NamedTuple):
+class _DecoyKey(NamedTuple):
     """A key's format and law, its share of the false-positive rate, and whether its messages share draws."""
 
     how: Format
@@ -93,13 +93,13 @@ def _cluster(log10_p: NDArray[np.float64], chance: NDArray[np.float64]) -> Clust
     return cluster_sums(hits.sum(axis=0)[None, :], np.array([len(hits)]), chance.mean(axis=0)[None, :])
 
 
-class _DecoyHolders:
+class _NoHolders:
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         del key_id, message, at
         return NamedUser(Naming.UNALLOCATED, None, None)
 
 
-class _KeptScores:
+class _ScoreRecorder:
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         del digests, text_of
         self.scores = scores
@@ -127,13 +127,13 @@ class WholeTextDecoys:
     def __init__(self, secret: bytes, plan: Plan) -> None:
         self._secret, self._weights = secret, plan.weights
         self._limit = int(plan.config.audit.decisions_share * 2.0**63)
-        self._keys: dict[str, _Decoyed] = {}
+        self._keys: dict[str, _DecoyKey] = {}
         self._chances = RowMemory()
         for key in plan.keys:
             how, share = format_of(key), 1.0 / (key.one_of or plan.keys_tested)
             if (law := how.law()) is not None and isinstance(how, DrawsKeys):
                 groups = isinstance(how, CountsHits) and how.counted(key.messages) < key.messages
-                self._keys[key.key_id] = _Decoyed(how, law, how.draw_key, share, groups)
+                self._keys[key.key_id] = _DecoyKey(how, law, how.draw_key, share, groups)
         self.messages = sum(key.messages for key in plan.keys if key.key_id in self._keys)
 
     def __repr__(self) -> str:
@@ -165,8 +165,8 @@ class WholeTextDecoys:
         documents = pa.RecordBatch.from_pylist(
             [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
         )
-        scored = _KeptScores()
-        result = detector.under(self.marks(seed), _DecoyHolders(), THRESHOLDS[0]).score_batch(
+        scored = _ScoreRecorder()
+        result = detector.under(self.marks(seed), _NoHolders(), THRESHOLDS[0]).score_batch(
             documents, BatchOrigin("", "", ""), scored
         )
         log10_p, weights, written = np.full(len(texts), np.inf), self._weights, [*texts.values()]
@@ -203,7 +203,7 @@ class WholeTextDecoys:
         return -np.expm1(whole), -np.expm1(whole + others)
 
     def _as_written(
-        self, key: _Decoyed, messages: int, scored: NDArray[np.int64], weight: NDArray[np.float64]
+        self, key: _DecoyKey, messages: int, scored: NDArray[np.int64], weight: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
         level, attained = key.level(weight), np.empty((len(scored), len(_ALPHA)))

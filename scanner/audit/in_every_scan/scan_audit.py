@@ -13,8 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.controls import (
-    SHARE_OF_FEW_ACCOUNTS,
+from scanner.audit.in_every_scan.canaries import (
     CanaryCounts,
     canaries_lost,
     canary_alarms,
@@ -22,8 +21,8 @@ from scanner.audit.in_every_scan.controls import (
     judge_canaries,
     planned_of,
     risk_of_row,
-    warnings,
 )
+from scanner.audit.in_every_scan.framing import LARGEST_SHARE_OF_TOP_ACCOUNTS, framing_warnings
 from scanner.audit.in_every_scan.traffic import (
     COUNT_KEY_COLUMNS,
     SUMMED_COLUMNS,
@@ -100,7 +99,7 @@ class ScanAudit:
 
     def warnings(self) -> list[str]:
         """A sentence on each key with which somebody may be framing others."""
-        return warnings(self.framing)
+        return framing_warnings(self.framing)
 
     @property
     def advice(self) -> str | None:
@@ -133,7 +132,7 @@ def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -
 def _framing(plan: Plan, audit: Audit, traffic: Traffic, rows: Sequence[Row]) -> dict[str, int]:
     """The number of accounts, by key, whose texts alone raise the alarm; empty unless they explain all of it."""
     wrong = {row["key_id"] for row in wrong_rows(rows)}
-    if not wrong or not law_holds(rows) or not wrong <= set(traffic.without_few):  # a decoy's row names no key
+    if not wrong or not law_holds(rows) or not wrong <= set(traffic.without_top_accounts):  # a decoy's row names no key
         return {}
     suspected = [key for key in plan.keys if key.key_id in wrong]
     if not all(format_of(key).can_be_framed() for key in suspected):
@@ -145,8 +144,8 @@ def _framing(plan: Plan, audit: Audit, traffic: Traffic, rows: Sequence[Row]) ->
 
 def _fewest(plan: Plan, audit: Audit, traffic: Traffic, key_id: str) -> int | None:
     """Accounts without whose texts no count is too small under a key: how many; None where it takes more than a few."""
-    for left in traffic.without_few[key_id]:
-        if left.share > SHARE_OF_FEW_ACCOUNTS:
+    for left in traffic.without_top_accounts[key_id]:
+        if left.share > LARGEST_SHARE_OF_TOP_ACCOUNTS:
             return None
         rows = rate_rows(audit, _reserved_answers(plan, traffic, {key_id: left.hits}), THRESHOLDS, KEY_BOUND)
         if key_id not in {row["key_id"] for row in wrong_rows(rows)}:

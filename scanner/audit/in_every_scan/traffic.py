@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.controls import WithoutFew, without_few
+from scanner.audit.in_every_scan.framing import HitsWithoutTopAccounts, without_top_accounts
 from scanner.audit.in_every_scan.reserved import LARGEST_P
 from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
@@ -40,13 +40,17 @@ _ROOM = 1e-9  # for rounding in the logarithm of a threshold
 
 
 class Traffic(NamedTuple):
-    """Counts of distinct texts: scored, flagged, and flagged for a message that is reserved, or that nobody holds.
+    """Counts of distinct texts.
 
+    texts: scored; flagged, reserved, unheld: flagged at all, for a reserved message, for a message that nobody holds.
     hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, the texts at each of J
-    thresholds; scans: ids of the scans that wrote the verdicts; without_few: by key, its hits without the texts of one
-    account, of two, and so on to a few; unproved: rows whose proof came out differently; unproved_accounts: the same of
-    accounts; lengths: texts by number of scored positions, as rows have it; pieces: of evidence that the flagged texts
-    are, as fillings of one template are one (scanner.detection.sketches), None: too many to tell.
+        thresholds.
+    scans: ids of the scans that wrote the verdicts.
+    without_top_accounts: by key, its hits without the texts of the account that hits most, of the two that do, and on.
+    unproved, unproved_accounts: rows, and accounts, whose proof came out differently.
+    lengths: texts by number of scored positions, as rows have it.
+    pieces: of evidence that the flagged texts are, as fillings of one template are one (scanner.detection.sketches);
+        None: too many to tell.
     """
 
     texts: int
@@ -55,7 +59,7 @@ class Traffic(NamedTuple):
     unheld: int
     hits: Mapping[str, NDArray[np.int64]]
     scans: tuple[str, ...]
-    without_few: Mapping[str, tuple[WithoutFew, ...]] = MappingProxyType({})
+    without_top_accounts: Mapping[str, tuple[HitsWithoutTopAccounts, ...]] = MappingProxyType({})
     unproved: int = 0
     unproved_accounts: int = 0
     lengths: Mapping[int, int] = MappingProxyType({})
@@ -100,7 +104,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -
         for (key_id,), part in by_message.group_by("key_id")
     }
     suspects = hits.filter(pl.col("p") <= np.log10(LARGEST_P) + _ROOM)
-    few = without_few(by_message, suspects, texts)
+    few = without_top_accounts(by_message, suspects, texts)
     return Traffic(*totals, by_key, tuple(scans["scan_id"]), few, int(unproved.item()), lengths=lengths)
 
 

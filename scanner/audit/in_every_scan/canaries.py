@@ -1,15 +1,8 @@
-"""Controls whose outcome is known: messages that nobody holds, and canaries, which a scan must find and name.
+"""Canaries: texts that were marked for users who are nobody, which a scan must find and name.
 
-Possible framing: reserved messages that hit too often in the texts of a few accounts alone, while the law holds.
-
-Where messages share draws, or a key can be searched for, whoever holds marked text can write text that carries another
-message, which nobody may hold. Two such texts are more than chance allows, so without this anybody could raise the
-alarm of every night. A key that fits the traffic badly hits in the texts of all accounts, not of a few.
-
-Canaries: texts that were marked for users who are nobody. A wrong tokenizer, key, window or table of users makes a
-quiet night, which decoys cannot tell from a night without marked text. The serving side marks canaries on its real
-path, and their accounts post them. How many came, were found, and were named for the right user is counted here
-(scanner.registry.users makes them).
+A wrong tokenizer, key, window or table of users makes a quiet night, which decoys cannot tell from a night without
+marked text. The serving side marks canaries on its real path, and their accounts post them. How many came, were found,
+and were named for the right user is counted here (scanner.registry.users makes them).
 """
 
 import math
@@ -18,89 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
-from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.audit.statistics.judgement import Judgement, binomial_limits, binomial_tail
 from scanner.scan_plan import AS_WRITTEN, Plan
 from scanner.watermark.rule import corrected, passes
 from schemas.audit import CANARY_KINDS as KINDS
 from schemas.registry import Canaries, Canary
 from schemas.words import AuditVerdict, Naming
-
-FEW_ACCOUNTS = 10
-"""Most accounts whose texts are left out."""
-
-SHARE_OF_FEW_ACCOUNTS = 0.5
-"""Largest share of all scored texts that the accounts left out may have: accounts with more are the traffic itself, not
-a few among many.
-"""
-
-
-class WithoutFew(NamedTuple):
-    """The hits of a key without the texts of few accounts.
-
-    accounts: the accounts left out; a text without an account stands for an account of its own; share: their share of
-    the scored rows; hits: int64[R, J], as scanner.audit.in_every_scan.traffic.Traffic has them.
-    """
-
-    accounts: int
-    share: float
-    hits: NDArray[np.int64]
-
-
-def without_few(
-    by_message: pl.DataFrame, suspects: pl.DataFrame, scored: pl.LazyFrame
-) -> dict[str, tuple[WithoutFew, ...]]:
-    """Leave out, for each key, the texts of the accounts that have most of its suspects: one, two … FEW_ACCOUNTS.
-
-    Args:
-        by_message: key_id, message, and the hits at each threshold, of reserved messages.
-        suspects: a row for each distinct text whose best message is reserved at p ≤ LARGEST_P: text (a digest), account
-            (a digest; null: none is known), key_id, message, and whether it hits, at each threshold.
-        scored: rows that were scored, with account.
-    """
-    known = suspects.with_columns(owner=pl.coalesce("account", "text"), named=pl.col("account").is_not_null())
-    found = {}
-    for (key_id,), of_key in known.group_by("key_id"):
-        owners = of_key.group_by("owner", "named").len().sort("len", "owner", descending=True).head(FEW_ACCOUNTS)
-        shares = np.cumsum(_shares(scored, owners)).tolist()
-        of_all = by_message.filter(pl.col("key_id") == key_id)
-        found[str(key_id)] = tuple(
-            WithoutFew(n + 1, share, _left(of_all, of_key.join(owners.head(n + 1), on=["owner", "named"], how="semi")))
-            for n, share in enumerate(shares)
-        )
-    return found
-
-
-def _left(of_all: pl.DataFrame, theirs: pl.DataFrame) -> NDArray[np.int64]:
-    columns = [str(alpha) for alpha in THRESHOLDS]
-    sums = theirs.group_by("message").agg(pl.col(columns).sum())
-    both = of_all.join(sums, on="message", how="left", suffix="_theirs")
-    left = both.select(pl.col(name) - pl.col(f"{name}_theirs").fill_null(0) for name in columns)
-    return left.to_numpy().astype(np.int64)
-
-
-def _shares(scored: pl.LazyFrame, owners: pl.DataFrame) -> list[float]:
-    """Share of all rows that each account has; a text without an account has a share of 0."""
-    theirs = [
-        ((pl.col("account") == owner) if named else pl.lit(value=False)).mean().fill_null(0.0).alias(str(i))
-        for i, (owner, named) in enumerate(owners.select("owner", "named").iter_rows())
-    ]
-    return [float(share) for share in scored.select(theirs).collect(engine="streaming").row(0)]
-
-
-def warnings(accounts: Mapping[str, int]) -> list[str]:
-    """A sentence on each key with which so many accounts, or more, may be framing others, with advice."""
-    return [
-        f"key {key_id}: messages that nobody holds hit too often, but as often as they should without the texts of "
-        f"{number} account{'s' * (number != 1)}, and so do decoy keys. So the law holds, and somebody may be writing "
-        "text that carries messages of others. Name nobody by this key for a text of theirs (they posted what is "
-        "flagged as `reserved`), and find out who they are."
-        for key_id, number in accounts.items()
-    ]
-
 
 _TOO_FEW = (AuditVerdict.TOO_FEW, AuditVerdict.TOO_MANY)
 

@@ -1,0 +1,89 @@
+"""Possible framing: reserved messages that hit too often in the texts of a few accounts only, while the law holds.
+
+Where messages share draws, or a key can be searched for, whoever holds marked text can write text that carries another
+message, which nobody may hold. Two such texts are more than chance allows, so without this anybody could raise the
+alarm of every night. A key that fits the traffic badly hits in the texts of all accounts, not of a few.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from scanner.audit.statistics.hits import THRESHOLDS
+
+MOST_TOP_ACCOUNTS = 10
+"""Most accounts whose texts are left out."""
+
+LARGEST_SHARE_OF_TOP_ACCOUNTS = 0.5
+"""Largest share of all scored texts that the accounts left out may have: accounts with more are the traffic itself, not
+a few among many.
+"""
+
+
+class HitsWithoutTopAccounts(NamedTuple):
+    """The hits of a key without the texts of the accounts that hit most.
+
+    accounts: the accounts left out; a text without an account stands for an account of its own; share: their share of
+    the scored rows; hits: int64[R, J], as scanner.audit.in_every_scan.traffic.Traffic has them.
+    """
+
+    accounts: int
+    share: float
+    hits: NDArray[np.int64]
+
+
+def without_top_accounts(
+    by_message: pl.DataFrame, suspects: pl.DataFrame, scored: pl.LazyFrame
+) -> dict[str, tuple[HitsWithoutTopAccounts, ...]]:
+    """Leave out, for each key, the texts of the accounts that have most of its suspects: one, two … MOST_TOP_ACCOUNTS.
+
+    Args:
+        by_message: key_id, message, and the hits at each threshold, of reserved messages.
+        suspects: a row for each distinct text whose best message is reserved at p ≤ LARGEST_P: text (a digest), account
+            (a digest; null: none is known), key_id, message, and whether it hits, at each threshold.
+        scored: rows that were scored, with account.
+    """
+    texts = suspects.with_columns(owner=pl.coalesce("account", "text"), named=pl.col("account").is_not_null())
+    without = {}
+    for (key_id,), of_key in texts.group_by("key_id"):
+        owners = of_key.group_by("owner", "named").len().sort("len", "owner", descending=True).head(MOST_TOP_ACCOUNTS)
+        shares = np.cumsum(_shares(scored, owners)).tolist()
+        of_all = by_message.filter(pl.col("key_id") == key_id)
+        without[str(key_id)] = tuple(
+            HitsWithoutTopAccounts(
+                n + 1, share, _left(of_all, of_key.join(owners.head(n + 1), on=["owner", "named"], how="semi"))
+            )
+            for n, share in enumerate(shares)
+        )
+    return without
+
+
+def _left(of_all: pl.DataFrame, theirs: pl.DataFrame) -> NDArray[np.int64]:
+    columns = [str(alpha) for alpha in THRESHOLDS]
+    sums = theirs.group_by("message").agg(pl.col(columns).sum())
+    both = of_all.join(sums, on="message", how="left", suffix="_theirs")
+    left = both.select(pl.col(name) - pl.col(f"{name}_theirs").fill_null(0) for name in columns)
+    return left.to_numpy().astype(np.int64)
+
+
+def _shares(scored: pl.LazyFrame, owners: pl.DataFrame) -> list[float]:
+    """Share of all rows that each account has; a text without an account has a share of 0."""
+    theirs = [
+        ((pl.col("account") == owner) if named else pl.lit(value=False)).mean().fill_null(0.0).alias(str(i))
+        for i, (owner, named) in enumerate(owners.select("owner", "named").iter_rows())
+    ]
+    return [float(share) for share in scored.select(theirs).collect(engine="streaming").row(0)]
+
+
+def framing_warnings(accounts: Mapping[str, int]) -> list[str]:
+    """A sentence on each key with which so many accounts, or more, may be framing others, with advice."""
+    return [
+        f"key {key_id}: messages that nobody holds hit too often, but as often as they should without the texts of "
+        f"{number} account{'s' * (number != 1)}, and so do decoy keys. So the law holds, and somebody may be writing "
+        "text that carries messages of others. Name nobody by this key for a text of theirs (they posted what is "
+        "flagged as `reserved`), and find out who they are."
+        for key_id, number in accounts.items()
+    ]
