@@ -156,14 +156,14 @@ class ModelPassWorker(Worker):
             limit_memory(self._more_memory, more=True)
         return ""
 
-    def _observer(self, origin: BatchOrigin, piece: Piece) -> DecoyObserver | None:
+    def _observer(self, origin: BatchOrigin, piece: Piece) -> LevelDecoyObserver | None:
         return LevelDecoyObserver(self._decoys, origin, piece.start) if self._decoys else None
 
     def _take(
         self,
         documents: pa.RecordBatch,
         origin: BatchOrigin,
-        observer: DecoyObserver | None,
+        observer: DecoyObserver | LevelDecoyObserver | None,
         known: FileHistory,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
-from scanner.audit.in_every_scan.decoys import DecoyObserver, Rehearsal
+from scanner.audit.in_every_scan.decoys import DecoyObserver, LevelDecoyObserver, Rehearsal
 from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import device_of_worker, give_back_memory, limit_memory, peak_memory, resident
 from scanner.cluster.pieces import NO_DOCUMENTS, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
@@ -277,14 +277,14 @@ class Worker:
         clock.lap("score", tokenise=tokenised, prove=proved)
         return rows
 
-    def _observer(self, origin: BatchOrigin, piece: Piece) -> DecoyObserver | None:
+    def _observer(self, origin: BatchOrigin, piece: Piece) -> DecoyObserver | LevelDecoyObserver | None:
         return DecoyObserver(self._decoys, origin, piece.start, self._detector) if self._decoys else None
 
     def _take(
         self,
         documents: pa.RecordBatch,
         origin: BatchOrigin,
-        observer: DecoyObserver | None,
+        observer: DecoyObserver | LevelDecoyObserver | None,
         known: FileHistory,
         batches: dict[str, list[pa.RecordBatch]],
     ) -> None:

@@ -17,7 +17,7 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,13 +59,15 @@ class HitCounts:
         self._decoys, self._origin = decoys, origin
         self._sums: dict[HitSubject, ClusterSums] = {}
 
-    def _count(
+    def count(
         self, kind: str, opened_key: OpenedKey, sums: ClusterSums, messages: int, stratum: str | None = None
     ) -> None:
+        """Add sums over clusters that were counted under decoys of a key."""
         how = self._decoys.kinds[opened_key.key.key_id].format
-        self._add_sums(HitSubject(kind, messages, how.columns(), how.label(), stratum), sums)
+        self.add(HitSubject(kind, messages, how.columns(), how.label(), stratum), sums)
 
-    def _add_sums(self, subject: HitSubject, sums: ClusterSums) -> None:
+    def add(self, subject: HitSubject, sums: ClusterSums) -> None:
+        """Add sums over clusters to those of their subject."""
         self._sums[subject] = self._sums[subject].plus(sums) if subject in self._sums else sums
 
     def rows(self) -> list[pa.RecordBatch]:
@@ -81,6 +83,37 @@ class HitCounts:
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
 
+class TextSample(NamedTuple):
+    """Texts of a batch of D that are scored under decoys.
+
+    seeds: of the decoys of each drawn text, by its place in the batch.
+    kinds: number of the kind of key of which each text meets a decoy of one message, int64[D]; -1: of none.
+    all_messages: whether a text meets all messages of a decoy of each kind, bool[D].
+    """
+
+    seeds: dict[int, bytes]
+    kinds: NDArray[np.int64]
+    all_messages: NDArray[np.bool_]
+
+
+class TextSampler:
+    """Draws texts of one piece of a shard, each once."""
+
+    def __init__(self, decoys: Decoys, shard_id: str, start: int) -> None:
+        self.piece = f"{shard_id};{start};".encode()
+        self._decoys, self._drawn = decoys, set[bytes]()
+
+    def sample(self, digests: Sequence[bytes]) -> TextSample:
+        """Draw texts of a batch, by their digests."""
+        sample = TextSample({}, np.full(len(digests), -1), np.zeros(len(digests), np.bool_))
+        for d, kind, all_messages in self._decoys.drawn(self.piece, digests):
+            if digests[d] not in self._drawn:
+                self._drawn.add(digests[d])
+                sample.seeds[d] = self._decoys.seed(self.piece, digests[d])
+                sample.kinds[d], sample.all_messages[d] = kind, all_messages
+        return sample
+
+
 class DecoyObserver(HitCounts):
     """Counts the decoys' hits in one piece of a shard; scanner.detection.detector shows it every batch.
 
@@ -89,23 +122,17 @@ class DecoyObserver(HitCounts):
 
     def __init__(self, decoys: Decoys, origin: BatchOrigin, start: int, detector: Detector | None = None) -> None:
         super().__init__(decoys, origin)
-        self._piece = f"{origin.shard_id};{start};".encode()
-        self._scored: set[bytes] = set()
+        self._sampler = TextSampler(decoys, origin.shard_id, start)
         self._detector, self._decided = detector, set[bytes]()
         self._waiting_texts: dict[bytes, str] = {}
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score the drawn documents of a batch."""
-        seeds: dict[int, bytes] = {}
-        kinds, every = np.full(len(digests), -1), np.zeros(len(digests), np.bool_)
-        for d, kind, all_messages in self._decoys.drawn(self._piece, digests):
-            if digests[d] not in self._scored:
-                self._scored.add(digests[d])
-                seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
-        if seeds:
-            self._score(scores, seeds, kinds, every)
+        sample = self._sampler.sample(digests)
+        if sample.seeds:
+            self.score(scores, sample)
         if self._detector is not None and self._decoys.whole_texts is not None:
-            for d in self._decoys.whole_texts.drawn(self._piece, digests).tolist():
+            for d in self._decoys.whole_texts.drawn(self._sampler.piece, digests).tolist():
                 if digests[d] not in self._decided:
                     self._decided.add(digests[d])
                     self._waiting_texts[digests[d]] = text_of(d)
@@ -115,24 +142,19 @@ class DecoyObserver(HitCounts):
                     ):
                         self._count_whole_texts()
 
-    def _score(
-        self,
-        scores: Sequence[KeyPositions],
-        seeds: dict[int, bytes],
-        kinds: NDArray[np.int64],
-        every: NDArray[np.bool_],
-    ) -> None:
-        """Score D documents: under decoys of a kind with one message (−1: none), and under every message of one."""
+    def score(self, scores: Sequence[KeyPositions], sample: TextSample) -> None:
+        """Score drawn texts of a batch, by the positions of each key under test."""
         decoys = self._decoys
         for of_key in scores:
-            key_id, kinds_of = of_key.opened_key.key.key_id, kinds[of_key.documents]
-            whole = np.flatnonzero(every[of_key.documents])
+            key_id = of_key.opened_key.key.key_id
             if key_id in decoys.one_message_keys:
-                of_kind = np.flatnonzero(kinds_of == decoys.kinds[key_id].number)
-                if len(of_kind):
-                    self._score_one(of_key, of_kind, seeds)
-            if key_id in decoys.all_messages_keys and len(whole):
-                self._score_all(of_key, whole, seeds)
+                places = np.flatnonzero(sample.kinds[of_key.documents] == decoys.kinds[key_id].number)
+                if len(places):
+                    self._score_one(of_key, places, sample.seeds)
+            if key_id in decoys.all_messages_keys:
+                places = np.flatnonzero(sample.all_messages[of_key.documents])
+                if len(places):
+                    self._score_all(of_key, places, sample.seeds)
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts of the piece, as rows of AUDIT_COUNTS."""
@@ -143,10 +165,9 @@ class DecoyObserver(HitCounts):
     def _count_whole_texts(self) -> None:
         if self._detector is None or self._decoys.whole_texts is None:
             return
-        for kind, sums in self._decoys.whole_texts.count_hits(self._detector, self._piece, self._waiting_texts).items():
-            self._add_sums(
-                HitSubject(kind, self._decoys.whole_texts.messages, UnlabelledColumns("all", 0), "all"), sums
-            )
+        whole_texts = self._decoys.whole_texts
+        for kind, sums in whole_texts.count_hits(self._detector, self._sampler.piece, self._waiting_texts).items():
+            self.add(HitSubject(kind, whole_texts.messages, UnlabelledColumns("all", 0), "all"), sums)
         self._waiting_texts = {}
 
     def _score_one(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
@@ -181,12 +202,12 @@ class DecoyObserver(HitCounts):
         chance: NDArray[np.float64],
     ) -> None:
         """Count hits of single messages, and once more by parts of the traffic. Arguments as of `cluster_sums`."""
-        self._count(kind, scores.opened_key, cluster_sums(hits, tests, chance), 1)
+        self.count(kind, scores.opened_key, cluster_sums(hits, tests, chance), 1)
         for part, names in strata(scores.positions.scored[places]):
             for name in np.unique(names).tolist():
                 of = names == name
                 sums = cluster_sums(hits[of], tests[of], chance[of])
-                self._count(f"{kind}_{part}", scores.opened_key, sums, 1, stratum=name)
+                self.count(f"{kind}_{part}", scores.opened_key, sums, 1, stratum=name)
 
     def _score_all(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, scored = scores.opened_key.key, scores.positions.scored[places]
@@ -208,7 +229,7 @@ class DecoyObserver(HitCounts):
             score[some] = found.score[:, 0]
         hit = log10_p_best(kind.law, score, scored, key.messages)[:, None] <= _LOG10_ALPHA[None, :]
         chance = self._decoys.chances(kind.law, scored, key.messages)
-        self._count("decoy_best", scores.opened_key, cluster_sums(hit, np.ones(len(hit)), chance), key.messages)
+        self.count("decoy_best", scores.opened_key, cluster_sums(hit, np.ones(len(hit)), chance), key.messages)
         self._count_spans(scores, places, best, key.messages)
         if isinstance(kind.format, CountsHits):
             secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in of_places]
@@ -230,7 +251,7 @@ class DecoyObserver(HitCounts):
         least = log10_in_document(log10_p_of(law, law.largest(scored), scored), parts, messages)
         chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
         hit = log10_in_document(best, parts, messages)[:, None] <= _LOG10_ALPHA[None, :]
-        self._count("decoy_spans", scores.opened_key, cluster_sums(hit, np.ones(len(scored)), chance), messages)
+        self.count("decoy_spans", scores.opened_key, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
 
 def _shared_marks(
@@ -245,26 +266,27 @@ def _shared_marks(
         yield from ((mark, every[d : d + 1]) for d, mark in enumerate(marks))
 
 
-class LevelDecoyObserver(DecoyObserver):
+class LevelDecoyObserver(HitCounts):
     """Counts how often decoys of one message reach each threshold in texts whose tokens count by a model.
 
     Whether a model reads a text depends on the keys of the registry, and on no decoy, so that decoys' p-values hold in
     the texts that it reads as in all. The law bounds how often they pass.
     """
 
-    def _score(
-        self,
-        scores: Sequence[KeyPositions],
-        seeds: dict[int, bytes],
-        kinds: NDArray[np.int64],
-        every: NDArray[np.bool_],
-    ) -> None:
-        del every
+    def __init__(self, decoys: Decoys, origin: BatchOrigin, start: int) -> None:
+        super().__init__(decoys, origin)
+        self._sampler = TextSampler(decoys, origin.shard_id, start)
+
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
+        """Score the drawn texts of those that a model read."""
+        del text_of
+        sample = self._sampler.sample(digests)
         for of_key in scores:
             key_id = of_key.opened_key.key.key_id
             if key_id in self._decoys.first_keys:
                 number = self._decoys.kinds[key_id].number
-                self._score_by_levels(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
+                places = np.flatnonzero(sample.kinds[of_key.documents] == number)
+                self._score_by_levels(of_key, places, sample.seeds)
 
     def _score_by_levels(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]
@@ -277,21 +299,22 @@ class LevelDecoyObserver(DecoyObserver):
         if log10_p:
             hits = np.array(log10_p)[:, None] <= _LOG10_ALPHA[None, :]
             chance = np.broadcast_to(np.array(THRESHOLDS), hits.shape)
-            self._count("decoy_weighed", scores.opened_key, cluster_sums(hits, np.ones(len(hits)), chance), 1)
+            self.count("decoy_weighed", scores.opened_key, cluster_sums(hits, np.ones(len(hits)), chance), 1)
 
 
-class Rehearsal(DecoyObserver):
+class Rehearsal:
     """Decoys that are scored to compile their kernels, and counted nowhere."""
 
     def __init__(self, decoys: Decoys) -> None:
-        super().__init__(decoys, BatchOrigin("", "", ""), 0)
+        self._decoys = decoys
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score all texts under every kind of key, as some text of the scan will be."""
         del text_of
-        seeds, every = dict(enumerate(digests)), np.full(len(digests), self._decoys.draws_all)
+        observer, count = DecoyObserver(self._decoys, BatchOrigin("", "", ""), 0), len(digests)
         for number in range(len(self._decoys.first_keys)):
-            self._score(scores, seeds, np.full(len(digests), number), every & (number == 0))
+            all_messages = np.full(count, self._decoys.draws_all and number == 0)
+            observer.score(scores, TextSample(dict(enumerate(digests)), np.full(count, number), all_messages))
 
 
 class AccountDecoyObserver(HitCounts):
@@ -326,7 +349,7 @@ class AccountDecoyObserver(HitCounts):
         scored = subject.positions.scored[accounts]
         hit = log10_p_best(kind.law, np.concatenate(score), scored, 1)[:, None] <= _LOG10_ALPHA
         sums = cluster_sums(hit, np.ones(len(hit)), self._decoys.chances(kind.law, scored, 1))
-        self._count("decoy_accounts", subject.opened_key, sums, 1)
+        self.count("decoy_accounts", subject.opened_key, sums, 1)
 
 
 def strata(scored: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.str_]]]:
