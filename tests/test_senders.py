@@ -126,16 +126,7 @@ def verdict(number: int, account: str) -> Verdict:
         user_id="alice",
         naming="named",
         named=("alice",),
-        p=VerdictP(
-            log10_p=-12.0,
-            log10_p_global=-9.0,
-            messages_tested=1000,
-            keys_tested=1,
-            basis=None,
-            false_positive_rate=1e-6,
-            log10_p_shown=-9.0,
-            expected_by_chance_at_most=None,
-        ),
+        p=VerdictP.model_construct(log10_p_global=-9.0),  # scripts read none of its numbers
         registry_agrees=None,
         proof="proved",
         audit="passed",
