@@ -136,7 +136,7 @@ def _admitted_to(key: MasterKey, rate: float, dedup: str) -> bool:
 
 
 def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tuple[str, str, str, str, str]:
-    from scanner.results.false_discoveries import log10_p_shown
+    from scanner.results.shown_p_values import log10_p_shown
 
     chance = "-" if row["log10_p_global"] is None else one_in(log10_p_shown(row))
     of_device = f" ({generator})" if generator else ""

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from jobs.options import Day, NamedPath, Whole, refuse_unscanned, results_argument, results_at
 from jobs.text import columns, tell, wrap_line
 from scanner.errors import Refused
-from scanner.printable import amount, combines, counted, cut, printable, safe
+from scanner.printable import combines, counted, cut, printable, safe
 from schemas.words import Naming
 
 if TYPE_CHECKING:
@@ -307,8 +307,8 @@ def report(results: str, day: datetime | None, out: Path) -> None:
         pages = write_report(explainer, night, out, lambda: progress.update(), marked)
     decided = [(which, found) for which, found in night.decided.items() if found.texts]
     tell(
-        f"night of {night.day}: {night.light}; {night.documents:,} documents read, {night.counted.in_words()}; "
-        f"{amount(night.expected)} false flags at most to expect",
+        f"night of {night.day}: {night.light}; {night.documents:,} documents read, {night.counted.in_words()}",
+        *([f"false flags: {night.false_flags.in_words()}"] if night.flags and night.false_flags else []),
         *(f"- {reason}" for reason in night.why),
         *(
             f"decided on, {which}: {counted(found.texts, 'text')}, precision {found.in_words()}: "

@@ -24,12 +24,10 @@ from jobs.options import (
     until_option,
 )
 from jobs.text import complain, tell
-from scanner.printable import amount, counted, one_in, printable
+from scanner.printable import counted, one_in, printable
 from schemas.words import AuditState, Naming, Proof
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from scanner.results.decision_log import State
     from scanner.results.flags import By, FlagList, FlagTotals, WantedFlags
 
@@ -90,58 +88,13 @@ def user_or_nobody(row: Mapping[str, Any]) -> str:
     return f"nobody: {str(row['naming']).replace('_', ' ')}"
 
 
-def with_strength(results: str, found: "FlagList") -> "FlagList":
-    """Rows of flags with columns more, float64.
-
-    log10_p_shown; expected_by_chance_at_most: how many of the documents that the flag's scan scored reach that p-value
-    by chance.
-    """
-    import polars as pl
-
-    from scanner.results import false_discoveries
-    from scanner.results.queries import ask
-
-    rows = found.rows.with_columns(log10_p_shown=false_discoveries.LOG10_P_SHOWN)
-    alarm = (rows["audit"] == AuditState.ALARM).fill_null(value=False).to_list()  # then no number by p-values holds
-    scored = ask(results, lambda: false_discoveries.scored_documents(results, rows["scan_id"].unique().to_list()))
-    p, documents = rows["log10_p_shown"].to_list(), [scored.get(scan_id) for scan_id in rows["scan_id"]]
-    expected = [
-        None if count is None or alarmed else count * 10.0**one
-        for count, one, alarmed in zip(documents, p, alarm, strict=True)
-    ]
-    return found._replace(rows=rows.with_columns(pl.Series("expected_by_chance_at_most", expected, pl.Float64)))
-
-
-def least_sure(rows: "pl.DataFrame") -> list[str]:
-    """Sentences on the largest p-value among rows of `with_strength`, and on keys whose hash alone speaks.
-
-    Rows of scans whose audit alarmed are left out.
-    """
-    import polars as pl
-
-    rows = rows.filter(pl.col("audit").ne_missing(str(AuditState.ALARM)))
-    if rows.is_empty():
-        return []
-    row = rows.sort("log10_p_shown").row(-1, named=True)
-    chance = row["expected_by_chance_at_most"]
-    reached = f": {amount(chance)} documents of its scan at most reach it by chance alone" if chance else ""
-    sentence = f"the largest p-value shown is {one_in(row['log10_p_shown'])}{reached}"
-    if (rows["basis"].fill_null("key") != "key").any():
-        return [
-            sentence,
-            "a p-value of a key whose hash alone speaks is shown no smaller than its rank among decoy keys, 1 in 1,000 "
-            "for each test of keys and looks",
-        ]
-    return [sentence]
-
-
 _FOR = "contains text marked for"
 _HEAD = ("scanned", "document", "account", _FOR, "key", "p-value", "audit", "copies", "where")
 _RECORD = (
     *("scanned_at", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "message", "log10_p_global"),
     *("log10_p", "runner_up_log10_p", "tokens", "scored", "first_seen_at", "held_since", "basis", "audit", "copies"),
     *("accounts", "path", "row", "text_sha256", "scan_id", "p_rank", "log10_p_shown"),
-    *("expected_by_chance_at_most", "generator", "piece_documents", "piece_texts", "piece_accounts"),
+    *("generator", "piece_documents", "piece_texts", "piece_accounts"),
 )
 _SUMS = ("documents", "texts", "pieces", "first", "last", "log10_p_global", "log10_p_shown", "alarmed")
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -215,7 +168,6 @@ def flagged(
     else:
         found = sums(location.folder, location.false_positive_rate, wanted, most, by, canaries=known)
     if by is None:
-        found = with_strength(location.folder, found)
         found = found._replace(rows=with_generator(location.folder, found.rows))
     notes = _of_no_scan(location.folder) + ([] if with_canaries else _like_canaries(found.totals.like_canaries))
     if location.registry is not None:
@@ -226,7 +178,7 @@ def flagged(
         warn(*_alarm(found, location.folder))
     notes += _show(found, by, form)
     if by is None and form == "table":
-        notes += [*_drawn(found), *least_sure(found.rows)]
+        notes += [*_drawn(found), *_hash_alone(found)]
     show_footer(form, [*_footer(found, location, wanted, listed=by is None), *notes])
 
 
@@ -308,7 +260,9 @@ def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:
     rows = list(found.rows.iter_rows(named=True))
     if form != "table":
         names = _RECORD if by is None else (*_GROUPS[by], *_SUMS)
-        show_records(form, rows, found.totals._asdict(), names)
+        expected = found.totals.expected_false
+        totals = {**found.totals._asdict(), "expected_false": None if expected is None else expected._asdict()}
+        show_records(form, rows, totals, names)
     elif not rows:
         pass  # a sentence says so
     elif by is None and on_terminal():
@@ -399,6 +353,8 @@ def _footer(found: "FlagList", location: Results, wanted: "WantedFlags", *, list
         + (", copies of one text on one line" if folded else ""),
         *canaries,
     ]
+    if totals.expected_false is not None:
+        lines.append(f"false flags: {totals.expected_false.in_words()}")
     if totals.unnamed:
         lines.append(_nobody(totals))
     return lines
@@ -429,6 +385,16 @@ def _drawn(found: "FlagList") -> list[str]:
         f"{counted(number, 'flag')} shown under marks of torch's {generator}: text that the same code marked on a GPU "
         "has another mark, and is not flagged"
         for generator, number in counts.iter_rows()
+    ]
+
+
+def _hash_alone(found: "FlagList") -> list[str]:
+    """How p-values are shown of keys whose hash alone speaks."""
+    if (found.rows["basis"].fill_null("key") == "key").all():
+        return []
+    return [
+        "a p-value of a key whose hash alone speaks is shown no smaller than its rank among decoy keys, 1 in 1,000 for "
+        "each test of keys and looks"
     ]
 
 

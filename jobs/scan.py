@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import datetime
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -106,7 +105,6 @@ def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
 
 
 def _of_audit(audit: "ScanAudit") -> dict[str, Any]:
-    share = audit.false_share
     return {
         "state": str(audit.state),
         "advice": audit.advice,
@@ -115,13 +113,10 @@ def _of_audit(audit: "ScanAudit") -> dict[str, Any]:
         "texts": audit.traffic.texts,
         "flagged": audit.traffic.flagged,
         "flagged_pieces": audit.traffic.pieces,
-        "expected_false": None if audit.advice or not math.isfinite(audit.expected_false) else audit.expected_false,
+        "expected_false": None if audit.expected_false is None else audit.expected_false._asdict(),
         "canaries": None if audit.canaries is None else audit.canaries._asdict(),
         "reserved": audit.traffic.reserved,
         "unheld": audit.traffic.unheld,
-        "false_share": None if share is None else share[0],
-        "false_share_at_least": None if share is None else share[1].low,
-        "false_share_at_most": None if share is None else share[1].high,
         "never_audited": list(audit.unadmitted),
     }
 

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs.options import TRIAL_LINE
@@ -66,22 +66,6 @@ def texts_and_pieces(traffic: "Traffic") -> str:
     return f"{texts}, {counted(traffic.pieces, 'independent piece')} (the others are near-duplicates)"
 
 
-def false_flags_in_words(audit: ScanAudit) -> str:
-    """How many flags chance explains, and the share of false flags by the reserved messages."""
-    texts = audit.traffic
-    chance = f"{number(audit.expected_false)} expected at most by chance, among {counted(texts.texts, 'distinct text')}"
-    if texts.pieces is not None and 0 < texts.pieces < texts.flagged:
-        chance += " on average; near-duplicates are flagged together or not at all, so nights differ widely from it"
-    if audit.false_share is None:
-        return chance
-    share, limits = audit.false_share
-    return (
-        f"{chance}; {texts.reserved:,} of the {texts.flagged:,} flagged are for reserved messages, which nobody is "
-        f"ever given, and {texts.unheld - texts.reserved:,} for others that nobody held: "
-        f"{share_in_words(share, *limits)}"
-    )
-
-
 def canaries_in_words(audit: ScanAudit) -> list[str]:
     """A line on canaries, with limits and the plan; empty if none were due."""
     rows = [row for row in audit.rows if row["kind"] in CANARY_WORDS]
@@ -93,24 +77,6 @@ def canaries_in_words(audit: ScanAudit) -> list[str]:
         for row in rows
     ]
     return [f"{audit.canaries.came:,} of {audit.canaries.due:,} texts came; {', '.join(sentences)}"]
-
-
-def share_in_words(share: float, low: float, high: float) -> str:
-    """The share of false flags: an estimate and its limits, each of which is passed in one case of 40 at most."""
-    if low <= 0 and high >= 1:
-        return "these are too few to say which share of the flags is false"
-    if high >= 1:
-        return f"at least {_percent(low, math.floor)} of the flags are false (97.5 % sure)"
-    if low <= 0:
-        return f"at most {_percent(high, math.ceil)} of the flags are false (97.5 % sure)"
-    limits = f"{_percent(low, math.floor)} to {_percent(high, math.ceil)}"
-    return f"{limits} of the flags are false (95 % sure), by the best estimate {_percent(share, round)}"
-
-
-def _percent(share: float, to_whole: Callable[[float], float]) -> str:
-    """A percentage of two digits, rounded as a limit must be."""
-    unit = 10.0 ** (math.floor(math.log10(share * 100)) - 1)
-    return f"{to_whole(round(share * 100 / unit, 6)) * unit:.10g} %"
 
 
 def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -266,8 +232,8 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
             )
         if of_accounts.not_proved:
             yield from _line("", f"{of_accounts.not_proved:,} name nobody: too many or too long to be computed again")
-    if outcome.audit is not None and outcome.audit.advice is None:  # after an alarm no number by p-values means a thing
-        yield from _line("false flags", false_flags_in_words(outcome.audit))
+    if outcome.audit is not None and outcome.audit.expected_false is not None and whole.flagged:
+        yield from _line("false flags", outcome.audit.expected_false.in_words())
 
 
 def _proved(outcome: "ScanOutcome") -> Iterator[str]:

@@ -17,8 +17,8 @@ from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.printable import cell, safe
 from scanner.results.decision_log import users_of
-from scanner.results.false_discoveries import log10_p_shown
 from scanner.results.flags import flag_id
+from scanner.results.shown_p_values import log10_p_shown
 from schemas.verdict import AccountVerdict, Verdict, VerdictDocument, VerdictKey, VerdictP, VerdictSpan
 
 

@@ -35,9 +35,9 @@ from scanner.printable import printable
 from scanner.registry import read_secret
 from scanner.results import flagged
 from scanner.results.current_rows import ranges_ever
-from scanner.results.false_discoveries import EVIDENCE_COLUMNS, pieces_of_evidence, sizes_of
 from scanner.results.filters import open_filter
 from scanner.results.flags import WantedFlags, sums
+from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS, pieces_of_evidence, sizes_of
 from scanner.results.queries import ask, flags_at_rate, verdicts
 from scanner.results.scan_list import recorded_scan
 from scanner.results.transactions import read_whole

@@ -72,9 +72,10 @@ from scanner.input.files import resolve
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry
 from scanner.results.decision_log import users_of
-from scanner.results.false_discoveries import EVIDENCE_COLUMNS, log10_p_shown
+from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS
 from scanner.results.queries import ask, spans
 from scanner.results.scan_list import refuse_impossible_scans
+from scanner.results.shown_p_values import log10_p_shown
 from scanner.scan_plan import ErrorShares, read_config, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise

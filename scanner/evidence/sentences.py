@@ -9,7 +9,7 @@ from scanner.evidence.case import CopiedShare, GroupCounts
 from scanner.evidence.explanation import Explanation, PartFinding
 from scanner.printable import at_most, counted, one_in, printable, safe
 from scanner.results.decision_log import users_of
-from scanner.results.false_discoveries import log10_p_shown
+from scanner.results.shown_p_values import log10_p_shown
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 from schemas.words import WEIGHED, AuditState, Naming, Proof

@@ -34,7 +34,7 @@ from scanner.results import audits, current_decisions, flagged, scans
 from scanner.results.account_posts import lacking_accounts
 from scanner.results.current_rows import flags as flags_of_all
 from scanner.results.current_rows import ranges_ever
-from scanner.results.false_discoveries import log10_p_shown
+from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags
 from scanner.results.flags import FlagCount, of_canary
 from scanner.results.queries import ask, possible_rows
 from scanner.results.scan_list import (
@@ -46,6 +46,7 @@ from scanner.results.scan_list import (
     resumed_by,
     silent_scans,
 )
+from scanner.results.shown_p_values import log10_p_shown
 from scanner.storage.locations import exchange, make_private
 from schemas.registry import Canary
 from schemas.words import AuditState, Naming, Proof
@@ -64,18 +65,18 @@ class Night:
     """A night.
 
     scans: rows of schemas.tables.SCANS, oldest first; flags: rows of VERDICTS with `audit`, smallest p first, without
-    canaries' own; canaries: how many these are; expected: how many flags chance alone makes; misnamed: how many of its
-    flags name another user besides, at most in the mean, if each text is marked for one; light, why: whether its flags
-    can be used; rates: of AUDITS, those that count single messages under decoy keys in the last scan that was
-    audited; by: flags added up by key, user, account and hour of the day (UTC; of posting, where that is known),
-    quarantine by reason and account, most first; seconds: in which any scan ran; decided: how often flags were right,
-    of this night and of all nights; silent: scans that wrote no end, the result of `silent_scans`.
+    canaries' own; canaries: how many these are; false_flags: how many are expected to be false, None after an alarm;
+    misnamed: how many of its flags name another user besides, at most in the mean, if each text is marked for one;
+    light, why: whether its flags can be used; rates: of AUDITS, those that count single messages under decoy keys in
+    the last scan that was audited; by: flags added up by key, user, account and hour of the day (UTC; of posting, where
+    that is known), quarantine by reason and account, most first; seconds: in which any scan ran; decided: how often
+    flags were right, of this night and of all nights; silent: scans that wrote no end, the result of `silent_scans`.
     """
 
     day: date
     scans: Sequence[Mapping[str, Any]]
     flags: Sequence[Mapping[str, Any]]
-    expected: float
+    false_flags: ExpectedFalseFlags | None
     misnamed: float
     light: Light
     why: list[str]
@@ -177,13 +178,15 @@ def night_of(
     unlike = [_unlike_shards(results, [scan["scan_id"] for scan in of_night]), lacking_accounts(results, of_night)]
     if any(unlike):
         light, why = "red", [*filter(None, unlike), *why]
+    chance_flags = sum(scan["documents"] * min(rate, scan.get("false_positive_rate", rate)) for scan in every)
+    alarmed = any(scan["audit"] == AuditState.ALARM for scan in of_night)
     limits = {scan["scan_id"]: scan.get("misnaming_rate") or scan.get("false_positive_rate", rate) for scan in every}
     decisions = ask(results, lambda: current_decisions(results).collect())
     return Night(
         day=date.fromisoformat(night),
         scans=of_night,
         flags=rows,
-        expected=sum(scan["documents"] * min(rate, scan.get("false_positive_rate", rate)) for scan in every),
+        false_flags=None if alarmed else expected_false_flags(flags.lazy(), chance_flags),
         misnamed=sum(limits[row["scan_id"]] for row in rows),
         light=light,
         why=why,
@@ -481,7 +484,7 @@ def _record(night: Night, marked: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "documents": night.documents,
         "flagged": len(night.flags),
         "canaries": night.canaries,
-        "false_flags_expected_at_most": None if night.alarmed else night.expected,
+        "expected_false_flags": None if night.false_flags is None else night.false_flags._asdict(),
         "misnamed_expected_at_most": None if night.alarmed else night.misnamed,
         "quarantined": night.quarantined,
         "filtered": night.filtered,

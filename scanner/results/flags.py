@@ -18,8 +18,10 @@ import polars as pl
 
 from scanner.results.current_rows import EVERY_ROW
 from scanner.results.decision_log import State, in_state
-from scanner.results.false_discoveries import EVIDENCE_COLUMNS, LOG10_P_SHOWN, pieces_of_evidence, sizes_of
+from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags, flags_by_chance
+from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS, pieces_of_evidence, sizes_of
 from scanner.results.queries import ask, flags_at_rate, scanned_and_one_of, with_audit
+from scanner.results.shown_p_values import LOG10_P_SHOWN
 from schemas.registry import CANARY_ID, Canary
 from schemas.tables import NAMED_LISTS
 from schemas.words import AuditState, Naming, Proof
@@ -243,7 +245,8 @@ class FlagTotals(NamedTuple):
     entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
     alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own; like_canaries:
     documents that stay, though their user or account has a name like a canary's; pieces: of evidence, where
-    near-duplicates are one; None: there are too many texts to tell.
+    near-duplicates are one; None: there are too many texts to tell; expected_false: how many are expected to be false,
+    None after an alarm, and while no scan has ended.
     """
 
     entries: int
@@ -254,6 +257,7 @@ class FlagTotals(NamedTuple):
     canaries: int = 0
     pieces: int | None = None
     like_canaries: int = 0
+    expected_false: ExpectedFalseFlags | None = None
 
 
 class FlagList(NamedTuple):
@@ -276,10 +280,10 @@ def newest(
 
     A row is about who comes first of the users who are asked for, under the keys that are, with their own p-value.
 
-    Columns: as in schemas.tables.VERDICTS, of the newest copy; audit, `alarm` where the audit of any copy's scan
-    alarmed; copies and accounts, int64, of all copies, distinct accounts without null; piece_documents, piece_texts and
-    piece_accounts, int64, of its copies and near-duplicates together, which are one piece of evidence, null where there
-    are too many texts to tell.
+    Columns: as in schemas.tables.VERDICTS, of the newest copy; log10_p_shown (scanner.results.shown_p_values); audit,
+    `alarm` where the audit of any copy's scan alarmed; copies and accounts, int64, of all copies, distinct accounts
+    without null; piece_documents, piece_texts and piece_accounts, int64, of its copies and near-duplicates together,
+    which are one piece of evidence, null where there are too many texts to tell.
 
     Args:
         results: folder or URI.
@@ -300,7 +304,8 @@ def newest(
         page = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
         few = None if limit is None else page["text_sha256"]
         rows = _newest_copies(found_flags(results, rate, wanted, few), page, same)
-        return FlagList(rows, _totals(entries, len(entries), canary_copies))
+        expected = _expected_false(entries, results, rate, wanted)
+        return FlagList(rows, _totals(entries, len(entries), canary_copies, expected))
 
     return ask(results, question)
 
@@ -320,9 +325,9 @@ def sums(
 
     Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
     (by text); documents, texts, accounts and users, int64, distinct ones and without null; first and last, when they
-    were scanned; log10_p_global and log10_p_shown (scanner.results.false_discoveries), the smallest; alarmed, documents
+    were scanned; log10_p_global and log10_p_shown (scanner.results.shown_p_values), the smallest; alarmed, documents
     of scans whose audit alarmed; pieces, of evidence: texts that are no near-duplicates
-    (scanner.results.false_discoveries), 0 where there are too many to be told apart.
+    (scanner.results.pieces_of_evidence), 0 where there are too many to be told apart.
 
     Args, raises: as `newest`.
     """
@@ -348,7 +353,8 @@ def sums(
             .cast(pl.Int64),
         )
         largest = summed.sort("texts", "documents", *group, descending=[True, True, *(False for _ in group)])
-        return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), canary_copies))
+        expected = _expected_false(entries, results, rate, wanted)
+        return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), canary_copies, expected))
 
     return ask(results, question)
 
@@ -414,6 +420,7 @@ def _entries(
         last=pl.col("scanned_at").max(),
         log10_p_global=pl.col("log10_p_global").min(),
         log10_p_shown=LOG10_P_SHOWN.min(),
+        messages_tested=pl.col("messages_tested").max(),
         accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
     )
     entries = counted.collect(engine="streaming")
@@ -454,14 +461,27 @@ def _newest_copies(found: pl.LazyFrame, page: pl.DataFrame, same: tuple[str, ...
     )
     alarm = pl.when(pl.col("alarmed") > 0).then(pl.lit(str(AuditState.ALARM))).otherwise("audit")
     one = rows.unique("place", keep="first", maintain_order=True)
-    return one.with_columns(audit=alarm).drop("place", "alarmed", "again")
+    return one.with_columns(audit=alarm, log10_p_shown=LOG10_P_SHOWN).drop("place", "alarmed", "again")
 
 
 def _most(limit: int | None, rows: pl.DataFrame) -> int:
     return len(rows) if limit is None else limit
 
 
-def _totals(entries: pl.DataFrame, shown_at_most: int, canary_copies: int) -> FlagTotals:
+def _expected_false(entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags) -> ExpectedFalseFlags | None:
+    """How many of the flags that are asked for are expected to be false; None: as in FlagTotals."""
+    chance_flags = flags_by_chance(results, rate, wanted.since, wanted.before)
+    if chance_flags is None or entries["alarmed"].sum():
+        return None
+    if wanted.users or wanted.user_part or wanted.state:
+        # Nobody holds a reserved message, so lists by users or decisions leave out their flags.
+        return ExpectedFalseFlags(chance_flags, entries["text_sha256"].n_unique(), 0, chance_flags)
+    return expected_false_flags(entries.lazy(), chance_flags)
+
+
+def _totals(
+    entries: pl.DataFrame, shown_at_most: int, canary_copies: int, expected_false: ExpectedFalseFlags | None
+) -> FlagTotals:
     nobody = entries.filter(pl.col("naming") != Naming.NAMED).group_by("naming").agg(pl.col("copies").sum())
     return FlagTotals(
         entries=shown_at_most,
@@ -472,4 +492,5 @@ def _totals(entries: pl.DataFrame, shown_at_most: int, canary_copies: int) -> Fl
         canaries=canary_copies,
         like_canaries=int(entries["like_canaries"].sum()),
         pieces=None if entries["piece"].null_count() else entries["piece"].n_unique(),
+        expected_false=expected_false,
     )

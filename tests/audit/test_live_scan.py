@@ -92,7 +92,7 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     assert outcome.exit_code == 3
     summed_up = told(outcome, config)
     assert summed_up.startswith("USE NO FLAG OF THIS SCAN. A slow path computed ")
-    assert "expected at most by chance" not in summed_up
+    assert "false flags" not in summed_up
     assert summed_up.count("AUDIT ALARM") <= ALARMS_SHOWN + 1
     last = results.scans(plan.results).collect().row(-1, named=True)
     assert (last["exit_code"], last["audit"], last["audited_scans"]) == (3, "alarm", [outcome.scan_id])
@@ -105,12 +105,12 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     assert first.startswith("AUDIT ALARM")
     assert "Use no flag of this scan. A slow path computed" in second
     assert [line.count(" alarm ") for line in lines[:2]] == [1, 1]
-    assert "by chance" not in out
+    assert "false flags:" not in out
     assert "Use no flag of this scan. A slow path computed" in call("status", config)[1]
     assert call("report", config, "--out", config.parent / "pages")[0] == 0
     page = (config.parent / "pages" / "index.html").read_text()
     assert page.index("Use no flag of this scan. A slow path computed") < page.index("documents read")
-    assert "to expect by chance" not in page
+    assert "false flags:" not in page
     assert "no point here shows" not in page
     pages = list((config.parent / "pages").glob("flags*/*.html")) + list((config.parent / "pages").glob("flags-*.html"))
     assert len(pages) > 2

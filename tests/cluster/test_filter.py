@@ -29,7 +29,6 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.registry import admit_key, load_registry
 from scanner.results import filters
-from scanner.results.false_discoveries import scored_documents
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from scanner.storage.locations import table_uri
@@ -146,7 +145,6 @@ def test_texts_that_the_filter_made_too_short_have_a_status_of_their_own(nightly
     assert sums + whole.quarantined == whole.documents == results.nights(nightly.results).collect()["documents"][0]
     assert results.nights(nightly.results).collect()["filtered"].to_list() == [4, 0]
     assert results.scans(nightly.results).collect()["filtered"].to_list() == [0, 4]
-    assert scored_documents(nightly.results, [outcome.scan_id]) == {outcome.scan_id: 5}
     assert "filtered     4 documents: the filter of common n-grams" in summary(outcome, nightly.results, 1e-6)
     assert "too short    2 documents" in summary(outcome, nightly.results, 1e-6)
     assert of_outcome(outcome, make_plan(nightly.config, SECOND))["filtered"] == 4

@@ -19,6 +19,7 @@ from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.site import Night, seconds_covered
 from scanner.input import documents
 from scanner.printable import printable
+from scanner.results.expected_false_flags import ExpectedFalseFlags
 from tests.support.command_line import call
 from tests.support.hostile_pages import HOSTILE, TAGS, ParsedPage, check
 from tests.support.rows import verdict
@@ -142,6 +143,7 @@ def test_more_flags_than_pages(tmp_path, monkeypatch):
     html = written(night_of_rows(3), tmp_path / "out")["index.html"]
     assert "1 more flags have no page here" in html
     assert html.count('href="flags/') == 2
+    assert "<li>false flags: at most 0.02 of 3 expected, by chance alone (N·p)</li>" in html
     assert "<b>0.002</b> flags at most to expect that name another user besides" in html
 
 
@@ -151,7 +153,19 @@ def night_of_rows(count: int, **fields: str) -> Night:
     rows = [verdict(i, **about) | {"scan_id": "s", "created_at": AT} for i in range(count)]
     named = {name: [(fields.get("doc_id"), 1)] for name in NAMES}
     decided = dict.fromkeys(("this night", "all nights"), Precision(3, 1, 1, 1))
-    return Night(date(2026, 8, 31), [SCAN], rows, 0.001, 0.002, "green", [], [], named, 9.0, decided)
+    return Night(
+        date(2026, 8, 31),
+        [SCAN],
+        rows,
+        ExpectedFalseFlags(0.02, flags=count, reserved=0, by_chance=0.02),
+        0.002,
+        "green",
+        [],
+        [],
+        named,
+        9.0,
+        decided,
+    )
 
 
 def written(night: Night, out: Path) -> dict[str, str]:

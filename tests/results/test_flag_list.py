@@ -37,6 +37,9 @@ from tests.support.rows import NOW, filled, verdict
 SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
 
 
+NO_CHANCE = "false flags: at most 0 of 1 expected, by chance alone (N·p)\n"
+"""The line where no document was scored."""
+
 COUNTS = ("copies", "accounts", "piece_documents", "piece_texts", "piece_accounts")
 
 
@@ -97,9 +100,11 @@ def test_copies_of_one_text_are_one_row_the_newest(flags):
     found = newest(flags, 1.0, WantedFlags(), 20)
     assert ids(found) == ["doc-0", "doc-1", "doc-4", "doc-6"]
     assert found.rows["copies"].to_list() == [3, 2, 1, 1]
-    assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", *COUNTS}
+    assert set(found.rows.columns) == {
+        *(*results.verdicts(flags).collect_schema().names(), "audit", "log10_p_shown", *COUNTS)
+    }
     assert found.rows["accounts"].to_list() == [1, 2, 1, 0]
-    assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0, 4, 0)
+    assert found.totals[:8] == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0, 4, 0)
     assert ids(newest(flags, 1.0, WantedFlags(), None, fold=False)) == [f"doc-{i}" for i in range(7)]
     assert ids(newest(flags, 1.0, WantedFlags(), 2)) == ["doc-0", "doc-1"]
     assert ids(newest(flags, 10**-10, WantedFlags(), 20)) == ["doc-1"]
@@ -318,9 +323,9 @@ def test_the_list_and_what_stands_below(flags):
     assert re.split("  +", lines[1])[1:6] == ["doc-0", "a1", "alice", "key", "1 in 1,000,000,000"]
     assert lines[1].split()[9:] == ["no", "alarm", "3", "/in/a.parquet", "row", "0"]
     assert "doc-1     a2 and 1 more  bob" in lines[2]
-    assert lines[-1] == "the largest p-value shown is 1 in 1,000,000,000"
-    assert lines[5:-1] == [
+    assert lines[5:] == [
         "4 of 4 shown; 7 flagged documents, 4 distinct texts, copies of one text on one line",
+        "false flags: at most 0 of 4 expected, by chance alone (N·p)",
         "2 documents for which nobody is named (1: the message is reserved: a false accusation; "
         "1: no user held the message then)",
     ]
@@ -366,7 +371,7 @@ def test_nothing_that_was_asked_for(flags):
     code, out, err = call("flagged", flags, "--user", "nosuch", "--format", "json")
     assert (code, err) == (0, "No flagged document is among those that were asked for.\n")
     nothing = {"entries": 0, "documents": 0, "texts": 0, "unnamed": {}, "alarmed": 0, "canaries": 0, "pieces": 0}
-    nothing |= {"like_canaries": 0}
+    nothing |= {"like_canaries": 0, "expected_false": {"number": 0.0, "flags": 0, "reserved": 0, "by_chance": 0.0}}
     assert json.loads(out) == {"rows": [], **nothing}
 
 
@@ -381,6 +386,7 @@ def test_json_holds_what_the_table_holds(flags):
         "canaries": 0,
         "pieces": 4,
         "like_canaries": 0,
+        "expected_false": {"number": 0.0, "flags": 4, "reserved": 0, "by_chance": 0.0},
     }
     first = out["rows"][0]
     assert (first["doc_id"], first["copies"], first["log10_p_global"]) == ("doc-0", 3, -9.0)
@@ -390,7 +396,7 @@ def test_json_holds_what_the_table_holds(flags):
 def test_csv_steers_no_terminal_and_starts_no_formula(folder):
     put(folder, [flag(0, 1, doc_id='=cmd|"x",1', account_id="\x1b[2J", user_id="- bob")])
     code, out, err = call("flagged", folder, "--format", "csv")
-    assert (code, err) == (0, "1 of 1 shown; 1 flagged document, 1 distinct text\n")
+    assert (code, err) == (0, "1 of 1 shown; 1 flagged document, 1 distinct text\n" + NO_CHANCE)
     (row,) = csv.DictReader(io.StringIO(out))
     assert (row["doc_id"], row["account_id"], row["user_id"]) == ('\'=cmd|"x",1', "\\x1b[2J", "'- bob")
     assert (row["log10_p_global"], row["created_at"]) == ("-9.0", "")

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from scanner.detection.sketches import EQUAL_PLACES, SKETCH_PLACES, pieces_of, sketch
-from scanner.results import false_discoveries as pieces_module
-from scanner.results.false_discoveries import EVIDENCE_COLUMNS, pieces_of_evidence
+from scanner.results import pieces_of_evidence as pieces_module
+from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS, pieces_of_evidence
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.positions import WholeWindows, reach_of
 

@@ -39,11 +39,12 @@ from scanner.audit.in_every_scan.traffic import (
 from scanner.audit.statistics.alarms import DECOY_KINDS, alarm_advice, law_holds, wrong_rows
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
-from scanner.audit.statistics.judgement import KEY_BOUND, Limits, counts, poisson_limits
+from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.results import queries
 from scanner.results.account_posts import count_refuted
 from scanner.results.current_rows import flags
-from scanner.results.false_discoveries import pieces_of_evidence
+from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags
+from scanner.results.pieces_of_evidence import pieces_of_evidence
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
 from schemas.audit import RESERVED_TEXT
@@ -53,17 +54,12 @@ from schemas.words import AuditState, Proof
 FAMILIES = 4
 """Families of tests, which share the family error: decoys, messages of keys, strata, canaries."""
 
-FALSE_SHARE_RISK = 0.025
-"""Risk of each limit of the share of false flags."""
-
 
 @dataclass(frozen=True)
 class ScanAudit:
     """Result of a scan's audit.
 
-    state: how it ended; rows: of AUDITS; traffic: counts over distinct texts; expected_false: most flags that chance
-    explains; false_share: estimate and limits (95 %) of the share of false flags among the distinct texts flagged, from
-    those for reserved messages; None where nothing is flagged or no message is reserved; unadmitted: keys under test
+    state: how it ended; rows: of AUDITS; traffic: counts over distinct texts; unadmitted: keys under test
     that never passed an audit; framing: where the state is POSSIBLE_FRAMING, by key, the number of accounts without
     whose texts nothing is too small; canaries: their counts, None where the registry has no canaries.
     """
@@ -71,8 +67,6 @@ class ScanAudit:
     state: AuditState
     rows: tuple[Row, ...]
     traffic: Traffic
-    expected_false: float
-    false_share: tuple[float, Limits] | None
     unadmitted: tuple[str, ...]
     framing: Mapping[str, int] = field(default_factory=dict)
     canaries: CanaryCounts | None = None
@@ -89,13 +83,17 @@ class ScanAudit:
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
             "flagged_pieces": "unknown" if self.traffic.pieces is None else self.traffic.pieces,
-            "expected_false": f"{self.expected_false:.3g}",
+            "expected_false": "unknown" if self.expected_false is None else f"{self.expected_false.number:.3g}",
             "reserved": self.traffic.reserved,
             "unheld": self.traffic.unheld,
             "unproved": self.traffic.unproved,
             "unproved_accounts": self.traffic.unproved_accounts,
-            "false_share_at_most": "unknown" if self.false_share is None else f"{self.false_share[1].high:.3g}",
         }
+
+    @property
+    def expected_false(self) -> ExpectedFalseFlags | None:
+        """How many of the distinct texts flagged are expected to be false; None after an alarm."""
+        return None if self.state == AuditState.ALARM else self.traffic.false_flags
 
     def warnings(self) -> list[str]:
         """A sentence on each key with which somebody may be framing others."""
@@ -222,7 +220,8 @@ def audit_scan(
         accounts = count_refuted(plan.results, units)
         of_input = pl.col("shard_id").is_in([*shards, *earlier, *units])
         of_traffic = ~pl.col("account_id").is_in(of_canaries).fill_null(value=False)
-        pieces = pieces_of_evidence(flags(plan.results).filter(of_input, of_traffic))["piece"]
+        found = flags(plan.results).filter(of_input, of_traffic, pl.col("log10_p_global") <= rate)
+        pieces = pieces_of_evidence(found)["piece"]
         is_text = pl.col("kind") == RESERVED_TEXT
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
         decoys = counts.group_by(COUNT_KEY_COLUMNS).agg(pl.col(SUMMED_COLUMNS).sum())
@@ -232,7 +231,8 @@ def audit_scan(
             verdicts = verdicts.filter(~pl.col("account_id").is_in(of_canaries).fill_null(value=False))
         traffic = measure(verdicts, rate, reserved)
         traffic = traffic._replace(unproved=traffic.unproved + differing, unproved_accounts=accounts)
-        traffic = traffic._replace(pieces=None if pieces.null_count() else pieces.n_unique())
+        false_flags = expected_false_flags(found, traffic.texts * plan.config.false_positive_rate)
+        traffic = traffic._replace(pieces=None if pieces.null_count() else pieces.n_unique(), false_flags=false_flags)
         return decoys.collect(engine="streaming"), traffic, canary_counts
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, read_counts))
@@ -268,24 +268,7 @@ def judge_scan(
         state=_state(rows, tested=len(fresh) > 0, framing=bool(framing), unproved=unproved),
         rows=tuple(rows),
         traffic=traffic,
-        expected_false=traffic.texts * plan.config.false_positive_rate,
         unadmitted=tuple(key.key_id for key in plan.keys if key.admitted_by is None),
-        false_share=_false_share(plan, traffic, [sums for _, sums in of_keys]),
         framing=framing,
         canaries=counted,
     )
-
-
-def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[ClusterSums]) -> tuple[float, Limits] | None:
-    """Flags for reserved messages, over the reserved share of messages; wider where their hits come in clusters."""
-    tested = [key for key in plan.keys if format_of(key).law() is not None]
-    shares = [reserved_count(key.messages) / key.messages for key in tested]
-    if not traffic.flagged or not all(shares):
-        return None
-    effect = max((count.design_effect for sums in reserved for count in counts(sums)), default=1.0)
-    if traffic.pieces:  # texts of one piece have the same best message: they say as much as one
-        effect = max(effect, traffic.flagged / traffic.pieces)
-    limits = poisson_limits(traffic.reserved / effect, FALSE_SHARE_RISK)
-    scale = 1 / (float(np.mean(shares)) * traffic.flagged)
-    low, high = (min(limit * effect * scale, 1.0) for limit in limits)
-    return min(traffic.reserved * scale, 1.0), Limits(low, high)

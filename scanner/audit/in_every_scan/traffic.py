@@ -27,6 +27,7 @@ from scanner.audit.in_every_scan.framing import HitsWithoutTopAccounts, without_
 from scanner.audit.in_every_scan.reserved import LARGEST_P
 from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
+from scanner.results.expected_false_flags import ExpectedFalseFlags
 from scanner.watermark.formats import format_of
 from schemas.audit import DECISION, DECISION_WHOLE, STRATA
 from schemas.registry import MasterKey, is_reserved, reserved_count
@@ -51,6 +52,7 @@ class Traffic(NamedTuple):
     lengths: texts by number of scored positions, as rows have it.
     pieces: of evidence that the flagged texts are, as fillings of one template are one (scanner.detection.sketches);
         None: too many to tell.
+    false_flags: how many of the flagged texts are expected to be false; None: not counted.
     """
 
     texts: int
@@ -64,6 +66,7 @@ class Traffic(NamedTuple):
     unproved_accounts: int = 0
     lengths: Mapping[int, int] = MappingProxyType({})
     pieces: int | None = None
+    false_flags: ExpectedFalseFlags | None = None
 
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -> Traffic:

@@ -1,62 +1,14 @@
-"""The worth of flags, and which of them are one piece of evidence.
+"""Pieces of evidence: near-duplicates of one text, marked for the same message of one key, count once.
 
-Evidence is counted once: near-duplicates of one text, marked for the same message of one key, are one piece
-(scanner.detection.sketches).
-
-A p-value is no probability that a text is unmarked: at most N·p of N texts reach p by chance.
+Which texts are near-duplicates is told from their sketches (scanner.detection.sketches).
 """
 
-import math
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
 
 from scanner.detection.sketches import SKETCH_BYTES, pieces_of
-from scanner.results.current_rows import ranges_ever
-from scanner.watermark.pvalues import log10_any_of
-from scanner.watermark.rule import LEAST_RANK
-
-_BEATEN = 1.0 - pl.col("p_rank").fill_nan(None).fill_null(LEAST_RANK)  # chance of a smaller rank, of one test
-_CORRECTED_RANK = 1.0 - _BEATEN.pow(pl.col("correction").fill_null(1.0))
-
-LOG10_P_SHOWN = (
-    pl.when(pl.col("basis").fill_null("key") == "key")
-    .then("log10_p_global")
-    .otherwise(pl.max_horizontal("log10_p_global", _CORRECTED_RANK.log10()))
-)
-"""log10 of the p-value that people are shown, of rows of schemas.tables.VERDICTS: see `log10_p_shown`."""
-
-
-def log10_p_shown(row: Mapping[str, Any]) -> float:
-    """log10 of a flag's p-value for people: where a hash alone speaks, the larger of it and the rank among decoys.
-
-    The rank is of one key and look, so it is corrected for K as p is: under seven keys, seven texts in 1,000 beat all
-    decoys of some key.
-    """
-    p: float = row["log10_p_global"]
-    if row["basis"] in (None, "key"):
-        return p
-    rank = row.get("p_rank")
-    if rank is None or math.isnan(rank):  # as of a flag's further users: nothing is shown beyond the decoys
-        rank = LEAST_RANK
-    correction = row.get("correction") or 1.0
-    return max(p, float(log10_any_of(math.log10(rank), 1, correction)))
-
-
-def scored_documents(results: str, scan_ids: Collection[str]) -> dict[str, int]:
-    """Documents that each of some scans scored, by scan, so that copies count each; scans that have none are left out.
-
-    Raises:
-        Refused: there are no results.
-    """
-    of_scans = ranges_ever(results).filter(pl.col("scan_id").is_in(list(scan_ids)))
-    scored = pl.col("documents") - pl.col("quarantined") - pl.col("too_short") - pl.col("filtered").fill_null(0)
-    return dict(
-        of_scans.group_by("scan_id").agg(scored.sum().clip(lower_bound=0)).collect(engine="streaming").iter_rows()
-    )
-
 
 MOST_SKETCHES = 200_000
 """Texts whose sketches are held at a time."""
