@@ -190,7 +190,7 @@ DECISION_WHOLE = "decision_whole"
 LIVE_AUDIT_KINDS = (
     *(DECISION, DECISION_WHOLE),
     *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_weighed", *STRATA),
-    *("reserved", "unheld"),
+    "reserved",
     *CANARY_KINDS,
 )
 """Kinds of the rows of a scan, whose id is then the audit's, what is scored → what is a hit:
@@ -207,6 +207,5 @@ LIVE_AUDIT_KINDS = (
 - decoy_weighed: a text whose tokens count by a model → p of one message
 - STRATA: as decoy and decoy_all, by parts of the traffic → the same
 - reserved: verdicts for a message that nobody is ever given → a flag
-- unheld: verdicts for a message that no user held, reserved ones included → a flag
 - CANARY_KINDS: texts that are known to be marked → found; named right; named for another user
 """

@@ -33,7 +33,6 @@ from scanner.audit.in_every_scan.traffic import (
     reserved_moments,
     single_p,
     strata_answers,
-    unheld_moments,
     unmarked,
 )
 from scanner.audit.statistics.alarms import DECOY_KINDS, alarm_advice, law_holds, wrong_rows
@@ -252,12 +251,9 @@ def judge_scan(
     audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / FAMILIES)
     fresh = decoys.filter(pl.col("kind").is_in(DECOY_KINDS))
     of_keys = _reserved_answers(plan, traffic)
-    unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
-    held = [(unheld, unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
     rows = [
         *rate_rows(audit, fresh_answers(fresh), DEEP_THRESHOLDS),
         *rate_rows(audit, of_keys, THRESHOLDS, KEY_BOUND),
-        *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
     rows += rate_rows(audit, strata_answers(decoys, plan.config.dedup), DEEP_THRESHOLDS)
     if counted is not None and plan.canaries is not None:

@@ -250,13 +250,3 @@ def strata_answers(decoys: pl.DataFrame, dedup: str) -> list[tuple[Question, Clu
         )
         for (kind, stratum), part in sums.group_by("kind", "stratum", maintain_order=True)
     ]
-
-
-def unheld_moments(traffic: Traffic, rate: float) -> ClusterSums:
-    """Flags for messages that nobody held, where a text is flagged by chance at the rate; pieces are the clusters."""
-    hits, texts, chance = float(traffic.unheld), float(traffic.texts), rate
-    alike = traffic.flagged / traffic.pieces if traffic.pieces else 1.0  # flagged texts of a piece
-    sums = {"tests": texts, "hits": hits, "expected": texts * chance, "clusters": texts}
-    # a text is one test: its hit is 0 or 1; those of a piece are hits together
-    squares = {"hh": hits * alike, "he": hits * chance, "ee": texts * chance**2}
-    return ClusterSums(**{name: np.array([value]) for name, value in (sums | squares).items()})

@@ -23,7 +23,7 @@ DECOY_KINDS = (
 """Kinds of rows that count decoy keys, which marked nothing."""
 
 ALARMING = (*DECOY_KINDS, "reserved", *STRATA)
-"""Kinds of rows that raise the alarm. The other kind, `unheld`, depends on how complete the users table is."""
+"""Kinds of rows that raise the alarm; rows on canaries end a scan in another way."""
 
 STRATUM_WORDS = dict(zip(STRATA, 2 * ("texts of scored length", "host"), strict=True))
 
