@@ -153,7 +153,6 @@ AUDITS = pa.schema(
         pa.field("design_effect", pa.float64()),  # variance between clusters over the binomial one, at least 1
         pa.field("bound", pa.float64()),  # times the expectation: rates above it are too small
         pa.field("p_value", pa.float64(), nullable=False),  # of hits as many, or p-values as small; 0 below 1e-308
-        pa.field("smallest_excess", pa.float64()),  # least true over expected rate that would be seen; null: none
         pa.field("family", pa.int64(), nullable=False),  # rows that are judged together
         pa.field("family_error", pa.float64(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),  # an AuditVerdict

@@ -22,7 +22,7 @@ from scanner.audit.in_every_scan.decoy_keys import FEWEST_DOCUMENTS, share_of
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
-from scanner.audit.statistics.judgement import KEY_BOUND, POWER_OF_SMALLEST_EXCESS, Count, binomial_limits, judge
+from scanner.audit.statistics.judgement import KEY_BOUND, Count, binomial_limits, judge
 from scanner.watermark.native.format import GumbelFormat2, groups_for
 from schemas.audit import PARTS
 from schemas.config import ScanAuditConfig
@@ -30,6 +30,8 @@ from schemas.registry import reserved_count
 from schemas.words import AuditVerdict
 from tests.bench.paired_nights import CELL, SCORED, Nights, simulate
 
+POWER = 0.9
+"""Probability with which a smallest excess is seen."""
 DOCUMENTS = (200_000, 50_000_000)
 USERS = 100_000
 PART, STRATA_OF_A_PART = 0.02, 4
@@ -88,14 +90,14 @@ def least_law(chance: NDArray[np.float64], level: int, excess: float) -> NDArray
 
 
 def smallest(row: Row | Nights, level: int, nights: int, seed: int) -> float:
-    """The smallest excess that so many nights see with probability POWER_OF_SMALLEST_EXCESS."""
+    """The smallest excess that so many nights see with probability POWER."""
     critical = row.critical() if isinstance(row, Row) else None
     low, high = 0.0, -np.log(row.chance[level])
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         law = least_law(row.chance, level, np.exp(middle))
         seen = row.seen(law, RISK) if critical is None else row.seen(law, nights, seed, critical)
-        low, high = (low, middle) if seen >= POWER_OF_SMALLEST_EXCESS * nights else (middle, high)
+        low, high = (low, middle) if seen >= POWER * nights else (middle, high)
     return float(np.exp(high))
 
 

@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from scipy import special
 
 from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.in_every_scan.scan_audit import FAMILIES
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
-from scanner.audit.statistics.judgement import Count, few_clusters, poisson_limits, smallest_excess
+from scanner.audit.statistics.judgement import Count, few_clusters, poisson_limits
 from scanner.detection.open_plan import open_detector
 from scanner.input.shards import MAX_ROWS
 from scanner.scan_plan import make_plan
 from schemas.config import ScanAuditConfig
+from tests.bench.audit_power import POWER
 from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
@@ -59,6 +61,18 @@ def texts(words: np.ndarray, number: int, lengths: tuple[int, int], random: np.r
         drawn = random.choice(words, length)
         made.append(("  " if i % 2 else " ").join(map("".join, zip(drawn, ends, strict=True))))
     return made
+
+
+def smallest_excess(count: Count, effect: float, risk: float) -> float:
+    """Return the ratio of true to expected rate that is seen with POWER at this expectation; ∞ if none is.
+
+    By the Poisson law at the effective counts; the level is Bonferroni's, which Holm's procedure only improves.
+    """
+    if count.expected <= 0 or not np.isfinite(effect):
+        return np.inf
+    mean = count.expected / effect
+    most = float(np.ceil(special.pdtrik(1 - risk, mean)))  # more hits than this are called too small
+    return poisson_limits(most, 1 - POWER).high * effect / count.expected
 
 
 def main() -> None:

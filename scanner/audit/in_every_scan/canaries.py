@@ -5,7 +5,6 @@ marked text. The serving side marks canaries on its real path, and their account
 and were named for the right user is counted here (scanner.registry.users makes them).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -139,7 +138,7 @@ def judge_canaries(
             verdict = AuditVerdict.TOO_FEW
         question = Question(kind, "exact", "all", "document")
         p_value = above if wrong else below
-        judged = Judgement(p_value, low * counted.due, high * counted.due, math.nan, verdict)
+        judged = Judgement(p_value, low * counted.due, high * counted.due, verdict)
         rows.append(row_of(audit, question, len(KINDS), counted.due, hits, share, judged))
     return rows
 

@@ -92,7 +92,6 @@ def rate_rows(
             "design_effect": count.design_effect,
             "bound": bound,
             "p_value": judgement.p_value,
-            "smallest_excess": judgement.smallest_excess if judgement.smallest_excess < float("inf") else None,
             "verdict": judgement.verdict,
         }
         for (question, threshold, count), judgement in zip(family, judged, strict=True)

@@ -109,9 +109,6 @@ is used.
 KEY_BOUND = 2.0
 """Ratio of a key's rate to the stated rate above which the key fails: every key is a little off (SPEC §4)."""
 
-POWER_OF_SMALLEST_EXCESS = 0.9
-"""Probability with which a row sees the smallest excess that is stated for it."""
-
 
 class Count(NamedTuple):
     """Hits at one threshold against their expectation, with the design effect of their clusters (at least 1)."""
@@ -127,14 +124,12 @@ class Judgement(NamedTuple):
     """The judgement of a count.
 
     p_value: probability of at least so many hits when the rate is the expected one times the bound; low, high: limits
-    of the number of hits to expect, simultaneous over the family; smallest_excess: the ratio of the true to the
-    expected rate that this row would have called too small with probability POWER_OF_SMALLEST_EXCESS; verdict.
+    of the number of hits to expect, simultaneous over the family; verdict.
     """
 
     p_value: float
     low: float
     high: float
-    smallest_excess: float
     verdict: AuditVerdict
 
 
@@ -168,10 +163,10 @@ def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Jud
     tails = np.array([_tail(count, effect, bound) for count, effect in zip(family, effects, strict=True)])
     rejected = holm(tails, error)
     judged = []
-    for count, effect, p_value, too_small in zip(family, effects, tails, rejected, strict=True):
+    for count, p_value, too_small in zip(family, tails, rejected, strict=True):
         low, high = _limits(count, risk / 2)  # a pair misses on either side
         verdict = _verdict(bool(too_small), high, count.expected)
-        judged.append(Judgement(float(p_value), low, high, smallest_excess(count, effect, risk, bound), verdict))
+        judged.append(Judgement(float(p_value), low, high, verdict))
     return judged
 
 
@@ -208,15 +203,3 @@ def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
     rejected = np.zeros(len(p_values), np.bool_)
     rejected[order[: kept[0] if len(kept) else len(p_values)]] = True
     return rejected
-
-
-def smallest_excess(count: Count, effect: float, risk: float, bound: float = 1.0) -> float:
-    """Ratio of true to expected rate that is seen with POWER_OF_SMALLEST_EXCESS at this expectation; ∞ if none is.
-
-    By the Poisson law at the effective counts; the level is Bonferroni's, which Holm's procedure only improves.
-    """
-    if count.expected <= 0 or not np.isfinite(effect):
-        return np.inf
-    mean = count.expected * bound / effect
-    most = float(np.ceil(special.pdtrik(1 - risk, mean)))  # more hits than this are called too small
-    return poisson_limits(most, 1 - POWER_OF_SMALLEST_EXCESS).high * effect / count.expected
