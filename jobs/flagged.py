@@ -25,7 +25,7 @@ from jobs.options import (
 )
 from jobs.text import complain, tell
 from scanner.printable import counted, one_in, printable
-from schemas.words import AuditState, Naming, Proof
+from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
 
 if TYPE_CHECKING:
     from scanner.results.decision_log import State
@@ -47,22 +47,6 @@ def most_shown(limit: int | None, *, everything: bool) -> int | None:
     return None if everything else limit or ROWS_BY_DEFAULT
 
 
-WHY_NOBODY_IS_NAMED: Mapping[Naming, str] = {
-    Naming.UNALLOCATED: "no user held the message then",
-    Naming.EVERYBODY: "its key marks for everybody alike",
-    Naming.HELD_LATER: "its user got the message later",
-    Naming.RESERVED: "the message is reserved: a false accusation",
-    Naming.REMOVED: "the user was removed",
-    Naming.AMBIGUOUS: "several messages pass",
-    Naming.UNPROVED: "the proof, counted again in high precision, gave another result than the scan",
-    Naming.UNDECIDED: "the evidence for one user alone is too weak",
-    Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
-    Naming.ASSUMED: "the p-value holds only as far as a hash behaves",
-    Naming.CONTRADICTED: "the row and the registry say different things",
-}
-"""Reasons, in words, why a flagged text names nobody."""
-
-
 def marked_for(row: Mapping[str, Any]) -> str:
     """The user for whom the text of a flagged row of schemas.tables.VERDICTS was marked, or what is known instead."""
     if row["naming"] == Naming.HELD_LATER:
@@ -78,7 +62,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
         Naming.RESERVED: f"message {row['message']}, which is reserved: a false accusation",
         Naming.REMOVED: f"message {row['message']}, of a removed user",
         Naming.AMBIGUOUS: "several messages",
-    }.get(row["naming"]) or f"nobody: {WHY_NOBODY_IS_NAMED[row['naming']]}"
+    }.get(row["naming"]) or f"nobody: {WHY_NOBODY[row['naming']]}"
 
 
 def user_or_nobody(row: Mapping[str, Any]) -> str:
@@ -406,9 +390,7 @@ def _pieces(totals: "FlagTotals") -> str:
 
 
 def _nobody(totals: "FlagTotals") -> str:
-    why = "; ".join(
-        f"{number:,}: {WHY_NOBODY_IS_NAMED[cast(Naming, naming)]}" for naming, number in totals.unnamed.items()
-    )
+    why = "; ".join(f"{number:,}: {WHY_NOBODY[cast(Naming, naming)]}" for naming, number in totals.unnamed.items())
     return f"{counted(sum(totals.unnamed.values()), 'document')} for which nobody is named ({why})"
 
 

@@ -12,7 +12,7 @@ from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.alarms import USE_NO_FLAG
 from scanner.audit.statistics.audit_rows import holds_down_to, number
 from scanner.printable import counted, one_in, printable
-from schemas.words import AuditState
+from schemas.words import WHY_NOBODY, AuditState, Naming
 
 if TYPE_CHECKING:
     from scanner.audit.in_every_scan.traffic import Traffic
@@ -242,7 +242,7 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
     if not counts.flagged + counts.canaries:
         return
     others = {
-        "name nobody: the proof, counted again in high precision, gave another result than the scan": counts.unproved,
+        f"name nobody: {WHY_NOBODY[Naming.UNPROVED]}": counts.unproved,
         "were not drawn (too many at once, or texts of more than 65,536 tokens)": counts.flagged
         + counts.canaries
         - counts.proved

@@ -1,5 +1,6 @@
 """Words that tables hold, which say why a row is as it is. Plain Python, so that everything may import them."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
@@ -30,6 +31,22 @@ class Naming(StrEnum):
     UNPROVED = "unproved"  # a slow path computed another result than the flag: there is a bug, and nobody is named
     NONE = "none"  # not flagged
     CONTRADICTED = "contradicted"  # in no table: the row contradicts itself or the registry, and names nobody
+
+
+WHY_NOBODY: Mapping[str, str] = {
+    Naming.UNALLOCATED: "no user held the message then",
+    Naming.EVERYBODY: "the key marks for everybody alike",
+    Naming.HELD_LATER: "its user got the message after the document existed",
+    Naming.RESERVED: "the message is reserved: a false accusation",
+    Naming.REMOVED: "the user who held the message was removed",
+    Naming.AMBIGUOUS: "several messages reach the level of a flag",
+    Naming.UNPROVED: "the proof, counted again in high precision, gave another result than the scan",
+    Naming.UNDECIDED: "the evidence for one user alone is too weak",
+    Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
+    Naming.ASSUMED: "anyone can make this mark, and p holds only as far as a hash behaves",
+    Naming.CONTRADICTED: "the row and the registry say different things",
+}
+"""Words for people: why a flag names nobody."""
 
 
 class NamingCondition(StrEnum):

@@ -26,7 +26,7 @@ from scanner.evidence.explanation import RUN_STRENGTHS, TOKENS_A_RUN
 from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment
 from scanner.evidence.posted_text import as_posted
 from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, with_registry_names
-from scanner.evidence.sentences import DOES_NOT_SAY, WHY_NOBODY, name
+from scanner.evidence.sentences import DOES_NOT_SAY, name
 from scanner.input.documents import read_text
 from scanner.printable import counted, one_in, printable, safe
 from scanner.registry import NamedUser
@@ -45,7 +45,7 @@ from scanner.storage.locations import table_uri
 from scanner.text.quoting import TextPart, parts_of, unquoted_words
 from scanner.watermark.pooled_posts import by_post
 from scanner.watermark.rule import log10_p_of
-from schemas.words import AuditState, Naming, Proof
+from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
 
 MOST_POSTS_LISTED = 100
 """Most posts of an account that are shown, those that speak strongest for the mark first."""

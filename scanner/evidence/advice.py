@@ -14,12 +14,12 @@ import polars as pl
 
 from scanner.audit.statistics.judgement import Limits, binomial_limits
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.sentences import SHARE_OF_QUOTED_LINES, WHY_NOBODY, account_of, name
+from scanner.evidence.sentences import SHARE_OF_QUOTED_LINES, account_of, name
 from scanner.printable import at_most, counted
 from scanner.results.decision_log import DECIDED_ON, users_of
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
-from schemas.words import AuditState, Naming, Proof, ReviewDecision
+from schemas.words import WHY_NOBODY, AuditState, Naming, Proof, ReviewDecision
 
 PRECISION_RISK = 0.025
 """Risk that one limit of the interval misses; both together: 5 %."""

@@ -12,7 +12,7 @@ from scanner.results.decision_log import users_of
 from scanner.results.shown_p_values import log10_p_shown
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
-from schemas.words import WEIGHED, AuditState, Naming, Proof
+from schemas.words import WEIGHED, WHY_NOBODY, AuditState, Naming, Proof
 
 LONGEST_ID = 60
 
@@ -21,20 +21,6 @@ PARTS_TOLD = 8
 
 SHARE_OF_QUOTED_LINES = 0.9
 """Share of quoted characters from which a part counts as quoted lines."""
-
-WHY_NOBODY: Mapping[str, str] = {
-    Naming.UNALLOCATED: "no user held the message at that time",
-    Naming.EVERYBODY: "the key marks for everybody alike",
-    Naming.HELD_LATER: "its user got the message after the document existed",
-    Naming.RESERVED: "the message is reserved and belongs to nobody: this flag is false",
-    Naming.REMOVED: "the user who held the message was removed",
-    Naming.AMBIGUOUS: "several messages reach the level of a flag",
-    Naming.UNPROVED: "computed again by a slow path, the flag came out differently: do not use it",
-    Naming.UNDECIDED: "the evidence for one user alone is too weak",
-    Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
-    Naming.ASSUMED: "anyone can make this mark",
-    Naming.CONTRADICTED: "this row and the registry say different things; do not use it",
-}
 
 DOES_NOT_SAY = (
     "who wrote the text, or who posted it: marked text may be quoted, copied, translated or spliced",

@@ -28,7 +28,7 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import environment, page, write_private
-from scanner.evidence.sentences import WHY_NOBODY, record_of
+from scanner.evidence.sentences import record_of
 from scanner.printable import one_in, printable
 from scanner.results import audits, current_decisions, flagged, scans
 from scanner.results.account_posts import lacking_accounts
@@ -49,7 +49,7 @@ from scanner.results.scan_list import (
 from scanner.results.shown_p_values import log10_p_shown
 from scanner.storage.locations import exchange, make_private
 from schemas.registry import Canary
-from schemas.words import AuditState, Naming, Proof
+from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
 
 Row = Mapping[str, Any]
 Light = Literal["green", "amber", "red"]
