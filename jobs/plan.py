@@ -176,9 +176,9 @@ def plan(
     else:
         given = {"delta": delta, "green_share": green_share, "entropy": entropy, "probability": probability}
         if scanned is not None:
-            method, window, of_key = format_of(scanned.key).columns()
-            method = method.removesuffix("-v2")  # power is alike in both versions
-            gamma, messages = of_key or gamma, (scanned.key.messages,)
+            method = scanned.key.format.removesuffix("-v2")  # power is alike in both versions
+            window = format_of(scanned.key).rule().context
+            gamma, messages = scanned.key.parameters.get("gamma", gamma), (scanned.key.messages,)
             groups = scanned.key.parameters.get("groups")
         marked = marked_text(str(method), given | {"gamma": gamma})
     aims = [Aim(fpr, count, keys) for count in _counts(messages, groups)]

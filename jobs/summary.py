@@ -84,9 +84,8 @@ def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row["kind"] in _NAMES:
-            gamma = "" if row["gamma"] is None else f" gamma={row['gamma']}"
             of_many = "" if row["messages"] == 1 else f", {counted(row['messages'], 'message')}"
-            what = row["key_id"] or f"{row['method']}{gamma} window {row['window']}{of_many}"
+            what = row["key_id"] or f"{row['label'] or row['method']}{of_many}"
             found.setdefault(f"{_NAMES[row['kind']]}, {what}", []).append(row)
     return found
 

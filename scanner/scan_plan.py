@@ -470,15 +470,9 @@ class Plan:
         names = ("key_id", "commitment", "messages", "admitted_by")
         return [
             {name: getattr(key, name) for name in names}
-            | format_of(key).columns()._asdict()
-            | {"tokenizer_sha256": key.tokenizer.sha256}
+            | {"method": key.format, "label": format_of(key).label(), "tokenizer_sha256": key.tokenizer.sha256}
             for key in self.keys
         ]
-
-    @property
-    def labels_on_record(self) -> list[str]:
-        """Labels of the keys under test, in their order."""
-        return [format_of(key).label() for key in self.keys]
 
     @property
     def config_sha256(self) -> str:

@@ -91,8 +91,6 @@ AUDIT_COUNTS = pa.schema(
         pa.field("path", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),  # of LIVE_AUDIT_KINDS
         pa.field("method", pa.string(), nullable=False),
-        pa.field("gamma", pa.string()),
-        pa.field("window", pa.int64(), nullable=False),
         pa.field("dedup", pa.string(), nullable=False),
         pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
         pa.field("threshold", pa.float64(), nullable=False),  # of p
@@ -104,7 +102,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("hits_times_expected", pa.float64(), nullable=False),
         pa.field("expected_squared", pa.float64(), nullable=False),
         pa.field("scanned_at", TIME, nullable=False),
-        pa.field("label", pa.string()),  # the format's label; null: written before labels
+        pa.field("label", pa.string(), nullable=False),  # the format's label, or `all` where many are counted together
         # in rows of kind RESERVED_TEXT only
         pa.field("key_id", pa.string()),
         pa.field("message", pa.int64()),
@@ -135,9 +133,7 @@ AUDITS = pa.schema(
         pa.field("method", pa.string(), nullable=False),
         pa.field("key_id", pa.string()),  # null: drawn keys
         pa.field("commitment", pa.string()),  # commitment of that key
-        pa.field("gamma", pa.string()),
-        pa.field("window", pa.int64()),  # null, as gamma and dedup: all cases of a format together
-        pa.field("dedup", pa.string()),
+        pa.field("dedup", pa.string()),  # null: all cases of a format together
         pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
         pa.field("threshold", pa.float64()),  # of p; null for uniformity
         pa.field("tests", pa.int64(), nullable=False),
@@ -156,7 +152,7 @@ AUDITS = pa.schema(
         pa.field("family", pa.int64(), nullable=False),  # rows that are judged together
         pa.field("family_error", pa.float64(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),  # an AuditVerdict
-        pa.field("label", pa.string()),  # the format's label; null: all of a method together, or written before labels
+        pa.field("label", pa.string()),  # the format's label; null: all of a method together
         pa.field("stratum", pa.string()),  # part of the traffic: a length or host, in rows whose kind is one of STRATA
         # digest of the filter that a calibration left n-grams out by; null, as the next two: it scored all positions
         pa.field("filter_sha256", pa.string()),

@@ -82,7 +82,7 @@ VERDICTS = pa.schema(
         # span: by a part of the text, whose key, message and p these are; weighed: by the text as a whole, where its
         # tokens count by how much they surprised a model; null: by the text as a whole, or not flagged
         pa.field("unit", pa.string()),
-        # text of a canary that was found and named right, which is no flag to decide on; null: not flagged, or older
+        # text of a canary that was found and named right, which is no flag to decide on; null: not flagged
         pa.field("canary", pa.bool_()),
         # c2pa: the text had a C2PA manifest, which is cut off before it is scored; whoever issued it is not verified
         pa.field("manifest", pa.string()),
@@ -116,7 +116,7 @@ SHARDS = pa.schema(
         pa.field("first_row", pa.int64(), nullable=False),  # within the file
         pa.field("rows", pa.int64(), nullable=False),
         pa.field("keys", pa.string(), nullable=False),  # digest of the ids of the keys; then :weighed if a model read
-        pa.field("file", pa.string()),  # size and time of the last change; null: written before this column
+        pa.field("file", pa.string()),  # size and time of the last change
         pa.field("began_at", TIME, nullable=False),  # when its scan began
         pa.field("scanned_at", TIME, nullable=False),  # when it was finished
         pa.field("documents", pa.int64(), nullable=False),  # in verdicts and in quarantine
@@ -131,7 +131,7 @@ SHARDS = pa.schema(
         pa.field("tests_sha256", pa.string()),  # digest of everything but the file that decided its verdicts
         pa.field("since", TIME),  # since when a row of its file can have been in its table; null: it is in no table
         pa.field("moved_from", pa.list_(pa.string())),  # files in which its file's rows were scanned
-        pa.field("dedup", pa.string()),  # as in SCANS, also of scans that were killed; null: written before this column
+        pa.field("dedup", pa.string()),  # as in SCANS, also of scans that were killed
         pa.field("min_scored", pa.int64()),  # as dedup
         # shares of the false-positive rate that the looks at its texts had, as JSON (scanner.scan_plan.ErrorShares)
         pa.field("looks", pa.string()),
@@ -186,8 +186,7 @@ SCANS = pa.schema(
                         pa.field("commitment", pa.string()),
                         pa.field("method", pa.string()),
                         pa.field("messages", pa.int64()),
-                        pa.field("window", pa.int64()),
-                        pa.field("gamma", pa.string()),
+                        pa.field("label", pa.string()),  # the format with its parameters
                         pa.field("tokenizer_sha256", pa.string()),
                         pa.field("admitted_by", pa.string()),  # id of the audit that the key passed; null: none
                     ]
@@ -208,13 +207,12 @@ SCANS = pa.schema(
         pa.field("audit", pa.string(), nullable=False),  # an AuditState
         pa.field("audited_scans", pa.list_(pa.string()), nullable=False),  # scans whose verdicts the audit covers
         pa.field("exit_code", pa.int64(), nullable=False),
-        pa.field("scored_in_part", pa.int64()),  # documents; null, as the next: by a version that did not count them
+        pa.field("scored_in_part", pa.int64()),  # documents
         pa.field("values_not_read", pa.int64()),  # documents whose id, account or time cannot be read, and is null
-        pa.field("labels", pa.list_(pa.string())),  # formats of the keys, in their order; null: written before labels
-        # head of the users' hash chain when the scan began, as hex text; null: no users, or written before heads
+        # head of the users' hash chain when the scan began, as hex text; null: no users
         pa.field("users_head", pa.string()),
         pa.field("misnaming_rate", pa.float64()),  # null: none was stated, and it is the false-positive rate
-        pa.field("text_bytes", pa.int64()),  # of the documents; null, as all to `skew`: written before costs
+        pa.field("text_bytes", pa.int64()),  # of the documents
         # of all work that came back, a worker having one core; commit: of the driver
         pa.field("core_seconds", CORE_SECONDS),
         pa.field("documents_a_core_hour", pa.float64()),  # null, as all to `skew`: no work came back
@@ -335,7 +333,7 @@ ACCOUNT_POSTS = pa.schema(
         pa.field("account_id", pa.string(), nullable=False),
         pa.field("created_at", TIME),
         pa.field("text", pa.large_binary(), nullable=False),  # first 16 KiB of the text
-        # of the n-grams that are left out of the post, as in FILTERS; null: none are, or written before filters
+        # of the n-grams that are left out of the post, as in FILTERS; null: none are
         pa.field("filter_sha256", pa.string()),
         pa.field("night", pa.string()),  # date of the data, as in SCANS
     ]

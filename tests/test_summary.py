@@ -28,7 +28,13 @@ RATES = (0.1, 0.01, 0.001, 0.0001, 0.00001)
 def rows(verdicts: str, kind: str = "decoy", messages: int = 1) -> list[dict[str, object]]:
     """One question's rows, large thresholds first; verdicts: h(olds), c(onservative), u(ndecided), t(oo small)."""
     words = {"h": "holds", "c": "conservative", "u": "undecided", "t": "too small"}
-    about = {"kind": kind, "method": "greenlist", "gamma": "1/4", "window": 4, "key_id": None, "messages": messages}
+    about = {
+        "kind": kind,
+        "method": "greenlist",
+        "label": "greenlist;h=4;gamma=1/4",
+        "key_id": None,
+        "messages": messages,
+    }
     return [
         about | {"threshold": rate, "verdict": words[verdict], "hits": 12_345_678, "expected": 12_345_679.1}
         for rate, verdict in zip(RATES, verdicts, strict=True)
@@ -101,7 +107,7 @@ def test_a_night_in_one_go_says_its_figures_once():
 
 def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
     found = said(outcome(), verbose=True)
-    assert "  decoys, greenlist gamma=1/4 window 4: known to hold for p from 0.001 up\n" in found
+    assert "  decoys, greenlist;h=4;gamma=1/4: known to hold for p from 0.001 up\n" in found
     assert "hits / expected, p <= 0.1: 12,345,678 / 12,345,679; 0.01: " in found
     assert "commits      first after 4.6 s; a worker needed at most 0 MiB\n" in found
     assert "query        import brickscan; brickscan.results('/srv/results').flagged.collect()\n" in found
@@ -197,9 +203,7 @@ def test_the_weakest_of_the_decoys_is_told_and_where_nothing_is_known_that_is_sa
             "too few decoys to measure how small a p-value may be relied on"
         )
     assert verdict_in_words(audit(*rows("hhhhh"), *rows("uuuuu", "reserved"))).endswith("from 1e-05 up")
-    assert "decoys, all messages, greenlist gamma=1/4 window 4, 50 messages: too few to measure" in words.table(
-        audit(*none)
-    )
+    assert "decoys, all messages, greenlist;h=4;gamma=1/4, 50 messages: too few to measure" in words.table(audit(*none))
 
 
 HUGE = 10**10

@@ -20,7 +20,7 @@ from scanner.detection.one_text import TextCheck, check_text
 from scanner.registry import load_registry, new_key, open_key
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Positions, Tokens
-from scanner.watermark.format import Format, KnownAnswers, UnlabelledColumns
+from scanner.watermark.format import Format, KnownAnswers
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Binomial
 from scanner.watermark.positions import WholeWindows
@@ -54,10 +54,6 @@ class HalfOfAll(Format):
     def seconds(self, messages: int) -> float:
         """About what a position costs, by which a worker's patience is priced."""
         return 1e-5
-
-    def columns(self) -> UnlabelledColumns:
-        """What tables say of it: its method and its window."""
-        return UnlabelledColumns(self.name, 0)
 
     def draw_key(self, entropy: bytes) -> bytes:
         """A key that marks nothing, for decoys: with it, every scan checks the law on its own traffic."""

@@ -146,7 +146,6 @@ def scan_row(
         "registry_sha256": plan.registry_sha256,
         "keys": plan.keys_on_record,
         "keys_tested": plan.keys_tested,
-        "labels": plan.labels_on_record,
         "dedup": plan.config.dedup,
         "min_scored": plan.config.min_scored,
         "false_positive_rate": plan.config.false_positive_rate,

@@ -16,7 +16,7 @@ from scanner.errors import ScanFailed
 from scanner.storage.locations import write_whole
 from scanner.storage.toml import canonical, digest
 from scanner.watermark import Format, Watermark
-from scanner.watermark.format import Commits, UnlabelledColumns
+from scanner.watermark.format import Commits
 from schemas.evaluation import TEXTS
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ class Setting:
 
     def columns(self) -> dict[str, object]:
         """Values for the columns of tables; null where nothing is marked."""
-        none: dict[str, object] = dict.fromkeys(UnlabelledColumns._fields)
-        mark = none if self.format is None else self.format.columns()._asdict()
+        mark: dict[str, object] = dict.fromkeys(("method", "window", "gamma"))
+        if self.format is not None:
+            gamma = self.format.model_dump(mode="json").get("gamma")
+            mark = {"method": self.format.name, "window": self.format.rule().context, "gamma": gamma}
         return mark | {"delta": self.delta, "temperature": self.temperature}
 
     def digest_fields(self) -> dict[str, object]:

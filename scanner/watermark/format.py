@@ -103,14 +103,6 @@ class Basis:
         return "assumed" if self.assumed else "key" if self.proven else f"key-{self.bits}-bits"
 
 
-class UnlabelledColumns(NamedTuple):
-    """What columns of tables older than `label` say of a format; window is its context width."""
-
-    method: str
-    window: int
-    gamma: str | None = None
-
-
 def format_name(label: str) -> str:
     """Name of the format that a label belongs to."""
     return label.partition(";")[0]
@@ -186,10 +178,6 @@ class Format(BaseModel, ABC):
     @abstractmethod
     def seconds(self, messages: int) -> float:
         """Seconds to score one position under so many messages on a core, generously: the stall limit's price."""
-
-    @abstractmethod
-    def columns(self) -> UnlabelledColumns:
-        """What the older columns of tables say of the format."""
 
     def basis(self) -> Basis:
         """What its p-values hold over. With fewer than 128 bits its law is `Floored`, and it commits to nothing."""

@@ -119,7 +119,7 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     figures = {path.name.split("-", 2)[2]: path for path in (tmp_path / "audit" / "figures").iterdir()}
     assert set(figures) == {"details.json", "figure.png", "law.png"}
     details = json.loads(figures["details.json"].read_text())
-    assert [entry["window"] for entry in details["figure"]] == [0, 4, 0, 4]
+    assert [entry["label"].split(";")[1] for entry in details["figure"]] == ["h=0", "h=4"] * 2
     assert '"text":' not in json.dumps(details)
     assert not list((tmp_path / "audit").glob(".tokens-*"))
 
@@ -164,7 +164,7 @@ def test_the_same_seed_gives_the_same_counts(tmp_path, human_texts):
         config.write_text(text)
         run(calibrate, [str(config)])
         newest = rows_of(tmp_path).sort("at").filter(pl.col("audit_id") == pl.col("audit_id").last())
-        return newest.select("kind", "method", "window", "dedup", "test", "threshold", "hits", "expected").rows()
+        return newest.select("kind", "method", "label", "dedup", "test", "threshold", "hits", "expected").rows()
 
     first = counts("one")
     assert sorted(map(str, first)) == sorted(map(str, counts("one")))

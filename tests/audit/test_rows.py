@@ -12,8 +12,8 @@ from schemas.audit import AUDITS
 from tests.support.counted import THRESHOLDS, sums
 
 AUDIT = Audit.begin("c" * 64, "corpus.parquet", "1", 0.01)
-GREEN = Question("law", "exact", "greenlist", "document", gamma="1/4", window=4, dedup="ngram")
-KEY = Question("key", "exact", "gumbel", "account", messages=1000, key_id="k1", window=2, dedup="ngram")
+GREEN = Question("law", "exact", "greenlist", "document", dedup="ngram", label="greenlist;h=4;gamma=1/4")
+KEY = Question("key", "exact", "gumbel", "account", messages=1000, key_id="k1", dedup="ngram", label="gumbel;h=2")
 
 
 def test_rates():
@@ -26,7 +26,7 @@ def test_rates():
     assert not any(table[field.name].null_count for field in AUDITS if not field.nullable)
     said = list(failing(rows))
     assert len(said) == 2
-    assert said[0].startswith("key k1 gumbel ngram window 2 at 0.1: ")
+    assert said[0].startswith("key k1 gumbel;h=2 ngram at 0.1: ")
     assert "in 400,000 tests, where 40,000 were expected" in said[0]
 
 
@@ -40,9 +40,7 @@ def test_uniformity():
     rows = uniformity_rows(AUDIT, [(GREEN, p), (KEY, p**1.2)])
     assert [row["verdict"] for row in rows] == ["undecided", "too small"]
     pa.Table.from_pylist(rows, AUDITS).validate(full=True)
-    assert next(failing(rows)) == (
-        "key k1 gumbel ngram window 2: p-values of 5,000 documents are too small to be uniform"
-    )
+    assert next(failing(rows)) == ("key k1 gumbel;h=2 ngram: p-values of 5,000 documents are too small to be uniform")
 
 
 def test_numbers_are_short():

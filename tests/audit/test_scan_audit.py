@@ -145,8 +145,8 @@ def test_keys_that_differ_in_their_messages_alone_draw_decoys_of_their_own(tmp_p
     each = [row for row in audit.rows if row["kind"] == "decoy_all" and row["threshold"] == THRESHOLDS[0]]
     assert [(row["clusters"], row["tests"]) for row in each] == [(2 * audit.traffic.texts, 3000 * audit.traffic.texts)]
     said = "\n".join(summary.table(audit))
-    assert "decoys, best message, greenlist gamma=1/4 window 4, 1,000 messages: " in said
-    assert "decoys, best message, greenlist gamma=1/4 window 4, 2,000 messages: " in said
+    assert "decoys, best message, greenlist;h=4;gamma=1/4, 1,000 messages: " in said
+    assert "decoys, best message, greenlist;h=4;gamma=1/4, 2,000 messages: " in said
 
 
 def test_a_share_of_the_texts_is_drawn(tmp_path, human_texts):
@@ -246,7 +246,7 @@ def test_dedup_switched_off_is_caught(tmp_path, human_texts, monkeypatch):
     assert (audit.state, without.state) == ("alarm", "no decoys")
     assert "decoy" in alarming(audit)
     said = audit.alarms()
-    assert re.search(r"decoy greenlist gamma=1/4 ngram window 0 at 0\.\d+: \d+ hits in [\d,]+ tests", said[0])
+    assert re.search(r"decoy greenlist;h=0;gamma=1/4 ngram at 0\.\d+: \d+ hits in [\d,]+ tests", said[0])
     assert audit.advice.startswith("Use no flag of this scan. Decoy keys, which marked nothing, hit too often")
 
 
@@ -279,4 +279,4 @@ def test_a_key_that_meets_this_traffic_too_often_is_told_from_a_broken_law(tmp_p
     audit = scan(plan)
     assert alarming(audit) == {"reserved"}
     assert "Decoy keys hit as often as they should" in audit.advice
-    assert audit.alarms()[0].startswith("reserved k0 greenlist gamma=1/4 ngram window 4 at 0.")
+    assert audit.alarms()[0].startswith("reserved k0 greenlist;h=4;gamma=1/4 ngram at 0.")

@@ -39,7 +39,7 @@ SEED = "paper"
 RATE = 1e-5
 WINDOWS = (0, 1, 2, 4, 8)
 COUNTS = ("method", "window", "test", "dedup", "threshold", "tests", "clusters", "hits", "expected", "design_effect")
-"""Columns of AUDITS that the page needs."""
+"""Columns of AUDITS that the page needs, and the window of their label."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ def run_figure(run: PaperRun, version: int = 1) -> dict[str, Any]:
         run.brickscan("calibrate", config)
     audits = pl.read_delta(str(config.parent / "audits")).filter(kind="figure", measure="rate")
     last = audits.filter(pl.col("at") == pl.col("at").max())
+    last = last.with_columns(window=pl.col("label").str.extract(r";h=(\d+)").cast(pl.Int64))
     return {"rows": last.select(COUNTS).sort(COUNTS[:5]).to_dicts(), "pieces": run.sizes.pieces}
 
 

@@ -31,7 +31,7 @@ def plan(path: Path, prompts: list[str] = PROMPTS, paper_size: bool = False) -> 
 
 def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny_folder):
     made = plan(config(tmp_path, tiny_folder, ROBUST))
-    assert [(*c.setting.format.columns()[:2], c.setting.strength) for c in made.robustness] == [
+    assert [(c.setting.format.name, c.setting.format.window, c.setting.strength) for c in made.robustness] == [
         ("gumbel-v2", 0, 1.0), ("greenlist-v2", 0, 2.0), ("gumbel-v2", 4, 1.0), ("greenlist-v2", 4, 2.0),
     ]  # fmt: skip
     for cell in made.robustness:

@@ -51,7 +51,7 @@ def details(
     for how, counts in fragments.items():
         found["figure"].append(
             {
-                **how.columns()._asdict(),
+                "method": how.name,
                 "label": how.label(),
                 "pieces": counts.tests,
                 "thresholds": list(FRAGMENT_THRESHOLDS),
@@ -158,7 +158,7 @@ def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Qu
     """The cases of each method together: their documents have keys of their own, so they are further clusters."""
     totals: dict[Question, ClusterSums] = {}
     for question, sums in answers:
-        whole = replace(question, kind=f"{question.kind}_total", gamma=None, window=None, dedup=None, label=None)
+        whole = replace(question, kind=f"{question.kind}_total", dedup=None, label=None)
         totals[whole] = totals[whole].plus(sums) if whole in totals else sums
     return list(totals.items())
 
@@ -199,8 +199,8 @@ def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[f
 
     by_method: dict[str, dict[int, FragmentCounts]] = {}
     for how, counts in found.items():
-        _, window, gamma = how.columns()
-        by_method.setdefault(how.title + (f", γ = {gamma}" if gamma else ""), {})[window] = counts
+        gamma = how.model_dump(mode="json").get("gamma")
+        by_method.setdefault(how.title + (f", γ = {gamma}" if gamma else ""), {})[how.rule().context] = counts
     windows = sorted({window for of_method in by_method.values() for window in of_method})
     drawing = Drawing(figsize=(15, 5 * len(by_method)), layout="constrained")
     axes = drawing.subplots(len(by_method), len(PANELS), squeeze=False, sharex=True, sharey=True)

@@ -29,7 +29,7 @@ from scanner.detection.account_judge import AccountPositions, Posts
 from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.watermark import select_positions
-from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, UnlabelledColumns, Watermark
+from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, Watermark, format_name
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
 from scanner.watermark.span_search import Limit, least_of_parts, search_parts
 from scanner.watermark.text_windows import log10_in_document, running_sums, totals
@@ -44,7 +44,6 @@ class HitSubject:
 
     kind: str
     messages: int
-    columns: UnlabelledColumns
     label: str
     stratum: str | None = None
 
@@ -64,7 +63,7 @@ class HitCounts:
     ) -> None:
         """Add sums over clusters that were counted under decoys of a key."""
         how = self._decoys.kinds[opened_key.key.key_id].format
-        self.add(HitSubject(kind, messages, how.columns(), how.label(), stratum), sums)
+        self.add(HitSubject(kind, messages, how.label(), stratum), sums)
 
     def add(self, subject: HitSubject, sums: ClusterSums) -> None:
         """Add sums over clusters to those of their subject."""
@@ -76,9 +75,9 @@ class HitCounts:
         rows: list[dict[str, Any]] = []
         for subject, sums in self._sums.items():
             of_subject = {"kind": subject.kind, "messages": subject.messages}
-            of_subject |= {"label": subject.label, "stratum": subject.stratum}
+            of_subject |= {"method": format_name(subject.label), "label": subject.label, "stratum": subject.stratum}
             columns = {"threshold": DEEP_THRESHOLDS[: len(sums.hits)], **sums.columns()}
-            same = shared | subject.columns._asdict() | of_subject
+            same = shared | of_subject
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
@@ -167,7 +166,7 @@ class DecoyObserver(HitCounts):
             return
         whole_texts = self._decoys.whole_texts
         for kind, sums in whole_texts.count_hits(self._detector, self._sampler.piece, self._waiting_texts).items():
-            self.add(HitSubject(kind, whole_texts.messages, UnlabelledColumns("all", 0), "all"), sums)
+            self.add(HitSubject(kind, whole_texts.messages, "all"), sums)
         self._waiting_texts = {}
 
     def _score_one(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:

@@ -56,7 +56,7 @@ def _rows(found: Iterable[Mapping[str, Any]], keys: Sequence[MasterKey], dedup: 
         key_format = format_of(key)
         yield {
             **{name: row[name] for name in ("scan_id", "shard_id", "path", "key_id", "message", "text")},
-            **key_format.columns()._asdict(),
+            "method": key_format.name,
             **_NOTHING,
             "kind": RESERVED_TEXT,
             "label": key_format.label(),

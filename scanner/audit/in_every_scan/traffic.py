@@ -213,7 +213,7 @@ def reserved_moments(
     )
 
 
-KEY_COLUMNS = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
+KEY_COLUMNS = ("kind", "method", "dedup", "messages", "label")
 COUNT_KEY_COLUMNS = (*KEY_COLUMNS, "stratum", "threshold")
 
 SUMMED_COLUMNS = ("texts", "tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared")

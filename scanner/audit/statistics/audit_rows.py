@@ -49,8 +49,6 @@ class Question:
     messages: int = 1
     key_id: str | None = None
     commitment: str | None = None
-    gamma: str | None = None
-    window: int | None = None
     dedup: str | None = None
     label: str | None = None
     stratum: str | None = None
@@ -61,7 +59,7 @@ class Question:
     @classmethod
     def about(cls, kind: str, test: str, cluster: str, how: Format, dedup: str, **more: Any) -> "Question":  # noqa: ANN401
         """A question about marks of one format."""
-        return cls(kind, test, cluster=cluster, dedup=dedup, label=how.label(), **how.columns()._asdict(), **more)
+        return cls(kind, test, cluster=cluster, dedup=dedup, label=how.label(), method=how.name, **more)
 
 
 def rate_rows(
@@ -188,18 +186,16 @@ def failing(rows: Sequence[Row]) -> Iterator[str]:
             for part in (
                 row["stratum"] and f"of {row['stratum']}",
                 row["key_id"],
-                row["method"],
-                row["gamma"] and f"gamma={row['gamma']}",
+                row["label"] or row["method"],
                 row["dedup"],
             )
             if part
         )
-        where = "" if row["window"] is None else f" window {row['window']}"
         if row["measure"] == "uniformity":
-            yield f"{row['kind']} {what}{where}: p-values of {row['tests']:,} documents are too small to be uniform"
+            yield f"{row['kind']} {what}: p-values of {row['tests']:,} documents are too small to be uniform"
             continue
         yield (
-            f"{row['kind']} {what}{where} at {row['threshold']:g}: {row['hits']:,} hits in {row['tests']:,} tests, "
+            f"{row['kind']} {what} at {row['threshold']:g}: {row['hits']:,} hits in {row['tests']:,} tests, "
             f"where {number(row['expected'])} were expected (their mean is at least {number(row['low'])})"
         )
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scanner.watermark.format import Format, Hits, KnownAnswers, ProofPath, UnlabelledColumns
+from scanner.watermark.format import Format, Hits, KnownAnswers, ProofPath
 from scanner.watermark.laws import Binomial, Gamma, Law, least_score
 from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
@@ -150,8 +150,8 @@ class NativeFormat(Format):
         return [dedup for dedup in wanted if self.window or dedup != "context"]
 
     def digest_fields(self) -> dict[str, object]:
-        """Method, window and γ, as shard ids had them before labels existed."""
-        return self.columns()._asdict()
+        """Return what shard ids and draws of decoys hash: name, window and γ."""
+        return {"method": self.name, "window": self.window, "gamma": self.model_dump(mode="json").get("gamma")}
 
 
 class GreenListFormat(NativeFormat):
@@ -180,10 +180,6 @@ class GreenListFormat(NativeFormat):
 
         return GreenListProof(secret_bytes, self.label(), self.version, self.window, self._share, self._groups)
 
-    def columns(self) -> UnlabelledColumns:
-        """See Format."""
-        return UnlabelledColumns(self.name, self.window, self.gamma)
-
 
 class GumbelFormat(NativeFormat):
     """The Gumbel mark of Aaronson et al.: h."""
@@ -204,10 +200,6 @@ class GumbelFormat(NativeFormat):
         from scanner.watermark.native.proof import GumbelProof
 
         return GumbelProof(secret_bytes, self.label(), self.version, self.window, self._groups)
-
-    def columns(self) -> UnlabelledColumns:
-        """See Format."""
-        return UnlabelledColumns(self.name, self.window)
 
 
 def users_of(groups: int) -> int:

@@ -16,7 +16,7 @@ from numpy import int64, uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.positions import (
@@ -157,9 +157,6 @@ class _KgwFormat(ShuffledGreenFormat):
     def basis(self) -> Basis:
         """32 bits of a seed, drawn by a generator that is no cipher."""
         return Basis(SEED_BITS, assumed=True)
-
-    def columns(self) -> UnlabelledColumns:
-        return UnlabelledColumns(self.name, self.context_width, str(self.greenlist_ratio))
 
     def decoy_key(self, entropy: bytes) -> bytes:
         return (int.from_bytes(entropy[:8], "big") >> 1 | 1).to_bytes(8, "big")

@@ -17,7 +17,7 @@ from numpy import int32, int64, uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_tokens, offsets_of
@@ -162,10 +162,6 @@ class SbwFormat(StackFormat):
     def basis(self) -> Basis:
         """A number that its owner chose; the package's own is public."""
         return Basis(KEY_BITS, assumed=True)
-
-    def columns(self) -> UnlabelledColumns:
-        """See Format."""
-        return UnlabelledColumns(self.name, self.context_width, str(self.gamma))
 
     def decoy_key(self, entropy: bytes) -> bytes:
         """An odd number below 2^63, as 8 bytes."""

@@ -14,7 +14,7 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores, terms_of
@@ -212,10 +212,6 @@ class SglangFormat(DrawnFormat):
     def basis(self) -> Basis:
         """Whatever is hashed, one state of 32 bits decides it."""
         return Basis(KEY_BITS)
-
-    def columns(self) -> UnlabelledColumns:
-        """See Format."""
-        return UnlabelledColumns(self.name, self.context_window)
 
     def lacks_for_levels(self, messages: int) -> str:
         """See CountsByLevels."""

@@ -20,7 +20,7 @@ from numpy import uint64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns, Watermark
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, Watermark
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.positions import WIDEST_WINDOW, Dedup, Positions, Tokens, batch_tokens, scored_positions
 from scanner.watermark.stacks.random_numbers import bits
@@ -122,9 +122,6 @@ class _SynthIdFormat(StackFormat):
     def can_be_framed(self) -> bool:
         """Each layer of 16 bits can be searched by itself in marked text."""
         return True
-
-    def columns(self) -> UnlabelledColumns:
-        return UnlabelledColumns(self.name, self.ngram_len - 1)
 
     def decoy_key(self, entropy: bytes) -> bytes:
         drawn = np.frombuffer(hashlib.shake_256(entropy).digest(8 * self.depth), ">u8") >> np.uint64(1)

@@ -16,7 +16,7 @@ from numpy import int64, uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Basis, Candidates, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
+from scanner.watermark.format import Basis, Candidates, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law
 from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_tokens
@@ -220,9 +220,6 @@ class _ThreeBricksFormat(VocabularyFormat):
         """32 bits of a seed, drawn by a generator that is no cipher."""
         return Basis(SEED_BITS, assumed=True)
 
-    def columns(self) -> UnlabelledColumns:
-        return UnlabelledColumns(self.name, self.window)
-
     def check_messages(self, count: int) -> None:
         """See Format: payloads from |V| on are smaller ones again."""
         if not 1 <= count <= self.vocab_size:
@@ -316,10 +313,6 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, ShuffledGreenFormat):
     def label(self) -> str:
         """See Format."""
         return f"{super().label()};gamma={self.gamma!r}"
-
-    def columns(self) -> UnlabelledColumns:
-        """See Format."""
-        return UnlabelledColumns(self.name, self.window, str(self.gamma))
 
     def law(self) -> Law:
         """The law of draws without replacement within a seed; its tail is below the binomial's where it matters."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, UnlabelledColumns
+from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.laws import Floored, Gamma, Law, SeveralWeights, WeightedGamma, checked_weight
 from scanner.watermark.positions import (
     WIDEST_WINDOW,
@@ -149,9 +149,6 @@ class _VllmFormat(DrawnFormat):
     def basis(self) -> Basis:
         """Philox is no cipher, and its key has 64 bits."""
         return Basis(64)
-
-    def columns(self) -> UnlabelledColumns:
-        return UnlabelledColumns(self.name, self.context_width)
 
     def lacks_for_levels(self, messages: int) -> str:
         return ""
