@@ -17,7 +17,7 @@ from scanner.evidence.advice import Advice, AdviceRule
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.page import PageLine
 from scanner.evidence.site import Line, Night
-from scanner.service.desk import FlagPage, FlagRequest, FlagView
+from scanner.service.review_session import FlagPage, FlagRequest, FlagView
 from schemas.service import DetectorAnswer, DetectorConfig
 
 ROOT = Path(__file__).parents[1]

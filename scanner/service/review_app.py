@@ -44,7 +44,15 @@ from scanner.evidence.posted_text import as_posted
 from scanner.printable import printable, safe
 from scanner.results.decision_log import NewDecision, new_id, recorded_decision
 from scanner.results.flags import IN_NEED
-from scanner.service.desk import LINES_A_PAGE, STATES, ChangedText, Desk, DocumentPlace, FlagRequest, FlagView
+from scanner.service.review_session import (
+    LINES_A_PAGE,
+    STATES,
+    ChangedText,
+    DocumentPlace,
+    FlagRequest,
+    FlagView,
+    ReviewSession,
+)
 from scanner.service.serving import LOOPBACK, Server, body_of
 from schemas.verdict import LONGEST_NAME, LONGEST_NOTE
 from schemas.words import ReviewDecision
@@ -66,29 +74,29 @@ _MOST_NAMED = 4
 """Most reviewers who are named beside the form; the list above the form has all."""
 
 
-def app_of(desk: Desk) -> Starlette:
-    """The app for one reviewer's desk, as ASGI; scanner.service.review_app has to stand before it."""
+def app_of(session: ReviewSession) -> Starlette:
+    """Return the app of a reviewer's session, as ASGI; `Access` has to stand before it."""
     routes = (
-        Route("/", functools.partial(_list, desk), methods=["GET"]),
-        Route("/flag", functools.partial(_flag, desk), methods=["GET"]),
-        Route("/accounts", functools.partial(_accounts, desk), methods=["GET"]),
-        Route("/account", functools.partial(_account, desk), methods=["GET"]),
-        Route("/decide", functools.partial(_decide, desk), methods=["POST"]),
+        Route("/", functools.partial(_list, session), methods=["GET"]),
+        Route("/flag", functools.partial(_flag, session), methods=["GET"]),
+        Route("/accounts", functools.partial(_accounts, session), methods=["GET"]),
+        Route("/account", functools.partial(_account, session), methods=["GET"]),
+        Route("/decide", functools.partial(_decide, session), methods=["POST"]),
         Route("/style.css", _style, methods=["GET"]),
         Route("/review.js", _script, methods=["GET"]),
     )
     return Starlette(routes=routes, exception_handlers={BrickscanError: _wrong, HTTPException: _wrong})
 
 
-async def _list(desk: Desk, request: Request) -> Response:
-    _leave(desk, request)
+async def _list(session: ReviewSession, request: Request) -> Response:
+    _leave(session, request)
     flag_request, first = _flag_request(request.query_params), _number(request.query_params.get("first", "0"))
-    listed = await run_in_threadpool(desk.list, flag_request, first)
+    listed = await run_in_threadpool(session.list, flag_request, first)
     more = first + len(listed.entries) < listed.counts.on_list
     return _page(
         "review_list.html.j2",
         title="Flags to review",
-        by=printable(desk.by),
+        by=printable(session.by),
         flag_request=flag_request,
         states=list(STATES),
         listed=listed,
@@ -96,18 +104,18 @@ async def _list(desk: Desk, request: Request) -> Response:
         ownership=OWNERSHIP,
         earlier=flag_request.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
         later=flag_request.address("/", first=first + LINES_A_PAGE) if more else None,
-        **await _just_recorded(desk, flag_request, request),
+        **await _just_recorded(session, flag_request, request),
     )
 
 
-async def _flag(desk: Desk, request: Request) -> Response:
-    _leave(desk, request)
+async def _flag(session: ReviewSession, request: Request) -> Response:
+    _leave(session, request)
     flag_request, place, form_id = _flag_request(request.query_params), _place(request.query_params), new_id()
-    view = await run_in_threadpool(desk.view_flag, flag_request, place)
+    view = await run_in_threadpool(session.view_flag, flag_request, place)
     return _page(
         "review_flag.html.j2",
         **await run_in_threadpool(about, view.explained),
-        by=printable(desk.by),
+        by=printable(session.by),
         flag_request=flag_request,
         flag=flag_request.address("", **place._asdict())[1:],
         view=view,
@@ -121,13 +129,13 @@ async def _flag(desk: Desk, request: Request) -> Response:
         back=flag_request.address("/", left=form_id),
         before=view.before and flag_request.address("/flag", **view.before._asdict(), left=form_id),
         after=view.after and flag_request.address("/flag", **view.after._asdict(), left=form_id),
-        **await _just_recorded(desk, flag_request, request, form_id),
+        **await _just_recorded(session, flag_request, request, form_id),
     )
 
 
-async def _accounts(desk: Desk, request: Request) -> Response:
+async def _accounts(session: ReviewSession, request: Request) -> Response:
     first = _number(request.query_params.get("first", "0"))
-    lines, total = await run_in_threadpool(desk.accounts, first)
+    lines, total = await run_in_threadpool(session.accounts, first)
     return _page(
         "review_accounts.html.j2",
         title="Marked accounts",
@@ -140,13 +148,13 @@ async def _accounts(desk: Desk, request: Request) -> Response:
     )
 
 
-async def _account(desk: Desk, request: Request) -> Response:
+async def _account(session: ReviewSession, request: Request) -> Response:
     account_id, stated = request.query_params.get("id", ""), request.query_params.get("night", "")
     try:
         night = date.fromisoformat(stated)
     except ValueError:
         raise Refused(f"night {stated[:40]!r} is no date; go back to the list") from None
-    found = await run_in_threadpool(desk.account, account_id, night)
+    found = await run_in_threadpool(session.account, account_id, night)
     flags = FlagRequest("all", account=account_id).address("/")
     about_it = await run_in_threadpool(about_account, found)
     return _page("account.html.j2", **about_it, back="/accounts", back_to="Marked accounts", flags=flags)
@@ -160,34 +168,36 @@ def _copied_from(view: FlagView, form_id: str) -> str | None:
     return FlagRequest("all").address("/flag", path=copied.path, row=copied.row, left=form_id)
 
 
-def _leave(desk: Desk, request: Request) -> None:
+def _leave(session: ReviewSession, request: Request) -> None:
     """Note which flag's page was left for this one: at once, before anything that takes time."""
     left = request.query_params.get("left", "")
     if left:
-        desk.leave(left[:32])
+        session.leave(left[:32])
 
 
-async def _decide(desk: Desk, request: Request) -> Response:
+async def _decide(session: ReviewSession, request: Request) -> Response:
     form = await _form(request)
     on = _query(form.get("flag", ""))
     flag_request, place = _flag_request(on), _place(on)
     note = form.get("note", "").replace("\r\n", "\n").strip()
-    made = NewDecision(form.get("decision_id", ""), desk.by, "app", form.get("decision", ""), note)
+    made = NewDecision(form.get("decision_id", ""), session.by, "app", form.get("decision", ""), note)
     if made.decision == ReviewDecision.CONFIRMED and form.get("sure") != "yes":
-        advice = await run_in_threadpool(desk.advice, place, form.get("text_sha256", ""))
+        advice = await run_in_threadpool(session.advice, place, form.get("text_sha256", ""))
         if advice.decision != ReviewDecision.CONFIRMED:
             here = flag_request.address("/flag", **place._asdict(), left=made.decision_id)
             title = "Confirm against the advice?"
             return _page("review_sure.html.j2", title=title, form=form, advice=advice, here=here)
-    row = await run_in_threadpool(desk.decide, place, form.get("text_sha256", ""), made)
+    row = await run_in_threadpool(session.decide, place, form.get("text_sha256", ""), made)
     after = form.get("next", "")
     address = after if after.startswith("/flag?") else flag_request.address("/")
     return RedirectResponse(f"{address}&recorded={row['decision_id']}", 303)
 
 
-async def _just_recorded(desk: Desk, flag_request: FlagRequest, request: Request, form_id: str = "") -> dict[str, Any]:
+async def _just_recorded(
+    session: ReviewSession, flag_request: FlagRequest, request: Request, form_id: str = ""
+) -> dict[str, Any]:
     """The decision that the form before this page recorded, in words."""
-    row = await run_in_threadpool(recorded_decision, desk.results, request.query_params.get("recorded", ""))
+    row = await run_in_threadpool(recorded_decision, session.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
     name = printable(row["doc_id"] or f"{row['path']}:{row['row']}", _SHOWN)
@@ -341,7 +351,7 @@ class ReviewServer(Server):
     def __init__(self, explainer: Explainer, by: str, port: int) -> None:
         if not by.strip() or len(by) > LONGEST_NAME:
             raise Refused(f"--by: a name of 1 to {LONGEST_NAME} characters is asked")
-        self.by, app = by, app_of(Desk(explainer, by))
+        self.by, app = by, app_of(ReviewSession(explainer, by))
 
         def guarded(bound: int) -> Access:
             self._access = Access(app, bound)

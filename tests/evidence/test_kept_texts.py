@@ -23,7 +23,7 @@ from scanner.results.retention import FREEZE_AFTER, erase_user, freeze, retain
 from scanner.results.transactions import open_tables
 from scanner.results.upkeep import compact
 from scanner.scan_plan import Plan
-from scanner.service.desk import Desk, FlagRequest
+from scanner.service.review_session import FlagRequest, ReviewSession
 from scanner.storage.locations import table_uri
 from tests.support.command_line import call
 from tests.support.hostile_files import FATAL
@@ -139,7 +139,7 @@ def test_a_file_whose_footer_ends_its_reader_costs_its_own_flags_their_texts(nig
     assert len(call("export", night.config)[1].splitlines()) == 2
     code, out, err = call("export", night.config, "--format", "label-studio")
     assert (code, len(json.loads(out)), err.count("cannot be read any more")) == (1, 1, 1)
-    listed = Desk(Explainer(night.config), "ruth").list(FlagRequest(), 0)
+    listed = ReviewSession(Explainer(night.config), "ruth").list(FlagRequest(), 0)
     assert sorted(entry.glance is None for entry in listed.entries) == [False, True]
 
 

@@ -19,7 +19,7 @@ from scanner.evidence.site import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.decision_log import users_of
 from scanner.results.transactions import TableEntry, append_scan, commit, open_tables
-from scanner.service.desk import Desk, FlagRequest
+from scanner.service.review_session import FlagRequest, ReviewSession
 from scanner.storage.data_files import write_file
 from schemas.audit import AUDITS
 from schemas.tables import FLAGS, SCANS, SHARDS, SPANS
@@ -65,7 +65,7 @@ def test_a_user_who_was_written_over_is_named_nowhere(night, own_registry, marke
     index = json.loads((tmp_path / "report" / "index.json").read_text())
     assert (index["light"], index["by"]["user_id"]) == ("red", [{"value": None, "count": 1}])
     assert "zoe" not in (tmp_path / "report" / "index.html").read_text()
-    (entry,) = Desk(Explainer(night.config), "eve").list(FlagRequest(), 0).entries
+    (entry,) = ReviewSession(Explainer(night.config), "eve").list(FlagRequest(), 0).entries
     assert entry.line.user.startswith("nobody: this row and the registry")
     code, out, _ = call("replay", night.config, "a:0")
     assert code == 3

@@ -16,7 +16,7 @@ from scanner.evidence.sentences import what_was_found
 from scanner.exports import verdict_of
 from scanner.results.decision_log import users_of
 from scanner.results.transactions import TableEntry, commit, open_tables
-from scanner.service.desk import Desk, DocumentPlace, FlagRequest
+from scanner.service.review_session import DocumentPlace, FlagRequest, ReviewSession
 from scanner.storage.data_files import write_file
 from schemas.tables import ACCOUNTS, FLAGS, SPANS
 from schemas.words import OF_REGISTRY, Naming
@@ -124,10 +124,10 @@ def test_no_page_of_a_flag_shows_a_user_of_a_row_that_says_two_things(changed):
             assert by_rows or explained.row["naming"] == Naming.CONTRADICTED
             assert by_rows or explained.registry.agrees is False
             assert by_rows or advise(explained).decision is None
-    desk = Desk(Explainer(night.config), "eve")
-    assert all("zoe" not in entry.line.user for entry in desk.list(FlagRequest(), 0).entries)
+    session = ReviewSession(Explainer(night.config), "eve")
+    assert all("zoe" not in entry.line.user for entry in session.list(FlagRequest(), 0).entries)
     path = cases[0].row["path"]
-    looked = desk.view_flag(FlagRequest("all"), DocumentPlace(path, 0))
+    looked = session.view_flag(FlagRequest("all"), DocumentPlace(path, 0))
     assert "zoe" not in in_short(looked.explained)
     assert looked.explained.row["naming"] == Naming.CONTRADICTED
     assert call("explain", night.config, "a:1")[0] == 0

@@ -25,7 +25,7 @@ from scanner.evidence.explainer import Explainer
 from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.flags import WantedFlags, by_need, newest, sums
 from scanner.results.transactions import TableEntry, commit, open_tables
-from scanner.service.desk import Desk, FlagRequest
+from scanner.service.review_session import FlagRequest, ReviewSession
 from scanner.storage.data_files import write_file
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
@@ -547,8 +547,8 @@ def test_a_person_who_is_named_like_a_canary_is_shown_and_told(folder):
     assert len(newest(folder, 1.0, WantedFlags(), None, canaries=[made]).rows) == 2
     # nobody holds message 4
     assert [row["user_id"] for row in map(json.loads, call("export", config)[1].splitlines())] == [None, PERSON]
-    desk = Desk(Explainer(Path(config)), "eve")
-    nobody, person = (entry.line.user for entry in desk.list(FlagRequest(), 0).entries)
+    session = ReviewSession(Explainer(Path(config)), "eve")
+    nobody, person = (entry.line.user for entry in session.list(FlagRequest(), 0).entries)
     assert nobody.startswith("nobody: this row and the registry")
     assert person == PERSON
     without = call("flagged", folder)[1]

@@ -16,7 +16,7 @@ from scanner.results.decision_log import NewDecision, decide, new_id
 from scanner.results.flags import WantedFlags, by_need, count_flags
 from scanner.results.retention import erase_user
 from scanner.results.transactions import TableEntry, commit, open_tables
-from scanner.service.desk import Desk, FlagRequest
+from scanner.service.review_session import FlagRequest, ReviewSession
 from scanner.storage.data_files import write_file
 from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS, USER_EVENTS
@@ -112,7 +112,7 @@ def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp
     found = re.search(r"(\d+) flagged, and (\d+) of canaries", err)
     counts["export"] = int(found[1]), int(found[2])
     counts["its lines"] = len(out.splitlines()), int(found[2])
-    listed = Desk(Explainer(night), "ruth").list(FlagRequest("all"), 0)
+    listed = ReviewSession(Explainer(night), "ruth").list(FlagRequest("all"), 0)
     counts["review"] = listed.counts.total.flagged, listed.counts.total.canaries
     counts["its list"] = len(listed.entries), listed.counts.total.canaries
     folder = Explainer(night).results
@@ -127,11 +127,11 @@ def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp
 
 @pytest.mark.costly
 def test_the_list_says_what_it_hides(night):
-    desk = Desk(Explainer(night), "ruth")
-    counts = desk.list(FlagRequest("open", user="ALI"), 0).counts
+    session = ReviewSession(Explainer(night), "ruth")
+    counts = session.list(FlagRequest("open", user="ALI"), 0).counts
     assert (counts.on_list, counts.by_state, counts.by_filters, counts.total.flagged) == (3, 1, 4, FLAGGED)
-    assert desk.list(FlagRequest("open"), 0).counts.by_filters == 0
-    assert desk.list(FlagRequest("all"), 0).counts.by_state == 0
+    assert session.list(FlagRequest("open"), 0).counts.by_filters == 0
+    assert session.list(FlagRequest("all"), 0).counts.by_state == 0
 
 
 def test_what_needs_a_decision_most_comes_first(night):

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -48,21 +47,17 @@ def processes(server) -> list[int]:
 
 
 def test_a_killed_process_costs_its_own_request_alone(tmp_path, registry, plain):
-    """Two processes, a text each that takes long, and one of the two is killed meanwhile."""
-    config = configured(tmp_path, registry, detector="workers = 2\nmost_bytes = 4000000\n")
-    with detecting(config, here=False) as server:
-        pids, found = processes(server), []
-        texts = [plain(250_000, seed) for seed in range(2)]
-        asking = [
-            threading.Thread(target=lambda text=text: found.append(ask(server, text)["status"])) for text in texts
-        ]
-        for each in asking:
-            each.start()
+    """Two processes, a text each, and one of the two is killed meanwhile."""
+    config = configured(tmp_path, registry, detector="workers = 2\n")
+    with detecting(config, here=False) as server, ThreadPoolExecutor(2) as callers:
+        killed, other = processes(server)
+        for pid in (killed, other):
+            os.kill(pid, signal.SIGSTOP)
+        asking = [callers.submit(ask, server, plain(5_000, seed)) for seed in range(2)]
         until(lambda: server.answers.pool.scoring == 2)
-        os.kill(pids[0], signal.SIGKILL)
-        for each in asking:
-            each.join()
-        assert sorted(found) == [200, 503]
+        os.kill(killed, signal.SIGKILL)
+        os.kill(other, signal.SIGCONT)
+        assert sorted(each.result()["status"] for each in asking) == [200, 503]
         assert server.answers.pool.killed == 1
         until(lambda: ask(server, plain(150, 5))["status"] == 200)
         assert request(server, "GET", "/ready")[0] == 200
@@ -245,7 +240,7 @@ def test_sigterm_ends_a_detector_within_five_seconds_whatever_it_works_on(tmp_pa
     with ExitStack() as stack:
         for seed in range(4):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-            body = json.dumps({"text": plain(500_000, seed)}).encode()
+            body = json.dumps({"text": plain(300_000, seed)}).encode()
             slow.sendall(b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         metrics = type("At", (), {"port": port})
         until(lambda: b"brickscan_detector_waiting 2.0" in request(metrics, "GET", "/metrics")[2])

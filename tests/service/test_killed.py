@@ -19,14 +19,14 @@ RUNS = "from jobs.cli import main; main()"
 
 STOPS = """
 import sys, time
-from scanner.service import desk
-kept = desk.decide
+from scanner.service import review_session
+kept = review_session.decide
 def stops(*arguments):
     if {after}:
         kept(*arguments)
     print("stopped", flush=True)
     time.sleep(600)
-desk.decide = stops
+review_session.decide = stops
 from jobs.cli import main
 main()
 """

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Send
 
 from scanner import results
-from scanner.service import desk
+from scanner.service import review_session
 from scanner.service import serving as server
 from scanner.service.review_app import Access
 from tests.service.conftest import FLAGS, IDS, MALLORY
@@ -253,7 +253,7 @@ def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
 @pytest.mark.parametrize("after_the_commit", [False, True])
 def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, night, monkeypatch, after_the_commit):
     """No answer comes; the app starts again on its port, and the browser sends the form again."""
-    kept = desk.decide
+    kept = review_session.decide
 
     def dies(*arguments):
         if after_the_commit:
@@ -270,7 +270,7 @@ def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, n
         loaded(page)
         page.get_by_label(re.compile("Why")).fill("a long reason")
         with monkeypatch.context() as patch:
-            patch.setattr(desk, "decide", dies)
+            patch.setattr(review_session, "decide", dies)
             page.get_by_role("button", name="quoted").click()
             page.wait_for_load_state()
     assert len(decided(night)) == after_the_commit

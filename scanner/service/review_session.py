@@ -1,4 +1,4 @@
-"""A reviewer's desk: which flags they ask for, the list, one flag as they saw it, and decisions on it."""
+"""What a reviewer does with the flags of a scan: list them, look at one, decide on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -47,19 +47,6 @@ class DocumentPlace(NamedTuple):
 
     path: str
     row: int
-
-
-def flag_as_shown(results: str, rate: float, place: DocumentPlace, text_sha256: str) -> Mapping[str, Any]:
-    """The flag at a place whose text has a hexadecimal digest: a row of schemas.tables.VERDICTS with `audit`.
-
-    Raises:
-        ChangedText: another text stands there now.
-        Refused: there is no such flag.
-    """
-    flag = find_case(results, rate, f"{place.path}:{place.row}").row
-    if flag["text_sha256"].hex() != text_sha256:
-        raise ChangedText("another text stands there now than the one that you saw: look at it, and decide again")
-    return flag
 
 
 STATES: Mapping[str, State | None] = {"open": "open", "unclear": "unclear", "decided": "decided", "all": None}
@@ -195,7 +182,7 @@ class FlagView(NamedTuple):
     after: DocumentPlace | None
 
 
-class Desk:
+class ReviewSession:
     """The flags of one folder of results, for one reviewer. May be called from several threads.
 
     Args:
@@ -282,7 +269,7 @@ class Desk:
 
     def advice(self, place: DocumentPlace, text_sha256: str) -> Advice:
         """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
-        document = _document(flag_as_shown(self.results, self._rate, place, text_sha256))
+        document = _document(self._flag_as_shown(place, text_sha256))
         if document not in self._advice:
             self.view_flag(FlagRequest("all"), place)
         return self._advice[document]
@@ -304,6 +291,18 @@ class Desk:
         with self._explaining:
             return explain_account(self._explainer, account_id, night)
 
+    def _flag_as_shown(self, place: DocumentPlace, text_sha256: str) -> Mapping[str, Any]:
+        """Return the flag whose text has a hexadecimal digest: a row of schemas.tables.VERDICTS with `audit`.
+
+        Raises:
+            ChangedText: another text stands there now.
+            Refused: there is no such flag.
+        """
+        flag = find_case(self.results, self._rate, f"{place.path}:{place.row}").row
+        if flag["text_sha256"].hex() != text_sha256:
+            raise ChangedText("another text stands there now than the one that you saw: look at it, and decide again")
+        return flag
+
     def leave(self, decision_id: str) -> None:
         """Take no decision any more by the form of a page that a reviewer has left."""
         self._left[decision_id] = None
@@ -319,7 +318,7 @@ class Desk:
             Refused: there is no such flag.
             ScanFailed: the table cannot be written.
         """
-        flag = flag_as_shown(self.results, self._rate, place, text_sha256)
+        flag = self._flag_as_shown(place, text_sha256)
         if made.decision_id in self._left and recorded_decision(self.results, made.decision_id) is None:
             raise ChangedText(
                 f"nothing was recorded on {place.path}:{place.row}: you had gone on to another page; open the flag "
