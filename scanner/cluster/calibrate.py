@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.admission import LawCase, LawCounts, law_counts
 from scanner.audit.calibration.calibration_plan import (
     AuditedKeys,
     CalibrationPlan,
@@ -32,6 +31,7 @@ from scanner.audit.calibration.calibration_plan import (
     teaching,
 )
 from scanner.audit.calibration.calibration_report import FRAGMENT_THRESHOLDS
+from scanner.audit.calibration.law_counts import LawCase, LawCounts, law_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster.corpus import (

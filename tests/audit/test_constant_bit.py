@@ -17,7 +17,7 @@ BROKEN = "(x[0] + s[0]) & uint32(0xFFFFFF7F), x[1] + s[1],"
 AUDIT = """
 import numpy as np
 from scanner.watermark.native.format import GreenListFormat
-from scanner.audit.calibration.admission import LawCase, law_counts
+from scanner.audit.calibration.law_counts import LawCase, law_counts
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.watermark import Tokens
 

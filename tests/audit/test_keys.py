@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.admission import LawCase, law_counts
 from scanner.audit.calibration.calibration_plan import cut_fragments
+from scanner.audit.calibration.law_counts import LawCase, law_counts
 from scanner.audit.calibration.one_key import key_counts, sampled_messages
 from scanner.audit.statistics.hits import THRESHOLDS, critical_scores
 from scanner.audit.statistics.judgement import counts, judge

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.admission import LawCase, cases, law_counts
+from scanner.audit.calibration.law_counts import LawCase, cases, law_counts
 from scanner.audit.statistics.judgement import counts, judge, uniformity
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.format import of_the_paper

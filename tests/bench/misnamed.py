@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from scanner.audit.calibration.admission import fresh_entropy
+from scanner.audit.calibration.law_counts import fresh_entropy
 from scanner.audit.statistics.hits import chances
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark import Tokens

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.admission import fresh_entropy
+from scanner.audit.calibration.law_counts import fresh_entropy
 from scanner.audit.statistics.hits import ClusterSums, chances, cluster_sums
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.errors import Refused

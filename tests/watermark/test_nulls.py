@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.admission import fresh_entropy
+from scanner.audit.calibration.law_counts import fresh_entropy
 from scanner.audit.statistics.hits import critical_scores
 from scanner.watermark import GreenList, Gumbel, label, scored_positions
 from scanner.watermark.native.nulls import count_hits, keys_of

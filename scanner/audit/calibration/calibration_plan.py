@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.admission import LawCase, cases
+from scanner.audit.calibration.law_counts import LawCase, cases
 from scanner.audit.statistics.hits import chances
 from scanner.errors import Refused
 from scanner.input.columns import Columns

@@ -16,8 +16,8 @@ import numpy as np
 import tokenizers
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.audit.calibration.admission import LawCase, LawCounts
 from scanner.audit.calibration.calibration_plan import PANELS, CalibrationPlan, FragmentCounts, repeated_ngrams
+from scanner.audit.calibration.law_counts import LawCase, LawCounts
 from scanner.audit.calibration.one_key import KeyCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums, cluster_sums
