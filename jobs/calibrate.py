@@ -248,6 +248,8 @@ def audit_secret(registry: Path, secret: str | None) -> None:
     """Name the secret that scans draw decoy keys from; `keys new` makes one with a registry's first key.
 
     Decoys test in every scan that p-values are not too small. Who knows the secret could write text that hits them.
+    Texts of verdicts are told apart by it too: after a change, rows that a commit moved to another file of a Delta or
+    Iceberg table are scanned again.
 
     \b
     Example:
