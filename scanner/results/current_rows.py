@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.input.shards import MAX_ROWS
+from scanner.input.shards import MAX_ROWS, MOST_SHARDS
 from scanner.results.transactions import TableEntry, Tables, additions, kept_tables, read_whole, try_to_commit
 from scanner.storage.data_files import SCHEMAS, write_file
 from scanner.storage.delta import attempts
@@ -235,7 +235,8 @@ def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
 def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of documents, with own_at, each beside every younger range that has a result for its document."""
     first, end = pl.col("first_row"), pl.col("first_row") + pl.col("rows")
-    other = ranges.select(
+    possible = ranges.filter(pl.col("rows") <= MOST_SHARDS * MAX_ROWS)  # parts of more rows fit in no memory
+    other = possible.select(
         "path",
         "first_row",
         "rows",

@@ -299,6 +299,17 @@ def test_a_row_with_a_value_that_no_scan_writes_is_refused_in_a_sentence(night, 
 
 
 @pytest.mark.usefixtures("without_ray")
+def test_a_range_of_more_rows_than_any_file_has_ends_no_process(night, own_registry, marked):
+    """Polars ends it where so much memory is asked for."""
+    for seed in (1, 2):
+        night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, seed)])
+        night.scan()
+    ranges = pl.read_delta(f"{night.results}/shards").with_columns(rows=pl.lit(2**62, pl.Int64))
+    write_deltalake(f"{night.results}/shards", ranges.to_arrow().cast(SHARDS), mode="overwrite")
+    assert call("flagged", night.config)[0] == 0
+
+
+@pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("sketch", [b"", b"1" * 255])
 def test_a_row_with_a_sketch_that_no_scan_writes_is_a_piece_of_its_own(night, own_registry, marked, sketch):
     night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
