@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from jobs.options import Day, NamedPath, Whole, refuse_unscanned, results_argument, results_at
+from jobs.options import Day, NamedPath, refuse_unscanned, results_argument, results_at
 from jobs.text import columns, tell, wrap_line
 from scanner.errors import Refused
 from scanner.printable import combines, counted, cut, printable, safe
@@ -45,7 +45,6 @@ _WIDEST = 100
 @click.option("--date", "night", type=Day(), help="Of an account: its night, as the date of its data.  [the newest]")
 @click.option("--html", "page_file", type=NamedPath(path_type=Path), help="Write a page here; it needs no network.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--run", type=Whole(1), help="Scored tokens shown as one. Below 8: material of the key.  [8]")
 def explain(
     results: str,
     document: str,
@@ -53,7 +52,6 @@ def explain(
     night: datetime | None,
     page_file: Path | None,
     as_json: bool,
-    run: int | None,
 ) -> None:
     """Explain one flag: what was found, how seldom chance does it, where it stands in the text, what it does not say.
 
@@ -77,13 +75,12 @@ def explain(
         raise click.UsageError("Give --html or --json; one of the two.")
     from scanner.evidence.account_explanation import account_page, explain_account, marked_accounts, record_of_account
     from scanner.evidence.explainer import Explainer
-    from scanner.evidence.explanation import TOKENS_A_RUN
     from scanner.evidence.page import page
     from scanner.evidence.sentences import record_of
 
     location = results_at(results)
     refuse_unscanned(location)
-    explainer = Explainer(location.config or location.folder, run or TOKENS_A_RUN)
+    explainer = Explainer(location.config or location.folder)
     day = night.date() if night else None
     explained = None
     if not of_account and day is None:

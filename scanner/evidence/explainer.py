@@ -50,7 +50,6 @@ from scanner.evidence.case import (
     text_ids_of,
 )
 from scanner.evidence.explanation import (
-    TOKENS_A_RUN,
     Explanation,
     Omissions,
     TextEvidence,
@@ -176,14 +175,12 @@ class Explainer:
 
     Args:
         path: the file of a scan's configuration; or a folder or URI of results, with which no text is shown.
-        run: scored tokens that are weighed as one; below TOKENS_A_RUN a page shows material of the key.
 
     Raises:
         Refused: the configuration cannot be right.
     """
 
-    def __init__(self, path: Path | str, run: int = TOKENS_A_RUN) -> None:
-        self._run = run
+    def __init__(self, path: Path | str) -> None:
         self._config: ScanConfig | None = None
         self.results, self.rate = str(path), 1.0
         if isinstance(path, Path):
@@ -504,7 +501,7 @@ class Explainer:
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = opened_key.tokenizer.reference
         about = text, message, opened_key.key.messages, Omissions(dedup, common), parts
-        evidence = evidence_of_text(opened_key.watermark, tokenizer, *about, self._run)
+        evidence = evidence_of_text(opened_key.watermark, tokenizer, *about)
         others = self._other_users(case, text, Omissions(dedup, common), parts)
         return _TextFindings(text, None, found.not_from_file, parts, evidence, None, of_file, others=others)
 
@@ -522,6 +519,6 @@ class Explainer:
                 if key is not None:
                     opened_key = self._open(key)
                     about = text, name["message"], key.messages, omissions, parts
-                    evidence = evidence_of_text(opened_key.watermark, opened_key.tokenizer.reference, *about, self._run)
+                    evidence = evidence_of_text(opened_key.watermark, opened_key.tokenizer.reference, *about)
                     found.append(UserRuns(name["user_id"], evidence.runs))
         return tuple(found)
