@@ -1,7 +1,5 @@
 """`brickscan plan`: how many tokens a mark needs."""
 
-import importlib.util
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +8,7 @@ import click
 from jobs.mark import read_marked
 from jobs.options import MOST_SEEDS, Folder, NamedPath, Real, Whole, groups_of
 from jobs.text import numbers, tell
-from scanner.errors import Refused, install_of
+from scanner.errors import Refused
 from schemas.registry import MAX_WINDOW, MasterKey
 
 if TYPE_CHECKING:
@@ -87,7 +85,6 @@ class PlanRow(NamedTuple):
 )
 @click.option("--simulate", type=Whole(0), default=2000, show_default=True, help="Texts a row; 0: none.")
 @click.option("--seed", type=Whole(0, MOST_SEEDS), default=1, show_default=True)
-@click.option("--plot", type=NamedPath(path_type=Path), help="PNG file to write: power against tokens.")
 def plan(
     config: Path | None,
     key_id: str | None,
@@ -108,7 +105,6 @@ def plan(
     powers: tuple[float, ...],
     simulate: int,
     seed: int,
-    plot: Path | None,
 ) -> None:
     """Say how many tokens a marked text needs, so that it is detected with a given power.
 
@@ -129,14 +125,10 @@ def plan(
       brickscan plan scan.toml --from marked.parquet
       brickscan plan scan.toml --key spring-2026 --green-share 0.6
       brickscan plan --from marked.parquet --registry registry
-      brickscan plan --method greenlist --green-share 0.6 --fpr 1e-6 --messages 100000 --plot plan.png
+      brickscan plan --method greenlist --green-share 0.6 --fpr 1e-6 --messages 100000
       brickscan plan --method gumbel --entropy 0.2
       brickscan plan --method greenlist --green-share 0.6 --users 1e9 --misnaming-rate 1e-4
     """
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise Refused(f"--plot needs matplotlib; leave --plot out, or install it with {install_of('audit')}")
-    if plot is not None and (plot.is_dir() or not plot.absolute().parent.is_dir()):
-        raise Refused(f"--plot {plot}: is a folder, or in a folder that is not there; name a file in one that is")
     import numpy as np
 
     from scanner.detection.one_text import ScannedKey
@@ -201,9 +193,6 @@ def plan(
     for claim in _CLAIMS:
         tell(claim)
     tell(*_table(rows, window, simulate))
-    if plot is not None:
-        plot.write_bytes(power_png(marked, rows, f"{method}, FPR {fpr:g}\n{marked.assumes}"))
-        tell(f"wrote {plot}")
 
 
 def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: float | None) -> int | None:
@@ -281,23 +270,3 @@ def _table(rows: list[PlanRow], window: int, texts: int) -> list[str]:
         cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{estimate}", power)
         lines.append((f"{row.aim.messages:,}", f"{row.power:g}", *cells))
     return [*numbers(lines)]
-
-
-def power_png(marked: "MarkAssumption", rows: list[PlanRow], title: str) -> bytes:
-    """Power against scored tokens, a curve for each number of messages, as PNG."""
-    import numpy as np
-    from matplotlib.figure import Figure as Drawing
-
-    drawing = Drawing(figsize=(8, 5), layout="constrained")
-    ax = drawing.subplots()
-    most = max(row.scored for row in rows)
-    counts = np.unique(np.linspace(1, 1.3 * most, 120).astype(np.int64))
-    for aim in dict.fromkeys(row.aim for row in rows):
-        ax.plot(counts, marked.power(counts, aim), label=f"M = {aim.messages:,}")
-    ax.set(xlabel="scored tokens", ylabel="power" if marked.exact else "power, lower bound", ylim=(0, 1))
-    ax.set_title(title, fontsize=8, wrap=True)
-    ax.grid(alpha=0.3)
-    ax.legend()
-    out = io.BytesIO()
-    drawing.savefig(out, format="png", dpi=120)
-    return out.getvalue()

@@ -50,10 +50,6 @@ class MarkAssumption(Protocol):
     """An assumption on marked text."""
 
     @property
-    def exact(self) -> bool:
-        """Whether `power` is the power itself, and not a lower bound of it."""
-
-    @property
     def assumes(self) -> str:
         """The assumption in words."""
 
@@ -79,7 +75,6 @@ class GreenShare:
     gamma: Fraction
     share: float
     assumes: str
-    exact: bool = True
     sawtooth: bool = True
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
@@ -113,7 +108,6 @@ class GumbelProbability:
 
     probability: float
     assumes: str
-    exact: bool = True
     sawtooth: bool = False
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
@@ -137,7 +131,6 @@ class GumbelEntropy:
 
     entropy: float
     assumes: str
-    exact: bool = False
     sawtooth: bool = False
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
@@ -205,7 +198,6 @@ class NamedToo:
     marked: MarkAssumption
     groups: int
     misnaming_rate: float
-    exact: bool = False
 
     @property
     def assumes(self) -> str:
@@ -411,7 +403,6 @@ class MeasuredTexts:
     law: Law
     of_tokens: tuple[NDArray[np.float64], ...]
     assumes: str
-    exact: bool = False
     sawtooth: bool = False
 
     @classmethod

@@ -134,7 +134,7 @@ def test_no_line_asks_an_index_for_our_name():
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 NEEDS = {"serve": "serve", "review": "review", "mark": "model", "evaluate": "model"}
-NEEDS |= {"calibrate": "audit", "plan --plot": "audit"}
+NEEDS |= {"calibrate": "audit"}
 """Commands, and the extra without which each ends at once."""
 
 
