@@ -30,17 +30,11 @@ if TYPE_CHECKING:
 
 AUDIT_FAILED = 3
 
-_WHOLE = ("law_total", "law_best_total", "names_", "key")
+_WHOLE = ("law_total", "law_best_total", "key")
 """Beginnings of the kinds of rows that people are shown one by one."""
 
 _CONFIG = NamedPath(path_type=Path)
 _date = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the corpus's paths.")
-_tests = click.option(
-    "--tests",
-    type=Real(),
-    metavar="N",
-    help="Null p-values of each method for the law, such as 1e10, instead of the configured number.",
-)
 _down_to = click.option(
     "--down-to",
     type=Real(0, 1, min_open=True),
@@ -56,13 +50,10 @@ _show = click.option("--show-text", is_flag=True, help="Write the n-grams that r
 @click.command()
 @click.argument("config", type=_CONFIG)
 @_date
-@_tests
 @_down_to
 @_all
 @_show
-def calibrate(
-    config: Path, date: datetime.datetime | None, tests: float | None, down_to: float, everything: bool, show_text: bool
-) -> int:
+def calibrate(config: Path, date: datetime.datetime | None, down_to: float, everything: bool, show_text: bool) -> int:
     """Audit the false-positive rate over a corpus that is known to be unmarked, and write a table and drawings.
 
     CONFIG: a TOML file; `brickscan schema calibrate` prints its fields.
@@ -71,27 +62,24 @@ def calibrate(
 
     \b
     Example:
-      brickscan calibrate calibration.toml --tests 1e10
+      brickscan calibrate calibration.toml
     """
-    return calibrate_and_tell(config, date, tests, show_text, down_to, everything)
+    return calibrate_and_tell(config, date, show_text, down_to, everything)
 
 
 @click.command(name="python -m jobs.calibrate")
 @click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.audit.CalibrationConfig.")
 @_date
-@_tests
 @_down_to
 @_all
 @_show
-def module(
-    config: Path, date: datetime.datetime | None, tests: float | None, down_to: float, everything: bool, show_text: bool
-) -> int:
+def module(config: Path, date: datetime.datetime | None, down_to: float, everything: bool, show_text: bool) -> int:
     """Do what `brickscan calibrate CONFIG` does; for schedulers and `ray job submit`."""
-    return calibrate_and_tell(config, date, tests, show_text, down_to, everything)
+    return calibrate_and_tell(config, date, show_text, down_to, everything)
 
 
 def calibrate_and_tell(
-    config: Path, date: datetime.datetime | None, tests: float | None, show_text: bool, down_to: float, everything: bool
+    config: Path, date: datetime.datetime | None, show_text: bool, down_to: float, everything: bool
 ) -> int:
     """Run an audit with progress on stderr and a summary on stdout. Returns the exit code.
 
@@ -107,9 +95,7 @@ def calibrate_and_tell(
     from scanner.cluster.calibrate import run_calibration
     from scanner.results.transactions import append_audits
 
-    if tests is not None and not 1 <= tests <= 1e15:
-        raise click.BadParameter(f"{tests:g} is no number of tests; allowed: 1 to 1e15", param_hint="--tests")
-    plan = plan_calibration(config, None if date is None else date.date(), None if tests is None else int(tests))
+    plan = plan_calibration(config, None if date is None else date.date())
     audit = Audit.begin(plan.config_sha256, ", ".join(plan.locations), plan.config.seed, plan.config.family_error)
     began = time.monotonic()
     with (

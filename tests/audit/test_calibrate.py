@@ -133,8 +133,8 @@ def test_a_corpus_with_marked_text_ends_with_code_3_and_a_sentence(tmp_path, hum
         registry, "seen", format="greenlist", window=4, gamma="1/4", messages=100_000,
         tokenizer=DEMO / "tokenizer.json", secret=f"file:{private(secret, tmp_path)}",
     )  # fmt: skip
-    config = make(tmp_path, [*human_texts, *sample_texts("marked", "demo-paper")[:20]], more=KEYS)
-    assert run(module, ["--config", str(config), "--show-text", "--tests", "5e5"]) == 3
+    config = make(tmp_path, [*human_texts, *sample_texts("marked", "demo-paper")[:20]], 500_000, KEYS)
+    assert run(module, ["--config", str(config), "--show-text"]) == 3
     rows = rows_of(tmp_path)
     assert set(rows.filter(pl.col("verdict") == "too small", pl.col("kind") != "figure")["key_id"]) == {"seen"}
     assert set(rows.filter(pl.col("kind") == "law_total")["tests"]) == {3 * 4096 * 41}
@@ -254,5 +254,3 @@ def test_nothing_to_do_is_refused(tmp_path, capsys):
     config.write_text(config.read_text().split("[law]")[0])
     assert run(calibrate, [str(config)]) == 2
     assert "[law], [figure] or [keys]" in capsys.readouterr().err
-    assert run(calibrate, [str(config), "--tests", "-3"]) == 2
-    assert "1 to 1e15" in capsys.readouterr().err

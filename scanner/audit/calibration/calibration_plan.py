@@ -96,24 +96,17 @@ class CalibrationPlan:
         ]
 
 
-def plan_calibration(
-    config_file: Path, date: datetime.date | None = None, law_tests: int | None = None
-) -> CalibrationPlan:
+def plan_calibration(config_file: Path, date: datetime.date | None = None) -> CalibrationPlan:
     """Read a configuration, and open once every file that it names. Relative paths start at the configuration's folder.
 
     Args:
         config_file: TOML, see schemas.audit.CalibrationConfig.
         date: fills {date} in the corpus's paths.
-        law_tests: null p-values of each format, in place of the configured number.
 
     Raises:
         Refused: something cannot be right; names file, field, value and what is allowed.
     """
     config = read_toml(config_file, CalibrationConfig)
-    if law_tests is not None:
-        if config.law is None:
-            raise Refused(f"--tests {law_tests}: {config_file} has no section [law]; add it, or leave the option out")
-        config = config.model_copy(update={"law": config.law.model_copy(update={"tests": law_tests})})
     base = config_file.absolute().parent
     refuse_password("results", config.results)
     results = config.results if "://" in config.results else str(base / config.results)
