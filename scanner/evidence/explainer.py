@@ -26,29 +26,8 @@ from scanner.detection.rules import Filter
 from scanner.detection.token_levels import keys_with_levels, levels_on_record
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners
-from scanner.evidence.case import (
-    ACCOUNT,
-    MESSAGE,
-    OF_FILE,
-    TEXT,
-    CopiedShare,
-    EarlierPost,
-    FlagCase,
-    GroupCounts,
-    MovedRow,
-    StoredText,
-    StoredTexts,
-    alike_with,
-    copied_share,
-    earlier_of_others,
-    equal_in,
-    filter_of,
-    find_case,
-    naming_users,
-    refuse_impossible,
-    surprise_of,
-    text_ids_of,
-)
+from scanner.evidence.case import FlagCase, filter_of, find_case, refuse_impossible, surprise_of, text_ids_of
+from scanner.evidence.copied_text import CopiedShare, EarlierPost, copied_share, earlier_of_others
 from scanner.evidence.explanation import (
     Explanation,
     Omissions,
@@ -65,6 +44,8 @@ from scanner.evidence.registry_check import (
     unless_contradicted,
     with_registry_names,
 )
+from scanner.evidence.related_flags import ACCOUNT, MESSAGE, TEXT, GroupCounts, alike_with, equal_in, naming_users
+from scanner.evidence.stored_texts import OF_FILE, MovedRow, StoredText, StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
+from scanner.evidence.case import FlagCase
+from scanner.evidence.copied_text import CopiedShare
 from scanner.evidence.registry_check import NOT_ASKED, RegistryCheck
+from scanner.evidence.related_flags import GroupCounts
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, TextPart
 from scanner.watermark import Positions, Tokens, Watermark

@@ -33,10 +33,11 @@ from scanner.detection.rules import Filter, Rules, common_places_of
 from scanner.detection.token_levels import keys_with_levels, levels_on_record, pinned_reader
 from scanner.errors import Refused
 from scanner.evidence import check_claim
-from scanner.evidence.case import OF_FILE, FlagCase, StoredTexts, filter_of, find_case, surprise_of
+from scanner.evidence.case import FlagCase, filter_of, find_case, surprise_of
 from scanner.evidence.check_claim import Mark, any_of
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.registry_check import RegistryCheck, held_against
+from scanner.evidence.stored_texts import OF_FILE, StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scanner.detection.proving import LONGEST_PROVED
-from scanner.evidence.case import CopiedShare, GroupCounts
+from scanner.evidence.copied_text import CopiedShare
 from scanner.evidence.explanation import Explanation, PartFinding
+from scanner.evidence.related_flags import GroupCounts
 from scanner.printable import at_most, counted, one_in, printable, safe
 from scanner.results.decision_log import users_of
 from scanner.results.shown_p_values import log10_p_shown

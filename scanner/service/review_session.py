@@ -18,7 +18,8 @@ from scanner.evidence.account_explanation import (
     marked_accounts,
 )
 from scanner.evidence.advice import Advice, Precision, advise, others_can_mark, precision, version_of
-from scanner.evidence.case import FlagCase, earlier_of_others, find_case
+from scanner.evidence.case import FlagCase, find_case
+from scanner.evidence.copied_text import earlier_of_others
 from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.site import Line, line_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.evidence.case import COPIED_RUN, EarlierPost, copied_share
+from scanner.evidence.copied_text import COPIED_RUN, EarlierPost, copied_share
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 

@@ -143,5 +143,4 @@ def test_only_workers_of_scans_open_users_that_nobody_verifies():
     assert {file.name for file in files if " Holders.load(" in file.read_text()} == {
         "open_plan.py",
         "account_pass.py",
-        "decoy_keys.py",
     }

@@ -14,11 +14,13 @@ from jobs.evidence import _MARKS, _marked_lines
 from scanner.errors import Refused
 from scanner.evidence.account_owners import read_owners
 from scanner.evidence.advice import RULES, advise, in_short
-from scanner.evidence.case import CopiedShare, FlagCase, GroupCounts
+from scanner.evidence.case import FlagCase
+from scanner.evidence.copied_text import CopiedShare
 from scanner.evidence.explanation import Explanation, PartFinding, ScoreRun, TextEvidence, UserRuns
 from scanner.evidence.page import CHARACTERS_A_PAGE, lines_of, marked_users, page, segments
 from scanner.evidence.posted_text import MOST_MARKS, as_posted
 from scanner.evidence.registry_check import RegistryCheck
+from scanner.evidence.related_flags import GroupCounts
 from scanner.printable import combines
 from scanner.text.quoting import parts_of
 from tests.support.hostile_pages import HOSTILE, check

@@ -15,8 +15,9 @@ from scanner.cluster.pieces import FinishedPack, FinishedShard, Piece
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
-from scanner.evidence.case import StoredTexts, find_case
+from scanner.evidence.case import find_case
 from scanner.evidence.explainer import Explainer
+from scanner.evidence.stored_texts import StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.files import list_files
 from scanner.results.retention import FREEZE_AFTER, erase_user, freeze, retain
@@ -106,7 +107,7 @@ def test_a_flag_is_explained_when_its_file_is_gone(night, texts, tmp_path, gone)
 
 def test_a_kept_text_is_shown_only_if_it_is_the_one_that_was_scanned(night, texts, monkeypatch):
     """Sabotage: the table holds another text under the digest of the first."""
-    from scanner.evidence.case import KeptTexts
+    from scanner.evidence.stored_texts import KeptTexts
 
     night.configure(more=KEEP)
     path = night.write("a", texts)

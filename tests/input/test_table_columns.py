@@ -14,7 +14,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import DateType, DoubleType, FloatType, LongType, StringType, TimestamptzType, UUIDType
 
 from scanner.errors import FileFault, Refused
-from scanner.evidence.case import FlagCase, StoredTexts
+from scanner.evidence.case import FlagCase
+from scanner.evidence.stored_texts import StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import identities, read
 from scanner.input.files import InputTables, list_files

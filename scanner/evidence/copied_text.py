@@ -1,0 +1,132 @@
+"""Find what a flagged text shares with earlier posts of other accounts, which it may have copied.
+
+Whoever strings runs of others' marked text together is flagged for their mark. Earlier posts are found by their
+sketches. A run that is short beside its posts may be missed: the share is a lower bound.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from scanner.detection.sketches import SKETCH_PLACES
+from scanner.evidence.related_flags import MESSAGE
+from scanner.results.queries import ask, flags_at_rate
+
+EARLIER_POSTS_READ = 10
+"""Earlier posts that are read for a flag, the most alike ones."""
+
+
+SKETCHES_HELD = 200_000
+"""Flags whose sketches are held; where more have the messages that are asked for, nothing is told."""
+
+
+COPIED_RUN = 5
+"""Least tokens of a run that counts as copied: shorter ones stand in unrelated texts too."""
+
+
+PathAndRow = tuple[str, int]
+
+
+_COLUMNS = ("path", "row", *MESSAGE, "account_id", "text_sha256", "variant", "scan_id", "sketch")
+
+
+class CopiedShare(NamedTuple):
+    """What a text shares with earlier flagged posts of other accounts.
+
+    share: of its runs that end in a scored token, from 0 to 1; posts, accounts: those that hold some of them; path,
+    row: of the post that holds most, None: none holds any.
+    """
+
+    share: float
+    posts: int
+    accounts: int
+    path: str | None = None
+    row: int | None = None
+
+
+class EarlierPost(NamedTuple):
+    """An earlier post: who posted it, where it stands, and its tokens, uint32[T]."""
+
+    account_id: str
+    path: str
+    row: int
+    ids: NDArray[np.uint32]
+
+
+def earlier_of_others(
+    results: str, rate: float, rows: Sequence[Mapping[str, Any]]
+) -> dict[PathAndRow, Sequence[Mapping[str, Any]]]:
+    """Earlier flagged posts of other accounts, for the same key and message, that share n-grams with flagged documents.
+
+    rate: false-positive rate of the flags.
+
+    Returns:
+        By path and row of a document: rows of flags, one a text, EARLIER_POSTS_READ at most, the most alike first. A
+        document without an account or a message has none.
+
+    Raises:
+        Refused: there are no results.
+    """
+    keys, messages = ({row[name] for row in rows} - {None} for name in MESSAGE)
+    wanted = pl.col("key_id").is_in(list(keys)) & pl.col("message").is_in(list(messages))
+    comparable = wanted & pl.col("account_id").is_not_null()
+    posted = pl.coalesce("created_at", "scanned_at").alias("posted")
+
+    def flags() -> pl.DataFrame:
+        rows = flags_at_rate(results, rate, comparable).filter(pl.col("sketch").is_not_null())
+        return rows.select(*_COLUMNS, posted).head(SKETCHES_HELD + 1).collect()
+
+    if not messages or len(found := ask(results, flags)) > SKETCHES_HELD:
+        return {}
+    places = np.frombuffer(b"".join(found["sketch"]), "<u4").reshape(len(found), SKETCH_PLACES)
+    numbered = found.drop("sketch").with_row_index("number")
+    of_place = {(path, row): number for number, path, row in numbered.select("number", "path", "row").iter_rows()}
+    addresses = ((row["path"], row["row"]) for row in rows)
+    return {place: _most_similar(numbered, places, of_place[place]) for place in addresses if place in of_place}
+
+
+def _most_similar(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
+    """Earlier posts of other accounts that have a place of their sketch in common with one flag."""
+    row = numbered.row(number, named=True)
+    earlier = numbered.filter(
+        *(pl.col(name) == row[name] for name in MESSAGE),
+        pl.col("account_id") != row["account_id"],
+        pl.col("posted") < row["posted"],
+    )
+    equal = (places[earlier["number"].to_numpy()] == places[number]).sum(axis=1)
+    near = earlier.with_columns(equal=pl.Series(equal)).filter(pl.col("equal") > 0)
+    by_likeness = near.sort("equal", "posted", "path", "row", descending=[True, False, False, False])
+    ordered = by_likeness.unique("text_sha256", keep="first", maintain_order=True)
+    return ordered.head(EARLIER_POSTS_READ).to_dicts()
+
+
+def copied_share(
+    ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[EarlierPost]
+) -> CopiedShare:
+    """What a text shares with posts.
+
+    ids: its tokens, uint32[T]. reach: how many previous tokens decide a token's draw; a run has one token more, and
+    COPIED_RUN at least. posts: the earlier posts, the most alike first.
+    """
+    length = max(reach + 1, COPIED_RUN)
+    ends = set(scored.tolist())
+    flagged_runs = [run for end, run in enumerate(_runs(ids, length), length - 1) if end in ends]
+    copied, holding = np.zeros(len(flagged_runs), bool), list[tuple[int, EarlierPost]]()
+    for post in posts:
+        runs = set(_runs(post.ids, length))
+        shared = np.array([run in runs for run in flagged_runs], bool)
+        copied |= shared
+        holding += [(int(shared.sum()), post)] if shared.any() else []
+    if not holding:
+        return CopiedShare(0.0, 0, 0)
+    _, most = max(holding, key=lambda one: one[0])  # of equal ones the first, which is the most alike
+    accounts = {post.account_id for _, post in holding}
+    return CopiedShare(float(copied.mean()), len(holding), len(accounts), most.path, most.row)
+
+
+def _runs(ids: NDArray[np.uint32], length: int) -> list[bytes]:
+    data = np.ascontiguousarray(ids, "<u4").tobytes()
+    return [data[4 * at : 4 * (at + length)] for at in range(len(ids) - length + 1)]

@@ -1,0 +1,163 @@
+"""Read the text of a flag again: from its input file, or from the texts that a scan kept of its flags.
+
+A text whose input file is gone or was changed is read from what a scan kept (`[evidence] keep_text`).
+"""
+
+import hashlib
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.evidence.case import FlagCase
+from scanner.input.columns import Columns
+from scanner.input.documents import Reader, Unreadable
+from scanner.input.files import InputFile, InputTables
+from scanner.input.inspector import Inspector
+from scanner.input.shards import MAX_ROWS
+from scanner.results.current_rows import ranges_ever
+from scanner.results.queries import ask
+from scanner.results.transactions import read_whole
+from scanner.storage.locations import table_uri
+
+OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
+"""Columns that stand beside the text, by their name in a configuration."""
+
+
+class MovedRow(Refused):
+    """A row of a file that is as it was scanned, in which another text stands than the row says."""
+
+
+class StoredText(NamedTuple):
+    """A text, byte for byte the one that was scanned.
+
+    row: its row of schemas.tables.DOCUMENTS, as its file holds it today; None if the text is the one that the scan
+    kept, for the reason `not_from_file`.
+    """
+
+    text: bytes
+    row: Mapping[str, Any] | None
+    not_from_file: str | None = None
+
+
+class StoredTexts:
+    """Texts of flags as their files hold them today, or as the scan kept them where the file is gone or was changed.
+
+    A file's footer is read by a process of its own first, as in a scan: since then the file may have become one whose
+    footer ends the process that reads it. A caller who asks in the order of paths and rows has no file inspected twice,
+    and no rows decoded again.
+    locations: paths of the input; options in a URI of theirs open a file under it too. text_id: keyed digest of a
+    text's SHA-256, for documents that are not flagged; None: there are none.
+    """
+
+    def __init__(
+        self, columns: Columns, locations: Sequence[str], results: str, text_id: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        self._text_id = text_id
+        self._columns, self._locations, self._results, self._kept = columns, locations, results, KeptTexts(results)
+        self._tables = InputTables(locations)
+        self._reader, self._inspector = Reader(), Inspector()
+        self._sound: InputFile | None = None  # the file that was inspected last
+        weakref.finalize(self, self._inspector.close)
+
+    def of(self, case: FlagCase) -> StoredText:
+        """The text of a flag.
+
+        Raises:
+            MovedRow: no scan can have read the text there.
+            Refused: the file or the row is gone, cannot be read, or holds another text than was scanned, and no scan
+                kept the text.
+        """
+        try:
+            row = self._in_its_file(case)
+            return StoredText(bytes(row["text"]), row)
+        except MovedRow:
+            raise
+        except Refused as error:
+            text = self._kept.of(case.row)
+            if text is None or not self._is_the_scanned(text, case):
+                raise
+            return StoredText(text, None, str(error))
+
+    def _in_its_file(self, case: FlagCase) -> Mapping[str, Any]:
+        try:
+            part = self._read(_with_options(case.row["path"], self._locations), case.row["row"])
+        except FileFault as fault:
+            raise Refused(f"{case.where}: the text cannot be read any more ({fault.detail})") from None
+        except (Refused, ScanFailed) as error:
+            raise Refused(f"{case.where}: the text cannot be read any more ({error})") from None
+        if isinstance(part, Unreadable):
+            raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
+        found: Mapping[str, Any] = part.to_pylist()[0]
+        if not self._is_the_scanned(found["text"], case):
+            if self._is_as_scanned(case):
+                raise MovedRow(
+                    f"{case.where}: another text stands there than the row says, in a file of the size and time that "
+                    "it had when it was scanned"
+                )
+            raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
+        return found
+
+    def _is_the_scanned(self, text: bytes | None, case: FlagCase) -> bool:
+        if text is None:
+            return False
+        digest = hashlib.sha256(text).digest()
+        if self._text_id is not None and case.row["text_sha256"] is None:  # not flagged
+            return bool(self._text_id(digest) == case.row["text_id"])
+        return bool(digest == case.row["text_sha256"])
+
+    def _is_as_scanned(self, case: FlagCase) -> bool:
+        """Whether the file that was read last has the size and time that it had for the row's scan, or for any."""
+        of_file = pl.col("path") == case.row["path"]
+        read = ask(
+            self._results, lambda: ranges_ever(self._results).filter(of_file).select("scan_id", "file").collect()
+        )
+        of_scan = read.filter(scan_id=case.row.get("scan_id", ""))  # a post beside a flag is known by its place alone
+        mark = self._sound and self._sound.stamp
+        return mark in (read if of_scan.is_empty() else of_scan)["file"].to_list()
+
+    def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:
+        file = self._tables.find(path)
+        if file != self._sound:
+            self._inspector.inspect(file, self._columns)
+            self._sound = file
+        (part,) = self._reader.read(file, self._columns, row, row + 1)
+        return part
+
+
+def _with_options(path: str, locations: Sequence[str]) -> str:
+    """A path as tables have it, with the options of the URI that it was found under."""
+    for location in locations:
+        if "://" in location and path.startswith(urlsplit(location)._replace(query="").geturl()):
+            query = urlsplit(location).query
+            return f"{path}?{query}" if query else path
+    return path
+
+
+class KeptTexts:
+    """Finds kept texts. A caller who asks in the order of paths and rows has the texts of a shard read once."""
+
+    def __init__(self, results: str) -> None:
+        self._results = results
+        self._path, self._rows = "", range(0)  # the shard that was read last
+        self._texts: Mapping[bytes, bytes] = {}
+
+    def of(self, row: Mapping[str, Any]) -> bytes | None:
+        """The text of a row of FLAGS, as its file held it; None: no scan kept it, or it was erased."""
+        if row["path"] != self._path or row["row"] not in self._rows:
+            self._path, self._rows = row["path"], range(row["row"], row["row"] + MAX_ROWS)
+            self._texts = ask(self._results, self._read)
+        return self._texts.get(row["text_sha256"])
+
+    def _read(self) -> Mapping[bytes, bytes]:
+        """Texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
+        if not DeltaTable.is_deltatable(table_uri(self._results, "flag_texts")):
+            return {}
+        near = (pl.col("path") == self._path) & pl.col("row").is_between(self._rows.start, self._rows.stop - 1)
+        rows = read_whole(self._results, "flag_texts", pl.Series([self._path])).filter(near)
+        return dict(rows.select("text_sha256", "text").collect().iter_rows())
