@@ -125,7 +125,7 @@ class ScanAuditConfig(_ConfigTable):
     canaries: int | None = Field(default=None, ge=1)  # texts of canaries in each night's input; None: those that come
 
 
-COST_OF_LOOKS: Mapping[str, float] = {"normalised": 1.3, "windows": 1.4, "segments": 1.4}
+COST_OF_LOOKS: Mapping[str, float] = {"normalised": 1.7, "windows": 1.2, "segments": 1.2}
 """Costs of looks, as multiples of a scan for 100,000 users without a look, as the page on costs measures them: under
 the format that pays more.
 """

@@ -33,7 +33,11 @@ CHARACTERS_A_CHANGE = 250
 """A text is changed where a disguise left one character in so many, or more: one word in fifty leaves the mark."""
 
 WORDS_A_CAPITAL = 50
-"""Capitals are undone where one word in so many, or more, has one that no sentence asks for."""
+"""Capitals are undone where one word in so many, or more, has one that no sentence asks for.
+
+Names are enough for that in most posts, and a larger share would be cheap to stay below: of 83 marked texts that are
+found, 80 are found as written after one word in 50 got a capital, 73 after one in 25 and 50 after one in 10.
+"""
 
 _KINDS_OF_HIDDEN = (characters.INVISIBLE, characters.CONTROLS, characters.BLANKS, characters.COMBINING_LINES)
 _HIDES = re.compile("|".join((*(kind.pattern for kind in _KINDS_OF_HIDDEN), "[\r\u0085\u2028\u2029]")))

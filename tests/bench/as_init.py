@@ -6,7 +6,7 @@ compiled, and one process does all work, in CPU seconds.
 
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from scanner.cluster.pieces import Piece
 from scanner.results.transactions import open_tables
-from scanner.scan_plan import make_plan
+from scanner.scan_plan import Plan, make_plan
 from tests.bench.configured import (
     AUDIT,
     FOR_USERS,
@@ -52,16 +52,18 @@ class Options(NamedTuple):
 
 INIT = Options("what init writes, 100,000 users", audit=AUDIT, looks=LOOKS_OF_INIT)
 SPANS = LOOKS_OF_INIT["spans"]
+BARE = Options("100,000 users, bare")
 EACH = (
+    BARE,
     Options("one message, bare", messages=ONE_MESSAGE),
     Options("one message, what init writes", messages=ONE_MESSAGE, audit=AUDIT, looks=LOOKS_OF_INIT),
-    Options("100,000 users, bare"),
     Options("100,000 users, decoys", audit=AUDIT),
     Options("100,000 users, normalised", looks={"variants": LOOKS_OF_INIT["variants"]}),
     *(Options(f"100,000 users, {part}", looks={"spans": {part: True}}) for part in SPANS),
     Options("100,000 users, parts", looks={"spans": SPANS}),
+    INIT,
 )
-"""Options that are measured by themselves."""
+"""Options that are measured in turns, beside BARE."""
 
 
 def of_init(options: Namespace) -> Iterator[Comparison]:
@@ -71,30 +73,46 @@ def of_init(options: Namespace) -> Iterator[Comparison]:
     for method in VERSION_2:
         for path in paths:
             for tokens in TOKENS:
-                yield _scan(path, method, tokens, INIT, options)
-        for each in EACH:
-            yield _scan(paths[0], method, LENGTH, each, options)
+                yield from _scans(path, method, tokens, [INIT], options)
+        yield from _scans(paths[0], method, LENGTH, EACH, options)
 
 
-def _scan(tokenizer: Path, method: str, tokens: int, how: Options, options: Namespace) -> Comparison:
+def _scans(
+    tokenizer: Path, method: str, tokens: int, ways: Sequence[Options], options: Namespace
+) -> Iterator[Comparison]:
+    """Scans of the same posts in turns, so that a busy machine slows all of them; their times are told beside BARE."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        posts = write_posts(folder / "posts.parquet", tokens, options)
-        form = VERSION_2[method] | how.messages
-        config = make_scan(folder, tokenizer, 1, 1, [posts], how.audit, **form)
-        plan = make_plan(add_looks(config, how.looks))
-        open_tables(plan.results)
-        pieces = [Piece(shard, shard.rows.start, shard.rows.stop) for shard in shards_of(plan, options.megabytes)]
-        raw = [[text or b"" for text in part] for part in texts_of(plan, pieces)]
+        posts = write_posts(Path(name) / "posts.parquet", tokens, options)
+        scans = [_prepare(Path(name) / str(i), tokenizer, posts, method, way, options) for i, way in enumerate(ways)]
+        raw = [[text or b"" for text in part] for part in texts_of(*scans[0])]
         size = sum(len(text) for batch in raw for text in batch) / 1e6
-        seconds_of_scan(plan, pieces)  # compiles
-        runs = [(seconds_of_tokenising(tokenizer, raw), seconds_of_scan(plan, pieces)) for _ in range(options.repeats)]
-    ratios = [alone / scan for alone, scan in runs]
-    alone, scan = (size / median(column) for column in zip(*runs, strict=True))
-    what = f"{how.name}, {tokenizer.stem}, {method}, {tokens} tokens"
-    spread = (max(ratios) - min(ratios)) / median(ratios)
-    note = f"{1e3 / scan:.0f} CPU ms a MB"
-    return Comparison(6, what, "MB/s", scan, "tokenising alone", alone, median(ratios), spread, len(runs), note)
+        for scan in scans:
+            seconds_of_scan(*scan)  # compiles
+        runs = [
+            (seconds_of_tokenising(tokenizer, raw), *(seconds_of_scan(*scan) for scan in scans))
+            for _ in range(options.repeats)
+        ]
+    alone, *of_ways = zip(*runs, strict=True)
+    for way, seconds in zip(ways, of_ways, strict=True):
+        ratios = [tokenising / scan for tokenising, scan in zip(alone, seconds, strict=True)]
+        what = f"{way.name}, {tokenizer.stem}, {method}, {tokens} tokens"
+        spread = (max(ratios) - min(ratios)) / median(ratios)
+        note = f"{1e3 * median(seconds) / size:.0f} CPU ms a MB"
+        if BARE in ways:
+            beside = (scan / bare for scan, bare in zip(seconds, of_ways[ways.index(BARE)], strict=True))
+            note += f", {median(beside):.2f} times bare"
+        rates = size / median(seconds), "tokenising alone", size / median(alone)
+        yield Comparison(6, what, "MB/s", *rates, median(ratios), spread, len(runs), note)
+
+
+def _prepare(
+    folder: Path, tokenizer: Path, posts: Path, method: str, way: Options, options: Namespace
+) -> tuple[Plan, list[Piece]]:
+    folder.mkdir()
+    config = make_scan(folder, tokenizer, 1, 1, [posts], way.audit, **VERSION_2[method] | way.messages)
+    plan = make_plan(add_looks(config, way.looks))
+    open_tables(plan.results)
+    return plan, [Piece(shard, shard.rows.start, shard.rows.stop) for shard in shards_of(plan, options.megabytes)]
 
 
 def write_posts(path: Path, tokens: int, options: Namespace) -> Path:
