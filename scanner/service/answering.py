@@ -6,7 +6,6 @@ do. It leaves at one of a few times of its length class, so that its time does n
 
 import asyncio
 import contextlib
-import errno
 import functools
 import hashlib
 import importlib.metadata
@@ -16,23 +15,23 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanner.errors import BrickscanError, Refused
-from scanner.registry import head_of, numbers_of_heads
 from scanner.registry.keys_file import read_published
 from scanner.registry.secrets import new_secret_file, read_secret
-from scanner.service.budget import Budget, BudgetSpent, Caller, Looked, Payment
+from scanner.service.budget import Budget, BudgetSpent, Caller, Outcome, Payment
+from scanner.service.detector_log import DetectorLog
+from scanner.service.known_registry import refuse_older
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import Finding, Found, NotLookedAt, ScoringPool, ServedScan
+from scanner.service.scoring import Finding, ServedScan
+from scanner.service.scoring_pool import ScoringFailed, ScoringPool, ServedFinding
 from scanner.service.signing import Signer, make_folder
-from scanner.storage.locations import read_named, write_whole
 from schemas.service import (
     MEANINGS,
     SPREAD,
@@ -183,9 +182,9 @@ class Answers:
         payments = await self._in_thread(self.budget.pay, caller, list(zip(digests, seconds, strict=True)))
         paid = {place: each for place, each in enumerate(payments) if isinstance(each, Payment)}
         found = dict(zip(paid, await self.pool.find_marks(caller, [texts[place] for place in paid]), strict=True))
-        settled = [place for place, each in found.items() if not isinstance(each, NotLookedAt)]
-        looked = [_looked(paid[place], found[place]) for place in settled]
-        refusals = dict(zip(settled, await self._in_thread(self.budget.settle, looked), strict=True))
+        settled = [place for place, each in found.items() if not isinstance(each, ScoringFailed)]
+        outcomes = [_outcome(paid[place], found[place]) for place in settled]
+        refusals = dict(zip(settled, await self._in_thread(self.budget.settle, outcomes), strict=True))
         refusals |= {place: each for place, each in enumerate(payments) if isinstance(each, BudgetSpent)}
         answers, entries = list[DetectorAnswer | DetectorError](), list[Mapping[str, object]]()
         unavailable = [each for each in found.values() if isinstance(each, Unavailable)]
@@ -207,7 +206,7 @@ class Answers:
     def _tell_why(self, unavailable: Sequence[Unavailable]) -> None:
         """Tell why texts could not be looked at, once."""
         for each in unavailable:
-            if isinstance(each, NotLookedAt) and each.why not in ("", self._told):
+            if isinstance(each, ScoringFailed) and each.why not in ("", self._told):
                 self._told = each.why
                 self._tell(f"event=not_naming why={json.dumps(each.why)}")
 
@@ -280,53 +279,18 @@ class Answers:
             raise Refused(f"{path}: cannot be read ({error.strerror})") from None
 
 
-class _KnownRegistry(BaseModel):
-    """keys: their ids; users_head: of the chain of users, None: there are none."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    keys: tuple[str, ...] = ()
-    users_head: str | None = None
-
-
-def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path) -> None:
-    """Hold a registry, its keys' ids and the head of its users, against what a file says of it; keep them there.
-
-    Raises:
-        Refused: a key is gone, or its chain of users never had that head: it was put back to an older state; or the
-            file cannot be read.
-    """
-    try:
-        known = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()
-    except (OSError, ValidationError):
-        raise Refused(
-            f"{file}: is not as the detector writes it; restore it from a copy, or delete it if none is newer"
-        ) from None
-    now = _KnownRegistry(keys=keys, users_head=head_of(registry))
-    if now == known:
-        return
-    gone, head = sorted(set(known.keys) - set(now.keys)), known.users_head
-    if gone or (head and not numbers_of_heads(registry, [head])):
-        what = f"the key {gone[0]}" if gone else f"the head {head} of its users"
-        raise Refused(
-            f"registry {registry}: is older than this detector, or another, since it lacks {what}: put back its "
-            f"newest backup; if it is meant, delete {file}"
-        )
-    write_whole(file, lambda out: out.write(now.model_dump_json().encode()))
-
-
 @functools.lru_cache(maxsize=1)
 def _last_head(path: Path, _changed: int) -> str | None:
     lines = read_published(path)
     return lines[-1].head if lines else None
 
 
-def _looked(payment: Payment, found: Found | Unavailable) -> Looked:
+def _outcome(payment: Payment, found: ServedFinding | Unavailable) -> Outcome:
     """What the budget is told of a text that was paid for."""
     if isinstance(found, Unavailable):
-        return Looked(payment, None, np.empty(0, np.uint64), np.empty(0, np.uint64))
+        return Outcome(payment, None, np.empty(0, np.uint64), np.empty(0, np.uint64))
     finding, _ = found
-    return Looked(payment, finding.result, finding.grams, finding.marked)
+    return Outcome(payment, finding.result, finding.grams, finding.marked)
 
 
 async def _leave(began: float, size: int, part: float) -> None:
@@ -343,55 +307,3 @@ async def _leave(began: float, size: int, part: float) -> None:
     leaves = began + step * math.ceil(took / step)
     await asyncio.sleep(leaves - SPREAD - loop.time())
     await asyncio.sleep(leaves + SPREAD * part - loop.time())
-
-
-class DetectorLog:
-    """The log of metadata, a JSON object a line and a file a day: what a provider can answer an authority from.
-
-    Args:
-        folder: made where there is none; others cannot enter it.
-        days: that files are kept.
-        most: bytes of all files; beyond, the oldest goes, and none of today's lines.
-    """
-
-    def __init__(self, folder: Path, days: int, most: int) -> None:
-        self._folder, self._days, self._most = folder, days, most
-        self._day, self._size = "", math.inf  # which the first line looks up
-        make_folder(folder)
-
-    def add(self, entries: Sequence[Mapping[str, object]]) -> None:
-        """Append entries, with the time.
-
-        Raises:
-            OSError: they cannot be written, or today's are as many bytes as all may be; none of them is.
-        """
-        if not entries:
-            return
-        now = datetime.now(UTC)
-        time = {"time": now.isoformat(timespec="seconds")}
-        raw = "".join(json.dumps(time | {**entry}) + "\n" for entry in entries).encode()
-        if self._size + len(raw) > self._most:
-            self._make_room(len(raw))
-        path = f"{self._folder}/{now.date()}.jsonl"
-        with open(path, "ab", buffering=0) as file:  # a path's own `open` takes twice as long
-            before = file.tell()
-            if self._size + len(raw) > self._most or file.write(raw) < len(raw):
-                file.truncate(before)  # else the next line would go on where this one was cut off
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        self._size += len(raw)
-
-    def expire(self) -> None:
-        """Delete the files of days that are over for longer than they are kept, once a day."""
-        if datetime.now(UTC).date().isoformat() != self._day:
-            self._make_room(0)
-
-    def _make_room(self, more: int) -> None:
-        """Delete days that are too old, and the oldest ones where so many bytes more would be too many."""
-        today = datetime.now(UTC).date()
-        self._day, oldest = today.isoformat(), (today - timedelta(days=self._days)).isoformat()
-        sizes = {path: path.stat().st_size for path in sorted(self._folder.glob("????-??-??.jsonl"))}
-        self._size = sum(sizes.values())
-        for path, size in sizes.items():
-            if path.stem < oldest or (path.stem < self._day and self._size + more > self._most):
-                path.unlink()
-                self._size -= size

@@ -73,7 +73,7 @@ class Payment(NamedTuple):
         return max(self.seconds, 1.0 if self.is_new else LEAST)
 
 
-class Looked(NamedTuple):
+class Outcome(NamedTuple):
     """What came of a text that was paid for.
 
     result: None where nobody looked at it; grams: keyed n-grams; marked: those of the part that carries the mark.
@@ -167,29 +167,29 @@ class Budget:
         with self._all_or_nothing():
             self._add(caller, seconds)
 
-    def settle(self, looked: Sequence[Looked]) -> list[BudgetSpent | None]:
+    def settle(self, outcomes: Sequence[Outcome]) -> list[BudgetSpent | None]:
         """Why a text is not answered after all, None: it is. What was paid too much for texts is given back.
 
         Raises:
             sqlite3.Error: the table cannot be written; none of them is settled.
         """
         with self._all_or_nothing():
-            return [self._settle(each) for each in looked]
+            return [self._settle(each) for each in outcomes]
 
-    def _settle(self, looked: Looked) -> BudgetSpent | None:
-        payment = looked.payment
-        if looked.result in (None, DetectorResult.TOO_SHORT):
-            seconds = payment.seconds if looked.result else 0.0
+    def _settle(self, outcome: Outcome) -> BudgetSpent | None:
+        payment = outcome.payment
+        if outcome.result in (None, DetectorResult.TOO_SHORT):
+            seconds = payment.seconds if outcome.result else 0.0
             self._add(payment.caller, max(seconds, LEAST) - payment.amount)
         elif not self._is_answered(payment.digest):
             if not payment.caller.expert:
-                counts = self.marked.counts(looked.grams)
+                counts = self.marked.counts(outcome.grams)
                 if holds(counts >= self._config.near_duplicates):
                     return BudgetSpent("This text holds marked text that was asked about too often.", self._left())
-                if looked.result != DetectorResult.NOT_FOUND:
-                    self.marked.add(looked.marked)
+                if outcome.result != DetectorResult.NOT_FOUND:
+                    self.marked.add(outcome.marked)
                 elif holds(counts > 0):
-                    self.marked.add(looked.grams[counts > 0])
+                    self.marked.add(outcome.grams[counts > 0])
             self._db.execute("INSERT INTO answered VALUES (?)", (payment.digest,))
         return None
 

@@ -26,7 +26,7 @@ import numpy as np
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.detection.sketches import gram_key, keyed_grams
 from scanner.registry import new_key
-from scanner.service.budget import Budget, BudgetSpent, Caller, Looked, holds
+from scanner.service.budget import Budget, BudgetSpent, Caller, Outcome, holds
 from scanner.service.scoring import Scorer, ServedScan
 from schemas.service import BudgetConfig, DetectorConfig, DetectorResult
 from tests.fixed import fix_secrets
@@ -60,7 +60,7 @@ class Server:
         if isinstance(payment, BudgetSpent):
             return None
         (finding,) = self.scorer.find_marks([text.encode()])
-        if self.budget.settle([Looked(payment, finding.result, finding.grams, finding.marked)]) != [None]:
+        if self.budget.settle([Outcome(payment, finding.result, finding.grams, finding.marked)]) != [None]:
             return None
         self.answered += 1
         return finding.result
@@ -277,7 +277,7 @@ def refused(texts: Sequence[str], limits: Sequence[int], folder: Path) -> None:
         for place, each in enumerate(grams):
             (payment,) = budget.pay(Caller(f"{place}", expert=False), [(place.to_bytes(32), 0.0)])
             assert not isinstance(payment, BudgetSpent)
-            count += budget.settle([Looked(payment, DetectorResult.FOUND, each, each)]) != [None]
+            count += budget.settle([Outcome(payment, DetectorResult.FOUND, each, each)]) != [None]
         low, high = binomial_limits(count, len(texts), 0.025)
         print(f"  {limit} near-duplicates: {count} of {len(texts)} refused ({low:.4f} to {high:.4f})", flush=True)
 

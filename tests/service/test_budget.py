@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scanner.detection.sketches import GRAM_BYTES, ONE_GRAM_IN, gram_key, keyed_grams
 from scanner.errors import Refused
 from scanner.service import marked_grams
-from scanner.service.budget import LEAST, Budget, BudgetSpent, Caller, Looked
+from scanner.service.budget import LEAST, Budget, BudgetSpent, Caller, Outcome
 from scanner.service.marked_grams import MarkedGrams
 from schemas.service import BudgetConfig, DetectorResult
 
@@ -70,7 +70,7 @@ def asked(
     if isinstance(payment, BudgetSpent):
         return False
     part = keyed_grams(text if marked is None else marked, KEY)
-    return budget.settle([Looked(payment, result, keyed_grams(text, KEY), part)]) == [None]
+    return budget.settle([Outcome(payment, result, keyed_grams(text, KEY), part)]) == [None]
 
 
 def paid(budget: Budget, caller: Caller = CALLER) -> float:
@@ -220,9 +220,9 @@ def test_a_window_ends_and_leaves_nothing_behind_in_any_file(budget, clock, tmp_
     assert asked(budget, edited(text, 0.01, 3), FOUND)
 
 
-def looked_at(budget: Budget, text: str) -> list[Looked]:
+def looked_at(budget: Budget, text: str) -> list[Outcome]:
     payments = budget.pay(CALLER, [(budget.digest(text.encode()), 0.01)])
-    return [Looked(each, FOUND, keyed_grams(text, KEY), keyed_grams(text, KEY)) for each in payments]
+    return [Outcome(each, FOUND, keyed_grams(text, KEY), keyed_grams(text, KEY)) for each in payments]
 
 
 def test_a_clock_that_went_ahead_and_back_ends_no_budget_and_none_for_ever(budget, clock):
@@ -257,7 +257,7 @@ def test_a_full_disk_loses_no_payment_without_a_word(budget):
     payments = budget.pay(many, [(budget.digest(b"%d" % number), 0.01) for number in range(500)])
     grams = keyed_grams("", KEY)
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        budget.settle([Looked(each, NOT_FOUND, grams, grams) for each in payments])
+        budget.settle([Outcome(each, NOT_FOUND, grams, grams) for each in payments])
     assert not any(budget._is_answered(each.digest) for each in payments)
     assert (paid(budget), paid(budget, many)) == (1, 500)
     budget._db.execute(f"PRAGMA max_page_count = {2**30}").fetchone()

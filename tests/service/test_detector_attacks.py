@@ -17,9 +17,10 @@ import pytest
 from docs.examples.check_report import check
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
-from scanner.service import detector_app, scoring
-from scanner.service.answering import DetectorLog, refuse_older
+from scanner.service import detector_app, scoring, scoring_pool
 from scanner.service.detector_app import _fields, network_of
+from scanner.service.detector_log import DetectorLog
+from scanner.service.known_registry import refuse_older
 from scanner.service.scoring import ServedScan, find_marks
 from scanner.service.signing import (
     Signer,
@@ -365,7 +366,7 @@ def test_a_library_that_panics_writes_nothing_and_one_caller_leaves_room(tmp_pat
         ((process,),) = [each._processes for each in pool.processes]
         assert Path(f"/proc/{process}/oom_score_adj").read_text().strip() == "1000"
         assert os.readlink(f"/proc/{process}/fd/2") == "/dev/null"
-        monkeypatch.setattr(scoring, "_OF_ONE_CALLER", 2)
+        monkeypatch.setattr(scoring_pool, "_OF_ONE_CALLER", 2)
         slow = plain(150_000, 1)
         with ThreadPoolExecutor(8) as crowd:
             asking = [crowd.submit(ask, server, slow, X_Forwarded_For="192.0.2.1") for _ in range(6)]

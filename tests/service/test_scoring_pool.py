@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from scanner.service import scoring
+from scanner.service import scoring, scoring_pool
 from scanner.service.budget import Caller
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import Costs, Scorer, ScoringPool
+from scanner.service.scoring import Costs, Scorer
+from scanner.service.scoring_pool import ScoringPool
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,13 +144,13 @@ def groups_of(*asked: tuple[str, list[bytes]], costs: Costs = CHEAP, first: bool
 
 def test_short_texts_that_come_one_behind_the_other_are_looked_at_together(monkeypatch):
     """A text by itself takes a process nearly as long as ten."""
-    monkeypatch.setattr(scoring, "_GATHERING", 5)
+    monkeypatch.setattr(scoring_pool, "_GATHERING", 5)
     assert groups_of(("one", [b"a"]), ("other", [b"b"])) == [[b"a", b"b"]]
 
 
 @pytest.mark.parametrize("last", [[b"c" * 5000], [b"c", b"d"]])
 def test_a_long_text_or_several_wait_for_no_others(monkeypatch, last):
-    monkeypatch.setattr(scoring, "_GATHERING", 10_000)
+    monkeypatch.setattr(scoring_pool, "_GATHERING", 10_000)
     assert groups_of(("one", last)) == [last]
     groups = groups_of(("one", [b"a"]), ("other", last))
     assert sorted(text for group in groups for text in group) == sorted([b"a", *last])
@@ -157,7 +158,7 @@ def test_a_long_text_or_several_wait_for_no_others(monkeypatch, last):
 
 def test_who_asks_about_half_of_what_one_caller_may_waits_for_no_others(monkeypatch):
     """Else texts that come evenly, and wait together, would be refused for being many."""
-    monkeypatch.setattr(scoring, "_GATHERING", 10_000)
+    monkeypatch.setattr(scoring_pool, "_GATHERING", 10_000)
     texts = [b"%d" % number for number in range(5)]
     assert groups_of(*(("one", [text]) for text in texts)) == [texts]
 
@@ -224,9 +225,9 @@ class HeldProcess:
 
     def submit(self, function, *_jobs) -> Future:
         future = Future()
-        if function is scoring._opening:
+        if function is scoring.why_not_open:
             future.set_result("")
-        elif function is scoring._measure:
+        elif function is scoring.measure_costs:
             future.set_result(self._costs)
         else:
             self.held.append(future)
@@ -246,7 +247,7 @@ def hold_processes(monkeypatch) -> list[HeldProcess]:
         return processes[-1]
 
     monkeypatch.setattr(ScoringPool, "_new", new)
-    monkeypatch.setattr(scoring, "_GATHERING", 0)
+    monkeypatch.setattr(scoring_pool, "_GATHERING", 0)
     return processes
 
 

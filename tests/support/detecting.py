@@ -12,7 +12,8 @@ from scanner.service import scoring
 from scanner.service.answering import Answers
 from scanner.service.detector_app import DetectorServer
 from scanner.service.processes import Unavailable
-from scanner.service.scoring import Costs, NotLookedAt, Scorer, ServedScan
+from scanner.service.scoring import Costs, Scorer, ServedScan
+from scanner.service.scoring_pool import ScoringFailed
 from scanner.service.signing import new_signing_key, signing_keys
 from scanner.storage.toml import read_toml
 from schemas.service import DetectorConfig
@@ -62,8 +63,8 @@ class InThisProcess:
         if self._scorer is None:
             return [Unavailable("The detector is not ready.")] * len(texts)
         scoring._scorer = self._scorer
-        found, _, why = scoring._find_marks_of(texts)
-        return [NotLookedAt(why) if one is None else (one, self._served) for one in found]
+        found, _, why = scoring.find_marks_of(texts)
+        return [ScoringFailed(why) if one is None else (one, self._served) for one in found]
 
 
 @contextmanager

@@ -1,0 +1,44 @@
+"""What a detector has known of its registry, so that one that was put back to an older state is refused."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scanner.errors import Refused
+from scanner.registry import head_of, numbers_of_heads
+from scanner.storage.locations import read_named, write_whole
+
+
+class _KnownRegistry(BaseModel):
+    """keys: their ids; users_head: of the chain of users, None: there are none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keys: tuple[str, ...] = ()
+    users_head: str | None = None
+
+
+def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path) -> None:
+    """Hold a registry, its keys' ids and the head of its users, against what a file says of it; keep them there.
+
+    Raises:
+        Refused: a key is gone, or its chain of users never had that head: it was put back to an older state; or the
+            file cannot be read.
+    """
+    try:
+        known = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()
+    except (OSError, ValidationError):
+        raise Refused(
+            f"{file}: is not as the detector writes it; restore it from a copy, or delete it if none is newer"
+        ) from None
+    now = _KnownRegistry(keys=keys, users_head=head_of(registry))
+    if now == known:
+        return
+    gone, head = sorted(set(known.keys) - set(now.keys)), known.users_head
+    if gone or (head and not numbers_of_heads(registry, [head])):
+        what = f"the key {gone[0]}" if gone else f"the head {head} of its users"
+        raise Refused(
+            f"registry {registry}: is older than this detector, or another, since it lacks {what}: put back its "
+            f"newest backup; if it is meant, delete {file}"
+        )
+    write_whole(file, lambda out: out.write(now.model_dump_json().encode()))

@@ -1,0 +1,306 @@
+"""Processes that score texts for the detector: one that is killed, or too slow, costs the text it works on alone.
+
+Callers take turns by the CPU that their texts are to take (fair queueing; Demers, Keshav and Shenker 1989). What a text
+is to take is told by its bytes, by a measurement of the keys, before anybody works on it.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import math
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from scanner.service.budget import Caller
+from scanner.service.processes import Unavailable
+from scanner.service.scoring import Costs, Finding, ServedScan, find_marks_of, measure_costs, open_scorer, why_not_open
+from schemas.service import tick_of
+
+_OF_ONE_CALLER = 8
+"""Most requests a process of one caller at a time, which bounds what bodies of one caller take of memory."""
+
+_TOGETHER, _SHORT, _SECONDS_TOGETHER = 32, 4096, 1.0
+"""Most texts that are looked at together, bytes of each, and seconds of CPU that they are to take: so few that no flag
+goes without a proof that it would have by itself, and that nobody waits long for their end.
+"""
+
+_CALLERS = 4096
+"""Callers whose turns are remembered before those are forgotten that have none to wait for."""
+
+_GATHERING = 0.13
+"""Part of its tick that a short text waits for others: one takes a process nearly as long as ten."""
+
+_OF_A_TEXT = 0.05
+"""Part of the longest time of a text (`seconds`) that it may take of a core. Others wait for that long, since a process
+does nothing else meanwhile; and where a core has up to twenty times as much to do, the text is answered in time.
+"""
+
+_BUSY = "The detector is too busy. Ask again in a minute."
+_NOT_READY = "The detector is not ready. Ask again in a minute."
+
+
+class ScoringFailed(Unavailable):
+    """Work on a text did not end well.
+
+    why: for the operator; empty: it is not known, or could hold a part of the text.
+    """
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__("This text could not be looked at. Ask again, or with less of it.")
+        self.why = why
+
+
+ServedFinding = tuple[Finding, ServedScan]
+
+
+@dataclass(eq=False)
+class _Job:
+    """A text that waits for a process. begins: loop time from which it is looked at; rank: its place in turns."""
+
+    caller: Caller
+    text: bytes
+    seconds: float
+    begins: float
+    rank: float
+    may_join: bool
+    answer: asyncio.Future[ServedFinding | Unavailable]
+    patience: asyncio.TimerHandle | None = None
+
+    def end(self, answer: ServedFinding | Unavailable) -> None:
+        """Answer, unless the caller has gone."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def leave(self) -> None:
+        """Note that the caller has gone, or has the answer."""
+        self.answer.cancel()
+        self.text = b""
+        if self.patience:
+            self.patience.cancel()
+
+
+@dataclass
+class _FairQueue:
+    """Jobs that wait, in the order of turns."""
+
+    jobs: list[tuple[float, int, _Job]] = field(default_factory=list)
+    begins: float = math.inf
+    _now: float = 0.0
+    _lasts: dict[Caller, float] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    _callers: Counter[Caller] = field(default_factory=Counter)
+
+    def rank(self, caller: Caller, seconds: float) -> float:
+        """Where a caller's next job stands: by what the jobs before it, and it, are to take of the caller's share."""
+        if len(self._lasts) > _CALLERS:
+            self._lasts = {one: last for one, last in self._lasts.items() if last > self._now}
+        self._lasts[caller] = max(self._now, self._lasts.get(caller, 0.0)) + seconds
+        return self._lasts[caller]
+
+    def push(self, job: _Job) -> None:
+        heapq.heappush(self.jobs, (job.rank, next(self._numbers), job))
+        self._callers[job.caller] += 1
+        self.begins = min(self.begins, job.begins)
+
+    def group(self) -> list[_Job]:
+        """Take whose turn it is, with what may join it; nothing if nothing waits."""
+        group, seconds = list[_Job](), 0.0
+        while self.jobs:
+            job = self.jobs[0][-1]
+            seconds += job.seconds
+            joins = job.may_join and len(group) < _TOGETHER and seconds <= _SECONDS_TOGETHER
+            if not job.answer.done() and group and not (joins and group[0].may_join):
+                break
+            heapq.heappop(self.jobs)
+            self._callers[job.caller] -= 1
+            if not self._callers[job.caller]:
+                del self._callers[job.caller]
+            if job.answer.done():  # its caller has gone
+                seconds -= job.seconds
+                continue
+            group.append(job)
+            self._now += job.seconds / (len(self._callers) + 1)
+        self.begins = 0.0 if self.jobs else math.inf
+        if not self.jobs:
+            self._lasts.clear()
+            self._now = 0.0
+        return group
+
+
+class ScoringPool:
+    """Processes that score texts. Short texts that wait for a process are looked at together, which costs less.
+
+    Args:
+        workers: how many.
+        seconds: longest time that a text waits, and longest time that a process takes.
+        most: bytes of a text.
+        secret: the server's.
+        charge: takes who caused seconds of CPU beyond those that a text was to take, and how many.
+    """
+
+    def __init__(
+        self, workers: int, seconds: float, most: int, secret: bytes, charge: Callable[[Caller, float], None]
+    ) -> None:
+        self._workers, self._seconds, self._most, self._secret, self._charge = workers, seconds, most, secret, charge
+        self._served: ServedScan | None = None
+        self._queue = _FairQueue()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._callers: Counter[Caller] = Counter()
+        self.processes: set[ProcessPoolExecutor] = set()
+        self.costs = Costs([most], [seconds * _OF_A_TEXT])
+        self.scoring = self.killed = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of texts that wait for a process."""
+        return len(self._queue.jobs)
+
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes of a text: as many as take a part of the longest time, however many tokens they are."""
+        return self.costs.most_bytes(self._seconds * _OF_A_TEXT)
+
+    async def serve(self, served: ServedScan) -> None:
+        """Score as `served` says from now on; returns once the processes have opened the keys, and costs are measured.
+
+        Raises:
+            Unavailable: they cannot be opened.
+        """
+        begun = [self._new(served) for _ in range(self._workers)]
+        with contextlib.ExitStack() as ending:
+            for each in begun:
+                ending.callback(self._end, each)
+            try:
+                opened = await asyncio.gather(*(asyncio.wrap_future(each.submit(why_not_open)) for each in begun))
+                if any(opened):
+                    raise Unavailable(max(opened))
+                measuring = begun[0].submit(measure_costs, self._seconds * _OF_A_TEXT, self._most)
+                self.costs = await asyncio.wrap_future(measuring)
+            except BrokenProcessPool:
+                raise Unavailable("the keys cannot be opened") from None
+            ending.pop_all()
+        self._served = served
+        self._changed.set()
+        for each in begun:
+            task = asyncio.create_task(self._work(served, each))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """End the processes, each after what it scores; who waits is refused."""
+        self._served = None
+        self._changed.set()
+        for *_, job in self._queue.jobs:
+            job.end(Unavailable(_NOT_READY))
+
+    def kill(self) -> None:
+        """End the processes now."""
+        self.stop()
+        for process in list(self.processes):
+            self._end(process)
+
+    async def find_marks(self, caller: Caller, texts: Sequence[bytes]) -> list[ServedFinding | Unavailable]:
+        """What a process finds in each text, and what that process serves; or why nobody looked at it.
+
+        Where this is cancelled, texts that wait are left out, and one that a process looks at takes no longer than
+        opening another process would.
+        """
+        if not texts:
+            return []
+        if self._served is None:
+            return [Unavailable(_NOT_READY)] * len(texts)
+        if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
+            return [Unavailable("You ask too much at a time: wait for answers before you ask on.")] * len(texts)
+        loop = asyncio.get_running_loop()
+        few = len(texts) == 1 and self._callers[caller] < _OF_ONE_CALLER // 2
+        jobs = []
+        for text in texts:
+            gathers = few and len(text) <= _SHORT  # else who asks much at a time would be refused
+            begins = loop.time() + _GATHERING * tick_of(len(text)) if gathers else 0.0
+            seconds = self.costs.seconds(len(text))
+            rank = self._queue.rank(caller, seconds)
+            jobs.append(_Job(caller, text, seconds, begins, rank, len(text) <= _SHORT, loop.create_future()))
+            self._wait(jobs[-1])
+        self._callers[caller] += 1
+        try:
+            await asyncio.wait([job.answer for job in jobs])
+            return [job.answer.result() for job in jobs]
+        finally:
+            for job in jobs:
+                job.leave()
+            self._callers[caller] -= 1
+            self._callers += Counter()  # keeps those above 0 alone
+
+    def _wait(self, job: _Job) -> None:
+        job.patience = asyncio.get_running_loop().call_later(self._seconds, job.end, Unavailable(_BUSY))
+        self._queue.push(job)
+        self._changed.set()
+
+    async def _work(self, served: ServedScan, process: ProcessPoolExecutor) -> None:
+        """Have a process score what waits, for as long as this is served."""
+        loop = asyncio.get_running_loop()
+        try:
+            while served is self._served:
+                if self._queue.begins > loop.time():
+                    self._changed.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout_at(self._queue.begins):
+                            await self._changed.wait()
+                elif group := self._queue.group():
+                    self.scoring += 1
+                    process = await self._score(group, served, process)
+                    self.scoring -= 1
+        finally:
+            self._end(process)
+
+    async def _score(
+        self, group: Sequence[_Job], served: ServedScan, process: ProcessPoolExecutor
+    ) -> ProcessPoolExecutor:
+        """Answer jobs; returns the process, or the one that took the place of an ended one."""
+        loop = asyncio.get_running_loop()
+        began, expected = loop.time(), sum(job.seconds for job in group)
+        for job in group:
+            if job.patience:
+                job.patience.cancel()
+        try:
+            if process not in self.processes:
+                process = self._new(served)
+            submitted = asyncio.wrap_future(process.submit(find_marks_of, [job.text for job in group]))
+            findings, seconds, refusal = await asyncio.wait_for(submitted, self._seconds)
+            for job, finding in zip(group, findings, strict=True):
+                job.end(ScoringFailed(refusal) if finding is None else (finding, served))
+                if seconds > expected:
+                    self._charge(job.caller, (seconds - expected) * job.seconds / expected)
+        except Exception:  # whatever it was: who waits gets an answer, and a process goes on
+            self.killed += 1
+            self._end(process)
+            for job in group:
+                job.may_join = False
+                if len(group) > 1 and self._served is not None:  # each by itself, so that none is lost by another
+                    self._wait(job)
+                else:
+                    job.end(ScoringFailed())
+                    if (more := loop.time() - began - job.seconds) > 0:
+                        self._charge(job.caller, more)
+            self._changed.set()  # this process may serve no more, and another one takes them
+            with contextlib.suppress(Exception):  # the next text tries again
+                process = self._new(served)
+                process.submit(why_not_open)  # so that it opens the keys now
+        return process
+
+    def _new(self, served: ServedScan) -> ProcessPoolExecutor:
+        spawn = multiprocessing.get_context("spawn")
+        process = ProcessPoolExecutor(1, spawn, open_scorer, (served, self._secret))
+        self.processes.add(process)
+        return process
+
+    def _end(self, process: ProcessPoolExecutor) -> None:
+        self.processes.discard(process)
+        for each in list((process._processes or {}).values()):
+            each.kill()
+        process.shutdown(wait=False, cancel_futures=True)
