@@ -153,7 +153,7 @@ def flagged(
         found = sums(location.folder, location.false_positive_rate, wanted, most, by, canaries=known)
     if by is None:
         found = found._replace(rows=with_generator(location.folder, found.rows))
-    notes = _of_no_scan(location.folder) + ([] if with_canaries else _like_canaries(found.totals.like_canaries))
+    notes = _of_no_scan(location.folder)
     if location.registry is not None:
         found, contradicted = _against_registry(location, found, by)
         notes += contradicted
@@ -227,16 +227,6 @@ def _of_no_scan(results: str) -> list[str]:
     rows = count_impossible_rows(results)
     why = "left out, as no scan writes them: somebody changed the table"
     return [f"{counted(rows, 'row')} of the table `flags` {why}"] if rows else []
-
-
-def _like_canaries(documents: int) -> list[str]:
-    """A sentence on flags that are shown, though their user or account has a name like a canary's."""
-    if not documents:
-        return []
-    what = (
-        "users or accounts that are named like canaries: none is a text of the registry's canaries that was named right"
-    )
-    return [f"{counted(documents, 'document')} shown of {what}"]
 
 
 def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:

@@ -22,7 +22,7 @@ from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_fa
 from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS, pieces_of_evidence, sizes_of
 from scanner.results.queries import ask, flags_at_rate, scanned_and_one_of, with_audit
 from scanner.results.shown_p_values import LOG10_P_SHOWN
-from schemas.registry import CANARY_ID, Canary
+from schemas.registry import Canary
 from schemas.tables import NAMED_LISTS
 from schemas.words import AuditState, Naming, Proof
 
@@ -224,8 +224,6 @@ reason, nobody.
 
 _GROUPS: Mapping[By, tuple[str, ...]] = {"user": ("user_id", "naming"), "account": ("account_id",), "text": _SAME}
 _DOCUMENT = ("path", "row")
-_LIKE_CANARY = pl.any_horizontal(pl.col("user_id", "account_id").str.contains(CANARY_ID).fill_null(value=False))
-"""Filter for flags whose user or account has a name like a canary's, be it one or not."""
 
 _OF_FIRST = (
     "score",
@@ -240,24 +238,23 @@ _OF_FIRST = (
 
 
 class FlagTotals(NamedTuple):
-    """Totals of everything that was asked for.
-
-    entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
-    alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own; like_canaries:
-    documents that stay, though their user or account has a name like a canary's; pieces: of evidence, where
-    near-duplicates are one; None: there are too many texts to tell; expected_false: how many are expected to be false,
-    None after an alarm, and while no scan has ended.
-    """
+    """Totals of everything that was asked for, shown or not."""
 
     entries: int
+    """Rows, were all shown."""
     documents: int
     texts: int
+    """Distinct ones."""
     unnamed: Mapping[str, int]
+    """Documents that name nobody, by Naming, most first."""
     alarmed: int
+    """Documents of scans whose audit alarmed."""
     canaries: int = 0
+    """Documents left out, since they are canaries' own."""
     pieces: int | None = None
-    like_canaries: int = 0
+    """Pieces of evidence, where near-duplicates are one; None: there are too many texts to tell."""
     expected_false: ExpectedFalseFlags | None = None
+    """How many are expected to be false; None: after an alarm, or while no scan has ended."""
 
 
 class FlagList(NamedTuple):
@@ -413,7 +410,6 @@ def _entries(
     """What is asked for, added up, and how many documents of canaries were left out."""
     grouped = found.with_columns(of_canary=of_canary(canaries))
     counted = grouped.group_by(*same, "again", "of_canary").agg(
-        like_canaries=_LIKE_CANARY.sum().cast(pl.Int64),
         copies=pl.len().cast(pl.Int64),
         alarmed=(pl.col("audit") == AuditState.ALARM).sum().cast(pl.Int64),
         first=pl.col("scanned_at").min(),
@@ -490,7 +486,6 @@ def _totals(
         unnamed=dict(nobody.sort("copies", "naming", descending=[True, False]).iter_rows()),
         alarmed=int(entries["alarmed"].sum()),
         canaries=canary_copies,
-        like_canaries=int(entries["like_canaries"].sum()),
         pieces=None if entries["piece"].null_count() else entries["piece"].n_unique(),
         expected_false=expected_false,
     )
