@@ -248,7 +248,6 @@ class Explainer:
                 of_text=of_text,
                 near_duplicates=near.get(tuple(case.row[name] for name in EVIDENCE_COLUMNS)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
-                false_flags=None if read is None else read * stated,
                 spans=[with_registry_names(part, check) for part in parts] if check.agrees is False else parts,
                 copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
                 canary=self._names_canary(case.row),

@@ -240,7 +240,7 @@ class Explanation:
     of_user: flags that name the flag's own user, None where nobody is named; of_message, of_account, of_text: flags
     with the same message, account and text; near_duplicates: flags of one piece of evidence with this,
     None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value at most;
-    false_flags: how many flags of its scan chance alone makes at most; None: the scan did not end. spans: its marked
+    None: the scan did not end, or its audit alarmed. spans: its marked
     parts, rows of schemas.tables.SPANS in the order in which they stand. copied: what it shares with earlier
     flagged posts of other accounts, None: no such post is alike, or the texts cannot be read.
     canary: it names a canary of the registry. registry: whether it
@@ -262,7 +262,6 @@ class Explanation:
     of_text: GroupCounts
     near_duplicates: GroupCounts | None
     expected: float | None
-    false_flags: float | None
     spans: Sequence[Mapping[str, Any]] = ()
     copied: CopiedShare | None = None
     canary: bool = False

@@ -84,11 +84,11 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     if sure is not None:
         yield "How sure the name is", sure
     yield "How seldom chance does this", _chance(explained)
-    if explained.expected is not None and explained.false_flags is not None and explained.case.scan is not None:
+    if explained.expected is not None and explained.case.scan is not None:
         yield (
-            "False flags to expect",
+            "Chance in a night of this size",
             f"among the {counted(explained.case.scan['documents'], 'document')} of this scan, chance alone makes "
-            f"{at_most(explained.false_flags)} flags, and {at_most(explained.expected)} with so small a p-value",
+            f"{at_most(explained.expected)} flags with so small a p-value",
         )
     if explained.key is not None:
         yield "Key", _key(explained)
@@ -299,7 +299,6 @@ def record_of(explained: Explanation) -> dict[str, Any]:
         "held_by": explained.key.held_by if explained.key else None,
         "log10_p_shown": log10_p_shown(row),
         "expected_by_chance_at_most": explained.expected,
-        "false_flags_expected_at_most": explained.false_flags,
         "registry_agrees": explained.registry.agrees,
         "name": None
         if explained.user_evidence is None

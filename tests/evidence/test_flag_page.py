@@ -56,7 +56,6 @@ def explanation(text: str, field: str = "x", runs: list[ScoreRun] | None = None)
         one,
         None,
         None,
-        None,
         registry=RegistryCheck(True, "it says the same"),
     )
 
