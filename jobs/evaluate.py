@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from jobs.cli import end, run, when_interrupted
 from jobs.mark import read_prompts
@@ -22,6 +24,7 @@ from jobs.options import NamedPath
 from jobs.text import StepProgress, tell
 from scanner.errors import Refused, install_of
 from scanner.interrupts import interrupts_noted
+from schemas.evaluation import FIGURES
 
 if TYPE_CHECKING:
     import polars as pl
@@ -105,11 +108,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
 
 
 def _write(plan: "EvaluationPlan", texts: "WrittenTexts", figures: "list[Figure]") -> list[Path]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from scanner.research.report import identification_png, report, robustness_png
-    from schemas.evaluation import FIGURES
 
     table = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(figures, FIGURES), table)

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from jobs.options import Day, NamedPath, refuse_unscanned, results_argument, results_at
 from jobs.text import columns, tell, wrap_line
 from scanner.errors import Refused
+from scanner.evidence.posted_text import as_posted
 from scanner.printable import combines, counted, cut, printable, safe
 from schemas.words import Naming
 
@@ -153,7 +154,6 @@ def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
 
 def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
     from scanner.evidence.account_explanation import about_post
-    from scanner.evidence.posted_text import as_posted
 
     yield from wrap_line(about_post(post), width, "  ")
     for part in post.parts:

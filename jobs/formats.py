@@ -1,5 +1,6 @@
 """`brickscan formats`, `selftest`, `schema`: what this installation reads, whether it does so, and configurations."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,8 +137,6 @@ def schema(command: str) -> None:
     Example:
       brickscan schema scan > scan.schema.json
     """
-    import importlib
-
     module, name = _OF[command].split(":")
     found = getattr(importlib.import_module(module), name).model_json_schema()
     written = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | found

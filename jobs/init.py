@@ -9,15 +9,21 @@ import re
 from pathlib import Path
 
 import click
+import numpy as np
+import polars as pl
+import tomli_w
 
 from jobs.keys import new
 from jobs.mark import read_marked, read_prompts
 from jobs.options import NamedPath, Real, Whole, key_ids_option, refuse_output, refuse_wrong_clock
 from jobs.text import tell
 from scanner.errors import Refused
+from scanner.input.named_files import guess_columns, input_path, sample_of
+from scanner.input.tables import DELTA_PREFIX, ICEBERG_PREFIX
 from scanner.printable import counted
 from scanner.registry import TRIAL_BEGAN, add_users, begin_trial, find_key, load_registry, make_canaries
 from scanner.registry.keys import refuse_real_name
+from scanner.storage.locations import write_whole
 from schemas.config import COST_OF_LOOKS, DEFAULT_LOOKS
 from schemas.registry import TRIAL_NAME, CanaryStrength
 
@@ -66,9 +72,6 @@ def init(
     Example:
       brickscan init incoming/2026-11-20/part-0.parquet --tokenizer tokenizer.json
     """
-    from scanner.input.named_files import guess_columns, input_path, sample_of
-    from scanner.input.tables import DELTA_PREFIX, ICEBERG_PREFIX
-
     config, registry = folder / "scan.toml", folder / "registry"
     if config.exists():
         raise Refused(f"{config}: is there already; name another --folder, or go on with what is there")
@@ -138,8 +141,6 @@ def _existing_keys(registry: Path, tokenizer: str | None, key_id: str | None, tr
 
 
 def _toml(sample: Path, path: str, columns: dict[str, object]) -> str:
-    import tomli_w
-
     named = {name: columns[name] for name in ("where", "text", "id", "account", "time") if columns[name] is not None}
     missing = [
         f"# {name} = …    # no column was found\n" for name in ("id", "account", "time") if columns[name] is None
@@ -209,10 +210,6 @@ def canaries(
         raise click.UsageError("Give --power, or --from with texts that it is measured on; one of the two.")
     refuse_output(out)
     refuse_wrong_clock(registry)
-    import numpy as np
-    import polars as pl
-
-    from scanner.storage.locations import write_whole
 
     known = read_prompts(prompts)
     measured = [] if marked_file is None else _measured(marked_file, registry)

@@ -30,6 +30,7 @@ from scanner.printable import counted, printable
 from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.keys_file import local_folder
 from scanner.registry.secrets import secret_path
+from scanner.registry.tokenizer_files import narrow, pin_tokenizer
 from scanner.storage.locations import parse_json, read_named
 from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, MasterKey
 
@@ -228,7 +229,6 @@ def add(
       brickscan keys add chat --registry registry --format vllm-gumbel --set context_width=4 \\
           --secret file:/etc/keys/chat.key --tokenizer tokenizer.json
     """
-    from scanner.registry.tokenizer_files import narrow, pin_tokenizer
     from scanner.watermark.formats import format_of
 
     refuse_wrong_clock(registry)

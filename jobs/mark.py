@@ -26,7 +26,7 @@ from scanner.errors import Refused, TokenizerError, in_a_line, install_of
 from scanner.input.named_files import open_parquet
 from scanner.printable import printable
 from scanner.storage.locations import MOST_LIST, read_named, write_whole
-from schemas.registry import MAX_MESSAGES
+from schemas.registry import MAX_MESSAGES, RESERVED_EVERY, is_reserved
 
 if TYPE_CHECKING:
     import polars as pl
@@ -326,8 +326,6 @@ def mark(
 
 def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[str]:
     """A line for each completion: how strongly it is marked, and how likely texts of its length are found."""
-    import numpy as np
-
     from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.detection.one_text import strengths_of
     from scanner.power import LEAST_SCORED, Aim, MeasuredTexts
@@ -381,8 +379,6 @@ def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messag
         Refused: neither users nor messages or both, a user who holds no message of the key, a message out of range or
             reserved (a detection of a reserved message must stay a known false accusation).
     """
-    from schemas.registry import RESERVED_EVERY, is_reserved
-
     if bool(user_ids) == bool(messages):
         raise Refused("name whom to mark for: --user, or --message, once or more (and not both)")
     message_of = _messages_held(registry, key, user_ids) if user_ids else {}

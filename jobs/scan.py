@@ -18,6 +18,9 @@ from jobs.text import COMPILING, Progress, StatusLine, complain, tell
 from scanner.errors import BrickscanError, Refused
 from scanner.interrupts import interrupts_noted
 from scanner.printable import counted
+from scanner.scan_plan import make_plan
+from scanner.text.tokenizers import advise_fast_backend
+from scanner.watermark.kernel import compiled_before
 
 if TYPE_CHECKING:
     from scanner.audit.in_every_scan.scan_audit import ScanAudit
@@ -129,8 +132,6 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
     """
     _wait("loading numba and Ray")
     from scanner.cluster.scan_check import check_scan
-    from scanner.text.tokenizers import advise_fast_backend
-    from scanner.watermark.kernel import compiled_before
 
     if not compiled_before():
         _wait(COMPILING)
@@ -258,9 +259,6 @@ def scan_and_tell(
     progress = Progress()
     progress.show_step("loading numba and Ray")
     from scanner.cluster.scan import run_scan
-    from scanner.scan_plan import make_plan
-    from scanner.text.tokenizers import advise_fast_backend
-    from scanner.watermark.kernel import compiled_before
 
     plan = make_plan(config, None if date is None else date.date())
     if not compiled_before():
@@ -288,7 +286,6 @@ def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form) ->
         BrickscanError: see scanner.errors.
     """
     from scanner.cluster.follow import follow
-    from scanner.scan_plan import make_plan
 
     day = None if date is None else date.date()
     results = make_plan(config, day).results

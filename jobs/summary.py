@@ -12,6 +12,7 @@ from scanner.audit.in_every_scan.scan_audit import ScanAudit
 from scanner.audit.statistics.alarms import USE_NO_FLAG
 from scanner.audit.statistics.audit_rows import holds_down_to, number
 from scanner.printable import counted, one_in, printable
+from scanner.results.scan_list import WholeInput, in_words
 from schemas.words import WHY_NOBODY, AuditState, Naming
 
 if TYPE_CHECKING:
@@ -160,8 +161,6 @@ def _line(label: str, text: str) -> list[str]:
 
 def _read(outcome: "ScanOutcome") -> Iterator[str]:
     """How much was read, how fast, and how much of it was not scored."""
-    from scanner.results.scan_list import in_words
-
     work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
     yield from wrap_line(
         f"scan {outcome.scan_id}: {counted(counts.documents, 'document')} in {seconds:.1f} s "
@@ -191,8 +190,6 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
 
 def _whole(outcome: "ScanOutcome") -> "WholeInput":
     """The totals of the whole input; after an interruption, of what that scan read."""
-    from scanner.results.scan_list import WholeInput
-
     if outcome.exit_code <= 128:
         return outcome.unread.whole
     return WholeInput.of(outcome.totals.counts)._replace(files_at_fault=outcome.totals.files_quarantined)

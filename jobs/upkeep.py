@@ -7,6 +7,8 @@ import click
 from jobs.options import Day, Whole, confirm, dry_run_option, results_argument, results_at, yes_option
 from jobs.text import StepProgress, tell
 from scanner.printable import counted
+from scanner.storage.locations import table_uri
+from schemas.words import VERSION
 
 
 @click.command()
@@ -63,8 +65,6 @@ def migrate(results: str) -> None:
     from scanner.results.transactions import faults_named
     from scanner.results.upkeep import existing_tables
     from scanner.storage.delta import open_table
-    from scanner.storage.locations import table_uri
-    from schemas.words import VERSION
 
     folder = results_at(results).folder
     with faults_named(folder):

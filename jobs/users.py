@@ -46,6 +46,7 @@ from scanner.registry import (
     verify_users,
 )
 from scanner.registry.clock import SeenHead
+from scanner.results.queries import exist
 from scanner.storage.locations import MOST_LIST, read_named
 from schemas.registry import MAX_MESSAGES, is_reserved
 
@@ -393,8 +394,6 @@ def _remove(
       brickscan users remove bob --registry registry --yes
       brickscan users remove bob --registry registry --erase --results results
     """
-    from scanner.results.queries import exist
-
     if results is not None and not erase:
         raise click.UsageError("--results goes with --erase.")
     if accounts and results is None:

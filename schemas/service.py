@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.json_schema import models_json_schema
 
 from schemas.registry import PathText, Version
 
@@ -243,8 +244,6 @@ class BatchAnswer(BaseModel):
 
 def openapi_components(*models: type[BaseModel]) -> dict[str, Any]:
     """JSON Schemas of models under `#/components/schemas/`."""
-    from pydantic.json_schema import models_json_schema
-
     _, found = models_json_schema(
         [(model, "serialization") for model in models], ref_template="#/components/schemas/{model}"
     )

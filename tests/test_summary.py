@@ -254,7 +254,7 @@ def test_it_is_what_the_command_prints(monkeypatch, tmp_path):
     plan = SimpleNamespace(
         results="/srv/results", config=SimpleNamespace(false_positive_rate=1e-6), cautions=["under a: x"]
     )
-    monkeypatch.setattr("scanner.scan_plan.make_plan", lambda *_: plan)
+    monkeypatch.setattr("jobs.scan.make_plan", lambda *_: plan)
     monkeypatch.setattr("scanner.cluster.scan.run_scan", lambda *_, **_options: replace(outcome(), audit=None))
     shown = summary(replace(outcome(), audit=None), "/srv/results", 1e-6, ["under a: x"], verbose=True)
     assert "\ncareful      under a: x\n" in shown
