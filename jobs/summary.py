@@ -59,10 +59,15 @@ def verdict_in_words(audit: ScanAudit) -> str:
     return f"{ending}; on decoy keys at most twice the stated rates, for p from {max(known):g} up"
 
 
+def has_near_duplicates(traffic: "Traffic") -> bool:
+    """Return whether flagged texts are fewer independent pieces; False where nobody counted them."""
+    return traffic.pieces is not None and 0 < traffic.pieces < traffic.flagged
+
+
 def texts_and_pieces(traffic: "Traffic") -> str:
     """How many distinct texts are flagged, and, where they are fewer, independent pieces."""
     texts = counted(traffic.flagged, "distinct text")
-    if traffic.pieces is None or not 0 < traffic.pieces < traffic.flagged:
+    if traffic.pieces is None or not has_near_duplicates(traffic):
         return texts
     return f"{texts}, {counted(traffic.pieces, 'independent piece')} (the others are near-duplicates)"
 
@@ -230,6 +235,9 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
             yield from _line("", f"{of_accounts.not_proved:,} name nobody: too many or too long to be computed again")
     if outcome.audit is not None and outcome.audit.expected_false is not None and whole.flagged:
         yield from _line("false flags", outcome.audit.expected_false.in_words())
+        if has_near_duplicates(outcome.audit.traffic):
+            caution = "on average: near-duplicates are flagged together or not at all, so nights differ widely from it"
+            yield from _line("", caution)
 
 
 def _proved(outcome: "ScanOutcome") -> Iterator[str]:

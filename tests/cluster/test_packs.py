@@ -60,7 +60,7 @@ def whole(one: Shard) -> Piece:
 
 @pytest.fixture
 def plan(night, plain):
-    night.configure(audit="share = 1.0")
+    night.configure(audit="all_messages_share = 1.0")
     for name in FILES:
         night.write(name, [*(plain(30, seed) for seed in range(ROWS - 1)), None])
     plan = night.plan()
