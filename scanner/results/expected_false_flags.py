@@ -90,11 +90,10 @@ def flags_by_chance(
     Raises:
         Refused: there are no results.
     """
-    of_scans = scans(results).select(pl.col("false_positive_rate").max())
-    largest = ask(results, lambda: of_scans.collect().item())
+    largest = ask(results, lambda: scans(results).select(pl.col("false_positive_rate").max()).collect().item())
     if largest is None:
         return None
     scored = pl.col("documents") - pl.col("quarantined") - pl.col("too_short") - pl.col("filtered").fill_null(0)
-    of_time = ranges_ever(results).filter(scanned_and_one_of(since, before, {}))
-    documents = ask(results, lambda: of_time.select(scored.sum()).collect(engine="streaming").item())
+    of_time = scanned_and_one_of(since, before, {})
+    documents = ask(results, lambda: ranges_ever(results).filter(of_time).select(scored.sum()).collect().item())
     return float(max(documents, 0) * min(largest, rate))
