@@ -246,9 +246,10 @@ def test_commits_that_always_lose_end(folder, monkeypatch):
 def test_the_newest_verdict_of_a_row_counts(folder):
     old = [verdict(1, user="u", age=2), verdict(2, user="u", age=2), verdict(3, age=2)]
     new = [verdict(1, age=1), verdict(3, user="v", age=1), verdict(1, "/in/b", user="w", age=3)]
-    add_scanned(folder, "old", [row | {"shard_id": "old"} for row in old])
+    add_scanned(folder, "old", [row | {"shard_id": "old", "scan_id": "old"} for row in old], keys="same")
     for row in new:  # a shard's rows follow each other
-        add_scanned(folder, f"new {row['path']} {row['row']}", [row | {"shard_id": f"new {row['row']}"}])
+        shard = {"shard_id": f"new {row['row']}", "scan_id": "new"}
+        add_scanned(folder, f"new {row['path']} {row['row']}", [row | shard], keys="same")
     found = results.verdicts(folder).sort("path", "row").collect()
     assert found.select("path", "row", "user_id").rows() == [
         ("/in/a", 1, None),
@@ -260,8 +261,9 @@ def test_the_newest_verdict_of_a_row_counts(folder):
 
 
 def test_rows_beyond_the_end_of_a_shorter_file_keep_their_verdicts(folder):
-    add_scanned(folder, "long", [verdict(row, age=2, user="u", shard_id="long") for row in range(4)])
-    add_scanned(folder, "short", [verdict(row, age=1, shard_id="short") for row in range(2)])
+    old, new = {"shard_id": "long", "scan_id": "old"}, {"shard_id": "short", "scan_id": "new"}
+    add_scanned(folder, "long", [verdict(row, age=2, user="u") | old for row in range(4)], keys="same")
+    add_scanned(folder, "short", [verdict(row, age=1) | new for row in range(2)], keys="same")
     assert sorted(results.flagged(folder).collect()["row"]) == [2, 3]
 
 
@@ -274,7 +276,9 @@ def test_the_newest_verdicts_whatever_shards_there_were(folder):
         path, age = f"/in/{generator.integers(20)}", int(generator.integers(1000))
         start = int(generator.integers(8)) * 5
         rows = range(start, start + 5 * int(generator.integers(1, 4)))
-        add_scanned(folder, f"t{i}", [verdict(row, path, age=age, score=float(age), shard_id=f"t{i}") for row in rows])
+        scan = {"shard_id": f"t{i}", "scan_id": f"t{i}"}
+        found = [verdict(row, path, age=age, score=float(age)) | scan for row in rows]
+        add_scanned(folder, f"t{i}", found, keys="same")
         for row in rows:
             expected[path, row] = min(age, expected.get((path, row), age))
     found = results.verdicts(folder).collect()

@@ -87,7 +87,7 @@ def add_scanned(folder: str, transaction: str, rows: list[dict], **changes: obje
         times = [row["scanned_at"] for row in of_range]
         span = {"first_row": first, "rows": last - first + 1, "began_at": min(times), "scanned_at": max(times)}
         beside.append(filled(SHARDS, dropped_at=None, **(about | span | changes)))
-    flags = [row | {"keys": row["scan_id"]} for row in rows if row["flagged"]]
+    flags = [row | {"keys": changes.get("keys", row["scan_id"])} for row in rows if row["flagged"]]
     for name, found, schema in (("flags", flags, FLAGS), ("shards", beside, SHARDS), ("verdicts", rows, VERDICTS)):
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(found, schema)])
         commit(folder, name, [TableEntry(transaction, (file,) if file else ())])
