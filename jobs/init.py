@@ -32,7 +32,7 @@ TRIAL_USERS = 20
 
 _HEAD = """\
 # Written by `brickscan init` from {sample}. Check what it guessed; `brickscan schema scan` tells every field.
-version = 1
+version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6      # for a document, over all messages of all keys

@@ -90,7 +90,7 @@ def _is_reference(value: str) -> str:
 
 
 def _is_read(version: int) -> int:
-    if version == 0:
+    if version < VERSION:
         raise ValueError(f"{MADE_BEFORE}; if all in it is right today, write `version = {VERSION}`")
     if version != VERSION:
         raise ValueError(f"only {VERSION} is read here; a larger one is of a newer brickscan: install that one")

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
-VERSION = 1
-"""Version of tables, registry, scan.toml and detector.toml; what is made from 1 on is read for ever."""
+VERSION = 2
+"""Version of tables, registry, scan.toml and detector.toml. Smaller ones were never published, and are not read."""
 
 MADE_BEFORE = "was made before 0.1.0"
-"""Words for what has no version, or 0, and is read no more."""
+"""Words for what has no version or a smaller one, and is not read."""
 
 
 Dedup = Literal["ngram", "context"]

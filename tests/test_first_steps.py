@@ -229,7 +229,7 @@ def test_init_scans_by_the_keys_of_a_registry_that_is_there(tmp_path):
     assert [key.key_id for key in make_plan(tmp_path / "scan.toml").keys] == ["site-a"]
     assert {path: path.read_bytes() for path in registry.rglob("*") if path.is_file()} == before
     (tmp_path / "scan.toml").unlink()
-    (registry / "keys.toml").write_text("version = 1\n", encoding="utf-8")
+    (registry / "keys.toml").write_text("version = 2\n", encoding="utf-8")
     code, _, err = call(*init)
     assert (code, "has no key; make its first one" in err) == (2, True)
 
@@ -325,7 +325,7 @@ def test_a_file_that_tells_nothing_is_refused_and_nothing_is_made(tmp_path, writ
     assert not (tmp_path / "scan.toml").exists()
 
 
-GOOD = 'version = 1\nregistry = "r"\nresults = "s"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
+GOOD = 'version = 2\nregistry = "r"\nresults = "s"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
 
 
 @pytest.mark.parametrize(
@@ -334,9 +334,9 @@ GOOD = 'version = 1\nregistry = "r"\nresults = "s"\nfalse_positive_rate = 1e-6\n
         (GOOD, True),
         (GOOD + 'account = "a"\n[audit]\nshare = 0.5\n', True),
         (GOOD + "[cluster]\nworkers = 2\ngpus_per_worker = 0.5\n", True),
-        (GOOD.replace("version = 1\n", ""), False),
-        (GOOD.replace("version = 1", "version = 0"), False),
-        (GOOD.replace("version = 1", "version = 2"), False),
+        (GOOD.replace("version = 2\n", ""), False),
+        (GOOD.replace("version = 2", "version = 1"), False),
+        (GOOD.replace("version = 2", "version = 3"), False),
         (GOOD.replace("1e-6", "1.0"), False),
         (GOOD.replace("1e-6", '"1e-6"'), False),
         (GOOD.replace('["in"]', "[]"), False),
@@ -362,16 +362,16 @@ def test_the_schema_allows_what_a_scan_allows(text, allowed):
 
 
 def test_a_configuration_without_a_version_is_told_the_line_to_add_and_a_newer_one_what_to_install():
-    line = "put the line `version = 1` at its top"
+    line = "put the line `version = 2` at its top"
     with pytest.raises(Refused, match=f"^scan.toml: was made before 0.1.0; [^;]*{line}$") as refused:
-        read_toml_text("scan.toml", GOOD.replace("version = 1\n", ""), ScanConfig)
+        read_toml_text("scan.toml", GOOD.replace("version = 2\n", ""), ScanConfig)
     told = re.search("`(.*)`", str(refused.value))
     assert told is not None
-    read_toml_text("scan.toml", told[1] + "\n" + GOOD.replace("version = 1\n", ""), ScanConfig)
-    with pytest.raises(Refused, match=r"field 'version' = 0: was made before 0\.1\.0; .*, write `version = 1`$"):
-        read_toml_text("scan.toml", GOOD.replace("version = 1", "version = 0"), ScanConfig)
-    with pytest.raises(Refused, match="field 'version' = 2: only 1 is read here; a larger one is of a newer brickscan"):
-        read_toml_text("scan.toml", GOOD.replace("version = 1", "version = 2"), ScanConfig)
+    read_toml_text("scan.toml", told[1] + "\n" + GOOD.replace("version = 2\n", ""), ScanConfig)
+    with pytest.raises(Refused, match=r"field 'version' = 1: was made before 0\.1\.0; .*, write `version = 2`$"):
+        read_toml_text("scan.toml", GOOD.replace("version = 2", "version = 1"), ScanConfig)
+    with pytest.raises(Refused, match="field 'version' = 3: only 2 is read here; a larger one is of a newer brickscan"):
+        read_toml_text("scan.toml", GOOD.replace("version = 2", "version = 3"), ScanConfig)
 
 
 @pytest.mark.parametrize("command", ["calibrate", "evaluate"])

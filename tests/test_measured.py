@@ -188,7 +188,7 @@ def test_measured_and_assumed_strength_do_not_mix(tmp_path) -> None:
 
 
 ALL_LOOKS = """\
-version = 1
+version = 2
 registry = "{registry}"
 results = "results"
 false_positive_rate = 1e-6

@@ -34,6 +34,7 @@ ALSO = {
     "users add": ["somebody"],
     "users remove": ["--erase", "--yes"],
     "check": ["--registry", "REGISTRY"],
+    "decide": ["--from", "DECISIONS"],
 }
 """Options without which a command does not look at its paths."""
 
@@ -74,7 +75,10 @@ def value_of(parameter: click.Parameter, night) -> str:
 
 def arguments_of(name: str, command: click.Command, about: click.Parameter, path: str, night) -> list[str]:
     """A call in which one parameter is a path, and all that are required have some value."""
-    also = [str(night.registry) if word == "REGISTRY" else word for word in ALSO.get(name, [])]
+    decisions = night.folder / "decisions.csv"
+    decisions.write_text("id,decision,decided_by\nflag,dismissed,ruth\n")
+    places = {"REGISTRY": str(night.registry), "DECISIONS": str(decisions)}
+    also = [places.get(word, word) for word in ALSO.get(name, [])]
     words, places = [*name.split(), *([] if about.opts[0] in also else also)], []
     for parameter in command.params:
         if parameter is not about and not parameter.required:
@@ -231,7 +235,7 @@ HOSTILE_TOML = {
     "one long word": "a" * 2**21,
     "one long string": 'registry = "' + "a." * 2**20,
     "quotes": "'" * 2**18 + '"' * 2**18,
-    "a null character in a path": 'version = 1\nregistry = "a\\u0000b"\nresults = "r"\n[input]\npaths = ["in"]',
+    "a null character in a path": 'version = 2\nregistry = "a\\u0000b"\nresults = "r"\n[input]\npaths = ["in"]',
 }
 
 

@@ -31,7 +31,7 @@ CANARY_TEXTS = 40
 
 CONFIG = f"""\
 # What `make demo` scans. Try: brickscan flagged demo/scan.toml
-version = 1
+version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = {FALSE_POSITIVE_RATE:g}
@@ -49,7 +49,7 @@ canaries = {CANARY_TEXTS}
 
 DETECTOR = """\
 # What `brickscan serve demo/detector.toml` answers by: the keys and rules of scan.toml
-version = 1
+version = 2
 scan = "scan.toml"
 """
 

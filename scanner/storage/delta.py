@@ -96,7 +96,7 @@ def refuse_other_version(table: DeltaTable) -> None:
     """
     uri = unquote(table.table_uri.removeprefix("file://")).rstrip("/")
     found = table.metadata().configuration.get(TABLE_VERSION)
-    if found in (None, "0"):
+    if found is None or (found.isdecimal() and int(found) < VERSION):
         raise Refused(f"table {uri}: {MADE_BEFORE}, and is read no more; name another folder")
     if found != str(VERSION):
         raise Refused(

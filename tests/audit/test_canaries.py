@@ -50,7 +50,7 @@ from tests.support.two_keys import TOKENIZER, marked_text
 
 TEXTS = 30
 CONFIG = """\
-version = 1
+version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6

@@ -28,7 +28,7 @@ from tests.fixed import fix_secrets
 from tests.support.command_line import call
 
 CONFIG = """\
-version = 1
+version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = 0.3

@@ -13,7 +13,7 @@ from scanner.registry import new_key
 from schemas.config import COST_OF_LOOKS, ScanAuditConfig
 
 CONFIG = """\
-version = 1
+version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6

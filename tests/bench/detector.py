@@ -181,7 +181,7 @@ def texts_of(corpus: Path | None, plain: Callable[[int, int], str], count: int) 
 
 def alone(folder: Path, texts: Sequence[str], found: Sequence[str]) -> None:
     """Prints what a scoring process takes of a text that no other waits with, in CPU seconds."""
-    scorer = Scorer(ServedScan.of(DetectorConfig(version=1), folder), bytes(32))
+    scorer = Scorer(ServedScan.of(DetectorConfig(version=2), folder), bytes(32))
     scorer.find_marks([text.encode() for text in texts[-WARM:]])
     for what, some in (("not marked", texts), ("marked", found)):
         scorer.find_marks([some[0].encode()])
@@ -208,7 +208,7 @@ def without_text(detector: Detector, count: int) -> None:
 
 def throughput(detector: Detector, texts: Sequence[str], folder: Path, rounds: int, size: int) -> float:
     """Texts that one core answers in a second, one a request; size: texts of a round."""
-    check = OpenedCheck(ServedScan.of(DetectorConfig(version=1), folder).check)
+    check = OpenedCheck(ServedScan.of(DetectorConfig(version=2), folder).check)
     raw = [text.encode() for text in texts]
 
     def of_worker(begin: int) -> float:

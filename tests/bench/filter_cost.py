@@ -36,7 +36,7 @@ from scanner.watermark.positions import MOST_NGRAMS
 NIGHT = date(2026, 11, 22)
 LONGEST = 256
 CONFIG = """\
-version = 1
+version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6

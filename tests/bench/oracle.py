@@ -332,7 +332,7 @@ def main() -> None:
                 tokenizer=TOKENIZER,
             )
             configured(folder, folder / "registry")
-            scorer = Scorer(ServedScan.of(DetectorConfig(version=1), folder), SECRET)
+            scorer = Scorer(ServedScan.of(DetectorConfig(version=2), folder), SECRET)
             one_window(scorer, folder / "registry", window, words, options, folder)
 
 

@@ -145,7 +145,7 @@ def scan(folder: Path, rate: float, texts: pl.DataFrame) -> pl.DataFrame:
     keys = [key.key_id for key in load_registry(folder / "registry").keys]
     while True:
         (folder / "scan.toml").write_text(
-            f'version = 1\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = {rate}\n'
+            f'version = 2\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = {rate}\n'
             f"keys = {json.dumps(keys)}\n"
             '[input]\npaths = ["in"]\ntext = "text"\nid = "doc_id"\n[cluster]\nworkers = 1\n'
         )

@@ -29,7 +29,7 @@ from scanner.watermark.rule import search
 
 ROOT = f"{Path(__file__).parents[2]}/"
 TEXT = "It is a long way from a file to a row of verdicts, and many have lost their way in it before. " * 9
-CONFIG = """version = 1
+CONFIG = """version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6

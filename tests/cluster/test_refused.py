@@ -110,7 +110,7 @@ def test_no_registry_and_no_keys_are_refused(night, tmp_path):
     with pytest.raises(Refused, match=r"is no folder; see whether the path is right"):
         night.scan()
     night.registry.mkdir()
-    (night.registry / "keys.toml").write_text("version = 1\n")
+    (night.registry / "keys.toml").write_text("version = 2\n")
     with pytest.raises(Refused, match="has no keys"):
         night.scan()
 

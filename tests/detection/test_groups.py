@@ -140,7 +140,7 @@ def test_the_misnaming_rate_is_that_of_the_configuration(key, write, tmp_path):
     """At a rate of nearly 1 the best user of a group is named, and proved; at the default rate nobody is."""
     config, text = tmp_path / "scan.toml", write(held(key)[USERS[3]], 900, 5, shared=True)
     for rate, undecided in (("", True), ("misnaming_rate = 0.9999999\n", False)):
-        head = f'version = 1\nregistry = "{key[0]}"\nresults = "out"\nfalse_positive_rate = 1e-6\n{rate}'
+        head = f'version = 2\nregistry = "{key[0]}"\nresults = "out"\nfalse_positive_rate = 1e-6\n{rate}'
         config.write_text(f'{head}[input]\npaths = ["in"]\n')
         (checked,) = check_text(TextCheck.of_config(config), text.encode())
         (scanned,) = said(open_detector(make_plan(config)), [text])

@@ -56,10 +56,10 @@ def test_api(swapped, texts):
 
 def test_serve(swapped, texts):
     """A process that must not name does not answer; the detector says that it cannot look at the text."""
-    served = ServedScan.of(DetectorConfig(version=1, names="experts"), swapped.folder)
+    served = ServedScan.of(DetectorConfig(version=2, names="experts"), swapped.folder)
     with pytest.raises(Refused, match=CHANGED):
         Scorer(served, b"1" * 32).find_marks([texts[0].encode()])
-    nobody = ServedScan.of(DetectorConfig(version=1), swapped.folder)
+    nobody = ServedScan.of(DetectorConfig(version=2), swapped.folder)
     assert Scorer(nobody, b"1" * 32).find_marks([texts[0].encode()])[0].user is None
 
 

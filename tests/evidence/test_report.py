@@ -287,7 +287,7 @@ def test_what_names_a_thing_of_a_scan_is_refused_before_the_first(tmp_path, monk
     """It ended with 0, as though the page had been written, or with a sentence where JSON was asked for."""
     monkeypatch.chdir(tmp_path)
     Path("scan.toml").write_text(
-        'version = 1\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
+        'version = 2\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
     )
     name, *more = command
     code, out, err = call(name, "scan.toml", *more, *(["--out", "pages"] if name == "report" else []))

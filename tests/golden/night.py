@@ -76,7 +76,7 @@ texts = 8
 """Sections of scan.toml that turn every look at a text on."""
 
 CONFIG = f"""\
-version = 1
+version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-5

@@ -33,7 +33,7 @@ from tests.fixed import fix_secrets
 TOKENIZER = Path(__file__).parents[2] / "jobs" / "demo" / "tokenizer.json"
 WORDS = ["river", "stone", "light", "garden", "window", "paper", "silver", "morning", "quiet", "letter"]
 CONFIG = """\
-version = 1
+version = 2
 registry = "registry"
 results = "{results}"
 false_positive_rate = 1e-3

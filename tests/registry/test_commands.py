@@ -64,7 +64,7 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
     assert cli(*new, "paper-2", "--version", 1).code == 0
     config = folder.parent / "scan.toml"
     config.write_text(
-        f'version = 1\nregistry = "{folder}"\nresults = "out"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
+        f'version = 2\nregistry = "{folder}"\nresults = "out"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
     )
     told = [caution.split(":")[0] for caution in make_plan(config).cautions]
     assert told == ["under paper, paper-2", "under none", "under two"]

@@ -16,7 +16,7 @@ from scanner.watermark.stacks.shared import HiddenValue
 from schemas.registry import MasterKey
 
 REGISTRY = """\
-version = 1
+version = 2
 audit_secret = "env:AUDIT"
 
 [[keys]]
@@ -136,7 +136,7 @@ def test_what_a_format_does_not_allow_is_refused_by_name(tmp_path, changes, what
     fields = {**key.model_dump(exclude_none=True), **changes}
     import tomli_w
 
-    (tmp_path / "keys.toml").write_text(tomli_w.dumps({"version": 1, "keys": [fields]}))
+    (tmp_path / "keys.toml").write_text(tomli_w.dumps({"version": 2, "keys": [fields]}))
     with pytest.raises(Refused, match=what):
         load_registry(tmp_path)
 

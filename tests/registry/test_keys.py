@@ -36,7 +36,7 @@ def files_in(folder):
 def test_a_new_key_is_on_record_and_opens(folder, make_key, tokenizer):
     before = datetime.now(UTC)
     key = make_key()
-    assert load_registry(folder) == Registry(version=1, audit_secret=AUDIT_SECRET, keys=(key,))
+    assert load_registry(folder) == Registry(version=2, audit_secret=AUDIT_SECRET, keys=(key,))
     assert before <= key.created_at <= datetime.now(UTC)
     assert key.tokenizer.sha256 == hashlib.sha256(tokenizer.read_bytes()).hexdigest()
     secret = bytes.fromhex((folder / "secrets/k1.key").read_text().strip())
@@ -208,7 +208,7 @@ def test_retired_once(folder, make_key):
     kept = make_key("k2")
     retired = retire_key(folder, "k1")
     assert datetime.now(UTC) - retired.retired_at < timedelta(minutes=1)
-    assert load_registry(folder) == Registry(version=1, audit_secret=AUDIT_SECRET, keys=(retired, kept))
+    assert load_registry(folder) == Registry(version=2, audit_secret=AUDIT_SECRET, keys=(retired, kept))
     assert retire_key(folder, "k1") == retired  # a second time changes nothing
     with pytest.raises(Refused, match="'k3' is not in the registry; its keys: k1, k2"):
         retire_key(folder, "k3")
@@ -294,9 +294,9 @@ def test_no_registry(tmp_path):
         ),
         ('gamma = "1/4"', 'gamma = "2/8"', r"field 'keys.0.parameters.gamma': is not n/2\^b"),
         ("messages = 1000", "", "field 'keys.0.messages' is missing"),
-        ("version = 1\n", "", "keys.toml: was made before 0.1.0;"),
-        ("version = 1\n", "version = 0\n", "'version': was made before 0.1.0; .* write `version = 1`"),
-        ("version = 1\n", "version = 2\n", "'version': only 1 is read here; a larger one is of a newer brickscan"),
+        ("version = 2\n", "", "keys.toml: was made before 0.1.0;"),
+        ("version = 2\n", "version = 1\n", "'version': was made before 0.1.0; .* write `version = 2`"),
+        ("version = 2\n", "version = 3\n", "'version': only 2 is read here; a larger one is of a newer brickscan"),
         ('secret = "file:secrets/k1.key"', f'secret = "{HEX}"', "reference is needed"),
         ('secret = "file:secrets/k1.key"', f'secret = "env:{HEX}"', "reference is needed"),
         ('key_id = "k2"', 'key_id = "k1"', "keys.0 and keys.1 have one key_id"),
@@ -324,7 +324,7 @@ def test_a_secret_that_was_pasted_anywhere_is_not_repeated(folder, make_key, whe
     (key,) = data["keys"]
     *outer, field = where.split(".")
     (key[outer[0]] if outer else key)[field] = value
-    (folder / "keys.toml").write_text(tomli_w.dumps({"version": 1, "keys": [key, key]}))
+    (folder / "keys.toml").write_text(tomli_w.dumps({"version": 2, "keys": [key, key]}))
     with pytest.raises(Refused) as raised:
         load_registry(folder)
     assert HEX not in str(raised.value)

@@ -55,7 +55,7 @@ def folder(tmp_path_factory) -> Path:
     new_key(registry, "green", format="greenlist", window=2, gamma="1/4", messages=MESSAGES, tokenizer=TOKENIZER)
     add_users(registry, None, USERS, datetime.now(UTC) - timedelta(minutes=1))
     (folder / "scan.toml").write_text(
-        f'version = 1\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = {RATE}\n'
+        f'version = 2\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = {RATE}\n'
         '[input]\npaths = ["in"]\n'
     )
     words = words_of_one_token()

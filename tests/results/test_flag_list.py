@@ -521,7 +521,7 @@ def with_registry(folder: str, *canaries: Canary) -> str:
         set_canaries(registry, Canaries(power=0.9, made=canaries))
     config = base / "scan.toml"
     config.write_text(
-        f'version = 1\nregistry = "registry"\nresults = "{folder}"\nfalse_positive_rate = 0.5\n'
+        f'version = 2\nregistry = "registry"\nresults = "{folder}"\nfalse_positive_rate = 0.5\n'
         '[input]\npaths = ["in"]\ntext = "text"\n'
     )
     return str(config)

@@ -82,7 +82,7 @@ def night(folder) -> Path:
     set_canaries(base / "registry", Canaries(power=0.9, made=made))
     config = base / "scan.toml"
     config.write_text(
-        f'version = 1\nregistry = "registry"\nresults = "{folder}"\nfalse_positive_rate = 0.5\n'
+        f'version = 2\nregistry = "registry"\nresults = "{folder}"\nfalse_positive_rate = 0.5\n'
         '[input]\npaths = ["in"]\ntext = "text"\n'
     )
     decide(folder, find_case(folder, 0.5, "doc-6").row, NewDecision(new_id(), "ruth", "app", "quoted"))

@@ -45,7 +45,7 @@ def test_tables_are_made_once_and_kept(folder):
 def test_every_query_takes_a_path_and_the_file_of_a_configuration(folder, name):
     add(folder, "one", [verdict(1)])
     config = Path(folder).parent / "scan.toml"
-    settings = {"version": 1, "registry": "registry", "results": Path(folder).name, "false_positive_rate": 1e-6}
+    settings = {"version": 2, "registry": "registry", "results": Path(folder).name, "false_positive_rate": 1e-6}
     config.write_text(tomli_w.dumps(settings | {"input": {"paths": ["in"]}}))
     query, more = getattr(results, name), {"table_uri": ["verdicts"]}
 
@@ -92,8 +92,8 @@ def test_a_table_of_other_columns_is_refused(tmp_path, other):
     ("version", "said"),
     [
         (None, "was made before 0.1.0"),
-        ("0", "was made before 0.1.0, and is read no more"),
-        ("2", "has version 2, of a newer"),
+        ("1", "was made before 0.1.0, and is read no more"),
+        ("3", "has version 3, of a newer"),
     ],
 )
 def test_a_table_of_another_version_is_refused_by_whoever_opens_it(folder, version, said):

@@ -249,7 +249,7 @@ def test_a_look_at_the_registry_reads_each_file_once(tmp_path, registry, monkeyp
     configured(tmp_path, registry)
     read = list[str]()
     monkeypatch.setattr(toml, "read_named", lambda path: (read.append(path.name), read_named(path))[1])
-    served = ServedScan.of(DetectorConfig(version=1), tmp_path)
+    served = ServedScan.of(DetectorConfig(version=2), tmp_path)
     refuse_older(registry, served.known, tmp_path / "known.json")
     assert sorted(read) == ["keys.toml", "scan.toml"]
 

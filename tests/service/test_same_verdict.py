@@ -72,7 +72,7 @@ def scanned(request, tmp_path_factory, byte_tokenizer):
         open_once(patch)
         night = Night(folder, made(folder / "registry", byte_tokenizer))
         night.configure(rate=RATE, more=request.param, audit="share = 0.0")
-        served = ServedScan.of(DetectorConfig(version=1, factor=1, names="experts"), folder)
+        served = ServedScan.of(DetectorConfig(version=2, factor=1, names="experts"), folder)
         yield night, Scorer(served, b"1" * 32), OpenedCheck(served.check)
 
 

@@ -24,7 +24,7 @@ from tests.fixed import fix_secrets
 from tests.support.inspection import inspect
 
 CONFIG = """\
-version = 1
+version = 2
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6

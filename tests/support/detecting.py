@@ -20,7 +20,7 @@ from schemas.service import DetectorConfig
 from tests.support.reviewing import running
 
 SCAN = """\
-version = 1
+version = 2
 registry = "{registry}"
 results = "results"
 false_positive_rate = {rate}
@@ -35,7 +35,7 @@ def configured(folder: Path, registry: Path, *, rate: float = 1e-6, more: str = 
     (folder / "in").mkdir(exist_ok=True)
     (folder / "scan.toml").write_text(SCAN.format(registry=registry, rate=rate, more=more))
     config = folder / "detector.toml"
-    config.write_text(f"version = 1\n{detector}")
+    config.write_text(f"version = 2\n{detector}")
     if not signing_keys(folder / "detector"):
         new_signing_key(folder / "detector")
     return config

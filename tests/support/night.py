@@ -15,7 +15,7 @@ from scanner.results.transactions import read_whole
 from scanner.scan_plan import Plan, make_plan
 
 CONFIG = """\
-version = 1
+version = 2
 registry = "{registry}"
 results = "results"
 false_positive_rate = {rate}
