@@ -155,7 +155,7 @@ def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, mo
     assert (second.accounts.tested, second.accounts.flagged, second.accounts.had_look) == (3, 1, False)
     (row,) = accounts_in(night).to_dicts()
     assert (row["account_id"], row["posts"], row["nights"]) == ("bot", 30, 30)
-    assert row["tests"] == 2 / 0.5
+    assert row["correction"] == 2 / 0.5
     posts = read_whole(night.results, "account_posts").collect()
     assert len(posts) == 90
     monkeypatch.setattr(account_pass, "window_begins", lambda _night, _nights: date(2999, 1, 1))
