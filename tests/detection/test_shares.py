@@ -211,7 +211,8 @@ def test_flags_of_unequal_weights_are_replayed_and_can_be_claimed(night, registr
     night.write("a", [marked(alice, 80, 1), marked(alice, 80, 2).upper()])
     night.scan()
     rows = night.verdicts()
-    assert rows["tests"].to_list() == [5 / 2, None]  # the first is its own normal form: 1 / (1/2 · 0.8 · (0.9 + 0.1))
+    assert rows["correction"][0] == 5 / 2  # the first is its own normal form: 1 / (1/2 · 0.8 · (0.9 + 0.1))
+    assert rows["correction"][1] == pytest.approx(1 / (0.5 * 0.8 * 0.1))
     assert rows["variant"].to_list() == [None, "normalised"]
     for row in ("a:0", "a:1"):
         found = replay(night.config, row)
@@ -219,7 +220,7 @@ def test_flags_of_unequal_weights_are_replayed_and_can_be_claimed(night, registr
     case = tmp_path / "case"
     assert call("replay", night.config, "a:0", "--proof", case)[0] == 0
     claim = json.loads((case / "claim.json").read_text())
-    assert claim["tests"] == 5 / 2
-    whole = reference.log10_any_of(claim["log10_p"], claim["messages"] * claim["tests"])
+    assert claim["correction"] == 5 / 2
+    whole = reference.log10_any_of(claim["log10_p"], claim["messages"] * claim["correction"])
     assert claim["log10_p_global"] == pytest.approx(whole, rel=1e-9)
     assert "corrected for 2.5 tests" in " ".join(call("explain", night.config, "a:0")[1].split())

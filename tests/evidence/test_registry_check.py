@@ -66,7 +66,7 @@ def test_a_user_who_was_written_over_is_named_nowhere(night, own_registry, marke
     assert (index["light"], index["by"]["user_id"]) == ("red", [{"value": None, "count": 1}])
     assert "zoe" not in (tmp_path / "report" / "index.html").read_text()
     (entry,) = ReviewSession(Explainer(night.config), "eve").list(FlagRequest(), 0).entries
-    assert entry.line.user.startswith("nobody: this row and the registry")
+    assert entry.line.user.startswith("nobody: the row and the registry")
     code, out, _ = call("replay", night.config, "a:0")
     assert code == 3
     assert re.search(r"user_id +zoe +alice +DIFFERS +the row says otherwise than the registry", out)

@@ -223,7 +223,8 @@ def audit_scan(
         pieces = pieces_of_evidence(found)["piece"]
         is_text = pl.col("kind") == RESERVED_TEXT
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
-        decoys = counts.group_by(COUNT_KEY_COLUMNS).agg(pl.col(SUMMED_COLUMNS).sum())
+        # sorted, so that a sum is the same to its last digit in whatever order the rows are read
+        decoys = counts.group_by(COUNT_KEY_COLUMNS).agg(pl.col(SUMMED_COLUMNS).sort().sum())
         due = (plan.config.audit.canaries or 0) if whole else 0
         canary_counts = count_canaries(verdicts, canaries, due) if canaries else None
         if canaries:  # canaries are no traffic: they are marked on purpose, and show no false flags

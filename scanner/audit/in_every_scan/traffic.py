@@ -240,7 +240,7 @@ def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, ClusterSums]]:
 def strata_answers(decoys: pl.DataFrame, dedup: str) -> list[tuple[Question, ClusterSums]]:
     """Each part of the traffic, whatever the keys: the document is the cluster."""
     of_all = decoys.filter(pl.col("kind").is_in(STRATA)).group_by("kind", "stratum", "threshold")
-    sums = of_all.agg(pl.col(SUMMED_COLUMNS).sum()).sort(
+    sums = of_all.agg(pl.col(SUMMED_COLUMNS).sort().sum()).sort(
         "kind", "stratum", "threshold", descending=[False, False, True]
     )
     return [
