@@ -6,7 +6,7 @@ an n-gram common, and the filter was learnt from as many texts or more. An admis
 scan, since common n-grams make hits under one key come together. Everything that can be refused is checked here.
 
 Each way to test a text under a key has a share of the false-positive rate (SPEC §3): a p-value is corrected by
-1/(weight of the key · weight of the unit · weight of the variant). The weights of each kind sum to 1 at most, so that
+1/(weight of the key · weight of the look · weight of the variant). The weights of each kind sum to 1 at most, so that
 P(flagged falsely in any way) stays within the rate. A way that a text does not have gives its share to another way
 (ErrorShares.corrections). Other weights for texts that were scanned are further looks at them, and raise the rate by a
 factor (price_of_looks): a scan refuses them, unless it is told to pay.
@@ -46,7 +46,7 @@ AS_WRITTEN, NORMALISED = 0, 1
 
 
 class ErrorShares(NamedTuple):
-    """Weights of units and of variants of texts.
+    """Weights of looks and of variants of texts.
 
     document: weight of a document as a whole; as_written: of its text as it stands; normalised: of its normalised text,
     None: not scored; span: of its parts together, None: not tested; windows, segments: which parts; account: of all
@@ -65,10 +65,10 @@ class ErrorShares(NamedTuple):
 
     @classmethod
     def of(cls, config: ScanConfig) -> "ErrorShares":
-        """Weights as a configuration states them, else equal shares of the units and variants that it turns on."""
+        """Weights as a configuration states them, else equal shares of the looks and variants that it turns on."""
         stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
         accounts, weighed = config.accounts is not None, config.weights_by is not None
-        equal = cls.equal(normalised=normalised, units=1 + spans + accounts + weighed)
+        equal = cls.equal(normalised=normalised, looks=1 + spans + accounts + weighed)
         return cls(
             document=equal.document if stated.document is None else stated.document,
             span=(stated.span or equal.document) if spans else None,
@@ -81,16 +81,16 @@ class ErrorShares(NamedTuple):
         )
 
     @classmethod
-    def equal(cls, *, normalised: bool, units: int = 1) -> "ErrorShares":
-        """Equal shares of documents beside other units, and of the variants that are on."""
-        return cls(round(1 / units, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
+    def equal(cls, *, normalised: bool, looks: int = 1) -> "ErrorShares":
+        """Equal shares of documents beside other looks, and of the variants that are on."""
+        return cls(round(1 / looks, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
 
     @classmethod
     def by_default(cls) -> "ErrorShares":
         """Equal shares of DEFAULT_LOOKS, for texts that no scan's configuration is about."""
         looks = tomllib.loads(DEFAULT_LOOKS)
         variants, spans = VariantsConfig(**looks["variants"]), SpansConfig(**looks["spans"])
-        equal = cls.equal(normalised=variants.normalised, units=1 + spans.tested)
+        equal = cls.equal(normalised=variants.normalised, looks=1 + spans.tested)
         return equal._replace(span=equal.document, windows=spans.windows, segments=spans.segments)
 
     def digest_fields(self) -> dict[str, float]:
@@ -131,7 +131,7 @@ class ErrorShares(NamedTuple):
     def corrections(self, key: MasterKey, keys_tested: int) -> NDArray[np.float64]:
         """Return K of SPEC §3 for whole texts under a key: float64[variant, has_normal_form, has_parts].
 
-        K = 1 / (weight of the key · weight of the unit · weight of the variant).
+        K = 1 / (weight of the key · weight of the look · weight of the variant).
 
         A text that lacks a look gives its weight to the text as a whole, as it is written:
         - without another normal form, `as_written` has the weight of `normalised` too;
@@ -169,11 +169,11 @@ class ErrorShares(NamedTuple):
         document = exact_fraction(self.document) + (0 if can_have_levels(key) else weighed)
         table = np.empty((1 if self.normalised is None else 2, 2, 2))
         for has_normal_form, has_parts in product((0, 1), repeat=2):
-            unit = document + (0 if has_parts and format_of(key).scores_parts else span)
+            look = document + (0 if has_parts and format_of(key).scores_parts else span)
             given_back = 0 if has_normal_form and reads_normal_forms(key) else normalised
-            table[AS_WRITTEN, has_normal_form, has_parts] = key_tests / (unit * (as_written + given_back))
+            table[AS_WRITTEN, has_normal_form, has_parts] = key_tests / (look * (as_written + given_back))
             if self.normalised is not None:
-                table[NORMALISED, has_normal_form, has_parts] = key_tests / (unit * normalised)
+                table[NORMALISED, has_normal_form, has_parts] = key_tests / (look * normalised)
         return table
 
     def correction_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
@@ -457,7 +457,7 @@ class Plan:
 
     @property
     def weights(self) -> ErrorShares:
-        """Weights of units and of variants of texts."""
+        """Weights of looks and of variants of texts."""
         return ErrorShares.of(self.config)
 
     def corrections_of(self, key: MasterKey) -> NDArray[np.float64]:

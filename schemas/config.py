@@ -185,9 +185,9 @@ def exact_fraction(weight: float) -> Fraction:
 
 
 class WeightsConfig(_ConfigTable):
-    """Shares of the false-positive rate, for units and for variants of texts. None: equal shares of those turned on.
+    """Shares of the false-positive rate, for looks and for variants of texts. None: equal shares of those turned on.
 
-    A unit or variant that is turned off may have a share too, kept for later: where the others keep theirs, it can be
+    A look or variant that is turned off may have a share too, kept for later: where the others keep theirs, it can be
     turned on for texts that were scanned, and no price is paid (`looks_added`). A look that a text does not have gives
     its share to the whole text as it stands.
     """
@@ -273,10 +273,10 @@ class ScanConfig(_ConfigTable):
             if getattr(stated, name) is None and other[name] is not None:
                 raise ValueError(f"weights.{name} is missing: give both variants a weight, or neither")
         on = {"span": self.spans.tested, "account": self.accounts, "weighed": self.weights_by}
-        units = ["document", *(name for name, tested in on.items() if tested)]
-        missing = [name for name in units if getattr(stated, name) is None]
-        if missing and len(missing) < len(units):
-            raise ValueError(f"weights.{missing[0]} is missing: give each unit that is tested a weight, or none")
+        looks = ["document", *(name for name, tested in on.items() if tested)]
+        missing = [name for name in looks if getattr(stated, name) is None]
+        if missing and len(missing) < len(looks):
+            raise ValueError(f"weights.{missing[0]} is missing: give each look that is tested a weight, or none")
         return self
 
     @model_validator(mode="after")

@@ -57,7 +57,7 @@ VERDICTS = pa.schema(
         pa.field("log10_p_global", pa.float64()),  # [f]
         pa.field("runner_up_log10_p", pa.float64()),  # [f]
         pa.field("messages_tested", pa.int64()),  # null, as the next: not flagged
-        # times that p is corrected for keys and looks: 1 over the product of the weights of key, unit and variant
+        # times that p is corrected for keys and looks: 1 over the product of the weights of key, look and variant
         pa.field("correction", pa.float64()),
         pa.field("flagged", pa.bool_(), nullable=False),
         pa.field("scanned_at", TIME, nullable=False),
@@ -74,14 +74,14 @@ VERDICTS = pa.schema(
         pa.field("runner_up_log10_p_global", pa.float64()),  # [f]; corrected as log10_p_global
         # every user once; the first is that of `message`; null: there is none, or the flag is unproved
         pa.field("named", NAMED),  # as the next, each log10_p_global in it: [f]
-        pa.field("named_again", NAMED),  # further messages of users that stand in `named`, as under a second key
+        pa.field("further_messages", NAMED),  # further messages of users that stand in `named`, as under a second key
         pa.field("text_id", pa.binary()),  # keyed digest, equal for equal texts
         # p, corrected, is at most 10^(-6·p_class); null where there is no p-value
         pa.field("p_class", pa.int64()),
         pa.field("sketch", pa.binary()),  # [f]; of flagged texts: 64 numbers by which near-duplicates are recognised
         # span: by a part of the text, whose key, message and p these are; weighed: by the text as a whole, where its
         # tokens count by how much they surprised a model; null: by the text as a whole, or not flagged
-        pa.field("unit", pa.string()),
+        pa.field("look", pa.string()),
         # text of a canary that was found and named right, which is no flag to decide on; null: not flagged
         pa.field("canary", pa.bool_()),
         # c2pa: the text had a C2PA manifest, which is cut off before it is scored; whoever issued it is not verified
@@ -94,7 +94,7 @@ A key can be learned from exact scores of a few texts, or from the best key and 
 only what follows from `flagged`, a coarse class of p, and the text (scanner.detection.rows).
 """
 
-NAMED_LISTS = ("named", "named_again")
+NAMED_LISTS = ("named", "further_messages")
 """Columns of VERDICTS that list names, as NAMED."""
 
 DECADES = 6
@@ -235,7 +235,7 @@ SCANS = pa.schema(
         pa.field("keys_tested", pa.int64()),  # keys of the registry that gave p-values: 1 over the share of each
         # what it looked at together in ACCOUNTS, less the part; null, as the next: it tested no accounts to the end
         pa.field("accounts_unit", pa.string()),
-        pa.field("accounts_marked", pa.int64()),  # accounts of this unit that have a row in ACCOUNTS
+        pa.field("accounts_marked", pa.int64()),  # accounts tested together that have a row in ACCOUNTS
         # of the files and precision of the model that read texts, hex text; null, as the next three: none is configured
         pa.field("reader_sha256", pa.string()),
         pa.field("weighed", pa.int64()),  # texts that it read in this scan
@@ -360,12 +360,12 @@ ACCOUNTS = pa.schema(
         pa.field("user_id", pa.string()),
         pa.field("naming", pa.string(), nullable=False),  # a Naming
         pa.field("named", NAMED),  # as in VERDICTS
-        pa.field("named_again", NAMED),  # as in VERDICTS
+        pa.field("further_messages", NAMED),  # as in VERDICTS
         pa.field("score", pa.float64(), nullable=False),  # pooled score of all posts
         pa.field("log10_p", pa.float64(), nullable=False),  # of the pooled score of this message alone
         pa.field("log10_p_global", pa.float64(), nullable=False),  # for all messages, keys and nights of the window
         pa.field("messages_tested", pa.int64(), nullable=False),
-        # times that p is corrected for keys and looks: 1 over the product of the weights of key and unit
+        # times that p is corrected for keys and looks: 1 over the product of the weights of key and look
         pa.field("correction", pa.float64(), nullable=False),
         pa.field("scanned_at", TIME, nullable=False),
         pa.field("quoted_share", pa.float64()),  # share of the scored tokens that stands in quoted lines alone

@@ -184,7 +184,7 @@ class ModelPassWorker(Worker):
             self._levels.put(each, [*steps_of.values()])
             few = documents.take(pa.array(some))
             result = self._detector.score_batch(few, origin, observer, known)
-            verdicts = _with_unit(with_canaries(result.verdicts, self._plan.canaries_made))
+            verdicts = _as_weighed(with_canaries(result.verdicts, self._plan.canaries_made))
             batches["verdicts"].append(verdicts)
             batches["lengths"].append(result.lengths)
             if verdicts["flagged"].true_count:
@@ -249,10 +249,10 @@ def _together(texts: Mapping[int, str], names: Sequence[Collection[LevelsName]])
     return found
 
 
-def _with_unit(exact: pa.RecordBatch) -> pa.RecordBatch:
-    """Exact rows of VERDICTS, those that are flagged with the unit WEIGHED."""
-    unit = pc.if_else(exact["flagged"], pa.scalar(WEIGHED), pa.scalar(None, pa.string()))
-    return exact.set_column(exact.schema.get_field_index("unit"), exact.schema.field("unit"), unit)
+def _as_weighed(exact: pa.RecordBatch) -> pa.RecordBatch:
+    """Exact rows of VERDICTS, those that are flagged with the look WEIGHED."""
+    look = pc.if_else(exact["flagged"], pa.scalar(WEIGHED), pa.scalar(None, pa.string()))
+    return exact.set_column(exact.schema.get_field_index("look"), exact.schema.field("look"), look)
 
 
 def readings_of_flags(texts: pa.RecordBatch, plan: Plan, surprise: Sequence[bytes]) -> pa.RecordBatch:

@@ -78,7 +78,7 @@ def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.Re
     verdicts: exact rows of VERDICTS on some of them, in their order.
     """
     flags = verdicts.filter(verdicts["flagged"])
-    named = flags.select(["user_id", "named", "named_again"]).to_pylist()
+    named = flags.select(["user_id", "named", "further_messages"]).to_pylist()
     columns = {name: flags[name] for name in FLAG_TEXTS.names if name in flags.schema.names}
     columns["user_ids"] = pa.array(map(_who, named), FLAG_TEXTS.field("user_ids").type)
     columns["text"] = documents.filter(pc.is_in(documents["row"], flags["row"]))["text"]
@@ -86,7 +86,7 @@ def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.Re
 
 
 def _who(row: Mapping[str, Any]) -> list[str]:
-    also = {one["user_id"] for name in ("named", "named_again") for one in row[name] or ()}
+    also = {one["user_id"] for name in ("named", "further_messages") for one in row[name] or ()}
     return sorted((also | {row["user_id"]}) - {None})
 
 

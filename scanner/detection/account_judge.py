@@ -348,7 +348,7 @@ class AccountJudge:
             "last_post": max(times, default=None),
             "key_id": under_key.opened_key.key.key_id,
             "messages_tested": under_key.opened_key.key.messages,
-            **{name: getattr(names, name)[account] for name in ("user_id", "naming", "named", "named_again")},
+            **{name: getattr(names, name)[account] for name in ("user_id", "naming", "named", "further_messages")},
             "scanned_at": datetime.now(UTC),
         }
 

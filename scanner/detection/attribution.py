@@ -184,7 +184,7 @@ class NameColumns(NamedTuple):
     first_seen_at: NDArray[np.object_]
     held_since: NDArray[np.object_]
     named: NDArray[np.object_]
-    named_again: NDArray[np.object_]
+    further_messages: NDArray[np.object_]
 
     @classmethod
     def of_nobody(cls, naming: NDArray[np.object_]) -> "NameColumns":
@@ -209,7 +209,7 @@ class NameColumns(NamedTuple):
         # in the place of the rule's own word, which is `undecided` where an account is named
         self.naming[document], self.user_id[document], self.held_since[document] = user
         self.first_seen_at[document] = existed_by or later
-        self.named[document], self.named_again[document] = each_user_once(entries)
+        self.named[document], self.further_messages[document] = each_user_once(entries)
 
 
 def each_user_once(
@@ -217,7 +217,7 @@ def each_user_once(
     first_before: Iterable[dict[str, Any]] = (),
     further_before: Iterable[dict[str, Any]] = (),
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-    """`named` and `named_again` of VERDICTS: the first entry of each user, and further ones; None: there are none.
+    """`named` and `further_messages` of VERDICTS: the first entry of each user, and further ones; None: there are none.
 
     first_before, further_before: entries as they stood before.
     """

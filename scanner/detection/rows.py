@@ -131,7 +131,7 @@ EXACT_COLUMNS = (
 )
 """Columns that are null in `verdicts`."""
 
-OF_FLAGS = ("key_id", "message", "messages_tested", "correction", "basis", "variant", "unit")
+OF_FLAGS = ("key_id", "message", "messages_tested", "correction", "basis", "variant", "look")
 """Columns that are null in `verdicts` where the row is not flagged: they show which score was the best."""
 
 
@@ -208,7 +208,7 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
     changed |= {name: pc.if_else(flagged, exact[name], lengths[name]) for name in ("tokens", "scored")}
     # whoever filters by `flagged` counts what all lists count; `flags` keeps the row, and `canary` says what it is
     changed["flagged"] = pc.and_not_kleene(flagged, pc.fill_null(exact["canary"], False))
-    some_named = [name for name in ("named", "named_again") if exact[name].null_count < len(exact)]
+    some_named = [name for name in ("named", "further_messages") if exact[name].null_count < len(exact)]
     changed |= {name: _without_p(exact[name]) for name in some_named}
     return _replaced(exact, changed)
 

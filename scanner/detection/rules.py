@@ -145,7 +145,7 @@ class Rules:
             this; None: the false-positive rate.
         dedup: which repeats are left out.
         min_scored: scored positions below which a key does not score a document.
-        weights: of units and of variants; where normalised texts have one, these are scored too, where they differ;
+        weights: of looks and of variants; where normalised texts have one, these are scored too, where they differ;
             where spans have one, these are looked for.
         ngram_filter: n-grams that are left out of scoring.
     """

@@ -1,7 +1,7 @@
 """Spans of a batch: where they lie, which of them name somebody, their rows of SPANS, and what they change in verdicts.
 
 A document is flagged by its spans too, which have their own share of its error. If it was not flagged as a whole, or
-names nobody, its verdict becomes that of its best span, and `unit` says so. Users of further spans stand beside it,
+names nobody, its verdict becomes that of its best span, and `look` says so. Users of further spans stand beside it,
 each named by the evidence of its own part. If a span, or the whole, differs when it is computed again, the verdict says
 so and the document names nobody.
 """
@@ -156,7 +156,7 @@ class ScoredBatch:
 
 
 SPAN = "span"
-"""Value of `unit` for a verdict that comes from its best span."""
+"""Value of `look` for a verdict that comes from its best span."""
 
 WINDOW = "window"
 """Value of `form` for a span that is no segment of its text; others have the segment's form (scanner.text.quoting)."""
@@ -293,11 +293,11 @@ def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_
 
 def _more_names(verdict: Mapping[str, Any], entries: Sequence[NamedMessage]) -> dict[str, Any]:
     """Users of spans whom a verdict that names somebody does not name yet."""
-    named_before, named_again = verdict["named"], verdict["named_again"] or []
-    known = {(one["key_id"], one["message"]) for one in (*named_before, *named_again)}
+    named_before, further_messages = verdict["named"], verdict["further_messages"] or []
+    known = {(one["key_id"], one["message"]) for one in (*named_before, *further_messages)}
     new = (entry for entry in entries if (entry.key_id, entry.message) not in known)
-    named, named_again = each_user_once(new, named_before, named_again)
-    return {"named": named, "named_again": named_again}
+    named, further_messages = each_user_once(new, named_before, further_messages)
+    return {"named": named, "further_messages": further_messages}
 
 
 def _replaced_spans(
@@ -327,7 +327,7 @@ def _replaced_spans(
         "basis": key.basis,
         "proof": best.proof,
         "sketch": batch.sketch(place, best.document_span.key),
-        "unit": SPAN,
+        "look": SPAN,
     }
 
 

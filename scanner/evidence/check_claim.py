@@ -43,7 +43,7 @@ LINE = re.compile(
 )
 FIELDS = (
     *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "correction", "scored", "score"),
-    *("log10_p", "log10_p_global", "variant", "unit", "parts"),
+    *("log10_p", "log10_p_global", "variant", "look", "parts"),
 )
 WEAK = -3.0  # log10 p, corrected, above which a claim fails: chance alone would do that too often
 LARGEST = 2**30  # bytes of a file of a claim
@@ -322,7 +322,7 @@ def check_tokens(
         met |= {ngram} if index >= mark.window else set()
         if expected == "scored" and status == "filter":
             filtered += 1
-        elif expected == "scored" and (status == "scored" or (claim["unit"] and status == "outside the part")):
+        elif expected == "scored" and (status == "scored" or (claim["look"] and status == "outside the part")):
             if status == "scored":
                 ngrams.append(ngram)
                 inside.append(counted)
@@ -503,9 +503,9 @@ def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
         findings.holds("tests", in_range, f"message = {claim['message']!a}: one of them")
         is_known = claim["variant"] in (None, "normalised")
         findings.holds("text", is_known, f"variant = {claim['variant']!a}: one that is known")
-        parts, unit = claim["parts"], claim["unit"]
-        findings.holds("part", unit in (None, "span"), f"unit = {unit!a}: one that is known")
-        most = 1 if unit is None else math.inf
+        parts, look = claim["parts"], claim["look"]
+        findings.holds("part", look in (None, "span"), f"look = {look!a}: one that is known")
+        most = 1 if look is None else math.inf
         findings.holds(
             "part", type(parts) is int and 1 <= parts <= most, f"parts = {parts!a}: 1 or more, 1 of a whole text"
         )
@@ -546,14 +546,14 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
     findings.equal("tests", what, corrected, claim["log10_p_global"])
     findings.holds("rate", corrected <= WEAK, "chance alone does this in at most 1 of 1,000 texts without a mark")
     check_own_evidence(mark, ngrams, claim, score, findings)
-    if claim["unit"] is not None:
+    if claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, claim, log10_p, findings)
     check_tokenizer(folder, claim, text, tokens, findings)
     findings.note(
         "tests",
         "claimed",
-        f"correction = {claim['correction']}: the weight of this key, unit and variant, fixed before",
+        f"correction = {claim['correction']}: the weight of this key, look and variant, fixed before",
     )
 
 

@@ -111,7 +111,7 @@ def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, chec
     """The registry's word, unless the row has another message than its text: the registry was asked of a stranger."""
     # Nobody is named by a p-value smaller than that of the text. Parts are compared by `brickscan replay` alone.
     row = case.row
-    if evidence is None or row["unit"] not in (None, WEIGHED) or check.agrees is False:
+    if evidence is None or row["look"] not in (None, WEIGHED) or check.agrees is False:
         return check
     recorded, computed = (row["tokens"], row["scored"]), (evidence.tokens, evidence.scored)
     of_message = f"its text, scored again for message {row['message']}, has"
@@ -275,12 +275,12 @@ class Explainer:
         # By chance a stranger's message has so small a p-value in one of 1 / rate texts. Where parts were dropped, or
         # are of the text before it was normalised, nothing is asked.
         row = case.row
-        lost = row["variant"] is not None or (row["unit"] is not None and not parts)
+        lost = row["variant"] is not None or (row["look"] is not None and not parts)
         if text is None or self._config is None or check.agrees is False or lost:
             return check
         stated = case.scan["false_positive_rate"] if case.scan else self._config.false_positive_rate
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
-        listed = (one for name in ("named", "named_again") for one in row[name] or ())
+        listed = (one for name in ("named", "further_messages") for one in row[name] or ())
         named = ((one["key_id"], one["message"]) for one in (row, *listed, *parts) if one["naming"] == Naming.NAMED)
         for key_id, message in dict.fromkeys(named):
             named_parts = [part for part in parts if (part["key_id"], part["message"]) == (key_id, message)]
@@ -454,7 +454,7 @@ class Explainer:
     def _as_it_counted(self, case: FlagCase, text: str) -> OpenedKey:
         """The key of a flag, under which tokens count as they did for the flag. Raises as `scored_text` does."""
         opened_key = self._open(self._key(case))
-        if case.row["unit"] != WEIGHED:
+        if case.row["look"] != WEIGHED:
             return opened_key
         levels = levels_on_record([opened_key], text, surprise_of(self.results, case), case.where)
         return keys_with_levels([opened_key], levels)[0]

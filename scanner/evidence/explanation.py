@@ -284,7 +284,7 @@ class Explanation:
 
         A text that is flagged by a part of it is None too, since its names go by that part alone.
         """
-        named = self.row["naming"] == Naming.NAMED and self.row["unit"] in (None, WEIGHED)
+        named = self.row["naming"] == Naming.NAMED and self.row["look"] in (None, WEIGHED)
         return self.text_evidence.user_evidence if named and self.text_evidence else None
 
     @property

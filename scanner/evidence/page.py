@@ -159,7 +159,7 @@ def about(explained: Explanation) -> dict[str, Any]:
         "users": marked_users(explained),
         "more_characters": len(text) - most,
         "text_evidence": explained.text_evidence,
-        "by_model": explained.row["unit"] == WEIGHED,
+        "by_model": explained.row["look"] == WEIGHED,
         "spans": explained.spans,
         "no_evidence": explained.no_evidence and safe(explained.no_evidence),
         "levels": list(enumerate(LEVEL_WORDS)),

@@ -111,7 +111,7 @@ def with_registry_names(row: Row, check: RegistryCheck) -> Row:
             "user_id": None,
             "naming": Naming.CONTRADICTED,
             "named": None,
-            "named_again": None,
+            "further_messages": None,
             "held_since": None,
         }
         return {**row, **{name: value for name, value in nobody.items() if name in row}}
@@ -121,7 +121,7 @@ def with_registry_names(row: Row, check: RegistryCheck) -> Row:
     def without(one: Row) -> Row:
         return {**one, "user_id": None} if (one["key_id"], one["message"]) in check.erased else one
 
-    lists = {name: [without(one) for one in row[name]] for name in ("named", "named_again") if row.get(name)}
+    lists = {name: [without(one) for one in row[name]] for name in ("named", "further_messages") if row.get(name)}
     return {**without(row), **lists}
 
 
@@ -134,7 +134,7 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
     entry = pl.struct("key_id", "message", "user_id")
     listed = [
         pl.col(name).list.eval(pl.struct(pl.element().struct.field("key_id", "message", "user_id"))).fill_null([])
-        for name in ("named", "named_again")
+        for name in ("named", "further_messages")
     ]
     held = users_of(registry, user_ids).select(*_PLACE).lazy()
 
@@ -169,7 +169,7 @@ def _flag_time(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _FlagTim
 
 def _entries(row: Row) -> Iterator[Row]:
     """The row itself and the entries of NAMED beside it, those whose naming follows from the registry."""
-    for one in (row, *(row.get("named") or ()), *(row.get("named_again") or ())):
+    for one in (row, *(row.get("named") or ()), *(row.get("further_messages") or ())):
         if one["message"] is not None and one["naming"] in OF_REGISTRY:
             yield one
 

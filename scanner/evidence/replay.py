@@ -60,7 +60,7 @@ from schemas.words import WEIGHED, Naming, Proof
 
 COMPARED_COLUMNS = (
     *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),
-    *("correction", "flagged", "basis", "variant", "unit", "runner_up_log10_p", "runner_up_log10_p_global"),
+    *("correction", "flagged", "basis", "variant", "look", "runner_up_log10_p", "runner_up_log10_p_global"),
     *("naming", "user_id", "held_since", "named", "proof"),
 )
 """Columns of schemas.tables.VERDICTS that follow from text, keys and users."""
@@ -132,7 +132,7 @@ def replay(config_file: Path, document: str) -> Replay:
     columns = Columns.of(config.input)
     found = StoredTexts(columns, locations, results).of(case)
     ngram_filter = filter_of(results, folder, registry, case)
-    steps = surprise_of(results, case) if case.row["unit"] == WEIGHED else None
+    steps = surprise_of(results, case) if case.row["look"] == WEIGHED else None
     replayed = dict(_detected(config, folder, results, keys, case, found.text, ngram_filter, steps))
     slowly, room = _by_slow_path(folder, registry, case, found.text, ngram_filter, steps)
     replayed |= slowly
@@ -271,7 +271,7 @@ def _detected(
         document, BatchOrigin(row["scan_id"], row["shard_id"], row["path"]), known=known
     )
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
-    return found if levels is None or not found["flagged"] else {**found, "unit": WEIGHED}
+    return found if levels is None or not found["flagged"] else {**found, "look": WEIGHED}
 
 
 def _by_slow_path(
@@ -281,7 +281,7 @@ def _by_slow_path(
     row = case.row
     key = find_key(registry, row["key_id"])
     form = format_of(key)
-    if row["message"] is None or row["unit"] not in (None, WEIGHED) or not isinstance(form, Proves):
+    if row["message"] is None or row["look"] not in (None, WEIGHED) or not isinstance(form, Proves):
         return {}, 0.0
     (opened_key,) = open_keys(folder, [key], fast=False)
     text = read_text(raw)[0] or ""
@@ -328,7 +328,7 @@ A claim that a text contains text marked for one message of a key.
 claim.json      the claim: key, commitment, message, score, p-values, and digests of the text and of the tokenizer
 tokens.csv      each token of the text in order, and whether it is scored; else why not: "window" (it has no whole
                 window before it), "repeat" (it came before with the same window), "filter" (a common n-gram) or
-                "outside the part" (the claim is of a part of the text: unit "span", one of so many `parts`)
+                "outside the part" (the claim is of a part of the text: look "span", one of so many `parts`)
 text.txt        the text, byte for byte; the claim has its SHA-256
 scored.txt      is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
                 for bytes that are no UTF-8, without a C2PA manifest, or a first part of a long text
@@ -357,7 +357,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         raise Refused(f"--proof: key {key.key_id!r} has no commitment, so that nothing shows later which key it was")
     if row["message"] is None:
         raise Refused(f"--proof: {case.where}: no message is shown for this flag, so that there is none to prove")
-    if row["unit"] == WEIGHED:
+    if row["look"] == WEIGHED:
         raise Refused(
             f"--proof: {case.where}: its tokens counted by how much they surprised a model, and the script of "
             "claims counts all alike; `brickscan replay` computes the flag again"
@@ -371,7 +371,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     mark = _mark(form.label(), check_secret(explainer.registry, key))
     terms = [mark.term(ngram, row["message"]) for ngram in ngrams]
     spans = [(0, len(ngrams), -1)]
-    if row["unit"] is not None:
+    if row["look"] is not None:
         spans = parts_of(explainer.parts_tested, opened_key.tokenizer.reference, text, scored.index)
     begin, end = _part(mark, terms, spans, row, case.where)
     claim: dict[str, Any] = {
@@ -383,7 +383,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         "messages": row["messages_tested"],
         "correction": row["correction"],
         "scored": end - begin,
-        **{name: row[name] for name in ("score", "log10_p", "log10_p_global", "variant", "unit")},
+        **{name: row[name] for name in ("score", "log10_p", "log10_p_global", "variant", "look")},
         "parts": len(spans),
     }
     try:

@@ -144,7 +144,7 @@ _WHICH = {
     None: "score so high",
     WEIGHED: "score so high where a token counts the more, the less a language model expected it,",
 }
-"""Words for what chance alone does, by the unit of a flag."""
+"""Words for what chance alone does, by the look of a flag."""
 
 
 def _chance(explained: Explanation) -> str:
@@ -155,7 +155,7 @@ def _chance(explained: Explanation) -> str:
             f"anyone can make this mark; among decoy keys {one_in(log10_p_shown(row))} unmarked texts would score so "
             f"high, and by the hash alone, which an audit counted on traffic, {one_in(row['log10_p_global'])}"
         )
-    which = _WHICH.get(row["unit"], "have a part that scores so high")
+    which = _WHICH.get(row["look"], "have a part that scores so high")
     by_hash = row["basis"] not in (None, "key")
     by_hash_words = f"; by the hash alone, {one_in(row['log10_p_global'])}" if by_hash else ""
     return (
@@ -280,7 +280,7 @@ def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
 
 _FIELDS = (
     *("path", "row", "doc_id", "account_id", "key_id", "message", "user_id", "naming", "scan_id", "audit", "proof"),
-    *("log10_p_global", "tokens", "scored", "messages_tested", "correction", "unit"),
+    *("log10_p_global", "tokens", "scored", "messages_tested", "correction", "look"),
 )
 
 _OF_SPANS = (

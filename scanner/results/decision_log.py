@@ -113,7 +113,7 @@ def recorded_decision(results: str, decision_id: str) -> Mapping[str, Any] | Non
 
 def users_of(flag: Mapping[str, Any]) -> list[str]:
     """Users whom a flag names, the user of its own message first: who stands under another naming is not among them."""
-    listed = (entry for name in ("named", "named_again") for entry in flag[name] or ())
+    listed = (entry for name in ("named", "further_messages") for entry in flag[name] or ())
     named = (one["user_id"] for one in (flag, *listed) if one["naming"] == Naming.NAMED)
     return list(dict.fromkeys(user for user in named if user is not None))
 

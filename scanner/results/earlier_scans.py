@@ -26,7 +26,7 @@ _OF_SHARD = ["shard_id", "scan_id"]
 _TIME = pl.Datetime("us", "UTC")
 _LAST_MOMENT = 2**63  # nanoseconds, and more than a file's time can be
 
-_OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "named_again"))
+_OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "further_messages"))
 """All messages that the rules of naming let through; the first is the row's own."""
 
 

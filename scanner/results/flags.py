@@ -54,7 +54,7 @@ class WantedFlags(NamedTuple):
         if self.about_users:
             in_lists = (
                 pl.col(name).list.eval(self._is_of(pl.element().struct.field)).list.any()
-                for name in ("named", "named_again")
+                for name in ("named", "further_messages")
             )
             requested &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in in_lists))
         return requested

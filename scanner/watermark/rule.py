@@ -128,7 +128,7 @@ def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[
 def corrected(log10_p: ArrayLike, messages: int, correction: ArrayLike = 1) -> NDArray[np.float64]:
     """log10 p of the best of M messages, corrected for all of them, then for K tests (SPEC §3).
 
-    correction: K, which is how many keys there are, or 1 over the product of the weights of key, unit and variant.
+    correction: K, which is how many keys there are, or 1 over the product of the weights of key, look and variant.
     """
     return log10_any_of(log10_p, messages, correction)
 

@@ -158,7 +158,7 @@ class Night:
 
     def documents(self) -> Counter[tuple[Any, ...]]:
         """How often each document is in a table, with what was found, whatever file it is in."""
-        scored = self.verdicts().select("doc_id", "status", "tokens", "flagged", "key_id", "user_id", "unit")
+        scored = self.verdicts().select("doc_id", "status", "tokens", "flagged", "key_id", "user_id", "look")
         return Counter(scored.rows()) + Counter(self.quarantine().select("doc_id", "reason").rows())
 
     def worker_pids(self) -> list[int]:

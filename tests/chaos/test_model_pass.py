@@ -36,14 +36,14 @@ def by_weights(night: Night) -> int:
     """Flags by weights that are committed."""
     if not DeltaTable.is_deltatable(table_uri(night.results, "flag_readings")):
         return 0
-    return read_whole(night.results, "flags").filter(unit=WEIGHED).select(pl.len()).collect().item()
+    return read_whole(night.results, "flags").filter(look=WEIGHED).select(pl.len()).collect().item()
 
 
 def outcome(night: Night) -> dict[str, list[tuple[object, ...]]]:
     """All that a night left, without times and ids; decoys are drawn by ids of shards, which hash the folder."""
     columns = {
         "verdicts": ["row", "doc_id", "status", "flagged", "tokens", "scored", "p_class"],
-        "flags": ["row", "doc_id", "user_id", "message", "unit", "proof", "score", "log10_p_global", "naming"],
+        "flags": ["row", "doc_id", "user_id", "message", "look", "proof", "score", "log10_p_global", "naming"],
         "flag_readings": ["row", "text_sha256", "surprise"],
         "quarantine": ["row", "doc_id", "reason"],
         "shards": ["documents", "flagged", "rows"],

@@ -39,7 +39,7 @@ def weights_by(model: Path, more: str = "") -> str:
 
 
 def flags(night: Night) -> pl.DataFrame:
-    columns = ["path", "row", "user_id", "naming", "unit", "proof", "log10_p_global", "correction"]
+    columns = ["path", "row", "user_id", "naming", "look", "proof", "log10_p_global", "correction"]
     return results.flagged(night.results).select(columns).collect().sort("path", "row")
 
 
@@ -53,7 +53,7 @@ def test_a_night_finds_by_weights_what_the_sum_does_not_and_no_more(foregone: Ni
         ("a", 4),
         ("b", 1),
     ]
-    assert found["unit"].to_list() == [WEIGHED, None, WEIGHED]
+    assert found["look"].to_list() == [WEIGHED, None, WEIGHED]
     assert found["user_id"].to_list() == [USERS[3], USERS[5], USERS[4]]
     assert set(found["proof"]) == {"proved"}
     assert found["correction"].to_list() == [2, 2, 2]

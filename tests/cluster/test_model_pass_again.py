@@ -61,7 +61,7 @@ def weights_by(model: Path, more: str = "") -> str:
 
 def flags(night: Night) -> list[tuple[str, str | None]]:
     """Id and unit of each flag that stands, as `flagged` lists them."""
-    return sorted(results.flagged(night.results).select("doc_id", "unit").collect().rows(), key=repr)
+    return sorted(results.flagged(night.results).select("doc_id", "look").collect().rows(), key=repr)
 
 
 def test_a_text_is_flagged_by_the_last_model_alone(twice: Night, chain_model: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -147,7 +147,7 @@ def test_another_model_than_the_pinned_one_reads_nothing(twice, chain_model, tmp
     assert flags(twice) == [("a:2", None)]  # what the sum found is committed
     twice.scan()
     assert flags(twice) == [("a:0", WEIGHED), ("a:2", None)]
-    assert read_whole(twice.results, "flags").filter(unit=WEIGHED).select(pl.len()).collect().item() == 1
+    assert read_whole(twice.results, "flags").filter(look=WEIGHED).select(pl.len()).collect().item() == 1
 
 
 def test_a_model_that_is_put_back_after_another_was_loaded_reads_nothing(

@@ -66,7 +66,7 @@ def what_is_left(night: Night) -> dict[str, list[tuple[object, ...]]]:
     """All that stands in the tables, without times and ids of runs."""
     columns = {
         "verdicts": ["shard_id", "row", "status", "flagged", "tokens", "scored", "p_class"],
-        "flags": ["shard_id", "row", "user_id", "message", "unit", "proof", "score", "log10_p_global", "naming"],
+        "flags": ["shard_id", "row", "user_id", "message", "look", "proof", "score", "log10_p_global", "naming"],
         "flag_texts": ["shard_id", "row", "text"],
         "flag_readings": ["shard_id", "row", "text_sha256", "surprise"],
         "audit_counts": ["shard_id", "kind", "threshold", "hits", "tests"],

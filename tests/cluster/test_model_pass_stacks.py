@@ -68,7 +68,7 @@ def test_a_night_finds_by_weights_what_the_sum_does_not_under_keys_of_other_stac
     assert night.scan().exit_code == 0
     found = results.flagged(night.results).collect().sort("row")
     assert found["row"].to_list() == [1, 12]
-    assert found["unit"].to_list() == [WEIGHED, None]
+    assert found["look"].to_list() == [WEIGHED, None]
     assert (set(found["user_id"]), set(found["message"])) == ({marked.user}, {marked.message})
     assert set(found["proof"]) == {"proved"}
     assert found["correction"].to_list() == [2, 2]

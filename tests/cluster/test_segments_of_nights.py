@@ -94,7 +94,7 @@ def test_a_canary_that_is_named_by_a_quotation_alone_is_found(night, own_registr
     night.write("a", [*texts, plain(60, 1)], account=[*(made[i % 2].account_id for i in range(4)), "somebody"])
     outcome = night.scan()
     verdicts = night.verdicts()
-    assert verdicts["unit"].to_list() == ["span"] * 4 + [None]
+    assert verdicts["look"].to_list() == ["span"] * 4 + [None]
     counted = outcome.audit.canaries
     assert (counted.due, counted.came, counted.found, counted.right, counted.wrong) == (4, 4, 4, 4, 0)
     assert outcome.exit_code == 0

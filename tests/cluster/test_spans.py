@@ -36,7 +36,7 @@ def test_a_night_with_spans(scanned):
     night = scanned
     verdicts, spans = night.verdicts(), spans_in(night)
     assert verdicts["flagged"].to_list() == [True, False, True, True]
-    assert verdicts["unit"].to_list() == ["span", None, None, "span"]
+    assert verdicts["look"].to_list() == ["span", None, None, "span"]
     assert spans["row"].unique(maintain_order=True).to_list() == [0, 2, 3]
     assert set(spans["user_id"]) == {"alice"}
     assert set(spans["keys"]) == {night.plan().key_set}
@@ -69,7 +69,7 @@ def explained_quotation(night) -> None:
     (span,) = record["spans"]
     quoted = explained.text.index(">"), explained.text.rindex("\n\n")
     assert quoted[0] <= span["char_from"] < span["char_to"] <= quoted[1] + 1
-    assert (span["user_id"], record["unit"]) == ("alice", "span")
+    assert (span["user_id"], record["look"]) == ("alice", "span")
     said = {line["heading"]: line["sentence"] for line in record["says"]}
     assert said["Marked parts"].endswith("All of them stand in quoted lines: whoever posted this quotes marked text")
     assert "have a part that scores so high" in said["How seldom chance does this"]

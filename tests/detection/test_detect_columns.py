@@ -102,10 +102,10 @@ def verdict(detector, tokens, found, i, at):
         "p_rank": None,
         "proof": None,
         "named": entries[:1] if told else None,
-        "named_again": (entries[1:] or None) if told else None,
+        "further_messages": (entries[1:] or None) if told else None,
         "variant": None,
         "sketch": sketch(ids, detector._keys[chosen].watermark.rule.context) if passing else None,
-        "unit": None,
+        "look": None,
         "canary": None,
     }
 

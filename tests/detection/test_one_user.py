@@ -102,10 +102,10 @@ def test_text_under_both_keys_of_one_user_names_that_user_once(registry, keys, w
     row = verdict(registry, keys, write("old", "alice") + write("new", "alice"))
     assert (row["flagged"], row["naming"], row["user_id"], row["proof"]) == (True, "named", "alice", "proved")
     both = [(key, MESSAGES[key, "alice"], "alice", "named") for key in ("old", "new")]
-    assert sorted(ids(row["named"]) + ids(row["named_again"])) == sorted(both)
+    assert sorted(ids(row["named"]) + ids(row["further_messages"])) == sorted(both)
     (first,) = ids(row["named"])
     assert first[:2] == (row["key_id"], row["message"])
-    assert row["named"][0]["log10_p_global"] <= row["named_again"][0]["log10_p_global"]
+    assert row["named"][0]["log10_p_global"] <= row["further_messages"][0]["log10_p_global"]
     assert row["held_since"] == (GIVEN if first[0] == "old" else GIVEN_LATER)
 
 
@@ -116,7 +116,7 @@ def test_text_under_the_keys_of_two_users_names_both_or_nobody(registry, keys, w
         assert {entry[2] for entry in ids(row["named"])} == {"alice", "bob"}
     else:
         assert (row["naming"], row["user_id"], row["named"]) == ("ambiguous", None, None)
-    assert row["named_again"] is None
+    assert row["further_messages"] is None
 
 
 @pytest.mark.seconds
@@ -148,7 +148,7 @@ def test_who_stands_once(who, one, first_before, again):
     names = NameColumns.of_nobody(np.array(["ambiguous", "none"], object))
     names.name_users(0, entries, None, GIVEN_LATER)
     assert [entry["key_id"] for entry in names.named[0]] == [f"k{i}" for i in range(len(who))][:first_before]
-    assert len(names.named_again[0] or []) == again
+    assert len(names.further_messages[0] or []) == again
     assert names.naming.tolist() == [who[0].naming, "none"]
     assert names.named[1] is None
 

@@ -80,19 +80,27 @@ def test_rows_without_a_window_tell_the_green_list_and_their_verdicts_tell_none_
 def test_rows_plainly():
     """Each column of each row holds no more than it may tell."""
     named = [{"key_id": "k", "message": 3, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}]
-    flagged = filled(VERDICTS, flagged=True, log10_p_global=-13.0, named=named, named_again=named, canary=False)
+    flagged = filled(VERDICTS, flagged=True, log10_p_global=-13.0, named=named, further_messages=named, canary=False)
     flagged |= {"text_id": None, "p_class": None}
-    other = flagged | {"flagged": False, "log10_p_global": -2.0, "naming": "none", "named": None, "named_again": None}
+    other = flagged | {
+        "flagged": False,
+        "log10_p_global": -2.0,
+        "naming": "none",
+        "named": None,
+        "further_messages": None,
+    }
     unscored = other | {"log10_p_global": None}
     exact = ("text_sha256", "score", "log10_p", "log10_p_global", "runner_up_log10_p", "runner_up_log10_p_global")
     exact = (*exact, "sketch")
     secret = dict.fromkeys((*exact, "p_rank"))
-    best = dict.fromkeys(("key_id", "message", "messages_tested", "correction", "basis", "variant", "unit"))
+    best = dict.fromkeys(("key_id", "message", "messages_tested", "correction", "basis", "variant", "look"))
     (text_id,) = IDS.of(pa.array([bytes(32)])).to_pylist()
     plain = secret | best | {"tokens": 7, "scored": 5, "text_id": text_id}
     without_p = [named[0] | {"log10_p_global": None}]
     assert published([flagged, other, unscored]) == [
-        flagged | secret | {"named": without_p, "named_again": without_p, "text_id": text_id, "p_class": 13 // DECADES},
+        flagged
+        | secret
+        | {"named": without_p, "further_messages": without_p, "text_id": text_id, "p_class": 13 // DECADES},
         other | plain | {"p_class": 0},
         unscored | plain | {"p_class": None},
     ]

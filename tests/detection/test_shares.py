@@ -110,10 +110,10 @@ def test_the_looks_that_a_text_has_share_no_more_than_the_key_has(hundredths, no
     tests = weights.corrections(KEY, int(keys * 100))
     of_spans = weights.correction_of_spans(KEY, int(keys * 100))
     for has_normal_form, has_parts in product((False, True), repeat=2):
-        unit = document + (span if spans and not has_parts else 0)
+        look = document + (span if spans and not has_parts else 0)
         looked_at = normalised and has_normal_form
         shares = [as_written, other] if looked_at else [as_written + (other if normalised else 0)]
-        expected = [float(keys * 100 / (unit * share)) for share in shares]
+        expected = [float(keys * 100 / (look * share)) for share in shares]
         assert tests[: len(shares), int(has_normal_form), int(has_parts)].tolist() == expected
         total = sum(1 / one for one in expected) + (1 / of_spans if of_spans and has_parts else 0)
         most = (document + (span if spans else 0)) * max(as_written + (other if normalised else 0), 1)

@@ -63,8 +63,8 @@ def test_a_marked_part_of_a_long_text_is_found_where_it_stands(look, users, mark
     of_whole = look([before + part + after], ErrorShares(document=0.5)).verdicts.to_pylist()
     assert [row["flagged"] for row in of_whole] == [False]
     first, second = looked.verdicts.to_pylist()
-    assert (first["flagged"], first["unit"], first["naming"], first["user_id"]) == (True, "span", "named", "alice")
-    assert (second["flagged"], second["unit"]) == (False, None)
+    assert (first["flagged"], first["look"], first["naming"], first["user_id"]) == (True, "span", "named", "alice")
+    assert (second["flagged"], second["look"]) == (False, None)
     (span,) = looked.spans.to_pylist()
     assert looked.spans.schema == SPANS
     assert overlap(span, len(before), len(before) + len(part)) > 0.7
@@ -88,7 +88,7 @@ def test_two_users_parts_are_two_names_each_by_its_own_evidence(look, users, mar
     assert (of_whole["naming"], of_whole["named"]) == ("ambiguous", None)
     looked = look(["".join(parts)])
     (row,) = looked.verdicts.to_pylist()
-    assert (row["naming"], row["unit"], row["proof"]) == ("named", "span", "proved")
+    assert (row["naming"], row["look"], row["proof"]) == ("named", "span", "proved")
     assert {one["user_id"] for one in row["named"]} == {"alice", "bob"}
     found = {span["user_id"]: span for span in looked.spans.to_pylist()}
     assert set(found) == {"alice", "bob"}
@@ -100,7 +100,7 @@ def test_two_users_parts_are_two_names_each_by_its_own_evidence(look, users, mar
 def test_a_text_that_is_marked_throughout_keeps_its_verdict(look, users, marked):
     looked = look([marked(users["bob"], 200, 9)])
     (row,) = looked.verdicts.to_pylist()
-    assert (row["unit"], row["user_id"], row["proof"]) == (None, "bob", "proved")
+    assert (row["look"], row["user_id"], row["proof"]) == (None, "bob", "proved")
     assert row["log10_p_global"] == pytest.approx(corrected(row["log10_p"], 2_000, 4))
     (span,) = looked.spans.to_pylist()
     assert overlap(span, 0, len(marked(users["bob"], 200, 9))) > 0.9
@@ -125,7 +125,7 @@ def test_a_marked_quotation_is_one_look_that_fits(look, users, marked, plain):
     place = text.index(quotation), text.index(quotation) + len(quotation.rstrip("\n"))
     alone = look([text], SEGMENTS._replace(windows=False))
     (row,), (span,) = alone.verdicts.to_pylist(), alone.spans.to_pylist()
-    assert (row["user_id"], row["unit"], row["proof"]) == ("alice", "span", "proved")
+    assert (row["user_id"], row["look"], row["proof"]) == ("alice", "span", "proved")
     assert (span["form"], span["proof"]) == ("quotation", "proved")
     assert span["quoted"] > 0.99  # its last token may hold blank lines after it
     assert overlap(span, *place) > 0.98
@@ -156,7 +156,7 @@ def test_nothing_is_looked_for_unless_it_is_asked(look, users, marked, plain):
     texts = [plain(900, 1) + marked(users["alice"], 80, 2), marked(users["bob"], 200, 9)]
     looked = look(texts, ErrorShares())
     assert len(looked.spans) == 0
-    assert [row["unit"] for row in looked.verdicts.to_pylist()] == [None, None]
+    assert [row["look"] for row in looked.verdicts.to_pylist()] == [None, None]
 
 
 def test_what_the_law_does_not_give_is_proved_by_nothing(look, users, marked, plain, monkeypatch):
@@ -174,7 +174,7 @@ def test_a_part_that_comes_out_otherwise_is_told_by_a_verdict_that_was_proved(lo
     looked = look([marked(users["bob"], 200, 9)])
     (row,), (span,) = looked.verdicts.to_pylist(), looked.spans.to_pylist()
     assert (row["flagged"], row["proof"], row["naming"]) == (True, "differs", "unproved")
-    assert (row["user_id"], row["named"], row["unit"]) == (None, None, None)
+    assert (row["user_id"], row["named"], row["look"]) == (None, None, None)
     assert (span["proof"], span["naming"], span["user_id"]) == ("differs", "unproved", None)
 
 
@@ -182,7 +182,7 @@ def test_a_whole_that_comes_out_otherwise_stays_so_whatever_its_parts_prove(look
     monkeypatch.setattr(proving.Prover, "confirms", lambda *_: False)
     looked = look([marked(users["bob"], 200, 9)])
     (row,), (span,) = looked.verdicts.to_pylist(), looked.spans.to_pylist()
-    assert (row["proof"], row["naming"], row["named"], row["unit"]) == ("differs", "unproved", None, None)
+    assert (row["proof"], row["naming"], row["named"], row["look"]) == ("differs", "unproved", None, None)
     assert (span["proof"], span["naming"], span["user_id"]) == ("proved", "unproved", None)
 
 

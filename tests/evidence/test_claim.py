@@ -193,7 +193,7 @@ class Forger:
         score = math.fsum(mark.term(ngram, numbers["message"]) for ngram in ngrams)
         log10_p = mark.log10_p(score, len(ngrams))
         follows = {"label": self.label, "commitment": mark.commitment, "scored": len(ngrams), "score": score}
-        follows |= {"tokenizer_sha256": self.key.tokenizer.sha256, "log10_p": log10_p, "variant": None, "unit": None}
+        follows |= {"tokenizer_sha256": self.key.tokenizer.sha256, "log10_p": log10_p, "variant": None, "look": None}
         follows |= {"parts": 1, **numbers}
         follows["text_sha256"] = hashlib.sha256(self.text.encode()).hexdigest()
         follows["log10_p_global"] = math.nan
@@ -363,7 +363,7 @@ class TestEveryConditionOfNaming:
             forger.claim([*rows[:-1], (rows[-1][0], "repeat")])
         elif condition == "part":
             forger.numbers["parts"] = 1
-            forger.claim(of_part(rows, 3, 60), unit="span")
+            forger.claim(of_part(rows, 3, 60), look="span")
         elif condition == "key":
             forger.claim(commitment="0" * 64)
         elif condition == "tests":
@@ -738,18 +738,18 @@ def test_windows_of_the_script_are_those_of_scans(counted):
 def test_a_window_of_a_text_is_a_claim_of_its_part(long_forger):
     rows, windows, _ = span_of(long_forger)
     long_forger.numbers["parts"] = windows
-    code, said = long_forger.claim(rows, unit="span")
+    code, said = long_forger.claim(rows, look="span")
     assert (code, "holds       the part is a window of the text" in said) == (0, True), said
 
 
 def test_parts_that_were_not_counted_are_told_with_the_p_of_all_runs(long_forger):
     rows, windows, (begin, end) = span_of(long_forger)
     long_forger.numbers["parts"] = windows - 1
-    code, said = long_forger.claim(rows, unit="span")
+    code, said = long_forger.claim(rows, look="span")
     assert (code, "NOT CHECKED that the part is a paragraph" in said) == (3, True)
     long_forger.numbers["parts"] = windows
     picked = of_part(long_forger.rows(long_forger.text), begin + 1, end - 1)  # no window: where the claim likes
-    code, said = long_forger.claim(picked, unit="span")
+    code, said = long_forger.claim(picked, look="span")
     assert (code, "chosen by its score among all" in said) == (3, True)
 
 
@@ -759,7 +759,7 @@ def test_parts_of_lies_are_refused(long_forger):
     holes = [
         (token, "outside the part" if at % 7 == 0 and why == "scored" else why) for at, (token, why) in enumerate(rows)
     ]
-    code, said = long_forger.claim(holes, unit="span")
+    code, said = long_forger.claim(holes, look="span")
     assert (code, "FAILS       the part is one run" in said) == (1, True)
     code, said = long_forger.claim(rows)  # a part in a claim of the whole text
     assert (code, "FAILS       parts = " in said) == (1, True)
@@ -768,9 +768,9 @@ def test_parts_of_lies_are_refused(long_forger):
     assert (code, "FAILS       each of" in said) == (1, True)
     for parts in (0, -1, 1e-9, 2.5, True, None, "7"):
         long_forger.numbers.pop("parts", None)
-        code, said = long_forger.claim(rows, unit="span", parts=parts)
+        code, said = long_forger.claim(rows, look="span", parts=parts)
         assert (code, "FAILS       parts = " in said) == (1, True)
-    assert long_forger.claim(rows, unit="x")[0] == 1
+    assert long_forger.claim(rows, look="x")[0] == 1
 
 
 @pytest.mark.costly
@@ -785,7 +785,7 @@ def test_a_flag_of_a_part_has_a_claim(night, registry, marked, plain, tmp_path, 
     night.write("a", [plain(900, 1) + "\n\n" + part + "\n\n" + plain(700, 3)])
     night.scan()
     (flag,) = night.verdicts().to_dicts()
-    assert flag["unit"] == "span"
+    assert flag["look"] == "span"
     case, listed = tmp_path / "case", tmp_path / "list.txt"
     code, out, err = call("replay", night.config, "a:0", "--proof", case)
     assert code == 0, out + err

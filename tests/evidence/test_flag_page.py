@@ -31,12 +31,12 @@ def explanation(text: str, field: str = "x", runs: list[ScoreRun] | None = None)
     row = verdict(3, path=f"/in/{field}", user=field, doc_id=field, account_id=field, created_at=None, audit=None) | {
         "held_since": datetime(2026, 1, 1, tzinfo=UTC),
         "named": [],
-        "named_again": [],
+        "further_messages": [],
         "proof": "proved",
         "basis": "key",
         "variant": None,
         "manifest": None,
-        "unit": None,
+        "look": None,
     }
     weighed = TextEvidence(9, 8, 1, 0, 8.0, runs or [], [])
     one = GroupCounts(1, 1, 1)

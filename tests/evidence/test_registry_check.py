@@ -472,9 +472,9 @@ def test_no_name_is_shown_whose_user_was_erased_from_the_registry(asked):
         says, row = ask("erased", user_id="mallory", naming="named", named=[erased | own, *beside])
         assert (says.agrees, says.erased) == (None, {("key", message_of["erased"])})
         shown = with_registry_names(row, says)
-        assert users_of(shown | {"named_again": None}) == [one["user_id"] for one in beside]
+        assert users_of(shown | {"further_messages": None}) == [one["user_id"] for one in beside]
         says, row = ask("early", user_id="early", naming="named", named=[*beside, erased | own])
-        assert users_of(with_registry_names(row, says) | {"named_again": None}) == ["early"]
+        assert users_of(with_registry_names(row, says) | {"further_messages": None}) == ["early"]
     assert asked("erased", user_id=None, naming="removed") is True  # as an erasure from results leaves it
     assert asked("early", user_id=None, naming="removed") is False
 

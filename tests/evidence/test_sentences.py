@@ -52,7 +52,7 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
             **dict.fromkeys(field.name for field in dataclasses.fields(Explanation))
             | {
                 "case": SimpleNamespace(
-                    row=verdict(0, naming="named", correction=4.0, basis="key", unit=None), scan=scan
+                    row=verdict(0, naming="named", correction=4.0, basis="key", look=None), scan=scan
                 ),
                 "text_evidence": SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, log10_p)),
             }
@@ -65,7 +65,7 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
 
 
 def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
-    for row in (verdict(0, naming="undecided"), verdict(0, naming="named", unit="span")):
+    for row in (verdict(0, naming="undecided"), verdict(0, naming="named", look="span")):
         explained = SimpleNamespace(
             row=row, text_evidence=SimpleNamespace(user_evidence=UserEvidenceFinding(55, 100, -9.0))
         )
@@ -91,7 +91,7 @@ def test_a_key_that_was_chosen_among_several_says_by_what_to_multiply():
     ],
 )
 def test_a_hash_alone_never_speaks_without_its_rank(basis, said):
-    row = verdict(0, "/in/a", "alice", basis=basis, unit=None, log10_p_global=-12.0, p_rank=0.001)
+    row = verdict(0, "/in/a", "alice", basis=basis, look=None, log10_p_global=-12.0, p_rank=0.001)
     sentence = _chance(SimpleNamespace(row=row))
     assert sentence.startswith(said)
     assert ("by the hash alone" in sentence) is (basis != "key")
@@ -101,7 +101,7 @@ def test_a_hash_alone_never_speaks_without_its_rank(basis, said):
 def test_a_rank_is_corrected_for_keys():
     """A text beats all decoys of some key once in 1,000 for each of seven keys: that is what is said for seven."""
     row = verdict(
-        0, "/in/a", "alice", basis="key-64-bits", unit=None, log10_p_global=-12.0, p_rank=0.001, correction=7.0
+        0, "/in/a", "alice", basis="key-64-bits", look=None, log10_p_global=-12.0, p_rank=0.001, correction=7.0
     )
     assert _chance(SimpleNamespace(row=row)).startswith("if nothing here were marked, 1 in 140 texts would score so")
 

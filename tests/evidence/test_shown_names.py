@@ -34,11 +34,11 @@ def forged(row: dict, naming: str, kind: str) -> dict:
     """A row that names zoe somewhere, under a naming: `named` for zoe alone is left to other tests."""
     zoe = {"key_id": row["key_id"], "message": row["message"], "user_id": "zoe", "log10_p_global": -9.0}
     if kind == "in the row":
-        return row | {"user_id": "zoe", "naming": naming, "named": None, "named_again": None}
-    column = "named_again" if "other" in kind else "named"
+        return row | {"user_id": "zoe", "naming": naming, "named": None, "further_messages": None}
+    column = "further_messages" if "other" in kind else "named"
     of_entry = naming if "own" in kind else str(Naming.NAMED)
     of_row = {"naming": "named", "user_id": "alice"} if "own" in kind else {"naming": naming, "user_id": None}
-    return row | {"named": None, "named_again": None} | of_row | {column: [zoe | {"naming": of_entry}]}
+    return row | {"named": None, "further_messages": None} | of_row | {column: [zoe | {"naming": of_entry}]}
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def changed(night, own_registry, marked):
     rows = [forged(row, *way) for row, way in zip(rows, ways, strict=True)]
     write_deltalake(f"{night.results}/flags", pa.Table.from_pylist(rows, FLAGS), mode="overwrite")
     same = {name: rows[0][name] for name in ("keys", "scan_id", "shard_id", "scanned_at", "path", "message", "key_id")}
-    lists = {"named": None, "named_again": None, "user_id": "zoe", "log10_p_global": -9.0}
+    lists = {"named": None, "further_messages": None, "user_id": "zoe", "log10_p_global": -9.0}
     of_accounts = [
         forged(filled(ACCOUNTS, **same | lists) | {"account_id": f"account {i}"}, *way) for i, way in enumerate(ways)
     ]

@@ -71,7 +71,7 @@ def place(night: Night) -> str:
 def test_an_explanation_says_how_tokens_counted_and_agrees_with_the_row(flagged: Night) -> None:
     explained = Explainer(flagged.config).explain(place(flagged))
     row = explained.row
-    assert (row["unit"], row["user_id"], row["naming"]) == (WEIGHED, USERS[3], "named")
+    assert (row["look"], row["user_id"], row["naming"]) == (WEIGHED, USERS[3], "named")
     assert explained.text_evidence is not None
     assert explained.text_evidence.score == pytest.approx(row["score"])
     assert explained.text_evidence.log10_p == pytest.approx(row["log10_p"])
@@ -113,7 +113,7 @@ def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night, c
     model.unlink()
     assert (read.field, read.equal, read.recorded) == ("reading", True, pytest.approx(read.again))
     assert {field.field: (field.recorded, field.again) for field in found.fields if not field.equal} == {}
-    assert {"unit", "score", "log10_p_global", "proof", "correction"} <= {field.field for field in found.fields}
+    assert {"look", "score", "log10_p_global", "proof", "correction"} <= {field.field for field in found.fields}
 
 
 def test_a_reading_that_somebody_changed_is_another_verdict(flagged: Night, tmp_path: Path) -> None:

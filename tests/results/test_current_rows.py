@@ -13,6 +13,7 @@ from scanner.results.flags import newest as newest_list
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.storage.data_files import write_file
 from schemas.tables import FLAGS, SHARDS
+from schemas.words import VERSION
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, write
 from tests.support.rows import NOW, verdict
@@ -100,7 +101,7 @@ def test_migrate_says_that_there_is_nothing_to_move(tmp_path):
     open_tables(str(folder))
     assert call("migrate", folder) == (
         0,
-        "8 tables of version 1, which this brickscan writes: nothing to move on\n",
+        f"8 tables of version {VERSION}, which this brickscan writes: nothing to move on\n",
         "",
     )
     code, _, err = call("migrate", tmp_path / "nowhere")
@@ -133,7 +134,7 @@ def of_scan(scan: int, keys: str, naming: str, named: list[dict], log10_p: float
         "scanned_at": at,
         "keys": keys,
     }
-    row = verdict(0, user=first["user_id"], **(about | same)) | {"named": named or None, "named_again": again}
+    row = verdict(0, user=first["user_id"], **(about | same)) | {"named": named or None, "further_messages": again}
     counts = dict.fromkeys(("quarantined", "too_short", "scored_in_part"), 0)
     more = {"night": "n", "first_row": 0, "rows": 1, "file": "1:1", "began_at": at, "documents": 1, "flagged": 1}
     return row, {**same, **counts, **more, "tokens": 99, "dropped_at": None}
@@ -162,7 +163,7 @@ def test_names_of_scans_under_other_keys_are_put_together(tmp_path):
     (row,) = results.flagged(folder).collect().iter_rows(named=True)
     assert (row["user_id"], row["key_id"], row["scan_id"]) == ("alice", "one", "scan-0")  # not the undecided scan
     assert row["named"] == [alice, later[1], bob, later[2], nobody]
-    assert row["named_again"] == [later[0], entry("two", 3, "alice", -6.3)]
+    assert row["further_messages"] == [later[0], entry("two", 3, "alice", -6.3)]
     for user in ("alice", "bob", "carol"):
         (found,) = newest_list(folder, 1.0, WantedFlags(users=(user,)), None).rows["user_id"]
         assert found == user
@@ -174,4 +175,4 @@ def test_a_scan_under_the_same_keys_takes_the_names_of_the_one_before_back(tmp_p
     alice, bob = entry("one", 1, "alice", -9.0), entry("one", 2, "bob", -8.0)
     scans = [of_scan(0, "one", "named", [alice], -9.0), of_scan(1, "one", "named", [bob], -8.0)]
     (row,) = results.flagged(stored(str(tmp_path / "out"), scans)).collect().iter_rows(named=True)
-    assert (row["user_id"], row["named"], row["named_again"]) == ("bob", [bob], None)
+    assert (row["user_id"], row["named"], row["further_messages"]) == ("bob", [bob], None)

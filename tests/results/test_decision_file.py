@@ -30,7 +30,9 @@ from tests.support.nights import enter
 from tests.support.rows import NOW, filled, verdict
 
 FLAGS = [
-    verdict(row, user="alice", doc_id=f"doc-{row}", text_sha256=bytes([row // 2]) * 32, named=None, named_again=None)
+    verdict(
+        row, user="alice", doc_id=f"doc-{row}", text_sha256=bytes([row // 2]) * 32, named=None, further_messages=None
+    )
     for row in range(4)
 ]  # documents 0 and 1 are copies of one text, and so are 2 and 3
 IDS = [flag_id(flag) for flag in FLAGS]

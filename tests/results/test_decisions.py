@@ -24,7 +24,7 @@ from tests.support.rows import NOW, filled, verdict
 
 def flag(row: int, text: int = 0, **more) -> dict:
     about = {"user": "alice", "text_sha256": bytes([text]) * 32, "doc_id": f"doc-{row}", "named": None}
-    return verdict(row, **about | {"named_again": None} | more)
+    return verdict(row, **about | {"further_messages": None} | more)
 
 
 @pytest.fixture

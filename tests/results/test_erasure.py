@@ -47,7 +47,7 @@ def test_a_name_among_others_is_erased_too(folder):
     entry = {"key_id": "key", "message": 1, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}
     bob = entry | {"message": 2, "user_id": "bob"}
     again = entry | {"key_id": "late"}
-    more = {"named": [bob, entry], "named_again": [again]}
+    more = {"named": [bob, entry], "further_messages": [again]}
     add(folder, "new", [verdict(0, user="bob", message=2, **more), verdict(1, user="bob", named=[bob])])
     add(folder, "old", [verdict(2, user="alice"), verdict(3)])
     assert erase_user(folder, ["alice", "carol"]) == 2
@@ -55,7 +55,7 @@ def test_a_name_among_others_is_erased_too(folder):
     assert rows["user_id"].to_list() == ["bob", "bob", None, None]
     assert rows["naming"].to_list() == ["named", "named", "removed", "none"]
     assert rows["named"].to_list() == [[bob, entry | {"user_id": None, "naming": "removed"}], [bob], None, None]
-    assert rows["named_again"].to_list() == [[again | {"user_id": None, "naming": "removed"}], None, None, None]
+    assert rows["further_messages"].to_list() == [[again | {"user_id": None, "naming": "removed"}], None, None, None]
     assert all(b"alice" not in file.read_bytes() for file in Path(table_uri(folder, "verdicts")).glob("*.parquet"))
 
 

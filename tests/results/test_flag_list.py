@@ -159,7 +159,7 @@ def of_several(folder):
         named("carol", "late", 8, -7.5),
         named("alice", "late", 3, -8.0),
     )
-    several = {"user_id": "alice", "key_id": "key", "message": 1, "named": [alice, carol], "named_again": [again]}
+    several = {"user_id": "alice", "key_id": "key", "message": 1, "named": [alice, carol], "further_messages": [again]}
     alone = named("carol", "late", 8, -9.5)
     return put(
         folder,

@@ -112,14 +112,14 @@ def test_serve_check_and_scan_agree(scanned, texts, seed):
         each = checked.of_each_key(text)
         assert any(row["flagged"] for row in each) == scan["flagged"]
         if scan["flagged"]:
-            for field in ("key_id", "message", "naming", "log10_p", "log10_p_global", "proof", "unit", "variant"):
+            for field in ("key_id", "message", "naming", "log10_p", "log10_p_global", "proof", "look", "variant"):
                 assert scan[field] == serve[field], field
             own = next(row for row in each if row["key_id"] == scan["key_id"])
             assert own["flagged"]
-            if own["unit"] == scan["unit"]:
+            if own["look"] == scan["look"]:
                 assert own["log10_p_global"] == scan["log10_p_global"]
             else:  # the whole text passes under several keys and names nobody; a span decides between them
-                assert (own["unit"], scan["unit"], sum(row["flagged"] for row in each) > 1) == (None, "span", True)
+                assert (own["look"], scan["look"], sum(row["flagged"] for row in each) > 1) == (None, "span", True)
         found = scan["flagged"] and scan["log10_p_global"] <= math.log10(RATE)
         assert (finding.result == DetectorResult.FOUND) == found
         assert (finding.result == DetectorResult.TOO_SHORT) == (scan["status"] == "too_short")

@@ -173,7 +173,7 @@ class WholeTextDecoys:
         forms = normalise_all(written) if weights.normalised else written
         differs = np.array([form != text for form, text in zip(forms, written, strict=True)])
         whole, chance = self._chance(scored.scores, differs)
-        sums, of_parts = {}, np.array([unit == SPAN for unit in result.verdicts["unit"].to_pylist()])
+        sums, of_parts = {}, np.array([look == SPAN for look in result.verdicts["look"].to_pylist()])
         _lower(log10_p, result.verdicts.filter(pa.array(~of_parts)))  # a part's p stands in for a whole text's
         if (weights.normalised or weights.span) and not differs.all():
             sums[DECISION_WHOLE] = _cluster(log10_p[~differs], whole[~differs])
@@ -194,10 +194,10 @@ class WholeTextDecoys:
             messages, scored, parted = of_key.opened_key.key.messages, of_key.positions.scored, of_key.has_parts
             # a text that lacks a look has its share elsewhere (scanner.scan_plan.ErrorShares.corrections)
             without = 0.0 if can_have_levels(of_key.opened_key.key) else weights.weighed or 0.0
-            unit = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
-            of_whole = unit * (weights.as_written + np.where(differs, 0.0, normalised))
+            look = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
+            of_whole = look * (weights.as_written + np.where(differs, 0.0, normalised))
             whole[places] += np.log1p(-self._as_written(key, messages, scored, of_whole[places]))
-            others += np.log1p(-key.level(np.where(differs, unit * normalised, 0.0)))
+            others += np.log1p(-key.level(np.where(differs, look * normalised, 0.0)))
             level = key.level(np.where(parted, weights.span or 0.0, 0.0)[places])
             others[places] += np.log1p(-level * key.reach(level, scored))
         return -np.expm1(whole), -np.expm1(whole + others)
