@@ -275,7 +275,11 @@ class Todo:
 
     def _retry(self, work: PieceWork) -> None:
         work.shard.finished.retries += 1
-        self.put_back([work])
+        if work.single:  # behind all else, so that a minute in which all workers are killed blames no document
+            work.exclusive = True
+            self._waiting.append(work)
+        else:
+            self.put_back([work])
 
     def _take_apart(self, work: PackWork, detail: str, behind: int | None = None) -> None:
         """Make each shard a piece; those that end beyond `behind` rows of the pack are scored one by one."""

@@ -236,3 +236,18 @@ def test_rays_numbers_are_these():
     assert [NodeDeathInfo.Reason.Value(name) for name in names] == [0, 1, 2]
     drained = ("AUTOSCALER_DRAIN_PREEMPTED", "AUTOSCALER_DRAIN_IDLE")
     assert [NodeDeathInfo.Reason.Value(name) for name in drained] == [3, 4]
+
+
+def test_a_minute_that_kills_every_worker_blames_no_document_while_other_work_waits():
+    todo = Todo(ScriptedNodes())
+    todo.add([shard(row, row + 1) for row in range(3)])
+    kills, finished = 2 * (ATTEMPTS - 1) + 1, []  # one document would have died ATTEMPTS times
+    while todo:
+        work, kills = todo.next_work(), kills - 1
+        assert isinstance(work, PieceWork)
+        assert not isinstance(work.state, LostDocument)
+        if kills >= 0:
+            assert todo.retry_or_cut(work, "killed_worker", "died") is None
+        else:
+            finished.append(todo.take_report(work, Report(counts=DocumentCounts(documents=1))))
+    assert [len(one.lost) for one in finished] == [0, 0, 0]
