@@ -244,8 +244,8 @@ def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "I
 
 
 def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, before: datetime | None) -> None:
-    from scanner.evidence.account_explanation import accounts_unread
     from scanner.exports import account_csv_lines, account_verdict_of
+    from scanner.looks.accounts.explanation import accounts_unread
 
     found = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
     users = [

@@ -20,9 +20,9 @@ from scanner.printable import combines, counted, cut, printable, safe
 from schemas.words import Naming
 
 if TYPE_CHECKING:
-    from scanner.evidence.account_explanation import AccountExplanation, AccountPost
     from scanner.evidence.explanation import Explanation
     from scanner.evidence.page import PageSegment
+    from scanner.looks.accounts.explanation import AccountExplanation, AccountPost
 
 CHARACTERS_IN_TERMINAL = 3_000
 """Most characters of a text in a terminal."""
@@ -74,10 +74,10 @@ def explain(
     """
     if page_file is not None and as_json:
         raise click.UsageError("Give --html or --json; one of the two.")
-    from scanner.evidence.account_explanation import account_page, explain_account, marked_accounts, record_of_account
     from scanner.evidence.explainer import Explainer
     from scanner.evidence.page import page
     from scanner.evidence.sentences import record_of
+    from scanner.looks.accounts.explanation import account_page, explain_account, marked_accounts, record_of_account
 
     location = results_at(results)
     refuse_unscanned(location)
@@ -139,7 +139,7 @@ def _lines(explained: "Explanation") -> Iterator[str]:
 
 
 def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
-    from scanner.evidence.account_explanation import posts_in_words, what_was_found
+    from scanner.looks.accounts.explanation import posts_in_words, what_was_found
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for explained in found:
@@ -153,7 +153,7 @@ def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
 
 
 def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
-    from scanner.evidence.account_explanation import about_post
+    from scanner.looks.accounts.explanation import about_post
 
     yield from wrap_line(about_post(post), width, "  ")
     for part in post.parts:
@@ -285,9 +285,9 @@ def report(results: str, day: datetime | None, out: Path) -> None:
       brickscan report scan.toml --out report
       brickscan report scan.toml --date 2026-11-20 --out reports/2026-11-20
     """
-    from scanner.evidence.account_explanation import marked_accounts
     from scanner.evidence.explainer import Explainer
-    from scanner.evidence.site import night_of, write_report
+    from scanner.looks.accounts.explanation import marked_accounts
+    from scanner.night_report import night_of, write_report
 
     location = results_at(results)
     refuse_unscanned(location)

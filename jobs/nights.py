@@ -414,8 +414,8 @@ def accounts(
       brickscan accounts scan.toml --date 2026-11-20 --all --format csv > accounts.csv
     """
     most = most_shown(limit, everything=everything)
-    from scanner.evidence.account_explanation import marked_accounts, none_tested
     from scanner.evidence.explainer import Explainer
+    from scanner.looks.accounts.explanation import marked_accounts, none_tested
     from scanner.results.queries import count_impossible_rows
 
     location = results_at(results)

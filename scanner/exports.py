@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from scanner.evidence import account_explanation
-from scanner.evidence.account_explanation import AccountExplanation
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
+from scanner.looks.accounts import explanation as account_explanation
+from scanner.looks.accounts.explanation import AccountExplanation
 from scanner.printable import cell, safe
 from scanner.results.decision_log import users_of
 from scanner.results.flags import flag_id

@@ -151,20 +151,6 @@ def test_importing_stays_light(modules, forbidden):
     assert done.stdout.split() == []
 
 
-def test_no_two_files_share_a_name_for_different_ideas():
-    """A command, its job on Ray and the module they call may share a name; a GPU kernel is named like its CPU twin."""
-    named: dict[str, set[str]] = {}
-    for path in FILES:
-        if not path.name.startswith("__") and path.parent not in (ROOT / "jobs", ROOT / "scanner/cluster"):
-            named.setdefault(path.name, set()).add(str(path.parent.relative_to(ROOT)))
-    # files of the native format, for CPU and GPU
-    of_one_idea = {"greenlist.py", "gumbel.py", "runs.py", "ciphers.py", "vectors.py"}
-    of_one_idea |= {"tables.py"}  # schemas of tables, and the tables of results
-    of_one_idea |= {"format.py", "proof.py"}  # of every stack
-    shared = {name: sorted(folders) for name, folders in named.items() if len(folders) > 1}
-    assert {name: folders for name, folders in shared.items() if name not in of_one_idea} == {}
-
-
 def test_the_folders_of_tests_are_the_packages_of_scanner():
     """Five folders more belong to the whole tree: benchmarks, faults, the golden night, manifests, shared helpers."""
     of_the_whole = {"bench", "chaos", "golden", "infra", "support"}

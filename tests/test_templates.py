@@ -12,11 +12,11 @@ import jinja2
 import pytest
 from jinja2 import nodes
 
-from scanner.evidence.account_explanation import AccountLine
 from scanner.evidence.advice import Advice, AdviceRule
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.page import PageLine
-from scanner.evidence.site import Line, Night
+from scanner.looks.accounts.explanation import AccountLine
+from scanner.night_report import Line, Night
 from scanner.service.review_session import FlagPage, FlagRequest, FlagView
 from schemas.service import DetectorAnswer, DetectorConfig
 

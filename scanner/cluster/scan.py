@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 import ray
 
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
-from scanner.cluster.account_pass import AccountTotals, AccountUnit, account_pass, parts_left, unit_of
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.filter_pass import filter_pass, is_sketched, sample_of
 from scanner.cluster.machines import cluster, fit_gpus, ray_begun, share_gpus, worker_count, worker_memory
 from scanner.cluster.model_pass import NO_MODEL_PASS, ModelPassResult, run_model_pass, shards_not_read, shards_of_pass
-from scanner.cluster.pool import Pool
+from scanner.cluster.pool import Pool, on_actors
 from scanner.cluster.rewritten import leave_out_rewritten
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import (
@@ -45,8 +45,9 @@ from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
 from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, original_interrupt, sigterm_interrupts
+from scanner.looks.accounts.follow_up import AccountTotals, AccountUnit, judge_parts, parts_left, unit_of
+from scanner.looks.accounts.posts import count_marked, count_refuted
 from scanner.registry import NO_RECORD, head_of
-from scanner.results.account_posts import count_marked
 from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.filters import with_filter
 from scanner.results.registry_record import record_verification, refuse_changed_since, verify_registry
@@ -414,7 +415,8 @@ class _Scan:
         self._unit = unit_of(plan, shards, self._started_at) if whole else None
         if self._unit is not None and (left := parts_left(plan, self._unit)):
             with cluster(plan.config.cluster, self._connect) as workers:
-                self._accounts = account_pass(plan, self._scan_id, self._unit, left, workers, self._end_on_signal)
+                on_cluster = partial(on_actors, workers=workers, meanwhile=self._end_on_signal)
+                self._accounts = judge_parts(plan, self._scan_id, self._unit, left, on_cluster)
         if self._unit is not None:
             marked = count_marked(plan.results, [self._unit.name])
             self._of_unit = {"accounts_unit": self._unit.name, "accounts_marked": marked[self._unit.name]}
@@ -437,8 +439,10 @@ class _Scan:
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
         found, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.found, self._work.earlier))
-        units = [*(self._unit.parts if self._unit else ()), *self._model_pass_ids]
-        self._audit = audit_scan(self._plan, self._scan_id, found, earlier, units, whole=whole)
+        parts = self._unit.parts if self._unit else []
+        refuted = count_refuted(self._plan.results, parts)
+        units = [*parts, *self._model_pass_ids]
+        self._audit = audit_scan(self._plan, self._scan_id, found, earlier, units, refuted, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
         self._report_metrics()
 

@@ -25,7 +25,6 @@ from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import device_of_worker, give_back_memory, limit_memory, peak_memory, resident
 from scanner.cluster.pieces import NO_DOCUMENTS, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
-from scanner.detection.account_judge import by_account, posts_of
 from scanner.detection.attribution import BatchOrigin, EarlierScans, FileHistory
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
@@ -36,6 +35,7 @@ from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Identity, Reader, Unreadable, identify, identities
 from scanner.input.files import InputFile
 from scanner.input.shards import Shard
+from scanner.looks.accounts.post_rows import by_account, posts_of
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
 from scanner.watermark.formats import format_of

@@ -36,7 +36,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.input.shards import Shard
-from scanner.results.account_posts import drop_posts_of
 from scanner.results.current_rows import current_flags, drop_runs, flags, run_number, settle, shards, side_tables
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
@@ -363,7 +362,7 @@ def erase_user(
     changed = {}
     names = [(name, _without_names) for name in ("verdicts", "flags", "spans", "accounts")]
     if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
-        drop_posts_of(results, _accounts_of(results, user_ids))
+        rewrite(results, "account_posts", partial(_without_posts, _accounts_of(results, user_ids)))
         _delete_replaced(table_uri(results, "account_posts"))
     of_texts = (("flag_texts", _without_texts), ("flag_readings", _without_texts), ("decisions", _without_notes))
     for name, without in (*of_texts, *names):
@@ -456,6 +455,11 @@ def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
 
 def _theirs(file: pq.ParquetFile, user_ids: Sequence[str]) -> pl.Series:
     return pl.Series(file.read(["user_ids"])["user_ids"]).list.eval(pl.element().is_in(list(user_ids))).list.any()
+
+
+def _without_posts(account_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
+    theirs = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids))
+    return keep_rows("account_posts", file, ~theirs)
 
 
 def _accounts_of(results: str, user_ids: Sequence[str]) -> list[str]:

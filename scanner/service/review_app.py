@@ -36,11 +36,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanner.errors import BrickscanError, Refused
-from scanner.evidence.account_explanation import NO_DECISION, about_account
 from scanner.evidence.advice import OWNERSHIP, RULES
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import about, environment
 from scanner.evidence.posted_text import as_posted
+from scanner.looks.accounts.explanation import NO_DECISION, about_account
 from scanner.printable import printable, safe
 from scanner.results.decision_log import NewDecision, new_id, recorded_decision
 from scanner.results.flags import IN_NEED

@@ -10,19 +10,19 @@ from urllib.parse import urlencode
 import polars as pl
 
 from scanner.errors import Refused
-from scanner.evidence.account_explanation import (
+from scanner.evidence.advice import Advice, Precision, advise, others_can_mark, precision, version_of
+from scanner.evidence.case import FlagCase, find_case
+from scanner.evidence.copied_text import earlier_of_others
+from scanner.evidence.explainer import Explainer, Glance
+from scanner.evidence.explanation import Explanation
+from scanner.looks.accounts.explanation import (
     AccountExplanation,
     AccountLine,
     explain_account,
     line_of_account,
     marked_accounts,
 )
-from scanner.evidence.advice import Advice, Precision, advise, others_can_mark, precision, version_of
-from scanner.evidence.case import FlagCase, find_case
-from scanner.evidence.copied_text import earlier_of_others
-from scanner.evidence.explainer import Explainer, Glance
-from scanner.evidence.explanation import Explanation
-from scanner.evidence.site import Line, line_of
+from scanner.night_report import Line, line_of
 from scanner.printable import printable
 from scanner.results import current_decisions
 from scanner.results.decision_log import (

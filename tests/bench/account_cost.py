@@ -27,13 +27,14 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.demo import TOKENIZER, make_registry
-from scanner.cluster.account_pass import ACCOUNTS_TABLE, AccountUnit, AccountWorker
-from scanner.detection.account_judge import AccountJudge, by_account
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
+from scanner.looks.accounts.follow_up import ACCOUNTS_TABLE, AccountUnit, AccountWorker
+from scanner.looks.accounts.judge import AccountJudge
+from scanner.looks.accounts.post_rows import by_account
+from scanner.looks.accounts.posts import ROWS_A_PART, PostGroup, part_of
 from scanner.registry import load_registry, new_key
-from scanner.results.account_posts import ROWS_A_PART, PostGroup, part_of
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.storage.data_files import write_file
 from schemas.tables import ACCOUNT_POSTS

@@ -29,11 +29,11 @@ import pyarrow as pa
 
 from jobs.demo import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.decoy_keys import Decoys
-from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
-from scanner.detection.account_judge import AccountJudge, Posts
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
+from scanner.looks.accounts.decoys import AccountDecoyObserver
+from scanner.looks.accounts.judge import AccountJudge, Posts
 from scanner.registry import NamedUser, load_registry
 from scanner.text import Tokenizer, load_tokenizer, sha256_file
 from scanner.watermark.rule import passes

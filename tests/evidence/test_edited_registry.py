@@ -142,5 +142,5 @@ def test_only_workers_of_scans_open_users_that_nobody_verifies():
     files = [file for folder in ("scanner", "jobs") for file in (root / folder).rglob("*.py")]
     assert {file.name for file in files if " Holders.load(" in file.read_text()} == {
         "open_plan.py",
-        "account_pass.py",
+        "follow_up.py",
     }

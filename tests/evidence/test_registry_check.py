@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from scanner.errors import Refused
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.registry_check import RegistryCheck, held_against, with_registry_names
-from scanner.evidence.site import night_of
+from scanner.night_report import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.decision_log import users_of
 from scanner.results.transactions import TableEntry, append_scan, commit, open_tables

@@ -8,7 +8,7 @@ import pytest
 
 from scanner.evidence.explanation import Explanation, PartFinding, UserEvidenceFinding
 from scanner.evidence.sentences import _chance, _how_sure, _key, _others, _part, _proof
-from scanner.evidence.site import line_of
+from scanner.night_report import line_of
 from tests.support.rows import verdict
 
 

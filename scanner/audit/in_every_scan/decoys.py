@@ -1,4 +1,4 @@
-"""Decoys: documents and accounts scored once more under keys that mark nothing.
+"""Decoys: documents scored once more under keys that mark nothing.
 
 A decoy key is made for one text in one piece of a shard, from the audit secret, the shard's id, the piece's first row
 and the text's digest. So its p-values are independent draws of the law on this very traffic, marked or not, whatever
@@ -7,12 +7,8 @@ meets another key.
 
 Where a shard is cut follows the pace of a scan (scanner.cluster.todo), so another run may draw other texts and other
 keys. No cut looks at a score, and a shard's counts are committed with its verdicts, once.
-
-A decoy key is made for one account and one set of scans whose posts are tested together, so that a resumed pass makes
-the same key again. It is counted how often the p-value of the pooled score of all posts is below each threshold.
 """
 
-import hashlib
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, TEXTS_A_DRAW, Decoys, entropy_of
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
-from scanner.detection.account_judge import AccountPositions, Posts
 from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.watermark import select_positions
@@ -35,7 +30,8 @@ from scanner.watermark.span_search import Limit, least_of_parts, search_parts
 from scanner.watermark.text_windows import log10_in_document, running_sums, totals
 from schemas.audit import AUDIT_COUNTS, PARTS
 
-_LOG10_ALPHA = np.log10(THRESHOLDS)
+LOG10_THRESHOLDS = np.log10(THRESHOLDS)
+"""log10 of the thresholds at which hits are counted, float64[T]."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +182,7 @@ class DecoyObserver(HitCounts):
             sums = running_sums(np.concatenate(terms), positions.offsets)
             score = [totals(sums, positions)]
             best = least_of_parts(law, sums, positions, scores.parts.of_documents(places))
-        hits = log10_p_best(law, np.concatenate(score), positions.scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
+        hits = log10_p_best(law, np.concatenate(score), positions.scored, 1)[:, None] <= LOG10_THRESHOLDS[None, :]
         chance = self._decoys.chances(law, positions.scored, 1)
         self._count_parts("decoy", scores, places, hits, np.ones(len(places)), chance)
         self._count_spans(scores, places, best, 1)
@@ -226,7 +222,7 @@ class DecoyObserver(HitCounts):
                     place = some[span.document]
                     best[place] = min(best[place], span.log10_p)
             score[some] = found.score[:, 0]
-        hit = log10_p_best(kind.law, score, scored, key.messages)[:, None] <= _LOG10_ALPHA[None, :]
+        hit = log10_p_best(kind.law, score, scored, key.messages)[:, None] <= LOG10_THRESHOLDS[None, :]
         chance = self._decoys.chances(kind.law, scored, key.messages)
         self.count("decoy_best", scores.opened_key, cluster_sums(hit, np.ones(len(hit)), chance), key.messages)
         self._count_spans(scores, places, best, key.messages)
@@ -248,8 +244,8 @@ class DecoyObserver(HitCounts):
         scored = scores.positions.scored[places]
         parts = scores.parts.of_documents(places).count_parts(scored)
         least = log10_in_document(log10_p_of(law, law.largest(scored), scored), parts, messages)
-        chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
-        hit = log10_in_document(best, parts, messages)[:, None] <= _LOG10_ALPHA[None, :]
+        chance = np.where(least[:, None] <= LOG10_THRESHOLDS[None, :], np.array(THRESHOLDS)[None, :], 0.0)
+        hit = log10_in_document(best, parts, messages)[:, None] <= LOG10_THRESHOLDS[None, :]
         self.count("decoy_spans", scores.opened_key, cluster_sums(hit, np.ones(len(scored)), chance), messages)
 
 
@@ -296,7 +292,7 @@ class LevelDecoyObserver(HitCounts):
             score = mark.score(scores.tokens, positions, int.from_bytes(seed[:8], "little") % key.messages)
             log10_p.append(float(log10_p_best(mark.law, score, positions.scored, 1)[0]))
         if log10_p:
-            hits = np.array(log10_p)[:, None] <= _LOG10_ALPHA[None, :]
+            hits = np.array(log10_p)[:, None] <= LOG10_THRESHOLDS[None, :]
             chance = np.broadcast_to(np.array(THRESHOLDS), hits.shape)
             self.count("decoy_weighed", scores.opened_key, cluster_sums(hits, np.ones(len(hits)), chance), 1)
 
@@ -314,41 +310,6 @@ class Rehearsal:
         for number in range(len(self._decoys.first_keys)):
             all_messages = np.full(count, self._decoys.draws_all and number == 0)
             observer.score(scores, TextSample(dict(enumerate(digests)), np.full(count, number), all_messages))
-
-
-class AccountDecoyObserver(HitCounts):
-    """Counts the decoys' hits of the accounts of one part; scanner.detection.account_judge shows it some at a time.
-
-    origin: of the part, as it stands in every row; unit: name of the posts that are tested together.
-    """
-
-    def __init__(self, decoys: Decoys, origin: BatchOrigin, unit: str) -> None:
-        super().__init__(decoys, origin)
-        self._piece = f"accounts;{unit};".encode()
-
-    def observe(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
-        """Score those accounts that are drawn."""
-        digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
-        drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
-        for subject in under_keys:
-            key_id = subject.opened_key.key.key_id
-            if key_id in self._decoys.first_keys:
-                number = self._decoys.kinds[key_id].number
-                accounts = [account for account, kind in drawn if kind == number]
-                if accounts:
-                    self._score(subject, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts])
-
-    def _score(self, subject: AccountPositions, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
-        """Score accounts, each under the decoy key of its seed, and count the hits of all of them at once."""
-        key, kind = subject.opened_key.key, self._decoys.kinds[subject.opened_key.key.key_id]
-        score = []
-        for account, seed in zip(accounts, seeds, strict=True):
-            mark, message = kind.open(key.messages, seed), int.from_bytes(seed[:8], "little") % key.messages
-            score.append(mark.score(subject.posts, select_positions(subject.positions, [account]), message))
-        scored = subject.positions.scored[accounts]
-        hit = log10_p_best(kind.law, np.concatenate(score), scored, 1)[:, None] <= _LOG10_ALPHA
-        sums = cluster_sums(hit, np.ones(len(hit)), self._decoys.chances(kind.law, scored, 1))
-        self.count("decoy_accounts", subject.opened_key, sums, 1)
 
 
 def strata(scored: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.str_]]]:

@@ -40,7 +40,6 @@ from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, r
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.results import queries
-from scanner.results.account_posts import count_refuted
 from scanner.results.current_rows import flags
 from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags
 from scanner.results.pieces_of_evidence import pieces_of_evidence
@@ -186,6 +185,7 @@ def audit_scan(
     shards: Collection[str],
     earlier: Collection[str] = (),
     units: Collection[str] = (),
+    unproved_accounts: int = 0,
     *,
     whole: bool = True,
 ) -> ScanAudit:
@@ -195,6 +195,7 @@ def audit_scan(
     part of an interrupted scan's input would else leave verdicts that no audit has seen.
     earlier: ids of shards of the same rows that were scanned under other keys: their texts have the same decoys once
     more, which count once; units: names under which accounts were tested, and ids of shards whose texts a model read;
+    unproved_accounts: marked accounts of these units whose proof came out differently;
     whole: whether these shards are all that the configuration names, so that all canaries are due.
 
     Raises:
@@ -216,7 +217,6 @@ def audit_scan(
         counted = pl.concat([of_shards, every.filter(pl.col("shard_id").is_in(list(units)))])
         of_units = pl.col("shard_id").is_in(list(units))  # flags by weights have no row among verdicts
         differing = flags(plan.results).filter(of_units, proof=Proof.DIFFERS).select(pl.len()).collect().item()
-        accounts = count_refuted(plan.results, units)
         of_input = pl.col("shard_id").is_in([*shards, *earlier, *units])
         of_traffic = ~pl.col("account_id").is_in(of_canaries).fill_null(value=False)
         found = flags(plan.results).filter(of_input, of_traffic, pl.col("log10_p_global") <= rate)
@@ -230,7 +230,7 @@ def audit_scan(
         if canaries:  # canaries are no traffic: they are marked on purpose, and show no false flags
             verdicts = verdicts.filter(~pl.col("account_id").is_in(of_canaries).fill_null(value=False))
         traffic = measure(verdicts, rate, reserved)
-        traffic = traffic._replace(unproved=traffic.unproved + differing, unproved_accounts=accounts)
+        traffic = traffic._replace(unproved=traffic.unproved + differing, unproved_accounts=unproved_accounts)
         false_flags = expected_false_flags(found, traffic.texts * plan.config.false_positive_rate)
         traffic = traffic._replace(pieces=None if pieces.null_count() else pieces.n_unique(), false_flags=false_flags)
         return decoys.collect(engine="streaming"), traffic, canary_counts

@@ -22,16 +22,16 @@ import polars as pl
 from scanner.audit.statistics.alarms import advise_on_scan
 from scanner.audit.statistics.audit_rows import holds_down_to, refuse_impossible_audits
 from scanner.errors import Refused
-from scanner.evidence.account_explanation import account_page, explain_account, line_of_account, record_of_account
 from scanner.evidence.advice import Precision, precision
 from scanner.evidence.case import FlagCase
 from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import environment, page, write_private
 from scanner.evidence.sentences import record_of
+from scanner.looks.accounts.explanation import account_page, explain_account, line_of_account, record_of_account
+from scanner.looks.accounts.posts import lacking_accounts
 from scanner.printable import one_in, printable
 from scanner.results import audits, current_decisions, flagged, scans
-from scanner.results.account_posts import lacking_accounts
 from scanner.results.current_rows import flags as flags_of_all
 from scanner.results.current_rows import ranges_ever
 from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags

@@ -15,8 +15,6 @@ import polars as pl
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.account_judge import BYTES_OF_A_POST, AccountFindings, AccountJudge, Posts
-from scanner.detection.account_proving import LONGEST_ACCOUNT
 from scanner.detection.proving import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
@@ -28,10 +26,10 @@ from scanner.evidence.posted_text import as_posted
 from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, with_registry_names
 from scanner.evidence.sentences import DOES_NOT_SAY, name
 from scanner.input.documents import read_text
-from scanner.printable import counted, one_in, printable, safe
-from scanner.registry import NamedUser
-from scanner.results import accounts
-from scanner.results.account_posts import (
+from scanner.looks.accounts.judge import AccountFindings, AccountJudge, Posts
+from scanner.looks.accounts.pooled_positions import by_post
+from scanner.looks.accounts.post_rows import BYTES_OF_A_POST
+from scanner.looks.accounts.posts import (
     impossible_posts,
     kept_posts,
     posts_by_then,
@@ -39,11 +37,14 @@ from scanner.results.account_posts import (
     scanned_posts,
     window_of,
 )
+from scanner.looks.accounts.proving import LONGEST_ACCOUNT
+from scanner.printable import counted, one_in, printable, safe
+from scanner.registry import NamedUser
+from scanner.results import accounts
 from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import recorded_scan
 from scanner.storage.locations import table_uri
 from scanner.text.quoting import TextPart, parts_of, unquoted_words
-from scanner.watermark.pooled_posts import by_post
 from scanner.watermark.rule import log10_p_of
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scanner.evidence import site
+from scanner import night_report
 from scanner.evidence.advice import Precision
 from scanner.evidence.charts import bars_chart, rates_chart
-from scanner.evidence.site import Night, seconds_covered
 from scanner.input import documents
+from scanner.night_report import Night, seconds_covered
 from scanner.printable import printable
 from scanner.results.expected_false_flags import ExpectedFalseFlags
 from tests.support.command_line import call
@@ -126,7 +126,7 @@ def check_flag(html: str) -> None:
 )
 def test_the_light_follows_what_went_wrong(scan, flag, light, why):
     flags = [verdict(0, user="alice", proof="proved") | flag]
-    found, reasons = site._light([SCAN | scan], flags, ([], []), "{} alarmed".format)
+    found, reasons = night_report._light([SCAN | scan], flags, ([], []), "{} alarmed".format)
     assert found == light
     assert re.search(why, "; ".join(reasons))
 
@@ -139,7 +139,7 @@ def test_time_in_which_several_drivers_ran_counts_once(minutes, covered):
 
 
 def test_more_flags_than_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr(site, "MOST_FLAGS", 2)
+    monkeypatch.setattr(night_report, "MOST_FLAGS", 2)
     html = written(night_of_rows(3), tmp_path / "out")["index.html"]
     assert "1 more flags have no page here" in html
     assert html.count('href="flags/') == 2
@@ -169,7 +169,7 @@ def night_of_rows(count: int, **fields: str) -> Night:
 
 
 def written(night: Night, out: Path) -> dict[str, str]:
-    site.write_report(SimpleNamespace(explain_cases=lambda cases: iter(())), night, out)
+    night_report.write_report(SimpleNamespace(explain_cases=lambda cases: iter(())), night, out)
     return {path.name: path.read_text() for path in out.glob("*.html")}
 
 
@@ -209,15 +209,15 @@ def test_any_field_of_a_list_stays_text(text, field):
 def test_a_report_is_old_or_new_and_whole(tmp_path, monkeypatch, exchanges):
     """A report that is interrupted leaves the old one in place; once moved into place, the new one stands."""
     if not exchanges:
-        monkeypatch.setattr(site, "exchange", Mock(side_effect=OSError))
+        monkeypatch.setattr(night_report, "exchange", Mock(side_effect=OSError))
     out, new = tmp_path / "report", tmp_path / "new"
     for folder, name in ((out, "old"), (new, "new")):
         folder.mkdir()
         (folder / name).touch()
-    site._put_in_place(new, out)
+    night_report._put_in_place(new, out)
     assert ([path.name for path in out.iterdir()], [path.name for path in new.iterdir()]) == (["new"], ["old"])
     assert {path.name for path in tmp_path.iterdir()} == {"report", "new"}
-    site._put_in_place(new, tmp_path / "first")
+    night_report._put_in_place(new, tmp_path / "first")
     assert [path.name for path in (tmp_path / "first").iterdir()] == ["old"]
 
 

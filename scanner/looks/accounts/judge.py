@@ -1,4 +1,4 @@
-"""Accounts: posts are kept until their window is over, and all posts of an account tested as one text.
+"""Test all posts of an account as one text.
 
 The pooled score of all posts so far is tested once a night under each key, in the night's first look, and p is
 corrected for every night of the window. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out.
@@ -15,10 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.detection.account_proving import AccountDecision, AccountProver
 from scanner.detection.attribution import (
     NameColumns,
     NamedMessage,
@@ -30,54 +28,16 @@ from scanner.detection.attribution import (
     users_at,
 )
 from scanner.detection.proving import Prover
-from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
 from scanner.input.documents import read_text
+from scanner.looks.accounts.pooled_positions import by_post, pooled_positions
+from scanner.looks.accounts.proving import AccountDecision, AccountProver
 from scanner.text.quoting import unquoted_words
 from scanner.watermark import Positions, Tokens
-from scanner.watermark.pooled_posts import by_post, pooled_positions
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, long_enough, search
-from schemas.tables import ACCOUNT_POSTS, ACCOUNTS
+from schemas.tables import ACCOUNTS
 from schemas.words import Naming, Proof
-
-BYTES_OF_A_POST = 2**14
-"""Most bytes of a post that are kept, from its beginning; a longer post has enough to be tested by itself."""
-
-
-def posts_of(
-    documents: pa.RecordBatch,
-    verdicts: pa.RecordBatch,
-    ids: TextIds,
-    but: Collection[str] = (),
-    filter_sha256: str | None = None,
-    night: str | None = None,
-) -> pa.RecordBatch:
-    """Rows of ACCOUNT_POSTS for documents that have a verdict and an account.
-
-    verdicts: exact rows of VERDICTS on some of them, in their order; but: accounts whose posts are left out;
-    filter_sha256: digest of the filter of the documents' scan, None: no filter.
-    """
-    texts = documents["text"].filter(pc.is_in(documents["row"], verdicts["row"]))
-    wanted = pc.and_(pc.is_valid(verdicts["account_id"]), pc.invert(pc.is_in(verdicts["account_id"], _strings(but))))
-    rows = verdicts.filter(wanted)
-    columns = {name: rows[name] for name in ACCOUNT_POSTS.names if name in rows.schema.names}
-    columns["account"] = ids.of_accounts(rows["account_id"])
-    columns["filter_sha256"] = pa.array([filter_sha256] * len(rows), pa.string())
-    columns["night"] = pa.array([night] * len(rows), pa.string())
-    columns["text"] = pc.binary_slice(texts.filter(wanted), 0, BYTES_OF_A_POST)
-    return pa.RecordBatch.from_arrays([columns[name] for name in ACCOUNT_POSTS.names], schema=ACCOUNT_POSTS)
-
-
-def by_account(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows ordered by account, so that a part of a file holds few accounts."""
-    rows = pa.Table.from_batches(batches, ACCOUNT_POSTS)
-    order = [(name, "ascending") for name in ("account", "account_id", "path", "row")]
-    return list(rows.sort_by(order).combine_chunks().to_batches())
-
-
-def _strings(values: Collection[str]) -> pa.Array:
-    return pa.array(list(values), pa.string())
 
 
 class Posts(NamedTuple):
@@ -167,7 +127,7 @@ class OwnWords(NamedTuple):
 
 
 class AccountObserver(Protocol):
-    """Sees the accounts that are scored; scanner.audit.in_every_scan.decoys.AccountDecoyObserver is one."""
+    """Sees the accounts that are scored; scanner.looks.accounts.decoys.AccountDecoyObserver is one."""
 
     def observe(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
         """Take some accounts, with the data of each key."""

@@ -5,7 +5,7 @@ once. A digest of the account says in which part of the pass its posts are. Each
 by itself, under a name that hashes all that decides it: a pass that was killed goes on with the parts that are left.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
-from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
-from scanner.cluster.pool import on_actors
-from scanner.detection.account_judge import AccountJudge, Posts, account_rows
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
 from scanner.detection.rules import Rules
 from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard
+from scanner.looks.accounts.decoys import AccountDecoyObserver
+from scanner.looks.accounts.judge import AccountJudge, Posts, account_rows
+from scanner.looks.accounts.posts import ROWS_A_PART, PostGroup, drop_posts, part_of, some_accounts, window_begins
 from scanner.registry import Holders
-from scanner.results.account_posts import ROWS_A_PART, PostGroup, drop_posts, part_of, some_accounts, window_begins
 from scanner.results.filters import open_filter
 from scanner.results.transactions import OF_NO_RUN, TableEntry, commit, find_committed, open_tables
 from scanner.scan_plan import Plan
@@ -69,15 +68,21 @@ class AccountTotals(NamedTuple):
     not_proved: int = 0
     had_look: bool = False
 
-    def plus(self, rows: Sequence[Mapping[str, Any]], tested: int) -> "AccountTotals":
-        """The counts with so many more accounts, of which rows of ACCOUNTS tell the flagged ones."""
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], tested: int) -> "AccountTotals":
+        """Count accounts, of which rows of ACCOUNTS tell the flagged ones."""
         refuted = sum(row["proof"] == Proof.DIFFERS for row in rows)
         proved = sum(row["proof"] == Proof.PROVED for row in rows)
-        return self._replace(
-            tested=self.tested + tested,
-            flagged=self.flagged + len(rows),
-            refuted=self.refuted + refuted,
-            not_proved=self.not_proved + len(rows) - refuted - proved,
+        return cls(tested, len(rows), refuted, len(rows) - refuted - proved)
+
+    def plus(self, more: "AccountTotals") -> "AccountTotals":
+        """Add the counts of more accounts."""
+        return AccountTotals(
+            self.tested + more.tested,
+            self.flagged + more.flagged,
+            self.refuted + more.refuted,
+            self.not_proved + more.not_proved,
+            self.had_look or more.had_look,
         )
 
 
@@ -114,7 +119,7 @@ class AccountWorker:
             posts = Posts.of_rows(rows)
             rows_of_few = self._judge.judge(posts, self._unit.began, decoys)
             found += rows_of_few
-            totals = totals.plus(rows_of_few, len(posts.account_ids))
+            totals = totals.plus(AccountTotals.of(rows_of_few, len(posts.account_ids)))
         night = self._unit.night.isoformat()
         same = {"keys": plan.key_set, "scan_id": self._scan_id, "shard_id": name, "night": night}
         audit = write_file(plan.results, "audit_counts", decoys.rows() if decoys else [])
@@ -168,15 +173,15 @@ def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
     return [part for part, name in enumerate(unit.parts) if name not in done]
 
 
-def account_pass(
-    plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], workers: int, meanwhile: Callable[[], None]
-) -> AccountTotals:
-    """Test the accounts of some parts, on a cluster that is connected.
+OnActors = Callable[[type, tuple[object, ...], Iterable[int]], Iterable[tuple[int, AccountResult]]]
+"""Has actors of a class, made with these arguments, do each of some parts, and gives each part with its result."""
 
-    Then posts of windows that are over are dropped.
+
+def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], on_actors: OnActors) -> AccountTotals:
+    """Test the accounts of the parts that are left, and drop the posts of windows that are over.
 
     Raises:
-        Refused: a worker cannot begin.
+        Refused: an actor cannot begin.
         ScanFailed: posts cannot be read, or results not be written.
     """
     totals = AccountTotals()
@@ -184,11 +189,11 @@ def account_pass(
     if not firsts:
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(unit.parts[part], ()) for part in left])
     tested = left if firsts else ()
-    for part, done in on_actors(AccountWorker, (plan, scan_id, unit, firsts), tested, workers, meanwhile):
+    for part, done in on_actors(AccountWorker, (plan, scan_id, unit, firsts), tested):
         name = unit.parts[part]
         commit(plan.results, "audit_counts", [TableEntry(name, done.audit)])
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(name, done.rows)])
-        totals = AccountTotals(*(a + b for a, b in zip(totals, done.totals, strict=True)))
+        totals = totals.plus(done.totals)
     nights = plan.config.accounts.nights if plan.config.accounts else 1
     today = datetime.now(UTC).date()  # a scan may state a later date by mistake, and would drop too much
     drop_posts(plan.results, window_begins(min(unit.night, today), nights))

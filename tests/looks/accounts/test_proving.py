@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from scanner.detection import account_judge, account_proving
-from scanner.detection.account_judge import AccountJudge, Posts
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
+from scanner.looks.accounts import judge as account_judge
+from scanner.looks.accounts import proving as account_proving
+from scanner.looks.accounts.judge import AccountJudge, Posts
 from scanner.registry import Holders, load_registry
 from scanner.watermark.positions import Positions
 from tests.support.two_keys import message_of

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.demo import make_registry
-from scanner.evidence.account_explanation import explain_account
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.site import night_of
+from scanner.looks.accounts.explanation import explain_account
+from scanner.looks.accounts.posts import drop_posts
+from scanner.night_report import night_of
 from scanner.registry import users_of
-from scanner.results.account_posts import drop_posts
 from tests.support.command_line import call
 from tests.support.night import Night
 from tests.support.reviewing import Asking, opened, serving

@@ -5,9 +5,9 @@ from datetime import date, timedelta
 import polars as pl
 import pytest
 
-from scanner.cluster import account_pass
 from scanner.cluster.scan import run_scan
-from scanner.detection.account_judge import Posts
+from scanner.looks.accounts import follow_up
+from scanner.looks.accounts.judge import Posts
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from scanner.watermark import positions
@@ -30,7 +30,7 @@ def two_nights(night, registry, marked, plain, monkeypatch):
     The posts of each night end with a signature, which 40 other texts of the first night hold too.
     """
     monkeypatch.setattr(positions, "CELLS_OF_A_ROW", 1 << 15)
-    monkeypatch.setattr(account_pass, "window_begins", lambda day, _nights: day - timedelta(days=10))
+    monkeypatch.setattr(follow_up, "window_begins", lambda day, _nights: day - timedelta(days=10))
     alice = message_of(registry, "green", "alice")
     signatures = {FIRST: plain(SIGNATURE, 1), SECOND: plain(SIGNATURE, 2)}
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys
-from scanner.audit.in_every_scan.decoys import AccountDecoyObserver
 from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
-from scanner.detection import account_judge
-from scanner.detection.account_judge import AccountJudge, Posts
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
+from scanner.looks.accounts import judge as account_judge
+from scanner.looks.accounts.decoys import AccountDecoyObserver
+from scanner.looks.accounts.judge import AccountJudge, Posts
 from scanner.registry import Holders
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.scan_plan import Plan

@@ -11,14 +11,14 @@ import pytest
 
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import account_pass
-from scanner.cluster.account_pass import AccountUnit, take_first_looks
 from scanner.cluster.scan import run_scan
-from scanner.detection import account_judge
 from scanner.errors import Refused
 from scanner.input.files import list_files
+from scanner.looks.accounts import follow_up
+from scanner.looks.accounts import judge as account_judge
+from scanner.looks.accounts.follow_up import AccountUnit, take_first_looks
+from scanner.looks.accounts.posts import PostGroup
 from scanner.printable import counted
-from scanner.results.account_posts import PostGroup
 from scanner.results.retention import erase_user
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
@@ -114,17 +114,17 @@ RUN = ("scan_id", "scanned_at")
 
 @pytest.mark.costly
 def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatch):
-    night, real = posted, account_pass.commit
+    night, real = posted, follow_up.commit
 
     def dies(results, name, entries, run=None):
-        if name == account_pass.ACCOUNTS_TABLE and run is None:
+        if name == follow_up.ACCOUNTS_TABLE and run is None:
             raise OSError("the disk is gone")
         return real(results, name, entries, run)
 
-    monkeypatch.setattr(account_pass, "commit", dies)
+    monkeypatch.setattr(follow_up, "commit", dies)
     with pytest.raises(OSError, match="the disk is gone"):
         night.scan()
-    monkeypatch.setattr(account_pass, "commit", real)
+    monkeypatch.setattr(follow_up, "commit", real)
     assert accounts_in(night).is_empty()
     again = night.scan()
     assert again.work.skipped == again.work.shards  # every document was scanned before
@@ -142,7 +142,7 @@ def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatc
 def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, monkeypatch):
     night = posted
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/a.parquet"])
-    monkeypatch.setattr(account_pass, "window_begins", lambda day, _nights: day - timedelta(days=10))
+    monkeypatch.setattr(follow_up, "window_begins", lambda day, _nights: day - timedelta(days=10))
     first = night.scan()
     assert (first.accounts.tested, first.accounts.flagged) == (3, 0)
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/b.parquet"])
@@ -158,7 +158,7 @@ def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, mo
     assert row["correction"] == 2 / 0.5
     posts = read_whole(night.results, "account_posts").collect()
     assert len(posts) == 90
-    monkeypatch.setattr(account_pass, "window_begins", lambda _night, _nights: date(2999, 1, 1))
+    monkeypatch.setattr(follow_up, "window_begins", lambda _night, _nights: date(2999, 1, 1))
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"')
     night.scan()
     assert read_whole(night.results, "account_posts").collect().is_empty()

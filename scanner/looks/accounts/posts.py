@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from scanner.detection.account_judge import BYTES_OF_A_POST
 from scanner.detection.rows import TextIds
+from scanner.looks.accounts.post_rows import BYTES_OF_A_POST
 from scanner.printable import counted
 from scanner.results.current_rows import shards
 from scanner.results.queries import ask, scans, verdicts
@@ -277,19 +277,7 @@ def drop_posts(results: str, before: date) -> int:
     return rewrite(results, "account_posts", partial(_younger, before))
 
 
-def drop_posts_of(results: str, account_ids: Sequence[str]) -> int:
-    """Take out the posts of some accounts. Returns how many. Raises as `drop_posts`."""
-    if not account_ids or not DeltaTable.is_deltatable(table_uri(results, "account_posts")):
-        return 0
-    return rewrite(results, "account_posts", partial(_of_others, account_ids))
-
-
 def _younger(before: date, file: pq.ParquetFile) -> RewrittenFile | None:
     rows = pl.DataFrame(file.read(["scan_id", "night"]))
     young = (pl.col("scan_id").str.head(8) >= f"{before:%Y%m%d}") | (pl.col("night") >= before.isoformat())
     return keep_rows("account_posts", file, rows.select(young.fill_null(value=False)).to_series())
-
-
-def _of_others(account_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
-    theirs = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids))
-    return keep_rows("account_posts", file, ~theirs)

@@ -5,9 +5,9 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pytest
 
-from scanner.detection.account_judge import by_account
-from scanner.results import account_posts
-from scanner.results.account_posts import PostGroup, drop_posts, part_of, some_accounts
+from scanner.looks.accounts import posts as account_posts
+from scanner.looks.accounts.post_rows import by_account
+from scanner.looks.accounts.posts import PostGroup, drop_posts, part_of, some_accounts
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.storage.data_files import write_file
 from schemas.tables import ACCOUNT_POSTS

@@ -1,0 +1,10 @@
+"""Texts of people, of which accounts are made."""
+
+import pytest
+
+from tests.audit.conftest import sample_texts
+
+
+@pytest.fixture(scope="session")
+def human_texts() -> list[str]:
+    return sample_texts("human")
