@@ -336,7 +336,7 @@ def _footer(found: "FlagList", location: Results, wanted: "WantedFlags", *, list
 
 def _alarm(found: "FlagList", results: str) -> Iterator[str]:
     """Lines for above the list: which flags not to use, why, and what to do."""
-    from scanner.audit.statistics.alarms import advise_on_scan
+    from scanner.controls.alarms import advise_on_scan
 
     yield (
         f"AUDIT ALARM: {counted(found.totals.alarmed, 'document')} of scans whose audit alarmed. Use none of these "

@@ -178,7 +178,7 @@ def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> 
     rows = list(last.ended.iter_rows(named=True))
     for row in rows:
         if row["audit"] == AuditState.ALARM:
-            from scanner.audit.statistics.alarms import advise_on_scan  # brings scipy, for half a second
+            from scanner.controls.alarms import advise_on_scan  # brings scipy, for half a second
 
             yield f"scan {row['scan_id']}: {advise_on_scan(location.folder, row['scan_id'])}"
         if row["audit"] == AuditState.CANARIES_LOST:

@@ -23,8 +23,8 @@ from scanner.text.tokenizers import advise_fast_backend
 from scanner.watermark.kernel import compiled_before
 
 if TYPE_CHECKING:
-    from scanner.audit.in_every_scan.scan_audit import ScanAudit
     from scanner.cluster.scan import ScanOutcome
+    from scanner.controls.scan_audit import ScanAudit
     from scanner.input.shards import DriverShare
     from scanner.scan_plan import Plan
 

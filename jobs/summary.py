@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.options import TRIAL_LINE
 from jobs.text import wrap_line
-from scanner.audit.in_every_scan.canaries import CANARY_WORDS
-from scanner.audit.in_every_scan.scan_audit import ScanAudit
-from scanner.audit.statistics.alarms import USE_NO_FLAG
 from scanner.audit.statistics.audit_rows import holds_down_to, number
+from scanner.controls.alarms import USE_NO_FLAG
+from scanner.controls.canaries.canary_counts import CANARY_WORDS
+from scanner.controls.scan_audit import ScanAudit
 from scanner.printable import counted, one_in, printable
 from scanner.results.scan_list import WholeInput, in_words
 from schemas.words import WHY_NOBODY, AuditState, Naming
 
 if TYPE_CHECKING:
-    from scanner.audit.in_every_scan.traffic import Traffic
     from scanner.cluster.scan import ScanOutcome
+    from scanner.controls.traffic import Traffic
     from scanner.results.scan_list import WholeInput
 
 SHOWN_DOWN_TO = 0.99e-4

@@ -21,10 +21,10 @@ from scanner.printable import cut, safe
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from scanner.audit.in_every_scan.scan_audit import ScanAudit
     from scanner.cluster.commits import ScanTotals
     from scanner.cluster.scan import ScanOutcome
     from scanner.cluster.work import ScanWork
+    from scanner.controls.scan_audit import ScanAudit
 
 
 def width(text: str) -> int:

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
-from scanner.audit.statistics.alarms import advise_on_scan
 from scanner.audit.statistics.audit_rows import holds_down_to, refuse_impossible_audits
+from scanner.controls.alarms import advise_on_scan
 from scanner.errors import Refused
 from scanner.evidence.advice import Precision, precision
 from scanner.evidence.case import FlagCase

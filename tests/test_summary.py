@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from jobs import summary as words
 from jobs.summary import LINE_WIDTH, holds_down_to, summary, verdict_in_words
 from jobs.text import width
-from scanner.audit.in_every_scan.scan_audit import ScanAudit
-from scanner.audit.in_every_scan.traffic import Traffic
 from scanner.cluster.commits import ScanTotals
 from scanner.cluster.pieces import DocumentCounts
 from scanner.cluster.scan import ScanOutcome
 from scanner.cluster.work import ScanWork, UnreadInput
+from scanner.controls.scan_audit import ScanAudit
+from scanner.controls.traffic import Traffic
 from scanner.results.expected_false_flags import ExpectedFalseFlags
 from scanner.results.scan_list import Reason, WholeInput, whole_input
 from scanner.scan_plan import UnsupportedKey

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scanner.audit.in_every_scan.decoy_keys import open_decoys
-from scanner.audit.in_every_scan.decoys import DecoyObserver, Rehearsal
 from scanner.cluster.machines import peak_memory
 from scanner.cluster.pieces import Seconds
 from scanner.cluster.todo import PiecePace
+from scanner.controls.decoys.draws import open_decoys
+from scanner.controls.decoys.observers import DecoyObserver, Rehearsal
 from scanner.detection.attribution import BatchOrigin, ScoreObserver
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector

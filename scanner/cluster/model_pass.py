@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
-from scanner.audit.in_every_scan.decoys import DecoyObserver, LevelDecoyObserver
 from scanner.cluster.commits import Committer
 from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
 from scanner.cluster.pieces import NO_DOCUMENTS, DocumentCounts, Files, FinishedShard, Piece
@@ -29,6 +28,7 @@ from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import pack_shards
 from scanner.cluster.worker import Rows, Worker, texts_of_flags
+from scanner.controls.decoys.observers import DecoyObserver, LevelDecoyObserver
 from scanner.detection.attribution import BatchOrigin, EarlierScans, FileHistory, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_model_pass

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import ray
 
-from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.filter_pass import filter_pass, is_sketched, sample_of
 from scanner.cluster.machines import cluster, fit_gpus, ray_begun, share_gpus, worker_count, worker_memory
@@ -37,6 +36,7 @@ from scanner.cluster.work import (
     without_expired,
 )
 from scanner.cluster.worker import Worker
+from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
 from scanner.detection.token_levels import model_pass_of

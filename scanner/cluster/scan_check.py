@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scanner import results
-from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.cluster.cost_estimate import CostEstimate, estimate
 from scanner.cluster.embedded import ray_folder
 from scanner.cluster.machines import WORKER_MEMORY, cluster, share_gpus, worker_memory
@@ -24,6 +23,7 @@ from scanner.cluster.work import (
     without_expired,
     work_left,
 )
+from scanner.controls.decoys.draws import open_decoys
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
 from scanner.detection.token_levels import model_pass_of, reader_config
 from scanner.errors import FileFault, Refused, ScanFailed

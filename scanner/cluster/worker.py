@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
-from scanner.audit.in_every_scan.decoys import DecoyObserver, LevelDecoyObserver, Rehearsal
-from scanner.audit.in_every_scan.reserved import reserved_texts
 from scanner.cluster.machines import device_of_worker, give_back_memory, limit_memory, peak_memory, resident
 from scanner.cluster.pieces import NO_DOCUMENTS, Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
 from scanner.cluster.todo import seconds_a_byte
+from scanner.controls.decoys.draws import Decoys, open_decoys
+from scanner.controls.decoys.observers import DecoyObserver, LevelDecoyObserver, Rehearsal
+from scanner.controls.reserved.texts import reserved_texts
 from scanner.detection.attribution import BatchOrigin, EarlierScans, FileHistory
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids

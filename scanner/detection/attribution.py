@@ -111,7 +111,7 @@ class BatchResult(NamedTuple):
 
 
 class ScoreObserver(Protocol):
-    """Is shown the scores while they are made; scanner.audit.in_every_scan.decoys.DecoyObserver is one."""
+    """Is shown the scores while they are made; scanner.controls.decoys.observers.DecoyObserver is one."""
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place."""

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.alarms import advise_on_scan
+from scanner.controls.alarms import advise_on_scan
 from scanner.detection.attribution import OpenedKey
 from scanner.detection.open_plan import open_keys
 from scanner.detection.proving import PartKinds, nearly_equal

@@ -1,52 +1,5 @@
-"""Texts of the demo's sample, the human ones also as tokens; a tokenizer that workers open once."""
+"""Fixtures of the tests of this folder."""
 
-import functools
-from collections.abc import Iterator
-from pathlib import Path
+from tests.support.demo_texts import human, human_texts, one_tokenizer, tokenizer
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
-
-from scanner.detection import open_plan
-from scanner.text import Tokenizer
-from scanner.watermark import Tokens
-from tests.support.opened import demo_tokenizer
-
-DEMO = Path(__file__).parents[2] / "jobs" / "demo"
-RAW = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    return demo_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def one_tokenizer() -> Iterator[None]:
-    """Workers load the tokenizer once for all tests: the check that the fast backend is exact takes half a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_plan, "load_tokenizer", functools.cache(open_plan.load_tokenizer))
-        yield
-
-
-def sample_texts(kind: str, key_id: str | None = None) -> list[str]:
-    """Distinct texts of the sample of one kind, human or marked, and marked under one key."""
-    truth = pq.read_table(DEMO / "truth.parquet", columns=["doc_id", "kind", "key_id"]).to_pylist()
-    wanted = {row["doc_id"] for row in truth if row["kind"] == kind and row["key_id"] == key_id}
-    # as bytes, since a few rows of the sample are not valid UTF-8
-    parts = [
-        pq.read_table(path, columns=["doc_id", "text"]).cast(RAW) for path in sorted(DEMO.glob("sample-*.parquet"))
-    ]
-    rows = pa.concat_tables(parts).to_pylist()
-    return list(dict.fromkeys(row["text"].decode() for row in rows if (row["doc_id"] or b"").decode() in wanted))
-
-
-@pytest.fixture(scope="session")
-def human_texts() -> list[str]:
-    return sample_texts("human")
-
-
-@pytest.fixture(scope="session")
-def human(human_texts, tokenizer) -> Tokens:
-    return tokenizer.encode(human_texts)
+__all__ = ["human", "human_texts", "one_tokenizer", "tokenizer"]

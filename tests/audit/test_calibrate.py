@@ -25,8 +25,8 @@ from scanner.registry import new_key
 from scanner.text import sha256_file
 from schemas.audit import AUDIT_KINDS, AUDITS
 from schemas.words import AuditVerdict
-from tests.audit.conftest import DEMO, sample_texts
 from tests.fixed import fix_secrets
+from tests.support.demo_texts import DEMO, sample_texts
 
 CONFIG = """\
 results = "audit"

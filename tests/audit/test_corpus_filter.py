@@ -20,7 +20,7 @@ from scanner.registry import load_registry, new_key
 from scanner.text import sha256_file
 from scanner.watermark import GreenList, Tokens, batch_tokens, join_batches, positions, scored_positions
 from scanner.watermark.positions import consecutive_positions
-from tests.audit.conftest import DEMO
+from tests.support.demo_texts import DEMO
 
 CONFIG = """\
 results = "audit"

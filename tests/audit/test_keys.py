@@ -20,7 +20,7 @@ from scanner.watermark import (
     rule,
     scored_positions,
 )
-from tests.audit.conftest import DEMO, sample_texts
+from tests.support.demo_texts import DEMO, sample_texts
 from tests.watermark.pairs import format_for, law_of
 
 QUARTER, ERROR, BOUND = Fraction(1, 4), 0.01, 2.0

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from jobs.demo import TOKENIZER
-from scanner.audit.in_every_scan.decoys import DecoyObserver
 from scanner.cluster import worker as of_worker
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
+from scanner.controls.decoys.observers import DecoyObserver
 from scanner.input.shards import MAX_ROWS
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan

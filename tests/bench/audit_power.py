@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import FEWEST_DOCUMENTS, share_of
-from scanner.audit.in_every_scan.scan_audit import FAMILIES
-from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
 from scanner.audit.statistics.judgement import KEY_BOUND, Count, binomial_limits, judge
+from scanner.controls.decoys.draws import FEWEST_DOCUMENTS, share_of
+from scanner.controls.scan_audit import FAMILIES
+from scanner.controls.traffic import single_p
 from scanner.watermark.native.format import GumbelFormat2, groups_for
 from schemas.audit import PARTS
 from schemas.config import ScanAuditConfig

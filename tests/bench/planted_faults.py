@@ -21,11 +21,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from scanner.audit.in_every_scan.decoy_keys import FEWEST_DOCUMENTS_ALL_MESSAGES, REACH_OF_GROUPS, share_of
-from scanner.audit.in_every_scan.scan_audit import FAMILIES
-from scanner.audit.in_every_scan.traffic import single_p
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
 from scanner.audit.statistics.judgement import KEY_BOUND, binomial_limits
+from scanner.controls.decoys.draws import FEWEST_DOCUMENTS_ALL_MESSAGES, REACH_OF_GROUPS, share_of
+from scanner.controls.scan_audit import FAMILIES
+from scanner.controls.traffic import single_p
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_detector
 from scanner.watermark import rule
@@ -33,9 +33,9 @@ from schemas.config import ScanAuditConfig
 from schemas.registry import MasterKey, reserved_count
 from schemas.tables import DOCUMENTS
 from schemas.words import Proof
-from tests.audit.conftest import DEMO, sample_texts
 from tests.bench.audit_power import Row
 from tests.support.audited_scan import Key, make
+from tests.support.demo_texts import DEMO, sample_texts
 
 N, MESSAGES, COUNTED, KEYS, UNITS, LONG = 50_000, 105_625, 325, 2, 2, 0.05
 STRATA_ROWS = 10

@@ -28,7 +28,7 @@ import polars as pl
 import pyarrow as pa
 
 from jobs.demo import KEYS, TOKENIZER, make_registry
-from scanner.audit.in_every_scan.decoy_keys import Decoys
+from scanner.controls.decoys.draws import Decoys
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.statistics.judgement import binomial_limits
+from scanner.controls.decoys.draws import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.open_plan import open_detector, open_keys, open_model_pass
 from scanner.detection.rules import NO_FILTER

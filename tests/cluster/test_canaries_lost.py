@@ -4,7 +4,7 @@ import pytest
 
 from jobs.scan import of_outcome
 from jobs.summary import summary
-from scanner.audit.in_every_scan.canaries import CANARY_WORDS
+from scanner.controls.canaries.canary_counts import CANARY_WORDS
 from scanner.registry import make_canaries
 
 

@@ -8,12 +8,12 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner import results
-from scanner.audit.in_every_scan.scan_audit import audit_scan
 from scanner.cluster import commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import FinishedShard, LostDocument, Piece
 from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
+from scanner.controls.scan_audit import audit_scan
 from scanner.errors import FileFault
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id

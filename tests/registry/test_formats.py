@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of
+from scanner.controls.decoys.draws import entropy_of, kind_of
 from scanner.errors import Refused
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile

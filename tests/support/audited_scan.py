@@ -9,18 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import FinishedShard, Piece
 from scanner.cluster.worker import Worker
+from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection import open_plan
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import new_key
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import Plan, make_plan
-from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
+from tests.support.demo_texts import DEMO
 from tests.support.inspection import inspect
 
 CONFIG = """\

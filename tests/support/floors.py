@@ -18,7 +18,7 @@ FLOORS = [
     "scanner.detection",
     "scanner.results",
     "scanner.audit.statistics",
-    "scanner.audit.in_every_scan",
+    "scanner.controls",
     "scanner.evidence",
     "scanner.looks",
     "scanner.night_report",

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pyarrow as pa
 
-from scanner.audit.in_every_scan.traffic import Traffic, measure
+from scanner.controls.traffic import Traffic, measure
 from scanner.results.transactions import TableEntry, commit
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import table_uri

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scanner.audit.in_every_scan.decoy_keys import Decoys
-from scanner.audit.in_every_scan.decoys import LOG10_THRESHOLDS, HitCounts
 from scanner.audit.statistics.hits import cluster_sums
+from scanner.controls.decoys.draws import Decoys
+from scanner.controls.decoys.observers import LOG10_THRESHOLDS, HitCounts
 from scanner.detection.attribution import BatchOrigin
 from scanner.looks.accounts.judge import AccountPositions, Posts
 from scanner.watermark import select_positions

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
+from scanner.controls.decoys.draws import Decoys, open_decoys
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
 from scanner.detection.rules import Rules

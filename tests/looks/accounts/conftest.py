@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.audit.conftest import sample_texts
+from tests.support.demo_texts import sample_texts
 
 
 @pytest.fixture(scope="session")

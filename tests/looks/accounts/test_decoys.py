@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from scanner.audit.in_every_scan.decoy_keys import Decoys
-from scanner.audit.in_every_scan.scan_audit import ScanAudit, audit_scan
+from scanner.controls.decoys.draws import Decoys
+from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules

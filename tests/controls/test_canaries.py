@@ -15,7 +15,9 @@ from scipy import stats
 
 from jobs.summary import canaries_in_words
 from scanner import results
-from scanner.audit.in_every_scan.canaries import (
+from scanner.audit.statistics.audit_rows import Audit
+from scanner.cluster.scan import ExitCode, exit_code_of, worse_of
+from scanner.controls.canaries.canary_counts import (
     CanaryCounts,
     CanaryTargets,
     canaries_lost,
@@ -23,9 +25,7 @@ from scanner.audit.in_every_scan.canaries import (
     judge_canaries,
     planned_of,
 )
-from scanner.audit.in_every_scan.scan_audit import FAMILIES
-from scanner.audit.statistics.audit_rows import Audit
-from scanner.cluster.scan import ExitCode, exit_code_of, worse_of
+from scanner.controls.scan_audit import FAMILIES
 from scanner.detection.one_text import canary_strength
 from scanner.errors import Refused
 from scanner.registry import (

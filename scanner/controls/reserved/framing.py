@@ -27,7 +27,7 @@ class HitsWithoutTopAccounts(NamedTuple):
     """The hits of a key without the texts of the accounts that hit most.
 
     accounts: the accounts left out; a text without an account stands for an account of its own; share: their share of
-    the scored rows; hits: int64[R, J], as scanner.audit.in_every_scan.traffic.Traffic has them.
+    the scored rows; hits: int64[R, J], as scanner.controls.traffic.Traffic has them.
     """
 
     accounts: int

@@ -12,13 +12,13 @@ import pytest
 
 from jobs import summary
 from scanner import results
-from scanner.audit.in_every_scan import traffic
-from scanner.audit.in_every_scan.decoy_keys import entropy_of, kind_of, open_decoys, share_of
-from scanner.audit.in_every_scan.scan_audit import ScanAudit
-from scanner.audit.statistics.alarms import ALARMING
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, critical_scores
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
+from scanner.controls import traffic
+from scanner.controls.alarms import ALARMING
+from scanner.controls.decoys.draws import entropy_of, kind_of, open_decoys, share_of
+from scanner.controls.scan_audit import ScanAudit
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
@@ -32,8 +32,8 @@ from scanner.watermark.positions import WholeWindows
 from schemas.audit import AUDIT_COUNTS, CANARY_KINDS, LIVE_AUDIT_KINDS
 from schemas.registry import reserved_count
 from schemas.tables import DOCUMENTS
-from tests.audit.conftest import DEMO, sample_texts
 from tests.support.audited_scan import Key, make, pieces, scan, shards_of
+from tests.support.demo_texts import DEMO, sample_texts
 from tests.watermark.pairs import law_of
 
 pytestmark = pytest.mark.usefixtures("one_tokenizer")

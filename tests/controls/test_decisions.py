@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 from scanner import results, scan_plan
-from scanner.audit.in_every_scan.decoy_keys import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import counts, judge
+from scanner.controls.decoys.draws import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.open_plan import open_detector
 from scanner.scan_plan import ErrorShares
 from scanner.text.normal_form import normalise

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner.audit.in_every_scan.traffic import Traffic, reserved_moments, single_p, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import KEY_BOUND
+from scanner.controls.traffic import Traffic, reserved_moments, single_p, unmarked
 from scanner.scan_plan import ErrorShares
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, TokenizerFile, reserved_count

@@ -1,6 +1,6 @@
 """Keys of decoys: what they are drawn from, which keys they stand for, and decisions on whole texts under them.
 
-Tokens, scores and counts are in scanner.audit.in_every_scan.decoys.
+Tokens, scores and counts are in scanner.controls.decoys.observers.
 
 A text that is drawn goes through the whole detector, with a decoy in place of each key. It is a hit where the smallest
 corrected p of its verdict or its spans reaches a threshold. A flag is corrected for messages, keys, variants, units and

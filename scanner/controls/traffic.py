@@ -23,10 +23,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.framing import HitsWithoutTopAccounts, without_top_accounts
-from scanner.audit.in_every_scan.reserved import LARGEST_P
 from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
+from scanner.controls.reserved.framing import HitsWithoutTopAccounts, without_top_accounts
+from scanner.controls.reserved.texts import LARGEST_P
 from scanner.results.expected_false_flags import ExpectedFalseFlags
 from scanner.watermark.formats import format_of
 from schemas.audit import DECISION, DECISION_WHOLE, STRATA

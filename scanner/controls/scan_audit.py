@@ -13,7 +13,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.canaries import (
+from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
+from scanner.audit.statistics.judgement import KEY_BOUND
+from scanner.controls.alarms import DECOY_KINDS, alarm_advice, law_holds, wrong_rows
+from scanner.controls.canaries.canary_counts import (
     CanaryCounts,
     canaries_lost,
     canary_alarms,
@@ -22,8 +26,8 @@ from scanner.audit.in_every_scan.canaries import (
     planned_of,
     risk_of_row,
 )
-from scanner.audit.in_every_scan.framing import LARGEST_SHARE_OF_TOP_ACCOUNTS, framing_warnings
-from scanner.audit.in_every_scan.traffic import (
+from scanner.controls.reserved.framing import LARGEST_SHARE_OF_TOP_ACCOUNTS, framing_warnings
+from scanner.controls.traffic import (
     COUNT_KEY_COLUMNS,
     SUMMED_COLUMNS,
     Traffic,
@@ -35,10 +39,6 @@ from scanner.audit.in_every_scan.traffic import (
     strata_answers,
     unmarked,
 )
-from scanner.audit.statistics.alarms import DECOY_KINDS, alarm_advice, law_holds, wrong_rows
-from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
-from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
-from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.results import queries
 from scanner.results.current_rows import flags
 from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags

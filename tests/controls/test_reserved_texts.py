@@ -7,9 +7,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.audit.in_every_scan.reserved import LARGEST_P, reserved_texts
-from scanner.audit.in_every_scan.traffic import measure
 from scanner.audit.statistics.hits import THRESHOLDS
+from scanner.controls.reserved.texts import LARGEST_P, reserved_texts
+from scanner.controls.traffic import measure
 from scanner.detection.rows import TextIds, for_everybody, with_ids
 from schemas.registry import MasterKey, TokenizerFile, is_reserved
 from schemas.tables import VERDICTS

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from scanner.audit.in_every_scan.decoy_keys import CHARACTERS_A_DRAW, TEXTS_A_DRAW, Decoys, entropy_of
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
+from scanner.controls.decoys.draws import CHARACTERS_A_DRAW, TEXTS_A_DRAW, Decoys, entropy_of
 from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.watermark import select_positions

@@ -9,18 +9,18 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.audit.in_every_scan import scan_audit
-from scanner.audit.in_every_scan.framing import MOST_TOP_ACCOUNTS
-from scanner.audit.in_every_scan.reserved import LARGEST_P
-from scanner.audit.in_every_scan.scan_audit import ScanAudit, judge_scan
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster import worker as written
+from scanner.controls import scan_audit
+from scanner.controls.reserved.framing import MOST_TOP_ACCOUNTS
+from scanner.controls.reserved.texts import LARGEST_P
+from scanner.controls.scan_audit import ScanAudit, judge_scan
 from scanner.detection import open_plan as plan_module
 from scanner.scan_plan import Plan
 from scanner.watermark import GreenList
 from scanner.watermark.native.format import GreenListFormat, GreenListFormat2
-from tests.audit.conftest import DEMO
 from tests.support.audited_scan import Key, make, pieces, scan
+from tests.support.demo_texts import DEMO
 from tests.support.rows import measured, verdict
 
 RESERVED = (19, 39, 59, 79)

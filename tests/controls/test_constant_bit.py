@@ -31,9 +31,9 @@ verdicts = [row.verdict for row in judge(counts(found.sums), 0.01)]
 LIVE = """
 import sys
 from pathlib import Path
-from scanner.audit.in_every_scan.scan_audit import audit_scan
+from scanner.controls.scan_audit import audit_scan
 from tests.support.audited_scan import Key, make, pieces, scan
-from tests.audit.conftest import sample_texts
+from tests.support.demo_texts import sample_texts
 
 texts = sample_texts("human")
 for share in (1.0, 0.0):

@@ -23,9 +23,9 @@ from scanner.scan_plan import make_plan
 from scanner.watermark import rule
 from scanner.watermark.laws import Normal
 from schemas.registry import Admission
-from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
 from tests.support.command_line import call
+from tests.support.demo_texts import DEMO
 
 CONFIG = """\
 version = 2

@@ -1,1 +1,0 @@
-"""The audit that comes with every scan: decoys, reserved messages, and what the verdicts say about themselves."""

@@ -1,0 +1,1 @@
+"""Reserved messages, which nobody is ever given: text that nobody marked meets them as often as chance says."""
