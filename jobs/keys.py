@@ -35,7 +35,7 @@ from scanner.storage.locations import parse_json, read_named
 from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, MasterKey
 
 if TYPE_CHECKING:
-    from scanner.watermark.stacks.configs import StackKey
+    from scanner.watermark.stacks.stack import StackKey
 
 ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is ever named by it"
 """Sentence about a key whose law is assumed."""

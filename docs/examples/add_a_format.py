@@ -22,9 +22,9 @@ from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Positions, Tokens
 from scanner.watermark.format import Format, KnownAnswers
 from scanner.watermark.formats import FORMATS
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.laws import Binomial
 from scanner.watermark.positions import WholeWindows
-from scanner.watermark.stacks.shared import HiddenValue
 
 
 class HalfOfAll(Format):

@@ -24,10 +24,10 @@ from scanner.text.quoting import segments_of
 from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath as SlowPath
 from scanner.watermark.format import ProvesParts, ProvesUserEvidence
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.rule import LEAST_RANK, Decision, KeyFindings
 from scanner.watermark.span_search import Span
-from scanner.watermark.stacks.shared import HiddenValue
 from schemas.words import Dedup, Naming, Proof
 
 

@@ -40,7 +40,7 @@ from schemas.words import VERSION
 
 if TYPE_CHECKING:
     from scanner.watermark import Format, Watermark
-    from scanner.watermark.stacks.shared import HiddenValue
+    from scanner.watermark.hidden_value import HiddenValue
 
 
 def first_keys(keys: Sequence[MasterKey], counts: Callable[[MasterKey], bool]) -> list[MasterKey]:

@@ -19,35 +19,16 @@ from scanner.watermark.format import Case, Format, Pairs, Watermark
 from scanner.watermark.native.format import GreenListFormat, GreenListFormat2, GumbelFormat, GumbelFormat2
 from scanner.watermark.positions import Tokens
 from scanner.watermark.rule import candidates
-from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
-from scanner.watermark.stacks.sbw.format import SbwFormat
-from scanner.watermark.stacks.sglang.format import SglangOneKeyFormat, SglangTwoKeysFormat
-from scanner.watermark.stacks.sglang.user_keys import SglangUserKeysFormat
-from scanner.watermark.stacks.synthid.format import SynthIdMixedFormat, SynthIdTableFormat
-from scanner.watermark.stacks.three_bricks.format import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
-from scanner.watermark.stacks.vllm.format import VllmDualKeyFormat, VllmGumbelFormat
+from scanner.watermark.stacks import huggingface, sbw, sglang, synthid, three_bricks, vllm
 from schemas.registry import MasterKey
 
+STACKS = (vllm.STACK, sglang.STACK, huggingface.STACK, synthid.STACK, three_bricks.STACK, sbw.STACK)
+"""Every other stack whose marks are read; each is a folder of scanner.watermark.stacks."""
+
+_OURS: tuple[type[Format], ...] = (GreenListFormat, GumbelFormat, GreenListFormat2, GumbelFormat2)
+
 FORMATS: dict[str, type[Format]] = {
-    entry.name: entry
-    for entry in (
-        GreenListFormat,
-        GumbelFormat,
-        GreenListFormat2,
-        GumbelFormat2,
-        VllmGumbelFormat,
-        VllmDualKeyFormat,
-        SglangOneKeyFormat,
-        SglangTwoKeysFormat,
-        SglangUserKeysFormat,
-        KgwLefthashFormat,
-        KgwSelfhashFormat,
-        SynthIdTableFormat,
-        SynthIdMixedFormat,
-        ThreeBricksOpenaiFormat,
-        ThreeBricksMarylandFormat,
-        SbwFormat,
-    )
+    entry.name: entry for formats in (_OURS, *(stack.formats for stack in STACKS)) for entry in formats
 }
 """Every format by its name."""
 
@@ -76,27 +57,6 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
 
 TOLERANCE = 1e-9
 
-
-_FIELDS_OF_GROUPS: tuple[tuple[str, Callable[[Case], bool]], ...] = (
-    ("vllm_gumbel", lambda case: case.get("algorithm") == "gumbel"),
-    ("vllm_dual_key", lambda case: case.get("algorithm") == "dual_key_gumbel"),
-    ("vllm_words", lambda case: {"contexts", "words"} <= case.keys() and "stream" not in case),
-    ("vllm_sub_keys", lambda case: {"key_a", "key_b"} <= case.keys()),
-    ("sglang_hashes", lambda case: "token_hashes" in case),
-    ("sglang_coins", lambda case: "coin" in case),
-    ("sglang_one_key", lambda case: "context_window" in case and "key_b" not in case),
-    ("sglang_two_keys", lambda case: {"context_window", "key_b"} <= case.keys()),
-    ("hf_lefthash", lambda case: case.get("seeding_scheme") == "lefthash"),
-    ("hf_selfhash", lambda case: case.get("seeding_scheme") == "selfhash"),
-    ("synthid_table", lambda case: case.get("variant") == "hf_table"),
-    ("synthid_mixed", lambda case: case.get("variant") == "gdm_iv"),
-    ("three_bricks_openai", lambda case: str(case.get("method")).startswith("openai")),
-    ("three_bricks_maryland", lambda case: str(case.get("method")).startswith("maryland")),
-)
-"""Groups to which a case belongs that stands in a list as stacks' makers keep them, by its fields."""
-
-_OF_ONE_KEY = {"sglang_two_keys": ("token_scores",)}
-"""Fields of a maker's cases that tell of one of two keys, where a group is checked under both."""
 
 NOT_READ = "of no format that brickscan reads"
 """Group of such cases: each of them counts as neither passed nor failed."""
@@ -159,10 +119,9 @@ def _grouped_cases(cases: list[Any], sequences: object) -> tuple[dict[str, list[
         fields = {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
         if "tokens" not in fields and isinstance(sequences, dict) and fields.get("sequence") in sequences:
             fields["tokens"] = sequences[fields["sequence"]]["tokens"]
-        belongs = [group for group, has in _FIELDS_OF_GROUPS if has(fields)]
-        for group in belongs:
-            kept = {name: value for name, value in fields.items() if name not in _OF_ONE_KEY.get(group, ())}
-            groups.setdefault(group, []).append(kept)
+        belongs = [item for stack in STACKS for item in stack.case_groups.items() if item[1].holds(fields)]
+        for name, group in belongs:
+            groups.setdefault(name, []).append({key: fields[key] for key in fields if key not in group.ignored})
         not_read += not belongs
     return groups, not_read
 

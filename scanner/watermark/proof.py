@@ -1,8 +1,8 @@
 """What proofs of flags share: which positions count, and tails of the laws in 30 digits (SPEC §3).
 
 A proof computes the score of one text and its p-value once more, by a slow path that shares no code with the scoring of
-texts: this file and those of the formats (`native/proof.py`, `stacks/proof.py`) import nothing
-of ours but each other and what hides secrets, so that an error would have to be made twice. Ciphers are plain numpy
+texts: this file and those of the formats (`native/proof.py`, `stacks/*/proof.py`) import nothing of
+ours but each other and what hides secrets, so that an error would have to be made twice. Ciphers are plain numpy
 over the positions of one text; p-values are sums of positive terms in mpmath. Laws of sums by levels are tilted so that
 their mean is the score, and found by a transform with their digits kept, however small the tail.
 """
@@ -23,6 +23,13 @@ _ENOUGH = 20  # digits of a sum; smaller terms are left out
 
 Term = Any
 """A number of mpmath, which tells no types."""
+
+# stands in scanner.watermark.by_levels too: a proof takes nothing from what scores
+KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
+"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice."""
+
+ONE_SUM: KeyWeights = (((1.0,), 1.0),)
+"""Weights of a mark that has one sum."""
 
 
 def first_of_each(units: Iterable[Hashable]) -> list[int]:

@@ -32,7 +32,7 @@ from scanner.controls.decoys.observers import DecoyObserver
 from scanner.input.shards import MAX_ROWS
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
-from scanner.watermark.stacks.shared import HiddenValue
+from scanner.watermark.hidden_value import HiddenValue
 from tests.bench.configured import AUDIT, FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.scan import shards_of
 

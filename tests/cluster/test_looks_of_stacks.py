@@ -7,7 +7,7 @@ from jobs.summary import summary
 from scanner.registry import admit_key, load_registry, new_key, open_key
 from scanner.scan_plan import make_plan
 from scanner.watermark.formats import make_format
-from scanner.watermark.stacks.shared import HiddenValue
+from scanner.watermark.hidden_value import HiddenValue
 from tests.support.command_line import call
 from tests.support.marked_letters import admission, marked_letters
 from tests.support.night import Night

@@ -12,7 +12,7 @@ from scanner.errors import Refused
 from scanner.registry import add_users, admit_key, load_registry, new_key, open_key
 from scanner.scan_plan import make_plan
 from scanner.watermark.formats import make_format
-from scanner.watermark.stacks.shared import HiddenValue
+from scanner.watermark.hidden_value import HiddenValue
 from tests.support.command_line import call
 from tests.support.marked_letters import LETTERS, SIZE, admission, marked_letters
 from tests.support.night import Night

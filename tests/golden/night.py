@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from scanner.registry import admit_key, load_registry, new_key, open_key, restore_users, set_canaries
 from scanner.watermark import Watermark
 from scanner.watermark.formats import FORMATS, make_format
-from scanner.watermark.stacks.shared import HiddenValue
+from scanner.watermark.hidden_value import HiddenValue
 from schemas.registry import Admission, Canaries, Canary
 from schemas.tables import USER_EVENTS
 from tests.bench.wrong_names import CHOICES_A_STEP, choose_favourites

@@ -12,7 +12,7 @@ from scanner.input.shards import Range, shard_id, verdict_settings
 from scanner.registry import load_registry, new_key, registry_sha256
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import FORMATS, format_of
-from scanner.watermark.stacks.shared import HiddenValue
+from scanner.watermark.hidden_value import HiddenValue
 from schemas.registry import MasterKey
 
 REGISTRY = """\

@@ -11,7 +11,8 @@ import pytest
 import scanner.watermark
 from scanner.watermark.native.proof import GreenListProof, GumbelProof
 from scanner.watermark.proof import floored, log10_any_of, log10_binomial, log10_gamma, log10_two_gammas
-from scanner.watermark.stacks.proof import SglangProof, VllmProof
+from scanner.watermark.stacks.sglang.proof import SglangProof
+from scanner.watermark.stacks.vllm.proof import VllmProof
 from tests import reference, reference2
 from tests.support.syntax_trees import tree_of
 from tests.watermark.mpmath_oracle import series
@@ -31,9 +32,10 @@ def text(draw: random.Random, length: int = 40) -> list[int]:
 def test_it_shares_no_code_with_what_scores():
     """The proof imports nothing of ours but its own files and `HiddenValue`, which hides secrets."""
     found = [str(path.relative_to(HERE)) for path in FILES]
-    assert found == ["native/proof.py", "proof.py", "stacks/proof.py", "stacks/sbw/proof.py"]
-    shared = {"scanner.watermark.proof": None, "scanner.watermark.stacks.proof": None}
-    own = shared | {"scanner.watermark.stacks.shared": ["HiddenValue"]}
+    stacks = ("huggingface", "sbw", "sglang", "synthid", "three_bricks", "vllm")
+    assert found == ["native/proof.py", "proof.py", *(f"stacks/{stack}/proof.py" for stack in stacks)]
+    shared = {"scanner.watermark.proof": None, "scanner.watermark.stacks.plain_draws": None}
+    own = shared | {"scanner.watermark.hidden_value": ["HiddenValue"]}
     for path in FILES:
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Import):

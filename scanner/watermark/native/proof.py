@@ -12,8 +12,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.proof import counted_positions, log10_binomial, log10_gamma
-from scanner.watermark.stacks.shared import HiddenValue
 
 Words = NDArray[np.uint32]
 Nonces = NDArray[np.uint64]

@@ -5,17 +5,19 @@ each pair counts once in a document.
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, NoReturn, Self, TypeVar
+from typing import NoReturn, Self
 
 import numpy as np
-from numpy import uint64
+from numpy import uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from scanner.watermark.format import Basis, Format, Watermark
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law
 from scanner.watermark.positions import (
@@ -27,21 +29,6 @@ from scanner.watermark.positions import (
     consecutive_positions,
     positions_where,
 )
-
-Secret = TypeVar("Secret")
-
-
-class HiddenValue(Generic[Secret]):
-    """A secret value, or a value derived from one: shown in no repr, never pickled."""
-
-    def __init__(self, value: Secret) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return "HiddenValue(…)"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is never pickled; open the key again where it is needed")
 
 
 def hashing_key(secret: bytes) -> int:
@@ -261,3 +248,9 @@ def _first_of_each(
                 count += 1
         kept_offsets[d + 1] = count
     return kept[:count], kept_offsets
+
+
+@kernel
+def term(word: uint32) -> float:
+    """−ln(1−k/2^24) of the word's 24 bits k: the lower end of its cell, so never more than an exact draw's term."""
+    return -math.log((16777216.0 - float(uint32(word >> uint32(8)))) * 2.0**-24)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.watermark.kernel import kernel
-from scanner.watermark.stacks.random_numbers import (
+from scanner.watermark.stacks.mersenne_twister import (
     bits,
     first_of_permutation,
     first_words,

@@ -11,7 +11,6 @@ from scipy import stats
 
 from scanner.watermark import batch_tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.stacks.proof import SynthIdProof, log_urn
 from scanner.watermark.stacks.synthid.bits import (
     FEW,
     MANY,
@@ -22,6 +21,7 @@ from scanner.watermark.stacks.synthid.bits import (
     variance_limit,
     wide_law,
 )
+from scanner.watermark.stacks.synthid.proof import SynthIdProof, log_urn
 from tests.bench import fresh_keys, mixed_law
 
 FACTOR = 6364136223846793005

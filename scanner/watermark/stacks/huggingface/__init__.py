@@ -1,1 +1,14 @@
-"""Marks of Hugging Face transformers 5.23, read from its source: `WatermarkingConfig` with lefthash or selfhash."""
+"""The green lists of transformers, whose seeds come of the token before or of the smallest hash of some."""
+
+from scanner.watermark.stacks.huggingface.configuration import CONFIGURATION
+from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
+from scanner.watermark.stacks.stack import CaseGroup, Stack
+
+STACK = Stack(
+    (KgwLefthashFormat, KgwSelfhashFormat),
+    {
+        "hf_lefthash": CaseGroup(lambda case: case.get("seeding_scheme") == "lefthash"),
+        "hf_selfhash": CaseGroup(lambda case: case.get("seeding_scheme") == "selfhash"),
+    },
+    CONFIGURATION,
+)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.positions import (
@@ -27,10 +28,9 @@ from scanner.watermark.positions import (
     batch_tokens,
     offsets_of,
 )
-from scanner.watermark.stacks.random_numbers import first_of_permutation, is_among_first, permutation, product_mod
+from scanner.watermark.stacks.mersenne_twister import first_of_permutation, is_among_first, permutation, product_mod
 from scanner.watermark.stacks.shared import (
     BySeed,
-    HiddenValue,
     Seeds,
     ShuffledGreenFormat,
     StackMark,
@@ -170,7 +170,7 @@ class _KgwFormat(ShuffledGreenFormat):
         """The format opened with a secret and a selfhash table: the key's own table or, for a decoy, another key's."""
 
     def _proof(self, secret: bytes) -> ProofPath:
-        from scanner.watermark.stacks.proof import KgwProof  # flags alone need mpmath
+        from scanner.watermark.stacks.huggingface.proof import KgwProof  # flags alone need mpmath
 
         return KgwProof(secret, self.seeding, self.context_width, self.vocab_size, self.green)
 

@@ -1,1 +1,7 @@
-"""Green lists of SBW, a plugin of vLLM."""
+"""SBW's green list, which a GPU draws token by token."""
+
+from scanner.watermark.stacks.sbw.configuration import CONFIGURATION
+from scanner.watermark.stacks.sbw.format import SbwFormat
+from scanner.watermark.stacks.stack import Stack
+
+STACK = Stack((SbwFormat,), {}, CONFIGURATION)

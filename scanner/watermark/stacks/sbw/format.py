@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_tokens, offsets_of
-from scanner.watermark.stacks.random_numbers import stream_word
+from scanner.watermark.stacks.philox import stream_word
 from scanner.watermark.stacks.shared import (
     BySeed,
-    HiddenValue,
     StackFormat,
     StackMark,
     check_message,

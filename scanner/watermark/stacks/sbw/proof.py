@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.proof import counted_positions, floored, log10_binomial
-from scanner.watermark.stacks.proof import philox, signed
-from scanner.watermark.stacks.shared import HiddenValue
+from scanner.watermark.stacks.plain_draws import philox, signed
 
 
 def hashed(number: int) -> int:

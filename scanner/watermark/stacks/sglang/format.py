@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores, terms_of
@@ -27,7 +28,7 @@ from scanner.watermark.positions import (
     scored_positions,
     with_opening,
 )
-from scanner.watermark.stacks.shared import DrawnFormat, HiddenValue, StackMark, check_message, seeded_positions
+from scanner.watermark.stacks.shared import DrawnFormat, StackMark, check_message, seeded_positions
 
 KEY_BITS = 32
 """Bits of a key's 64 that count."""
@@ -281,7 +282,7 @@ class SglangOneKeyFormat(SglangFormat):
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.stacks.proof import SglangProof  # flags alone need mpmath
+        from scanner.watermark.stacks.sglang.proof import SglangProof  # flags alone need mpmath
 
         return SglangProof(secret, self.context_window, 1.0, KEY_BITS)
 
@@ -307,7 +308,7 @@ class SglangTwoKeysFormat(SglangFormat):
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.stacks.proof import SglangProof
+        from scanner.watermark.stacks.sglang.proof import SglangProof
 
         return SglangProof(secret, self.context_window, self.mixing_probability, KEY_BITS)
 

@@ -13,6 +13,7 @@ from numpy import uint32
 from numpy.typing import NDArray
 
 from scanner.watermark.format import Candidates, Case, KnownAnswers, Pairs, ProofPath
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.level_laws import LEVELS
 from scanner.watermark.native.keyed import term
@@ -28,7 +29,7 @@ from scanner.watermark.stacks.sglang.format import (
     state_of,
     taken_in,
 )
-from scanner.watermark.stacks.shared import HiddenValue, StackMark
+from scanner.watermark.stacks.shared import StackMark
 
 _PURPOSE = b"brickscan sglang user key v1"
 _TILE = 1024  # states at a time, whose products stay in the first-level cache
@@ -266,7 +267,7 @@ class SglangUserKeysFormat(SglangFormat):
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.stacks.proof import SglangUsersProof  # flags alone need mpmath
+        from scanner.watermark.stacks.sglang.proof import SglangUsersProof  # flags alone need mpmath
 
         return SglangUsersProof(secret, self.context_window, KEY_BITS)
 

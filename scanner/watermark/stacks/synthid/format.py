@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, Watermark
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.positions import WIDEST_WINDOW, Dedup, Positions, Tokens, batch_tokens, scored_positions
-from scanner.watermark.stacks.random_numbers import bits
-from scanner.watermark.stacks.shared import CPU, DrawnFormat, HiddenValue, StackFormat, StackMark, check_message
+from scanner.watermark.stacks.mersenne_twister import bits
+from scanner.watermark.stacks.shared import CPU, DrawnFormat, StackFormat, StackMark, check_message
 from scanner.watermark.stacks.synthid.bits import Bits, MixedBits, TableBits, hashes
 
 PUBLISHED_KEYS = (
@@ -193,7 +194,7 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.stacks.proof import SynthIdProof
+        from scanner.watermark.stacks.synthid.proof import SynthIdProof
 
         table = self.sampling_table_seed, self.sampling_table_size
         return SynthIdProof(secret, self.depth, self.ngram_len, self.score == "weighted", table, self._bits())
@@ -227,7 +228,7 @@ class SynthIdMixedFormat(_SynthIdFormat):
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.stacks.proof import SynthIdProof
+        from scanner.watermark.stacks.synthid.proof import SynthIdProof
 
         return SynthIdProof(secret, self.depth, self.ngram_len, self.score == "weighted", None, 64)
 

@@ -17,26 +17,26 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from scanner.watermark.format import Basis, Candidates, Case, KnownAnswers, Pairs, ProofPath
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law
 from scanner.watermark.positions import WIDEST_WINDOW, Positions, Tokens, batch_tokens
-from scanner.watermark.stacks.random_numbers import (
+from scanner.watermark.stacks.mersenne_twister import (
     first_of_permutation,
     first_words,
     is_among_first,
     permutation,
     product_mod,
-    term,
     word_at,
 )
 from scanner.watermark.stacks.shared import (
     BySeed,
-    HiddenValue,
     Seeds,
     ShuffledGreenFormat,
     StackMark,
     VocabularyFormat,
     key_fingerprint,
+    term,
 )
 
 SEED_BITS = 32
@@ -258,7 +258,7 @@ class _ThreeBricksFormat(VocabularyFormat):
         return lambda tokens: table_seeds(tokens.ids, window, int64(salt), table, of)
 
     def _proof(self, secret: bytes, green: int) -> ProofPath:
-        from scanner.watermark.stacks.proof import ThreeBricksProof  # flags alone need mpmath
+        from scanner.watermark.stacks.three_bricks.proof import ThreeBricksProof  # flags alone need mpmath
 
         return ThreeBricksProof(secret, self.window, self.seeding, self.table_seed, self.vocab_size, green)
 

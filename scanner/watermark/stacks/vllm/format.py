@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.laws import Floored, Gamma, Law, SeveralWeights, WeightedGamma, checked_weight
 from scanner.watermark.positions import (
     WIDEST_WINDOW,
@@ -26,8 +27,8 @@ from scanner.watermark.positions import (
     scored_positions,
     with_opening,
 )
-from scanner.watermark.stacks.random_numbers import MISSING_TOKEN, sum_terms, terms_of, words_of_positions
-from scanner.watermark.stacks.shared import DrawnFormat, HiddenValue, StackMark, check_message
+from scanner.watermark.stacks.shared import DrawnFormat, StackMark, check_message
+from scanner.watermark.stacks.vllm.draws import MISSING_TOKEN, sum_terms, terms_of, words_of_positions
 
 GRID_BITS = 24
 """Bits of a uniform: vLLM drops the low 8 bits of a word."""
@@ -158,7 +159,7 @@ class _VllmFormat(DrawnFormat):
         return 2e-7
 
     def _proof(self, secret: bytes, weight: float | None) -> ProofPath:
-        from scanner.watermark.stacks.proof import VllmProof  # flags alone need mpmath
+        from scanner.watermark.stacks.vllm.proof import VllmProof  # flags alone need mpmath
 
         opening = self.partial_contexts == "scored"
         return VllmProof(secret, self.context_width, weight, opening=opening, bits=self.basis().bits)

@@ -1,0 +1,76 @@
+"""What a stack of marks brings: its formats, what reads its configuration, and how its makers' cases are told."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from scanner.errors import did_you_mean
+from scanner.watermark.format import Case, Format
+from scanner.watermark.hidden_value import HiddenValue
+
+Fields = Mapping[str, Any]
+"""A configuration of a stack, as its JSON has it."""
+
+
+class StackKey(NamedTuple):
+    """A configuration as read; `secret` holds the key's bytes and shows nothing of them."""
+
+    format: str
+    parameters: dict[str, Any]
+    secret: HiddenValue[bytes]
+
+
+class Configuration(NamedTuple):
+    """How a stack writes down a key.
+
+    key: the field that holds it, in words for people.
+    fits: whether a configuration is this stack's, by that field.
+    read: the format, its parameters and the key; raises ValueError with the field, and repeats no value of a key.
+    """
+
+    key: str
+    fits: Callable[[Fields], bool]
+    read: Callable[[Fields], StackKey]
+
+
+class CaseGroup(NamedTuple):
+    """Which cases of a maker's list belong to a group of known answers.
+
+    holds: whether a case does, by its fields.
+    ignored: fields that tell of something else there.
+    """
+
+    holds: Callable[[Case], bool]
+    ignored: tuple[str, ...] = ()
+
+
+class Stack(NamedTuple):
+    """A stack of marks, whole: an entry of STACKS (scanner.watermark.formats).
+
+    formats: its formats.
+    case_groups: by the name of a group of known answers.
+    configuration: None: it has none, and a key is made by its format's name.
+    """
+
+    formats: tuple[type[Format], ...]
+    case_groups: Mapping[str, CaseGroup]
+    configuration: Configuration | None = None
+
+
+def whole_number(number: object, field: str) -> bytes:
+    """The 8 bytes of a number of a configuration. Raises ValueError: it is none from 0 on, below 2^63."""
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63:
+        raise ValueError(f"field {field!r}: a whole number from 0 on, below 2^63, is needed")
+    return number.to_bytes(8, "big")
+
+
+def refuse_unknown(fields: Fields, stack: str, names: set[str]) -> None:
+    """Raise ValueError where a configuration has a field of no such name, with the nearest one."""
+    unknown = sorted(set(fields) - names)
+    if unknown:
+        near = did_you_mean(unknown[0], names)
+        raise ValueError(f"field {unknown[0]!r} is unknown to {stack}{near}; known: {', '.join(sorted(names))}")
+
+
+def select(fields: Fields, names: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of these names that a configuration states."""
+    return {name: fields[name] for name in names if fields.get(name) is not None}

@@ -1,0 +1,165 @@
+"""The proof of SynthID-Text's marks in plain Python, and of its laws by folding and tilting."""
+
+import hashlib
+import math
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve  # type: ignore[import-untyped]
+from scipy.special import logsumexp  # type: ignore[import-untyped]
+from scipy.stats import norm  # type: ignore[import-untyped]
+
+from scanner.watermark.hidden_value import HiddenValue
+from scanner.watermark.proof import counted_positions, floored
+from scanner.watermark.stacks.plain_draws import signed, words
+
+_64 = 2**64
+_LCG = 6_364_136_223_846_793_005
+
+
+def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
+    """ln of the chance of each number of heads that an urn of two kinds of coins gives, which grows with every draw.
+
+    It grows so fast that the number of heads varies as stated, over that of an urn that does not grow.
+    """
+    correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)
+    growth = correlation / (1.0 - correlation)
+    k = np.arange(scored)
+    more = np.log((scored - k) / (k + 1.0)) + np.log((0.5 + k * growth) / (0.5 + (scored - k - 1.0) * growth))
+    log_law = np.concatenate([[0.0], np.cumsum(more)])
+    return np.asarray(log_law - logsumexp(log_law), np.float64)
+
+
+class SynthIdProof:
+    """The proof of the mark of a list of keys, 8 bytes each. Its repr shows nothing of them.
+
+    table: seed and size of the table; None: of the git version's rounds. bits: no p-value is below 2^-bits.
+    """
+
+    def __init__(
+        self, secret: bytes, depth: int, length: int, weighted: bool, table: tuple[int, int] | None, bits: int
+    ) -> None:
+        keys = [int.from_bytes(secret[8 * i : 8 * i + 8], "big") for i in range(depth)]
+        packed = b"".join(key.to_bytes(8, "little") for key in keys)
+        start = 1 if table else int.from_bytes(hashlib.sha256(packed).digest(), "big") % (2**63 - 1)
+        self._length, self._bits = length, bits
+        self._table = np.array(words(*table)) % 2 if table else None
+        steps = [Fraction(10) - Fraction(9 * i, depth - 1) for i in range(depth)] if weighted and depth > 1 else []
+        scale = math.lcm(*(step.denominator for step in steps)) if steps else 1
+        whole = [int(step * scale) for step in steps] or [1] * depth
+        # a key that is there twice, or twice by what it reads of the table, is one layer
+        modulus, gcd = table[1] if table else _64, math.gcd(*whole)
+        at = [key % modulus for key in keys]
+        distinct = sorted(set(at), key=at.index)
+        self._key = HiddenValue((distinct, start))
+        self._weights = [sum(w // gcd for w, own in zip(whole, at, strict=True) if own == key) for key in distinct]
+
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.ProofPath; the mark has one message, and its score is −ln p."""
+        ids, before = tokens.tolist(), self._length - 1
+        places = range(before, len(ids))
+        contexts = [tuple(ids[t - before : t]) for t in places]
+        unit = "none" if dedup == "none" else "context"
+        kept = counted_positions(places, contexts, [ids[t] for t in places], unit, common_places)
+        if not kept:
+            return 0, [0.0] * len(messages)
+        keys, start = self._key.value
+        states = [self._hash(start, [*contexts[i], ids[places[i]]]) for i in kept]
+        ones = [sum(self._bit(state, key) for state in states) for key in keys]
+        score = sum(weight * count for weight, count in zip(self._weights, ones, strict=True))
+        return len(kept), [self._surprise(score, states)] * len(messages)
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.ProofPath."""
+        return floored(-score / math.log(10.0), self._bits) if scored else 0.0
+
+    def _hash(self, state: int, values: list[int]) -> int:
+        for value in values:
+            state = ((state + value) * _LCG + 1) % _64
+        return state
+
+    def _bit(self, state: int, key: int) -> int:
+        state = self._hash(state, [key])
+        if self._table is not None:
+            return int(self._table[state % len(self._table)])
+        for _ in range(12):
+            state = signed(self._hash(state, [1])) >> 5
+        return (state >> 30) % 2
+
+    def _surprise(self, score: int, states: list[int]) -> float:
+        """−ln p by the law of a score: a normal one, or the layers' laws folded, as the variance decides."""
+        if self._table is not None:
+            normal = self._normal(score, len(states), 1.0 + 5.0 / math.sqrt(len(self._table)))
+            return normal if normal < 3.0 * math.log(10.0) else self._folded(score, self._log_law(self._table, states))
+        narrowest = self._normal(score, len(states), 1.0)
+        if narrowest < 2.0 * math.log(10.0):
+            return min(self._normal(score, len(states), wider) for wider in (3.0, 1.0 / 3.0))
+        if narrowest < 3.0 * math.log(10.0):
+            return self._normal(score, len(states), self._most_variance(states, 512))
+        return self._folded(score, log_urn(len(states), self._most_variance(states, 16_384)))
+
+    def _normal(self, score: int, scored: int, wider: float) -> float:
+        """−ln p by a normal law whose variance is that of independent bits times `wider`."""
+        share = 0.5 if self._table is None else max(0.5, float(self._table.mean()))
+        mean, squares = share * sum(self._weights), sum(weight**2 for weight in self._weights)
+        spread = math.sqrt(wider * share * (1.0 - share) * squares * scored)
+        return -float(norm.logsf((score - 1 - mean * scored) / spread))
+
+    def _most_variance(self, states: list[int], points: int) -> float:
+        """The upper 99 % limit of a layer's variance over that of independent bits, under numbers in place of keys."""
+        fixed = np.frombuffer(hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * 16_384), "<i8")
+        fixed = fixed[: max(512, min(points, 2**27 // len(states)))]
+        more = np.zeros(len(fixed), np.int64)
+        for state in states:
+            x = (fixed + signed(state - states[0])) * _LCG + 1
+            for _ in range(12):
+                x = ((x + 1) * _LCG + 1) >> 5
+            more += np.where(x & 2**30, 1, -1)
+        squares = [excess * excess / len(states) for excess in more.tolist()]
+        mean = math.fsum(squares) / len(squares)
+        deviation = math.fsum((square - mean) ** 2 for square in squares) / (len(squares) - 1)
+        return max(1.0, mean + float(norm.ppf(0.99)) * math.sqrt(deviation / len(squares)))
+
+    def _folded(self, score: int, log_law: NDArray[np.float64]) -> float:
+        """−ln p: laws of the layers, tilted until their sum's mean is near the score, folded one after the other."""
+        values = np.arange(len(log_law))
+        tilt = self._tilt(score, values, log_law)
+        sums, begin, log_scale = np.ones(1), 0, 0.0
+        for weight in self._weights:
+            power = log_law + tilt * weight * values
+            total = logsumexp(power)
+            log_scale += total
+            law = np.zeros(weight * (len(log_law) - 1) + 1)
+            law[:: max(weight, 1)] = np.exp(power - total)
+            sums = np.clip(fftconvolve(sums, law), 0.0, None)
+            kept = np.flatnonzero(sums > 1e-19 * sums.max())
+            begin, sums = begin + int(kept[0]), sums[kept[0] : kept[-1] + 1]
+        over = np.arange(len(sums)) + begin - score
+        enough = over >= 0
+        return float(tilt * score - log_scale - math.log((sums[enough] * np.exp(-tilt * over[enough])).sum()))
+
+    def _log_law(self, table: NDArray[np.int64], states: list[int]) -> NDArray[np.float64]:
+        """ln of the chance of each number of ones of a layer by the table, −∞ where there is none."""
+        size = len(table)
+        sums = np.zeros(size, np.int64)
+        twice = np.concatenate([table, table])
+        for state in states:
+            at = self._hash(state, [0]) % size
+            sums += twice[at : at + size]
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(np.bincount(sums, minlength=len(states) + 1) / size), np.float64)
+
+    def _tilt(self, score: int, values: NDArray[np.int64], log_law: NDArray[np.float64]) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2.0
+            mean = 0.0
+            for weight in self._weights:
+                power = log_law + middle * weight * values
+                mean += weight * float((np.exp(power - logsumexp(power)) * values).sum())
+            low, high = (middle, high) if mean < score else (low, middle)
+        return low

@@ -1,0 +1,33 @@
+"""vLLM's `watermark_config`: which format it makes, with which parameters, and its key.
+
+Fields that decide only which tokens are marked, and no draw, are known and left out.
+"""
+
+from scanner.watermark.hidden_value import HiddenValue
+from scanner.watermark.stacks.stack import Configuration, Fields, StackKey, refuse_unknown, select
+from scanner.watermark.stacks.vllm.format import VllmDualKeyFormat, VllmGumbelFormat
+
+_FORMATS = {"gumbel": VllmGumbelFormat.name, "dual_key_gumbel": VllmDualKeyFormat.name}
+_FIELDS = {"key", "algorithm", "alpha", "context_width", "prf"}
+_MARKING = {"deduplicate_contexts", "deduplicate_contexts_max_history", "allow_target_only_watermarking"}
+
+
+def _read(fields: Fields) -> StackKey:
+    refuse_unknown(fields, "vLLM", _FIELDS | _MARKING)
+    algorithm = fields.get("algorithm", "gumbel")
+    if algorithm not in list(_FORMATS):  # which also takes what cannot be hashed
+        raise ValueError(f"field 'algorithm': allowed are {', '.join(_FORMATS)}")
+    if fields.get("prf", "philox") != "philox":
+        raise ValueError("field 'prf': philox alone is read")
+    key = fields["key"]
+    if not 0 <= key < 2**64:
+        raise ValueError("field 'key': does not fit in 64 bits")
+    names = ("context_width", "alpha") if algorithm == "dual_key_gumbel" else ("context_width",)
+    return StackKey(_FORMATS[algorithm], select(fields, names), HiddenValue(key.to_bytes(8, "big")))
+
+
+def _fits(fields: Fields) -> bool:
+    return isinstance(fields.get("key"), int) and not isinstance(fields["key"], bool)
+
+
+CONFIGURATION = Configuration("'key', a number, as vLLM writes it", _fits, _read)

@@ -1,0 +1,100 @@
+"""The proof of vLLM's marks in numpy, one lane a scored position."""
+
+import hashlib
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.hidden_value import HiddenValue
+from scanner.watermark.proof import ONE_SUM, KeyWeights, counted_positions, floored, log10_two_gammas
+from scanner.watermark.stacks.plain_draws import Lanes, philox
+
+_MASK = np.uint64(2**32 - 1)
+
+
+def philox_words(key: int, contexts: Lanes, tokens: Lanes) -> Lanes:
+    """The word of each context and token: uint64[P] for uint64[P, width], missing tokens 2^32−1, and uint64[P]."""
+    lanes, width = contexts.shape
+    low, high = (np.full(lanes, half, np.uint64) for half in (key % 2**32, key >> 32))
+    first = [int.from_bytes(b"WMCX", "big"), width, 0, 0]
+    state = [np.full(lanes, word, np.uint64) for word in first]
+    for start in range(0, width, 4):
+        block = [
+            contexts[:, start + i] if start + i < width else np.full(lanes, 2**32 - 1 - i, np.uint64) for i in range(4)
+        ]
+        state = philox([s ^ b for s, b in zip(state, block, strict=True)], low ^ np.uint64(start), high)
+    mark = np.uint64(int.from_bytes(b"WMTK", "big"))
+    out = philox([tokens >> np.uint64(2), *state[:3]], low ^ state[3], high ^ mark)
+    return np.stack(out)[(tokens & np.uint64(3)).astype(np.int64), np.arange(lanes)]
+
+
+class VllmProof:
+    """The proof of one key's mark, or of the two keys' that vLLM derives from a master key.
+
+    Its repr shows nothing of them.
+    master: 8 bytes, big-endian; width: of the context; weight: of the second of two derived keys, beside the weight
+    1/2, None: one key; opening: whether positions count whose context lacks tokens; bits: no p-value is below 2^-bits.
+    """
+
+    def __init__(self, master: bytes, width: int, weight: float | None, *, opening: bool, bits: int) -> None:
+        parts = [master]
+        if weight is not None:
+            parts = [hashlib.sha256(name + master).digest()[:8] for name in (b"key_a", b"key_b")]
+        self._keys = HiddenValue([int.from_bytes(part, "big") for part in parts])
+        self._width, self._opening, self._bits = width, opening, bits
+        self._weight = weight
+
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.ProofPath; the mark has one message."""
+        places, terms = self._terms(tokens, dedup, common_places)
+        sums = [math.fsum(of_key) for of_key in terms.tolist()]
+        score = sums[0] if self._weight is None else self._best(sums[0], sums[1], len(places))
+        return len(places), [score] * len(messages)
+
+    @property
+    def weights(self) -> KeyWeights:
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys: of two keys the weight and 1/2, over 0.8 and 0.2."""
+        if self._weight is None:
+            return ONE_SUM
+        each = [(0.5, 1.0)] if self._weight == 0.5 else [(self._weight, 0.8), (0.5, 0.2)]
+        return tuple(((1.0 - of_second, of_second), share) for of_second, share in each)
+
+    def terms_of_keys(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys; the mark has one message."""
+        places, terms = self._terms(tokens, dedup, common_places)
+        return places, np.stack([terms] * len(messages))
+
+    def _terms(
+        self, tokens: NDArray[np.uint32], dedup: str, common_places: Collection[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The P scored positions, and what each adds to the sum of each of K keys: float64[K, P]."""
+        ids, width = tokens.tolist(), self._width
+        padded = [-1] * width + ids
+        places = range(0 if self._opening else width, len(ids))
+        contexts = [tuple(padded[t : t + width]) for t in places]
+        kept = counted_positions(places, contexts, [ids[t] for t in places], dedup, common_places)
+        rows = np.array([contexts[i] for i in kept], np.int64).reshape(len(kept), width).astype(np.uint64) & _MASK
+        met = np.array([ids[places[i]] for i in kept], np.uint64)
+        cells = [(philox_words(key, rows, met) >> np.uint64(8)).tolist() for key in self._keys.value]
+        terms = [[-math.log1p(-cell / 2**24) for cell in of_key] for of_key in cells]
+        return np.array([places[i] for i in kept], np.int64), np.array(terms)
+
+    def _best(self, first: float, second: float, scored: int) -> float:
+        """−ln of the smallest p by the weights of two keys, each over its share."""
+        log10_p = [
+            log10_two_gammas(of_first * first + of_second * second, scored, of_second) - math.log10(share)
+            for (of_first, of_second), share in self.weights
+        ]
+        return max(-min(log10_p) * math.log(10.0), 0.0)
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.ProofPath."""
+        if self._weight is None:
+            return floored(log10_two_gammas(score, scored, 0.0), self._bits)
+        return floored(-score / math.log(10.0) if scored else 0.0, self._bits)
