@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.watermark import Positions, Tokens, batch_tokens, select_positions
+from scanner.watermark.stacks.vllm.draws import sum_terms, words_of_positions
 from scanner.watermark.stacks.vllm.format import (
     ResponsePositions,
     VllmDualKeyFormat,
@@ -16,7 +17,6 @@ from scanner.watermark.stacks.vllm.format import (
     stack_terms,
     sub_keys,
 )
-from scanner.watermark.stacks.vllm.draws import sum_terms, words_of_positions
 from tests.watermark.known import cases, wrong
 from tests.watermark.vllm import reference
 
