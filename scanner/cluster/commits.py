@@ -6,6 +6,7 @@ and Ray's own: no key, user, path or text is ever a label.
 """
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,8 @@ import ray
 from ray.util.metrics import Counter, Gauge
 
 from scanner.cluster.pieces import NO_DOCUMENTS, NO_TIME, DocumentCounts, Files, FinishedPack, FinishedShard, Seconds
-from scanner.cluster.worker import quarantine_rows
 from scanner.detection.attribution import BatchOrigin
+from scanner.detection.rows import quarantine_rows
 from scanner.errors import FileFault
 from scanner.input.documents import UNKNOWN_IDENTITY
 from scanner.input.files import InputFile
@@ -72,6 +73,8 @@ def costs(totals: "ScanTotals") -> dict[str, object]:
     }
 
 
+_log = logging.getLogger(__name__)
+
 SHARDS_A_COMMIT = 20
 SECONDS_BETWEEN_COMMITS = 5.0
 LEAST_SECONDS_BETWEEN_COMMITS = 1.0
@@ -102,9 +105,14 @@ class ScanTotals:
 
 
 class Committer:
-    """Collects what is finished, and commits it when `due`."""
+    """Collects what is finished, and commits it when `due`.
 
-    def __init__(self, plan: Plan, scan_id: str) -> None:
+    second_pass: whether an earlier pass counted these documents. Then only their flags are new, and a document that no
+    worker survives keeps the verdict that it has.
+    """
+
+    def __init__(self, plan: Plan, scan_id: str, *, second_pass: bool = False) -> None:
+        self._second_pass = second_pass
         self._plan = plan
         self._scan_id = scan_id
         self._tables = Tables(plan.results)
@@ -240,14 +248,17 @@ class Committer:
         return [TableEntry(shard, next(files, ())) for shard in rows]
 
     def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
+        if self._second_pass:
+            counts = replace(NO_DOCUMENTS, flagged=counts.flagged, canaries=counts.canaries)
+        # rows of a table's file that were scanned before keep their verdicts, which a range would hide
+        moved = shard.file.rows_not_read(shard.rows.start, shard.rows.stop).all()
         return {
             "night": self._night,
             "scan_id": self._scan_id,
             "shard_id": shard.shard_id,
             "path": shard.file.path,
             "first_row": shard.rows.start,
-            # rows of a table's file that were scanned before keep their verdicts, which a range would hide
-            "rows": shard.rows.documents if counts.documents or shard.file.entry is None else 0,
+            "rows": 0 if moved else shard.rows.documents,
             "keys": key_set(shard.keys) if shard.keys else self._plan.key_set,
             "file": shard.file.stamp,
             "began_at": self._began,
@@ -269,6 +280,10 @@ class Committer:
         }
 
     def _write_lost(self, finished: FinishedShard) -> Files:
+        if self._second_pass:
+            for lost in finished.lost:
+                _log.warning("%s, row %d: it cannot be read again: %s", finished.shard.file.path, lost.row, lost.detail)
+            return {}
         origin = BatchOrigin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)
         rows = [quarantine_rows(origin, [(lost.row, lost.whose)], lost.reason, lost.detail) for lost in finished.lost]
         written = write_file(self._plan.results, "quarantine", rows)

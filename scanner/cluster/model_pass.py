@@ -5,73 +5,36 @@ the same commits as before: rows of flags, texts, readings and decoys beside, an
 last, without a row. So a pass that was killed goes on with the shards that are left, and of two drivers one stands.
 """
 
-import hashlib
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 
 from scanner.cluster.commits import Committer
-from scanner.cluster.machines import fit_gpus, limit_memory, worker_memory
-from scanner.cluster.pieces import NO_DOCUMENTS, DocumentCounts, Files, FinishedShard, Piece
+from scanner.cluster.machines import fit_gpus, worker_memory
+from scanner.cluster.pieces import FinishedShard
 from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import pack_shards
-from scanner.cluster.worker import Rows, Worker, texts_of_flags
-from scanner.controls.decoys.observers import DecoyObserver, LevelDecoyObserver
-from scanner.detection.attribution import BatchOrigin, EarlierScans, FileHistory, OpenedKey
-from scanner.detection.detector import Detector
-from scanner.detection.open_plan import open_keys, open_model_pass
-from scanner.detection.rows import flagged_rows, with_canaries, with_ids
-from scanner.detection.rules import Rules
-from scanner.detection.token_levels import LevelsName, TextLevels, pinned_reader, reader_config, worth_reading
-from scanner.input.documents import read_text
-from scanner.input.files import InputFile
+from scanner.cluster.worker import Worker
 from scanner.input.shards import Shard, shard_id
 from scanner.input.tables import pack_rows
+from scanner.looks.levels.model_scoring import FlaggedRows, ModelScoring
+from scanner.looks.levels.token_levels import reader_config
 from scanner.results.current_rows import flags
 from scanner.results.earlier_scans import read_earlier_scans
-from scanner.results.filters import open_filter
 from scanner.results.queries import ask
 from scanner.results.retention import done_in_frozen_nights
 from scanner.results.transactions import Tables, find_committed, open_tables, read_whole
 from scanner.scan_plan import Plan
-from scanner.storage.data_files import write_file
-from schemas.tables import DOCUMENTS, FLAG_READINGS
-from schemas.words import WEIGHED, Naming
-
-if TYPE_CHECKING:
-    from scanner.generation import TextReader
-
-BYTES_READ_TOGETHER = 2**16
-"""Bytes of text that are read together, unless a single text has more."""
-
-SECONDS_A_BYTE = 1e-10
-"""Seconds that a model takes for a byte of text, for each byte of its folder, generously: a core multiplies 10¹⁰
-numbers a second at least, and a token has two bytes of text and takes each parameter, of two bytes or four, once.
-"""
+from schemas.words import Naming
 
 _log = logging.getLogger(__name__)
-
-
-class FlaggedRows(NamedTuple):
-    """Rows of a file that were flagged without weights: those that name somebody or nobody for good; undecided ones."""
-
-    decided: frozenset[int]
-    undecided: frozenset[int]
-
-
-NO_ROWS = FlaggedRows(frozenset(), frozenset())
 
 
 class ModelPassResult(NamedTuple):
@@ -98,185 +61,6 @@ class ModelPassResult(NamedTuple):
 
 
 NO_MODEL_PASS = ModelPassResult()
-
-
-class ModelPassWorker(Worker):
-    """Reads texts with a model, and scores them by levels. Made by the driver with a plan, which holds no secrets.
-
-    Args:
-        plan: the plan of the pass (scanner.detection.token_levels.model_pass_of).
-        scan_id, memory, earlier: as for Worker; the memory is what it may take beyond the model.
-        flagged: rows that were flagged before, by path.
-    """
-
-    def __init__(
-        self, plan: Plan, scan_id: str, memory: int | None, earlier: EarlierScans, flagged: Mapping[str, FlaggedRows]
-    ) -> None:
-        super().__init__(plan, scan_id, None, earlier)
-        self._more_memory, self._flagged, self._by = memory, flagged, reader_config(plan)
-
-    @cached_property
-    def _opened_keys(self) -> list[OpenedKey]:
-        return open_keys(self._plan.registry, self._plan.keys)
-
-    @cached_property
-    def _levels(self) -> TextLevels:
-        return TextLevels.of_keys(self._opened_keys)
-
-    @cached_property
-    def _rules(self) -> Rules:
-        plan = self._plan
-        ngram_filter = open_filter(plan.results, plan.filter_sha256, self._text_ids.ngram_secret())
-        return Rules.of(plan.config, plan.keys_tested, ngram_filter)
-
-    @cached_property
-    def _detector(self) -> Detector:
-        return open_model_pass(self._plan, self._opened_keys, self._levels, self._rules.ngram_filter)
-
-    @cached_property
-    def _text_reader(self) -> "TextReader":
-        device = "cuda" if ray.is_initialized() and ray.get_gpu_ids() else "cpu"
-        return pinned_reader(self._by, self._plan.reader_sha256, device)
-
-    @cached_property
-    def _seconds_a_byte(self) -> float:
-        return seconds_a_byte(self._plan) + reading_seconds(Path(self._by.model))
-
-    def prepare(self) -> str:
-        """Open keys, tokenizers, users and the model, and score a text, so that later ones find all compiled.
-
-        Raises: as Worker.prepare, and as TextReader.
-        """
-        pa.set_cpu_count(1)
-        text = "One, two, three, four: " * 40
-        documents = pa.RecordBatch.from_pylist([{"row": 0, "text": text.encode()}], DOCUMENTS)
-        self._levels.put([text], self._text_reader.surprise([text]))
-        self._detector.score_batch(documents, BatchOrigin("", "", ""))
-        if self._more_memory is not None:
-            limit_memory(self._more_memory, more=True)
-        return ""
-
-    def _observer(self, origin: BatchOrigin, piece: Piece) -> LevelDecoyObserver | None:
-        return LevelDecoyObserver(self._decoys, origin, piece.start) if self._decoys else None
-
-    def _take(
-        self,
-        documents: pa.RecordBatch,
-        origin: BatchOrigin,
-        observer: DecoyObserver | LevelDecoyObserver | None,
-        known: FileHistory,
-        batches: dict[str, list[pa.RecordBatch]],
-    ) -> None:
-        before = self._flagged.get(origin.path, NO_ROWS)
-        stored = documents["text"].to_pylist()
-        texts = {
-            index: text
-            for index, row in enumerate(documents["row"].to_pylist())
-            if row not in before.decided and (text := read_text(stored[index])[0])
-        }
-        drawn = self._text_ids.for_model_pass([hashlib.sha256(stored[index]).digest() for index in texts])
-        wanted = worth_reading(self._opened_keys, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
-        to_read = {index: text for (index, text), one in zip(texts.items(), wanted.tolist(), strict=True) if one}
-        for some in _together(to_read, self._levels.names([*to_read.values()])):
-            # copies are read once: rounding differs by what is read beside, and what is kept of a text is what counted
-            each = [*dict.fromkeys(texts[index] for index in some)]
-            steps_of = dict(zip(each, self._text_reader.surprise(each), strict=True))
-            self._levels.put(each, [*steps_of.values()])
-            few = documents.take(pa.array(some))
-            result = self._detector.score_batch(few, origin, observer, known)
-            verdicts = _as_weighed(with_canaries(result.verdicts, self._plan.canaries_made))
-            batches["verdicts"].append(verdicts)
-            batches["lengths"].append(result.lengths)
-            if verdicts["flagged"].true_count:
-                kept = texts_of_flags(few, verdicts)
-                if self._plan.config.evidence.keep_text:
-                    batches["flag_texts"].append(kept)
-                of_row = dict(zip(few["row"].to_pylist(), (steps_of[texts[index]] for index in some), strict=True))
-                batches["flag_readings"].append(
-                    readings_of_flags(kept, self._plan, [of_row[row].tobytes() for row in kept["row"].to_pylist()])
-                )
-
-    def _counts(self, rows: Rows, text_bytes: int, file: InputFile) -> DocumentCounts:
-        """As Worker. Flags of rows that were flagged before are no more flags."""
-        counts, undecided = super()._counts(rows, text_bytes, file), self._flagged.get(file.path, NO_ROWS).undecided
-        flagged_before = sum(
-            pc.and_(batch["flagged"], pc.is_in(batch["row"], pa.array(undecided, pa.int64()))).true_count
-            for batch in rows.batches["verdicts"]
-        )
-        return replace(counts, flagged=counts.flagged - flagged_before)
-
-    def _write(self, rows: Rows) -> Files:
-        """Write flags, what belongs to them, and decoys: all other rows were written before."""
-        batches = rows.batches
-        exact = [with_ids(batch, self._text_ids) for batch in batches["verdicts"] if batch["flagged"].true_count]
-        tables = {
-            "flags": [flagged_rows(batch, self._plan.key_set) for batch in exact],
-            **{name: batches[name] for name in ("flag_texts", "flag_readings", "audit_counts")},
-        }
-        files = {table: write_file(self._plan.results, table, batches) for table, batches in tables.items()}
-        return {table: (file,) for table, file in files.items() if file}
-
-
-def reading_seconds(folder: Path) -> float:
-    """Seconds that the model in a folder takes for a byte of text, generously."""
-    return SECONDS_A_BYTE * sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-
-
-def reading_cost(plan: Plan) -> tuple[float, float]:
-    """CPU seconds of a pass's model for a byte of text here, and the share of unmarked texts that it reads at most."""
-    from scanner.generation.model import SAMPLE_TEXT, TextReader
-
-    by, sample = reader_config(plan), SAMPLE_TEXT * 32
-    reader = TextReader(Path(by.model), "cpu", by.dtype)
-    reader.surprise([sample])
-    began = time.process_time()
-    reader.surprise([sample])
-    passing = min(1.0, sum(by.cut if key.messages == 1 else 1.0 for key in plan.keys))
-    return (time.process_time() - began) / len(sample), by.share * passing
-
-
-def _together(texts: Mapping[int, str], names: Sequence[Collection[LevelsName]]) -> list[list[int]]:
-    """Places of texts, of BYTES_READ_TOGETHER bytes or a single text each, in which texts of one name are copies."""
-    found, text_of, size = list[list[int]](), dict[LevelsName, str](), BYTES_READ_TOGETHER
-    for (index, text), of_text in zip(texts.items(), names, strict=True):
-        more = len(text.encode())
-        if size + more > BYTES_READ_TOGETHER or any(text_of.get(name, text) != text for name in of_text):
-            found.append([])
-            size, text_of = 0, {}
-        found[-1].append(index)
-        size += more
-        text_of |= dict.fromkeys(of_text, text)
-    return found
-
-
-def _as_weighed(exact: pa.RecordBatch) -> pa.RecordBatch:
-    """Exact rows of VERDICTS, those that are flagged with the look WEIGHED."""
-    look = pc.if_else(exact["flagged"], pa.scalar(WEIGHED), pa.scalar(None, pa.string()))
-    return exact.set_column(exact.schema.get_field_index("look"), exact.schema.field("look"), look)
-
-
-def readings_of_flags(texts: pa.RecordBatch, plan: Plan, surprise: Sequence[bytes]) -> pa.RecordBatch:
-    """Rows of FLAG_READINGS. texts: rows of FLAG_TEXTS; surprise: of each."""
-    columns = {name: texts[name] for name in FLAG_READINGS.names if name in texts.schema.names}
-    columns["reader_sha256"] = pa.repeat(pa.scalar(plan.reader_sha256, pa.string()), len(texts))
-    columns["surprise"] = pa.array(surprise, pa.large_binary())
-    return pa.RecordBatch.from_arrays([columns[name] for name in FLAG_READINGS.names], schema=FLAG_READINGS)
-
-
-class ModelPassCommitter(Committer):
-    """Commits the shards of the pass. Their documents were counted before; flags alone are more."""
-
-    def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
-        more = replace(NO_DOCUMENTS, flagged=counts.flagged, canaries=counts.canaries)
-        # flags of rows that moved stand, as in scans
-        moved = shard.file.rows_not_read(shard.rows.start, shard.rows.stop).all()
-        return super()._row(shard, more) | {"rows": 0 if moved else shard.rows.documents}
-
-    def _write_lost(self, finished: FinishedShard) -> Files:
-        """Write nothing: a document that cannot be read has its verdict, and in quarantine it would count twice."""
-        for lost in finished.lost:
-            _log.warning("%s, row %d: the model cannot read it: %s", finished.shard.file.path, lost.row, lost.detail)
-        return {}
 
 
 def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
@@ -334,20 +118,21 @@ def run_model_pass(
     """
     tables = ["flag_readings", *["flag_texts"] * plan.config.evidence.keep_text]
     open_tables(plan.results, tables)
-    committer, by = ModelPassCommitter(plan, scan_id), reader_config(plan)
+    committer = Committer(plan, scan_id, second_pass=True)
     earlier_scans = read_earlier_scans(plan, {shard.file for shard in left}, began, under_way=True)
     known = [replace(shard, first_scanned=earlier_scans.files.get(shard.file.path)) for shard in left]
-    pace = PiecePace(seconds_a_byte(plan) + reading_seconds(Path(by.model)))
-    workers, gpus = min(workers, pace.pieces_of(known)), by.gpus
+    flagged, gpus = _flagged_rows(plan, shards), reader_config(plan).gpus
+    pace = PiecePace(seconds_a_byte(plan) + ModelScoring(plan, flagged, on_gpu=False).reading_seconds)
+    workers = min(workers, pace.pieces_of(known))
     fit, missing = fit_gpus(gpus, workers, "weights_by.gpus")
     if not fit:
         _log.warning("%s; the model reads on CPUs", missing)
         gpus = 0.0
-    actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(ModelPassWorker)
-    given = ray.put(plan), scan_id, worker_memory(plan.config.cluster), ray.put(earlier_scans._replace(files={}))
-    before = ray.put(_flagged_rows(plan, shards))
+    actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(Worker)
+    shared, earlier = ray.put(plan), ray.put(earlier_scans._replace(files={}))
+    scoring = ray.put(ModelScoring(plan, flagged, on_gpu=gpus > 0))
     pool = Pool(
-        lambda: actor.remote(*given, before),
+        lambda: actor.remote(shared, scan_id, worker_memory(plan.config.cluster), earlier, scoring),
         fit or workers,
         plan.config.cluster.stall_seconds,
         on_devices=gpus > 0,

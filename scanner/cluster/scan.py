@@ -39,7 +39,6 @@ from scanner.cluster.worker import Worker
 from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
-from scanner.detection.token_levels import model_pass_of
 from scanner.errors import Refused
 from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
@@ -47,6 +46,7 @@ from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, original_interrupt, sigterm_interrupts
 from scanner.looks.accounts.follow_up import AccountTotals, AccountUnit, judge_parts, parts_left, unit_of
 from scanner.looks.accounts.posts import count_marked, count_refuted
+from scanner.looks.levels.token_levels import model_pass_of
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.filters import with_filter

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from scanner.detection.detector import Detector
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import NO_FILTER, Filter, Rules
-from scanner.detection.token_levels import TextLevels, keys_with_levels
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
@@ -65,34 +63,25 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter
     return Detector(opened_keys, holders, rules, open_prover(plan.registry, opened_keys, rules))
 
 
-def open_model_pass(plan: Plan, opened_keys: Sequence[OpenedKey], levels: TextLevels, ngram_filter: Filter) -> Detector:
-    """As `open_detector`, for the pass in which tokens count by levels; opened_keys: opened without levels."""
-    rules = replace(Rules.of(plan.config, plan.keys_tested, ngram_filter), weights=plan.weights.of_model_pass())
-    holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
-    return Detector(
-        keys_with_levels(opened_keys, levels),
-        holders,
-        rules,
-        open_prover(plan.registry, opened_keys, rules, levels),
-    )
-
-
 def open_text_ids(plan: Plan) -> TextIds:
     """Read the audit secret, as every worker does itself. Raises SecretError."""
     return TextIds(read_secret(plan.audit_secret, plan.registry))
 
 
 def open_prover(
-    registry: Path | str, opened_keys: Sequence[OpenedKey], rules: Rules, levels: TextLevels | None = None
+    registry: Path | str,
+    opened_keys: Sequence[OpenedKey],
+    rules: Rules,
+    levels_of: Callable[[str], LevelsOf] | None = None,
 ) -> Prover:
     """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError.
 
-    levels: of tokens that count by them; None: all count alike.
+    levels_of: levels of the tokens of a tokenizer, by its SHA-256; None: all tokens count alike.
     """
     keys, secret = [], b""
     for opened_key in opened_keys:
         how, secret = format_of(opened_key.key), check_secret(registry, opened_key.key)
-        of_tokenizer = None if levels is None else levels.of(opened_key.key.tokenizer.sha256)
+        of_tokenizer = None if levels_of is None else levels_of(opened_key.key.tokenizer.sha256)
         path = _opener_of_path(how, secret, of_tokenizer)
         corrections = rules.weights.corrections(opened_key.key, rules.keys_tested)
         of_spans = rules.weights.correction_of_spans(opened_key.key, rules.keys_tested)

@@ -7,8 +7,8 @@ texts leave. A public digest of a short post would show whether a guessed post w
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import BatchOrigin, OpenedKey, TextOutcomes
+from scanner.input.documents import Identity
 from scanner.watermark.rule import KeyFindings, corrected
 from schemas.registry import Canary
-from schemas.tables import DECADES, FLAGS, SPANS, VERDICTS
+from schemas.tables import DECADES, FLAG_TEXTS, FLAGS, QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming
 
 _STATUSES = np.array(["scored", "scored_in_part", "filtered", "too_short"], object)
@@ -224,6 +225,30 @@ def span_rows(spans: pa.RecordBatch, keys: str) -> pa.RecordBatch:
     return spans.set_column(0, SPANS.field("keys"), pa.array([keys] * len(spans), pa.string()))
 
 
+def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of FLAG_TEXTS.
+
+    verdicts: exact rows of VERDICTS on some of them, in their order.
+    """
+    flags = verdicts.filter(verdicts["flagged"])
+    named = flags.select(["user_id", "named", "further_messages"]).to_pylist()
+    columns = {name: flags[name] for name in FLAG_TEXTS.names if name in flags.schema.names}
+    columns["user_ids"] = pa.array(map(_who, named), FLAG_TEXTS.field("user_ids").type)
+    columns["text"] = documents.filter(pc.is_in(documents["row"], flags["row"]))["text"]
+    return pa.RecordBatch.from_arrays([columns[name] for name in FLAG_TEXTS.names], schema=FLAG_TEXTS)
+
+
+def quarantine_rows(
+    origin: BatchOrigin, rows: Iterable[tuple[int | None, Identity]], reason: str, detail: str
+) -> pa.RecordBatch:
+    """Rows of QUARANTINE that share a reason, each with its identity; a row of None stands for the whole file.
+
+    Workers call it for rows that they read, and the driver for files at fault and documents that no worker survived.
+    """
+    shared = origin._asdict() | {"reason": reason, "detail": detail, "scanned_at": datetime.now(UTC)}
+    return pa.RecordBatch.from_pylist([shared | {"row": row} | whose._asdict() for row, whose in rows], QUARANTINE)
+
+
 def _without_p(named: pa.Array) -> pa.Array:
     users = [each and [user | {"log10_p_global": None} for user in each] for each in named.to_pylist()]
     return pa.array(users, named.type)
@@ -231,3 +256,8 @@ def _without_p(named: pa.Array) -> pa.Array:
 
 def _replaced(rows: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns.get(name, rows[name]) for name in rows.schema.names], schema=rows.schema)
+
+
+def _who(row: Mapping[str, Any]) -> list[str]:
+    also = {one["user_id"] for name in ("named", "further_messages") for one in row[name] or ()}
+    return sorted((also | {row["user_id"]}) - {None})

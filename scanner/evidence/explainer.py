@@ -23,7 +23,6 @@ from scanner.detection.open_plan import open_keys
 from scanner.detection.proving import PartKinds, nearly_equal
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Filter
-from scanner.detection.token_levels import keys_with_levels, levels_on_record
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners
 from scanner.evidence.case import FlagCase, filter_of, find_case, refuse_impossible, surprise_of, text_ids_of
@@ -49,6 +48,7 @@ from scanner.evidence.stored_texts import OF_FILE, MovedRow, StoredText, StoredT
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
+from scanner.looks.levels.token_levels import keys_with_levels, levels_on_record
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry
 from scanner.results.decision_log import users_of

@@ -30,7 +30,6 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Filter, Rules, common_places_of
-from scanner.detection.token_levels import keys_with_levels, levels_on_record, pinned_reader
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.case import FlagCase, filter_of, find_case, surprise_of
@@ -41,6 +40,7 @@ from scanner.evidence.stored_texts import OF_FILE, StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
+from scanner.looks.levels.token_levels import keys_with_levels, levels_on_record, pinned_reader
 from scanner.registry import NamedUser, VerifiedHolders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
@@ -261,8 +261,9 @@ def _detected(
     holders = _Holders(folder, results, [key.key_id for key in keys])
     if steps is not None:
         levels = levels_on_record(opened_keys, read_text(raw)[0] or "", steps, case.where)
+    levels_of = None if levels is None else levels.of
     of_detector = opened_keys if levels is None else keys_with_levels(opened_keys, levels)
-    detector = Detector(of_detector, holders, rules, open_prover(folder, opened_keys, rules, levels))
+    detector = Detector(of_detector, holders, rules, open_prover(folder, opened_keys, rules, levels_of))
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]

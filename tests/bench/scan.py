@@ -162,7 +162,7 @@ def seconds_of_scan(plan: Plan, pieces: Sequence[Piece]) -> float:
     """CPU seconds of scanning pieces, with a new worker and tokenizer."""
     worker = Worker(plan, "bench")
     worker.prepare()
-    worker._detector._tokenise([" "] * SAMPLE_TEXTS)  # the check on the first texts
+    worker.scoring.detector._tokenise([" "] * SAMPLE_TEXTS)  # the check on the first texts
     return _seconds(lambda: [[*worker.scan(piece)] for piece in pieces])
 
 

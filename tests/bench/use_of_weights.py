@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.controls.decoys.draws import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.attribution import BatchOrigin, KeyPositions
-from scanner.detection.open_plan import open_detector, open_keys, open_model_pass
+from scanner.detection.open_plan import open_detector, open_keys
 from scanner.detection.rules import NO_FILTER
-from scanner.detection.token_levels import TextLevels
+from scanner.looks.levels.model_scoring import open_model_pass
+from scanner.looks.levels.token_levels import TextLevels
 from scanner.scan_plan import AS_WRITTEN, make_plan
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Watermark

@@ -80,7 +80,7 @@ def test_killed_drivers_and_workers_of_the_pass_change_nothing(tmp_path, chain_k
     process = drive(killed)
     before = by_weights(killed)
     wait_for(process, lambda: by_weights(killed) > before)
-    hit = [pid for pid in descendants(process.pid) if b"ray::ModelPassWorker" in command_of(pid)][:1]
+    hit = [pid for pid in descendants(process.pid) if b"ray::Worker" in command_of(pid)][:1]
     for pid in hit:
         os.kill(pid, signal.SIGKILL)
     out = output_of(process)

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import time
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,12 @@ class FaultyWorker(Worker):
     def _folder(self) -> Path:
         return Path(self._plan.results).parent
 
-    @cached_property
-    def _detector(self) -> Detector:
-        return _Faulty(super()._detector, faults_of(self._plan))
-
-    def prepare(self) -> None:
-        super().prepare()
+    def prepare(self) -> str:
+        warning = super().prepare()
+        self.scoring.detector = _Faulty(self.scoring.detector, faults_of(self._plan))
         (self._folder / PIDS).mkdir(exist_ok=True)
         (self._folder / PIDS / str(os.getpid())).touch()
+        return warning
 
 
 class _Faulty:

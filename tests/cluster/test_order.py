@@ -9,6 +9,7 @@ import pytest
 from scanner.cluster import scan, worker
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
+from scanner.detection import rows
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -37,7 +38,7 @@ class Late(Diary):
 
     def prepare(self) -> None:
         super().prepare()
-        worker.datetime = LastYear
+        worker.datetime = rows.datetime = LastYear
 
 
 def claimed(night) -> list[str]:

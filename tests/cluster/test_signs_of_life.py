@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
 
-from scanner.cluster import worker
+from scanner.cluster import signs_of_life
 from scanner.cluster.pieces import Busy, Piece, Report
+from scanner.cluster.signs_of_life import SignsOfLife, parts_of, sizes_of
 from scanner.cluster.work import inspect_input
-from scanner.cluster.worker import Worker, parts_of, sizes_of
-from scanner.detection.detector import Detector
+from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results.transactions import open_tables
 from scanner.storage.locations import table_uri
@@ -42,28 +42,27 @@ def test_costs_beside_which_most_is_nothing_end_a_cut_too():
     assert [part["row"].to_pylist() for part in found] == [[0], [1], [2]]
 
 
-def test_only_texts_whose_windows_are_searched_at_once_are_priced_for_few_searches(night, plain, monkeypatch):
+def test_only_texts_whose_windows_are_searched_at_once_are_priced_for_few_searches(night, plain):
     """A window costs a search of its own in longer texts, and under marks of version 1, which search none at once."""
     texts = [b"x" * LONGEST_AT_ONCE, b"x" * (LONGEST_AT_ONCE + 1), None]
     documents = pa.RecordBatch.from_pydict({"text": pa.array(texts, pa.large_binary())})
     night.write("a", [plain(30, 1)])
-    bare = Worker(night.plan(), "scan")
+    bare = SignsOfLife(night.plan())
     sizes = np.array([LONGEST_AT_ONCE + 8, LONGEST_AT_ONCE + 9, 8])
-    np.testing.assert_allclose(bare._seconds_of(documents), bare._seconds_a_byte * sizes)
+    np.testing.assert_allclose(bare.seconds_of(documents), bare.seconds_a_byte * sizes)
     night.configure(more="[spans]\nwindows = true")
     for at_once, searches in ((True, FEW_SEARCHES), (False, MOST_SEARCHES)):
-        monkeypatch.setattr(Detector, "searches_windows", at_once)
-        wanted = bare._seconds_a_byte * sizes * [searches, MOST_SEARCHES, searches]
-        np.testing.assert_allclose(Worker(night.plan(), "scan")._seconds_of(documents), wanted)
+        wanted = bare.seconds_a_byte * sizes * [searches, MOST_SEARCHES, searches]
+        np.testing.assert_allclose(SignsOfLife(night.plan(), windows_at_once=at_once).seconds_of(documents), wanted)
 
 
 def scanned(
     night, seconds: float, monkeypatch, apart: float = 0.0, *, one_by_one: bool = False
 ) -> tuple[list[int | None], Report, dict[str, pl.DataFrame]]:
     """What the signs say (rows that are done, or one by one the row that is worked on), the report, and the rows."""
-    monkeypatch.setattr(worker, "BETWEEN_SIGNS", seconds)
-    monkeypatch.setattr(worker, "LEAST_TEXT_BYTES", 1)
-    monkeypatch.setattr(worker, "SIGNS_APART", apart)
+    monkeypatch.setattr(signs_of_life, "BETWEEN_SIGNS", seconds)
+    monkeypatch.setattr(signs_of_life, "LEAST_TEXT_BYTES", 1)
+    monkeypatch.setattr(signs_of_life, "SIGNS_APART", apart)
     plan = night.plan()
     open_tables(night.results)
     (shard,) = inspect_input(plan, list_files(plan.locations)).shards
@@ -113,14 +112,14 @@ def test_work_that_takes_no_time_has_few_signs(night, plain, monkeypatch):
     night.configure(audit="share = 0.5\nall_messages_share = 0.3")
     night.write("a", [*(plain(30, i) for i in range(8)), None])
     assert scanned(night, 1e-9, monkeypatch, apart=1e9)[0] == [0]
-    monkeypatch.setattr(Worker, "_seconds_a_byte", 1e9)  # slow documents have one sign each
+    monkeypatch.setattr(signs_of_life, "seconds_a_byte", lambda _plan: 1e9)  # slow documents have one sign each
     assert len(scanned(night, 1e-9, monkeypatch, apart=1e9)[0]) == 9
 
 
 def test_signs_of_a_pack_count_through_its_shards(night, plain, monkeypatch):
-    monkeypatch.setattr(worker, "BETWEEN_SIGNS", 1e-9)
-    monkeypatch.setattr(worker, "LEAST_TEXT_BYTES", 1)
-    monkeypatch.setattr(worker, "SIGNS_APART", 0.0)
+    monkeypatch.setattr(signs_of_life, "BETWEEN_SIGNS", 1e-9)
+    monkeypatch.setattr(signs_of_life, "LEAST_TEXT_BYTES", 1)
+    monkeypatch.setattr(signs_of_life, "SIGNS_APART", 0.0)
     for name, rows in (("a", 3), ("b", 2)):
         night.write(name, [plain(30, i) for i in range(rows)])
     plan = night.plan()

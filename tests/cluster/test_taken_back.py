@@ -4,7 +4,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.cluster.worker import Rows
+from scanner.cluster.piece_rows import Rows
 from scanner.input.documents import Reader, Unreadable
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri

@@ -18,7 +18,7 @@ class Wrong(Worker):
 
     def prepare(self) -> str:
         told = super().prepare()
-        mark = next(test.watermark for test in self._detector._keys if test.key.key_id == "green")
+        mark = next(test.watermark for test in self.scoring.detector._keys if test.key.key_id == "green")
         right = mark.search
 
         def wrong(tokens, positions, count):

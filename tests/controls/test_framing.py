@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.audit.statistics.hits import THRESHOLDS
-from scanner.cluster import worker as written
+from scanner.cluster import text_scoring as written
 from scanner.controls import scan_audit
 from scanner.controls.reserved.framing import MOST_TOP_ACCOUNTS
 from scanner.controls.reserved.texts import LARGEST_P

@@ -84,7 +84,7 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
 
     worker, keep = Worker(plan, "again"), Keep()
     batch = pa.RecordBatch.from_pylist([{"row": i, "text": text.encode()} for i, text in enumerate(texts)], DOCUMENTS)
-    worker._detector.score_batch(batch, BatchOrigin("scan", shard.shard_id, "path"), keep)
+    worker.scoring.detector.score_batch(batch, BatchOrigin("scan", shard.shard_id, "path"), keep)
     hits, expected = ([np.zeros(len(alpha)) for alpha in (THRESHOLDS, THRESHOLDS, DEEP_THRESHOLDS)] for _ in range(2))
     for place, document in enumerate(seen[0].documents):
         piece = f"{shard.shard_id};0;".encode()

@@ -143,4 +143,5 @@ def test_only_workers_of_scans_open_users_that_nobody_verifies():
     assert {file.name for file in files if " Holders.load(" in file.read_text()} == {
         "open_plan.py",
         "follow_up.py",
+        "model_scoring.py",
     }

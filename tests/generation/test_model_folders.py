@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from scanner.detection.token_levels import reader_sha256
 from scanner.errors import Refused
 from scanner.generation import load_model, prompt_lengths
+from scanner.looks.levels.token_levels import reader_sha256
 from scanner.research.robustness import SentenceModel
 
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\n"

@@ -58,7 +58,7 @@ class Telling(Worker):
 
     def prepare(self) -> str:
         warning = super().prepare()
-        held = [ray.get_gpu_ids(), [repr(test.watermark) for test in self._detector._keys], warning]
+        held = [ray.get_gpu_ids(), [repr(test.watermark) for test in self.scoring.detector._keys], warning]
         folder = Path(self._plan.registry).parent / f"held-{Path(self._plan.results).name}"
         folder.mkdir(exist_ok=True)
         (folder / ray.get_runtime_context().get_actor_id()).write_text(json.dumps(held))

@@ -32,11 +32,11 @@ class Faulty(Worker):
 
     def prepare(self) -> None:
         super().prepare()
-        self._plain = self._detector._tokenise
-        self._detector._tokenise = self._tokenise
+        self._plain = self.scoring.detector._tokenise
+        self.scoring.detector._tokenise = self._tokenise
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
-        marks = [test.watermark for test in self._detector._keys]
+        marks = [test.watermark for test in self.scoring.detector._keys]
         shown = [(mark, vars(mark)) for mark in marks]
         if SLOW in texts:
             time.sleep(3)

@@ -120,7 +120,6 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "Pool", PoolOfOne)
         patch.setattr(module, "ray", asked)
         patch.setattr(module, "worker_memory", lambda _config: None)  # a limit would bind the tests' process
-    patch.setattr(model_pass, "limit_memory", lambda *_given, **_more: None)
     patch.setattr(pa, "set_cpu_count", lambda _count: None)  # meant for a worker's process
 
 

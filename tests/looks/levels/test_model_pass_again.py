@@ -16,12 +16,12 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.summary import summary
 from scanner import generation, results
 from scanner.cluster import model_pass, scan
-from scanner.cluster.model_pass import _together
 from scanner.cluster.pieces import FinishedPack, FinishedShard, LostDocument, Pack, Piece
 from scanner.cluster.rewritten import leave_out_rewritten, read_documents
-from scanner.detection.token_levels import TextLevels
 from scanner.errors import Refused
 from scanner.input.shards import Shard
+from scanner.looks.levels.model_scoring import texts_read_together
+from scanner.looks.levels.token_levels import TextLevels
 from scanner.results.transactions import read_whole
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark.level_laws import levels_of
@@ -190,7 +190,7 @@ def test_texts_of_the_same_tokens_are_put_apart() -> None:
     texts = {3: "one two three", 5: "one▁two three", 6: "one two three", 8: "four"}
     tokens = tokenizer.encode([*texts.values()])
     assert tokens.ids[:3].tolist() == tokens.ids[3:6].tolist()
-    groups = _together(texts, levels.names([*texts.values()]))
+    groups = texts_read_together(texts, levels.names([*texts.values()]))
     assert groups == [[3], [5], [6, 8]]
     for group in groups:
         steps = {texts[index]: random.integers(0, 60, len(texts[index])).astype(np.uint8) for index in group}

@@ -11,13 +11,13 @@ import polars as pl
 import pytest
 
 from scanner import generation
-from scanner.detection.token_levels import levels_on_record
 from scanner.errors import Refused
 from scanner.evidence.case import find_case, surprise_of
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import page
 from scanner.evidence.replay import replay, write_claim
 from scanner.evidence.sentences import record_of, what_was_found
+from scanner.looks.levels.token_levels import levels_on_record
 from scanner.registry import check_secret
 from scanner.results.retention import erase_user, retain
 from scanner.results.transactions import read_whole

@@ -1,0 +1,125 @@
+"""Signs of life of a worker: the driver takes one that is silent for too long for hung, and ends it.
+
+What a batch will take is estimated generously, from the bytes of its texts alone. A batch that may take long is cut,
+and before each part the worker says within how many seconds its next word is due.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from scanner.cluster.pieces import Busy
+from scanner.cluster.todo import seconds_a_byte
+from scanner.detection.proving import SECONDS_A_TOKEN, TOKENS_PROVED
+from scanner.scan_plan import Plan
+from scanner.watermark.formats import format_of
+from scanner.watermark.rule import RANK_DECOYS, SECONDS_OF_A_RANK
+from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
+
+BETWEEN_SIGNS = 60.0
+"""Seconds of scoring between two signs of life, by the generous count of the stall limit, some ten times too long."""
+
+SIGNS_APART = 1.0
+"""Seconds between two signs of life, but before work that is expected to take longer: the driver takes each of them."""
+
+LEAST_TEXT_BYTES = 2**14
+"""Fewest bytes of text that are scored between two signs of life."""
+
+
+class SignsOfLife:
+    """Cuts batches, and says before each part how long it may take.
+
+    Args:
+        plan: what texts are scored under.
+        reading_seconds: seconds that a model takes for a byte of text before it is scored; 0: no model reads.
+        windows_at_once: whether every key looks for messages in all windows of a short text at once.
+        on_device: whether texts are scored on a device, where a batch is not cut.
+    """
+
+    def __init__(
+        self, plan: Plan, reading_seconds: float = 0.0, *, windows_at_once: bool = False, on_device: bool = False
+    ) -> None:
+        self._plan = plan
+        self.seconds_a_byte = seconds_a_byte(plan) + reading_seconds
+        self._windows_at_once, self._on_device = windows_at_once, on_device
+        self._signed = -math.inf  # when the driver had the last sign of life
+
+    def seconds_of(self, documents: pa.RecordBatch) -> NDArray[np.float64]:
+        """Seconds of scoring each of D documents, generously: float64[D]."""
+        sizes = sizes_of(documents.column("text"))
+        short = np.where(sizes <= LONGEST_AT_ONCE, self._share_of_short, 1.0)
+        return np.asarray((sizes + 8) * short * self.seconds_a_byte, np.float64)  # one without a text takes some too
+
+    def cut(self, batch: pa.RecordBatch, *, one_by_one: bool = False) -> list[pa.RecordBatch]:
+        """Cut a batch into parts of so many seconds each, by its texts' sizes alone; uncut on a device."""
+        if one_by_one:
+            return [batch.slice(row, 1) for row in range(len(batch))]
+        if self._on_device:
+            return [batch] if len(batch) else []
+        return parts_of(batch, self.seconds_of(batch), max(BETWEEN_SIGNS, LEAST_TEXT_BYTES * self.seconds_a_byte))
+
+    def before(self, documents: pa.RecordBatch, behind: int, *, single: bool) -> Iterator[Busy]:
+        """Announce documents that are scored next, where a sign is due, as before each that is scored alone.
+
+        behind: rows that are done with when the first row of the file is next.
+        """
+        text_bytes = documents.column("text").nbytes
+        scoring = float(self.seconds_of(documents).sum())
+        proving = min(text_bytes, TOKENS_PROVED) * self._seconds_a_proof
+        ranking = sum(
+            min(RANK_DECOYS * text_bytes * seconds, SECONDS_OF_A_RANK * len(documents))
+            for seconds in self._seconds_ranked
+        )
+        expected, now = scoring + proving + ranking, time.monotonic()
+        if single or expected >= SIGNS_APART or now - self._signed >= SIGNS_APART:
+            self._signed = now
+            first = documents["row"][0].as_py()
+            yield Busy(self._within(expected), behind + first, first if single else None)
+
+    def after_single(self, batch: pa.RecordBatch, behind: int) -> Busy:
+        """Say that single documents are done: what is read or written next is no document's fault."""
+        return Busy(self._within(0.0), behind + batch["row"][-1].as_py() + 1)
+
+    def _within(self, expected: float) -> float:
+        return self._plan.config.cluster.stall_seconds + SIGNS_APART + expected
+
+    @cached_property
+    def _share_of_short(self) -> float:
+        """Seconds of scoring a byte of a text of LONGEST_AT_ONCE bytes at most, over those of a longer one."""
+        if self._plan.weights.span is None:
+            return 1.0
+        return FEW_SEARCHES / MOST_SEARCHES if self._windows_at_once else 1.0
+
+    @cached_property
+    def _seconds_a_proof(self) -> float:
+        """Seconds of proving a token, under all keys; plain Python takes thirty times the format's seconds."""
+        return sum(max(SECONDS_A_TOKEN, 30.0 * format_of(key).seconds(1)) for key in self._plan.keys)
+
+    @cached_property
+    def _seconds_ranked(self) -> list[float]:
+        """Seconds of ranking a byte, under all keys that rank flagged texts: all texts of a batch may be flagged."""
+        formats = [(format_of(key), key.messages) for key in self._plan.keys]
+        return [form.seconds(messages) for form, messages in formats if not form.basis().proven]
+
+
+def parts_of(batch: pa.RecordBatch, costs: NDArray[np.generic], most: float) -> list[pa.RecordBatch]:
+    """A batch cut after each document that brings the costs since the last cut to `most`; costs: of each, [D]."""
+    ends = np.cumsum(costs)
+    bounds = [0]
+    while bounds[-1] < len(batch):
+        before = ends[bounds[-1] - 1] if bounds[-1] else 0
+        end = int(np.searchsorted(ends, before + most)) + 1
+        bounds.append(min(max(end, bounds[-1] + 1), len(batch)))  # a sum may be too large for `most` to change it
+    return [batch.slice(begin, end - begin) for begin, end in pairwise(bounds)]
+
+
+def sizes_of(texts: pa.LargeBinaryArray) -> NDArray[np.int64]:
+    """Bytes of stored texts, int64[D]."""
+    return np.asarray(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False), np.int64)

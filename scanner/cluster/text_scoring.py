@@ -1,0 +1,115 @@
+"""What a scan does with the documents that its workers read: it scores each text as it was written.
+
+Keys, tokenizers and users are opened by each worker itself: a plan holds no secrets.
+"""
+
+from collections import defaultdict
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from scanner.cluster.machines import give_back_memory
+from scanner.controls.decoys.draws import Decoys, open_decoys
+from scanner.controls.decoys.observers import DecoyObserver, Rehearsal
+from scanner.controls.reserved.texts import reserved_texts
+from scanner.detection.attribution import BatchOrigin, FileHistory, ScoreObserver
+from scanner.detection.detector import Detector
+from scanner.detection.open_plan import open_detector, open_text_ids
+from scanner.detection.rows import (
+    TextIds,
+    flagged_rows,
+    for_everybody,
+    span_rows,
+    texts_of_flags,
+    with_canaries,
+    with_ids,
+)
+from scanner.detection.rules import NO_FILTER
+from scanner.looks.keepers import Keeper, keepers_of
+from scanner.scan_plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TextScoring:
+    """Scores texts as they were written, names users, and keeps what later looks need."""
+
+    reading_seconds = 0.0
+    holds_model = False
+
+    def __init__(self, plan: Plan, scan_id: str) -> None:
+        self._plan, self._scan_id = plan, scan_id
+        self._device: torch.device | None = None
+
+    @cached_property
+    def detector(self) -> Detector:
+        """Open keys, tokenizers, users and the filter."""
+        plan, ngram_filter = self._plan, NO_FILTER
+        if plan.filter_sha256 is not None:
+            from scanner.results.filters import open_filter  # a worker without one needs no library of tables
+
+            ngram_filter = open_filter(plan.results, plan.filter_sha256, self._text_ids.ngram_secret())
+        return open_detector(plan, self._device, ngram_filter)
+
+    @cached_property
+    def _decoys(self) -> Decoys | None:
+        return open_decoys(self._plan)
+
+    @cached_property
+    def _text_ids(self) -> TextIds:
+        return open_text_ids(self._plan)
+
+    @cached_property
+    def _keepers(self) -> list[Keeper]:
+        return keepers_of(self._plan, self._scan_id, self._text_ids)
+
+    def prepare(self, device: "torch.device | None") -> None:
+        """Open all that is needed, and compile kernels. Raises as `open_detector`."""
+        self._device = device
+        detector = self.detector
+        give_back_memory()  # tokenizers leave a third of what they took while they were opened
+        detector.compile(Rehearsal(self._decoys) if self._decoys else None)
+        self._text_ids  # noqa: B018 - read now, so that a secret that is gone is told before any work
+
+    def observer(self, origin: BatchOrigin, start: int) -> DecoyObserver | None:
+        """Make what counts decoys in a piece that begins at this row; None: nothing does."""
+        return DecoyObserver(self._decoys, origin, start, self.detector) if self._decoys else None
+
+    def score(
+        self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory
+    ) -> dict[str, list[pa.RecordBatch]]:
+        """Score, prove and name documents. Returns exact rows by table, with the lengths of texts."""
+        result = self.detector.score_batch(documents, origin, observer, history)
+        verdicts, flagged = result.verdicts, result.verdicts["flagged"].true_count
+        if flagged:
+            verdicts = with_canaries(verdicts, self._plan.canaries_made)
+        batches = {
+            "verdicts": [verdicts],
+            "lengths": [result.lengths],
+            "quarantine": [result.quarantine],
+            "spans": [result.spans],
+        }
+        if self._plan.config.evidence.keep_text and flagged:
+            batches["flag_texts"] = [texts_of_flags(documents, verdicts)]
+        return batches | {keeper.table: [keeper.rows(documents, verdicts)] for keeper in self._keepers}
+
+    def count_flags(self, verdicts: pa.RecordBatch, path: str) -> int:
+        """Count the flags of a batch of a file that are no canaries."""
+        del path
+        return int(verdicts["flagged"].true_count - verdicts["canary"].true_count)
+
+    def tables(self, batches: defaultdict[str, list[pa.RecordBatch]]) -> dict[str, list[pa.RecordBatch]]:
+        """Make the rows that are written of rows of documents: exact ones of flags only, for `flags`."""
+        plan, exact = self._plan, [with_ids(batch, self._text_ids) for batch in batches["verdicts"]]
+        reserved = reserved_texts(exact, plan.keys, plan.config.dedup, self._text_ids, plan.canary_accounts)
+        tables = {
+            "verdicts": [for_everybody(*both) for both in zip(exact, batches["lengths"], strict=True)],
+            "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
+            "spans": [span_rows(batch, plan.key_set) for batch in batches["spans"] if len(batch)],
+            "quarantine": batches["quarantine"],
+            "flag_texts": batches["flag_texts"],
+            "audit_counts": [*batches["audit_counts"], *reserved],
+        }
+        return tables | {keeper.table: keeper.in_order(batches[keeper.table]) for keeper in self._keepers}
