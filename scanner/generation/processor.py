@@ -7,8 +7,8 @@ chooses the token, and returns scores under which that token wins whatever `gene
 A processor serves one batch whose rows stay in place until it ends; rows may have processors of several keys.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -352,3 +352,10 @@ class RowsProcessor(OneBatch):
             at = rows.to(scores.device)
             out[at] = processors(input_ids[at], scores[at])  # type: ignore[arg-type]
         return out  # type: ignore[return-value]
+
+
+class Marking(NamedTuple):
+    """How a format marks text: its processor, and whether that samples itself or leaves it to `generate`."""
+
+    processor: Callable[..., LogitsProcessor]
+    samples: bool

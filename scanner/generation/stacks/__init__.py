@@ -1,0 +1,1 @@
+"""How other stacks choose a marked token: a file a stack."""
