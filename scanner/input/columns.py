@@ -38,14 +38,14 @@ calendar: 2026083112 is an hour.
 
 
 class Times(NamedTuple):
-    """When each value was, and the latest moment that it can mean: a date's last moment. Both timestamp[us, UTC].
+    """The moments that each value can mean: for a date, its first and its last."""
 
-    unread: bool[n], values that are there and cannot be read as times; they are null in both.
-    """
-
-    at: pa.Array
+    earliest: pa.Array
+    """timestamp[us, UTC]"""
     latest: pa.Array
+    """timestamp[us, UTC]"""
     unread: NDArray[np.bool_]
+    """bool[n]: values that are there and cannot be read as times. They are null in both arrays."""
 
 
 def times(array: pa.Array, zone: str) -> Times:
@@ -66,56 +66,56 @@ def times(array: pa.Array, zone: str) -> Times:
         last = _within_years(pc.add(first, pa.scalar(_LAST)))
         return Times(_in_utc(first, zone, "earliest"), _in_utc(last, zone, "latest"), all_read)
     if pa.types.is_timestamp(array.type):
-        at = _in_utc(_within_years(array), "UTC" if array.type.tz is not None else zone, "earliest")
-        return Times(at, at, all_read)
+        moments = _in_utc(_within_years(array), "UTC" if array.type.tz is not None else zone, "earliest")
+        return Times(moments, moments, all_read)
     kind = array.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return _of_numbers(array)
-    return _of_texts(array, zone)
+        return _times_of_numbers(array)
+    return _times_of_texts(array, zone)
 
 
-def _of_numbers(array: pa.Array) -> Times:
+def _times_of_numbers(array: pa.Array) -> Times:
     """Time since 1970, in the unit that a number's size tells."""
     valid = np.asarray(array.is_valid(), np.bool_)
     whole = pa.types.is_integer(array.type)
     value = np.asarray((array if whole else array.cast(pa.float64())).fill_null(0))
     size = np.abs(value.astype(np.float64))
     read = valid & (size < _NANOSECONDS)  # NaN is not below
-    known = np.where(read, value, 0).astype(np.int64 if whole else np.float64)
+    numbers = np.where(read, value, 0).astype(np.int64 if whole else np.float64)
     units = [size < _SECONDS, size < _MILLISECONDS, size < _MICROSECONDS]
-    ticks = np.select(units, [known * 10**6, known * 10**3, known], known // 10**3)
+    ticks = np.select(units, [numbers * 10**6, numbers * 10**3, numbers], numbers // 10**3)
     ticks = ticks if whole else np.rint(ticks).astype(np.int64)
-    at = _within_years(pa.array(ticks, pa.timestamp("us"), mask=~read)).cast(_UTC)
-    return Times(at, at, valid & ~read)
+    moments = _within_years(pa.array(ticks, pa.timestamp("us"), mask=~read)).cast(_UTC)
+    return Times(moments, moments, valid & ~read)
 
 
-def _of_texts(array: pa.Array, zone: str) -> Times:
+def _times_of_texts(array: pa.Array, zone: str) -> Times:
     """ISO 8601, also with ` UTC` behind it as some databases write it. Each distinct value is read once."""
     encoded = array.cast(pa.large_binary()).dictionary_encode()
-    distinct = _of_distinct(encoded.dictionary, zone)
+    distinct = _times_of_values(encoded.dictionary, zone)
     rows = np.asarray(encoded.indices.fill_null(len(distinct.unread)))
     unread = np.append(distinct.unread, False)[rows]
-    return Times(distinct.at.take(encoded.indices), distinct.latest.take(encoded.indices), unread)
+    return Times(distinct.earliest.take(encoded.indices), distinct.latest.take(encoded.indices), unread)
 
 
-def _of_distinct(texts: pa.LargeBinaryArray, zone: str) -> Times:
+def _times_of_values(texts: pa.LargeBinaryArray, zone: str) -> Times:
     count = len(texts)
-    known: list[datetime | None] = [None] * count  # those with a zone of their own
-    local, last = known.copy(), known.copy()  # as the zone's clocks show them; last moment of a date
+    zoned: list[datetime | None] = [None] * count  # those with a zone of their own
+    local, last = zoned.copy(), zoned.copy()  # as the zone's clocks show them; last moment of a date
     unread = np.zeros(count, np.bool_)
     for i, raw in enumerate(texts.to_pylist()):
         text = raw.strip()
-        found = _parsed(text)
-        if found is None:
+        time = _parsed(text)
+        if time is None:
             unread[i] = bool(text)
-        elif found.tzinfo is not None:
-            known[i] = found
+        elif time.tzinfo is not None:
+            zoned[i] = time
         else:
-            local[i] = found
-            last[i] = found + _LAST if _is_day(text) else None
+            local[i] = time
+            last[i] = time + _LAST if _is_day(text) else None
     clock = pa.timestamp("us")
-    at = pc.coalesce(pa.array(known, _UTC), _in_utc(pa.array(local, clock), zone, "earliest"))
-    return Times(at, pc.coalesce(_in_utc(pa.array(last, clock), zone, "latest"), at), unread)
+    earliest = pc.coalesce(pa.array(zoned, _UTC), _in_utc(pa.array(local, clock), zone, "earliest"))
+    return Times(earliest, pc.coalesce(_in_utc(pa.array(last, clock), zone, "latest"), earliest), unread)
 
 
 def _parsed(text: bytes) -> datetime | None:
@@ -161,13 +161,13 @@ def _in_utc(clock_times: pa.TimestampArray, zone: str, ambiguous: Literal["earli
     local = pl.Series(clock_times)
 
     def moments(local: pl.Series) -> pl.Series:
-        known = local.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
-        return known.dt.convert_time_zone("UTC")
+        zoned = local.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
+        return zoned.dt.convert_time_zone("UTC")
 
-    found = moments(local)
-    if found.null_count() > local.null_count():  # skipped; no clock skips more than a day
-        found = found.zip_with(found.is_not_null(), moments(local - _DAY) + _DAY)
-    return _within_years(found.to_arrow()).cast(_UTC)
+    in_utc = moments(local)
+    if in_utc.null_count() > local.null_count():  # skipped; no clock skips more than a day
+        in_utc = in_utc.zip_with(in_utc.is_not_null(), moments(local - _DAY) + _DAY)
+    return _within_years(in_utc.to_arrow()).cast(_UTC)
 
 
 MAX_ID_BYTES = 4096
@@ -223,14 +223,14 @@ class ColumnSource(NamedTuple):
         if self.field_id is not None:
             ids = [_field_id(field) for field in schema]
             if any(ids):
-                return [i for i, known in enumerate(ids) if known == self.field_id]
+                return [i for i, field_id in enumerate(ids) if field_id == self.field_id]
             if not self.names:
                 raise FileFault(
                     "missing_column",
                     "the file's columns have no field ids, by which its table tells them; write its rows anew at the "
                     "source, or give an Iceberg table the property schema.name-mapping.default",
                 )
-        return next((found for name in self.names if (found := schema.get_all_field_indices(name))), [])
+        return next((places for name in self.names if (places := schema.get_all_field_indices(name))), [])
 
 
 def _field_id(field: pa.Field) -> int:
@@ -331,12 +331,12 @@ def is_allowed(role: str, kind: pa.DataType) -> bool:
 def lengths(array: pa.Array) -> NDArray[np.int64]:
     """Bytes that each value takes when it is decoded, int64[len]. Dictionaries are measured without decoding them."""
     if pa.types.is_dictionary(array.type):
-        of_values = np.append(lengths(array.dictionary), 0)
-        return np.take(of_values, np.asarray(array.indices.fill_null(len(array.dictionary)), np.int64))
+        value_lengths = np.append(lengths(array.dictionary), 0)
+        return np.take(value_lengths, np.asarray(array.indices.fill_null(len(array.dictionary)), np.int64))
     if not is_text(plain_type(array.type)) or pa.types.is_null(array.type):
         return np.full(len(array), array.nbytes // max(len(array), 1), np.int64)
-    found = pc.binary_length(_plain(array).cast(pa.large_binary()))
-    return np.asarray(found.fill_null(0) if found.null_count else found, np.int64)
+    sizes = pc.binary_length(_plain(array).cast(pa.large_binary()))
+    return np.asarray(sizes.fill_null(0) if sizes.null_count else sizes, np.int64)
 
 
 def documents_of(
@@ -370,7 +370,7 @@ def documents_of(
             ids.names,
             values["text"].cast(pa.large_binary()),
             accounts.names,
-            created.at,
+            created.earliest,
             created.latest,
             pa.array(unread),
         ],
@@ -381,7 +381,7 @@ def documents_of(
 def _widened(array: pa.Array, kind: pa.DataType | None) -> pa.Array:
     """Return numbers in the type that a table gives to all of them, so that an id is written alike in old files."""
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    if kind is None or not all(any(test(one) for test in numbers) for one in (array.type, kind)):
+    if kind is None or not all(any(test(type_) for test in numbers) for type_ in (array.type, kind)):
         return array
     try:
         return array.cast(kind)
@@ -416,9 +416,9 @@ def _names(array: pa.Array) -> _Names:
     return _Names(written, np.asarray(pc.and_(array.is_valid(), written.is_null()), np.bool_))
 
 
-def _written_singly(one: pa.Array) -> str | None:
+def _written_singly(value: pa.Array) -> str | None:
     try:
-        name: str | None = _written(one)[0].as_py()
+        name: str | None = _written(value)[0].as_py()
     except (pa.ArrowException, ValueError):
         return None
     return name

@@ -78,9 +78,9 @@ def read_deletion_vectors(location: str, opened: str, version: int, *, checkpoin
     answer = json.loads(out)
     if isinstance(answer, str):
         raise ScanFailed(f"input.paths: deletion vectors of Delta table {location!r} cannot be read: {answer}")
-    rows, *of_checkpoint = answer
+    rows, *checkpoint_fields = answer
     return DeletionVectors(
-        {uri: VectorRows(base64.b64decode(packed), count) for uri, (packed, count) in rows.items()}, *of_checkpoint
+        {uri: VectorRows(base64.b64decode(packed), count) for uri, (packed, count) in rows.items()}, *checkpoint_fields
     )
 
 
@@ -90,16 +90,16 @@ def _ended(request: bytes) -> tuple[int | None, bytes]:
         [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         try:
-            before, waiting = -1, request
+            last_ticks, waiting = -1, request
             while True:
                 try:
                     out, _ = process.communicate(waiting, STALL_SECONDS)
                     return process.returncode, out
                 except subprocess.TimeoutExpired:
-                    now, waiting = _cpu_ticks(process.pid), b""
-                    if now == before:
+                    ticks, waiting = _cpu_ticks(process.pid), b""
+                    if ticks == last_ticks:
                         return None, b""
-                    before = now
+                    last_ticks = ticks
         finally:
             process.kill()
 
@@ -119,8 +119,8 @@ def _answer(location: str, version: int, checkpoint: bool) -> list[object] | str
     try:
         for batch in DeltaTable(location, version=version).deletion_vectors():
             rows = pa.record_batch(batch)
-            for uri, kept in zip(rows["filepath"].to_pylist(), rows["selection_vector"], strict=True):
-                gone = ~np.asarray(kept.values, np.bool_)
+            for uri, selection in zip(rows["filepath"].to_pylist(), rows["selection_vector"], strict=True):
+                gone = ~np.asarray(selection.values, np.bool_)
                 deleted[uri] = base64.b64encode(pack_rows(gone)).decode(), int(gone.sum())
         return [deleted, *(_stated(location, version) if checkpoint else (-1, {}))]
     except (DeltaError, OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -133,8 +133,8 @@ def _stated(location: str, version: int) -> tuple[int, dict[str, int]]:
     filesystem, inner = filesystem_of(location)
     log, parts = posixpath.join(inner, LOG_OF_DELTA), dict[tuple[int, int], list[str]]()
     for item in filesystem.get_file_info(fs.FileSelector(log)):
-        if (found := CHECKPOINT.fullmatch(item.base_name)) and int(found[1]) <= version:
-            parts.setdefault((int(found[1]), int(found[2] or 1)), []).append(item.path)
+        if (match := CHECKPOINT.fullmatch(item.base_name)) and int(match[1]) <= version:
+            parts.setdefault((int(match[1]), int(match[2] or 1)), []).append(item.path)
     whole = [key for key, paths in parts.items() if len(paths) >= key[1]]
     if not whole:
         return -1, {}

@@ -63,7 +63,7 @@ class CommitLog:
         self._vectors: dict[str, dict[str, int]] = {}  # stated rows of vectors by files, by commits that add these
         items = filesystem.get_file_info(fs.FileSelector(folder))
         plain = (item for item in items if item.type == fs.FileType.File)  # a FIFO would wait for its writer
-        path_of = {int(found[1]): item.path for item in plain if (found := COMMIT.fullmatch(item.base_name))}
+        path_of = {int(match[1]): item.path for item in plain if (match := COMMIT.fullmatch(item.base_name))}
         self._numbers = [number for number in sorted(path_of) if number <= version]
         self._paths = [path_of[number] for number in self._numbers]
         self.whole = len(self._numbers) == version + 1
@@ -75,8 +75,8 @@ class CommitLog:
             changes = dict(zip(self._paths, threads.map(self._changes, self._paths), strict=True))
             gone = {path for commit in changes.values() for path in commit.removes}
             appends = [path for path, commit in changes.items() if not commit.removes and (gone or not self.whole)]
-            kept = gone if self.whole else None
-            changes |= zip(appends, threads.map(lambda path: self._read(path, kept), appends), strict=True)
+            add_filter = gone if self.whole else None
+            changes |= zip(appends, threads.map(lambda path: self._read(path, add_filter), appends), strict=True)
         return [*changes.values()]
 
     @property
@@ -84,15 +84,17 @@ class CommitLog:
         """Whether a commit adds a deletion vector, which a log can do that says of itself that it has none."""
         return any(self._vectors.values())
 
-    def stated_rows(self, commits: Sequence[Commit], checkpoint: int, before: Mapping[str, int]) -> dict[str, int]:
+    def stated_rows(
+        self, commits: Sequence[Commit], checkpoint: int, checkpoint_rows: Mapping[str, int]
+    ) -> dict[str, int]:
         """How many rows the log says that deletion vectors take away, by the files' paths as results show them.
 
         Args:
             commits: as `commits` gave them.
             checkpoint: version up to which a checkpoint says it, -1: none does.
-            before: these numbers at that version, by paths in the log.
+            checkpoint_rows: these numbers at that version, by paths in the log.
         """
-        stated = {self._named(path): rows for path, rows in before.items()}
+        stated = {self._named(path): rows for path, rows in checkpoint_rows.items()}
         for number, path, commit in zip(self._numbers, self._paths, commits, strict=True):
             if number > checkpoint:
                 for name in (*commit.removes, *commit.adds):
@@ -117,26 +119,30 @@ class CommitLog:
             lines.seek(0)  # costs nothing in a commit of one block
             return self._parsed(path, lines, None if removes else ())
 
-    def _read(self, path: str, kept: Collection[str] | None) -> Commit:
+    def _read(self, path: str, add_filter: Collection[str] | None) -> Commit:
         with self._opened(path) as lines:
-            return self._parsed(path, lines, kept)
+            return self._parsed(path, lines, add_filter)
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[io.BufferedReader]:
         with self._filesystem.open_input_file(path) as file:
             yield io.BufferedReader(file, _BLOCK)
 
-    def _parsed(self, path: str, lines: io.BufferedReader, kept: Collection[str] | None) -> Commit:
-        """The commit of a path, by its lines; notes its vectors. kept: files that it may add, None: all."""
+    def _parsed(self, path: str, lines: io.BufferedReader, add_filter: Collection[str] | None) -> Commit:
+        """Return the commit of a path, by its lines, and note its vectors.
+
+        add_filter: files that it may add; None: all.
+        """
         commit, vectors = Commit({}, []), dict[str, int]()
         for action in actions_of(lines, b"add", b"remove"):
             if "add" in action:
-                name, at = self._named(action["add"]["path"]), to_nanoseconds(int(action["add"]["modificationTime"]))
+                name = self._named(action["add"]["path"])
+                modified = to_nanoseconds(int(action["add"]["modificationTime"]))
                 vector = action["add"].get("deletionVector")
                 if vector is not None:
                     vectors[name] = int(vector["cardinality"])  # deltalake reads "1" too
-                if kept is None or name in kept:
-                    commit.adds[name] = at
+                if add_filter is None or name in add_filter:
+                    commit.adds[name] = modified
             elif "remove" in action:
                 commit.removes.append(self._named(action["remove"]["path"]))
         self._vectors[path] = vectors

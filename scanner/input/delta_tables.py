@@ -47,7 +47,7 @@ from scanner.storage.locations import filesystem_of, is_uri, parse_json
 _MAPPING = "delta.columnMapping."  # beginning of what a log says of columns and their names in files
 _MAPS_COLUMNS = 2  # version of readers that know of it; in later ones it is a feature
 _MILLISECOND = 10**6  # nanoseconds
-_OF_FORMS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_FORM_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors that a log raises which is no log: deltalake reads it by other means, and may find nothing wrong."""
 _READER_FEATURES = {
     "columnMapping",
@@ -119,15 +119,15 @@ def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
             removed = _removed(commits[version.log.last_gap :])
             with_vectors = version.vectors or version.log.names_vectors
             deleted = _deleted(location, opened, version, commits, removed, named) if with_vectors else {}
-    except (DeltaError, OSError, pa.ArrowException, *_OF_FORMS) as error:
+    except (DeltaError, OSError, pa.ArrowException, *_FORM_ERRORS) as error:
         raise ScanFailed(f"input.paths: Delta table {location!r} cannot be read: {_in_words(error)}") from None
     unknown = FileOrigin(frozenset(), 0 if version.log.whole else version.created)
     entry = LogEntry(Snapshot(location, "Delta", version.number), (), b"", *unknown, version.columns)
-    for rows in _wanted(location, version.actions, reading.where).to_batches(max_chunksize=_TOGETHER):
+    for rows in _files_where(location, version.actions, reading.where).to_batches(max_chunksize=_TOGETHER):
         names = _names(location, rows["path"], named)
         if removed:
-            kept = pa.array([name not in removed for name in names.to_pylist()], pa.bool_())
-            rows, names = rows.filter(kept), names.filter(kept)
+            current = pa.array([name not in removed for name in names.to_pylist()], pa.bool_())
+            rows, names = rows.filter(current), names.filter(current)
         entries = [entry] * len(rows)
         if version.partitions or origins or deleted:
             entries = [*_entries(version.partitions, rows, names, entry, origins, deleted)]
@@ -171,8 +171,8 @@ def _entries(
     """Entries of rows of actions. entry: of a file without all of these, and whose origin is unknown."""
     unknown = FileOrigin(entry.parents, entry.since)
     columns = [names, *rows.columns[3:]]
-    for name, *of_partitions in zip(*(column.to_pylist() for column in columns), strict=True):
-        values = tuple(None if value is None else str(value) for value in of_partitions)
+    for name, *partition_values in zip(*(column.to_pylist() for column in columns), strict=True):
+        values = tuple(None if value is None else str(value) for value in partition_values)
         origin = origins.get(name, unknown)
         fields = (tuple(zip(partitions, values, strict=True)), deleted.get(name, b""), *origin)
         if fields != (entry.values, entry.deleted, entry.parents, entry.since):  # of most files in a row they are equal
@@ -255,10 +255,10 @@ def _deleted(
     named: Callable[[str], str],
 ) -> dict[str, bytes]:
     """Rows that are gone of files, by path as results show it. Raises ScanFailed: unknown, or log and vector differ."""
-    found = read_deletion_vectors(location, opened, version.number, checkpoint=not version.log.whole)
-    stated = version.log.stated_rows(commits, found.checkpoint, found.stated)
+    read_vectors = read_deletion_vectors(location, opened, version.number, checkpoint=not version.log.whole)
+    stated = version.log.stated_rows(commits, read_vectors.checkpoint, read_vectors.stated)
     vectors: dict[str, VectorRows] = {}
-    for uri, rows in found.rows.items():
+    for uri, rows in read_vectors.rows.items():
         name = named(uri.removeprefix(version.uri))
         if name not in vectors or rows.number == stated.get(name):  # an older vector, by another spelling, has fewer
             vectors[name] = rows
@@ -298,14 +298,15 @@ def _rows(actions: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 
 def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
-    """The table as it is to be read. Raises as `read_delta`."""
-    at = reading.timestamp if reading.version is None else reading.version
+    """Open the table at the version that is to be read. Raises as `read_delta`."""
+    moment = reading.timestamp if reading.version is None else reading.version
     try:
         table = DeltaTable(opened, version=reading.version)  # an older version needs no newer commits
         if reading.timestamp is not None:
             table.load_as_version(reading.timestamp)
     except DeltaError as error:
-        which, why = "" if at is None else f" at {at}", _why_not_opened(location, reading.version, _in_words(error))
+        which = "" if moment is None else f" at {moment}"
+        why = _why_not_opened(location, reading.version, _in_words(error))
         raise Refused(f"input.paths: Delta table {location!r} cannot be read{which}: {why}") from None
     if reading.timestamp is not None:
         _refuse_later(location, table.version(), reading.timestamp)
@@ -326,8 +327,8 @@ def _why_not_opened(location: str, version: int | None, said: str) -> str:
         return f"a catalog has its newest commits (catalogManaged), which are not in its folder; {_WRITE_ROWS}"
     filesystem, inner = filesystem_of(location)
     files = filesystem.get_file_info(fs.FileSelector(posixpath.join(inner, LOG_OF_DELTA), allow_not_found=True))
-    commits = {int(found[1]): file.path for file in files if (found := COMMIT.fullmatch(file.base_name))}
-    checkpoints = {int(found[1]) for file in files if (found := CHECKPOINT.fullmatch(file.base_name))}
+    commits = {int(match[1]): file.path for file in files if (match := COMMIT.fullmatch(file.base_name))}
+    checkpoints = {int(match[1]) for file in files if (match := CHECKPOINT.fullmatch(file.base_name))}
     newest = max({*commits, *checkpoints}, default=-1)
     if version is not None and version > newest:
         return f"its newest version is {newest}; name that, or leave `version` out"
@@ -339,8 +340,8 @@ def _why_not_opened(location: str, version: int | None, said: str) -> str:
             what = (
                 f"its log lacks the commit {number:020d}.json" if lacks else f"its commit {number:020d}.json is damaged"
             )
-            before = f", or read a version before it: version = {number - 1}" if number else ""
-            return f"{what}; restore this file from a backup{before}"
+            alternative = f", or read a version before it: version = {number - 1}" if number else ""
+            return f"{what}; restore this file from a backup{alternative}"
     return said + next((advice for words, advice in _ADVICE.items() if any(word in said for word in words)), "")
 
 
@@ -359,7 +360,7 @@ def _is_json(filesystem: fs.FileSystem, path: str) -> bool:
         return False
 
 
-def _refuse_later(location: str, version: int, at: datetime.datetime) -> None:
+def _refuse_later(location: str, version: int, time: datetime.datetime) -> None:
     """Raise Refused for a version that was committed after a time: deltalake reads the oldest where there was none."""
     filesystem, inner = filesystem_of(location)
     file = filesystem.get_file_info(posixpath.join(inner, LOG_OF_DELTA, f"{version:020d}.json"))
@@ -368,14 +369,14 @@ def _refuse_later(location: str, version: int, at: datetime.datetime) -> None:
     with filesystem.open_input_file(file.path) as opened:
         infos = [action.get("commitInfo", {}) for action in actions_of(io.BufferedReader(opened), b"commitInfo")]
     times = [file.mtime_ns // _MILLISECOND, *(int(info["timestamp"]) for info in infos if "timestamp" in info)]
-    if min(times) > at.timestamp() * 1000:
+    if min(times) > time.timestamp() * 1000:
         raise Refused(
-            f"input.paths: Delta table {location!r} had no version at {at}: the oldest that it has is younger"
+            f"input.paths: Delta table {location!r} had no version at {time}: the oldest that it has is younger"
         )
 
 
-def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
-    """The actions of files in wanted partitions. Raises Refused: `where` is no SQL of columns of partitions."""
+def _files_where(location: str, actions: pa.Table, where: str | None) -> pa.Table:
+    """Return the actions of files in partitions that `where` chooses. Raises Refused: it is no SQL of their columns."""
     if where is None:
         return actions
     rows = cast(pl.DataFrame, pl.from_arrow(actions.select(actions.column_names[3:])))
@@ -383,17 +384,17 @@ def _wanted(location: str, actions: pa.Table, where: str | None) -> pa.Table:
     rows = rows.with_columns(pl.selectors.date().cast(pl.String))  # as {date} is written
     columns = f"the table is partitioned by: {', '.join(rows.columns) or 'nothing'}"
     try:
-        wanted = pl.sql_expr(where)
-        others = set(wanted.meta.root_names()) - {*rows.columns}
-        kept = rows.select(wanted.cast(pl.Boolean).fill_null(value=False)).to_series()
+        condition = pl.sql_expr(where)
+        others = set(condition.meta.root_names()) - {*rows.columns}
+        mask = rows.select(condition.cast(pl.Boolean).fill_null(value=False)).to_series()
     except pl.exceptions.PolarsError as error:
         raise Refused(
             f"input.where: {where!r} cannot be applied to Delta table {location!r}: {in_a_line(error)}; give SQL of "
             f"columns of its partitions, such as \"date = '{{date}}'\"; {columns}"
         ) from None
-    if others or len(kept) != len(actions):
+    if others or len(mask) != len(actions):
         raise Refused(
             f"input.where: {where!r} does not choose partitions of Delta table {location!r}, and rows are chosen by "
             f"partitions alone; {columns}; without `where` a scan reads what no scan has read yet"
         )
-    return actions.filter(kept.to_arrow())
+    return actions.filter(mask.to_arrow())

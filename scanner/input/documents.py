@@ -53,8 +53,8 @@ class FileSource(NamedTuple):
         try:
             with self.file.open() as opened:
                 for begin, end in ranges:
-                    for at in range(begin, end, _BUFFER_BYTES):
-                        opened.read_at(min(_BUFFER_BYTES, end - at), at)
+                    for offset in range(begin, end, _BUFFER_BYTES):
+                        opened.read_at(min(_BUFFER_BYTES, end - offset), offset)
         except OSError as error:
             raise FileFault("io_error", f"the file cannot be read: {error}") from None
 
@@ -70,8 +70,8 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
         footer, sources = footer_of(opened), file.sources(columns)
         try:
             plain = open_footer(footer)
-            metadata, found = plain.metadata, readable_in(plain, footer, file.size, columns, sources)
-            read = found.names
+            metadata, readable = plain.metadata, readable_in(plain, footer, file.size, columns, sources)
+            read = readable.names
             beside = {
                 role: source.value
                 for role, source in sources.items()
@@ -94,7 +94,9 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
         all_read = all(read[role] is not None or role in beside for role in sources)
         types = file.types(columns)
         closing.pop_all()  # the caller closes it
-    return FileSource(file, columns, opened, as_values, as_dictionaries, found, names, numbers, beside, types, all_read)
+    return FileSource(
+        file, columns, opened, as_values, as_dictionaries, readable, names, numbers, beside, types, all_read
+    )
 
 
 MAX_TEXT_BYTES = 16 * 2**20
@@ -144,13 +146,13 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self._kept: _Group | None = None
+        self._group: _Group | None = None
 
     def close(self) -> None:
-        """Close the file that is kept open."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.source.opened.close()
+        """Close the file, if one is open."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.source.opened.close()
 
     def read(self, file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
         """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
@@ -191,9 +193,9 @@ class Reader:
     def _read_small(
         self, file: InputFile, columns: Columns, start: int, stop: int
     ) -> Iterator[pa.RecordBatch | Unreadable]:
-        if self._kept is not None and (self._kept.source.file, self._kept.source.columns) != (file, columns):
+        if self._group is not None and (self._group.source.file, self._group.source.columns) != (file, columns):
             self.close()
-        group, self._kept = self._kept, None  # kept again when all went well
+        group, self._group = self._group, None  # set again when all went well
         source = open_source(file, columns) if group is None else group.source
         try:
             for number, first, rows in _ranges(source.as_values.metadata, start, stop):
@@ -203,9 +205,9 @@ class Reader:
                     if isinstance(part, Unreadable):
                         yield part._replace(detail=f"row group {number} is corrupt: {part.detail}")
                     else:
-                        for row, few in _split(*part, source):
+                        for row, rows_part in _split(*part, source):
                             yield documents_of(
-                                few,
+                                rows_part,
                                 source.readable,
                                 row,
                                 all_read=source.all_read,
@@ -213,9 +215,9 @@ class Reader:
                                 types=source.types,
                             )
             if group is not None and group.stop > stop:
-                self._kept = group
+                self._group = group
         finally:
-            if self._kept is not group or group is None:
+            if self._group is not group or group is None:
                 source.opened.close()
 
 
@@ -236,13 +238,13 @@ def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
     # time in a large one.
     metadata = source.as_values.metadata.row_group(group)
     size = max(bytes_of(metadata, source.numbers), 1)
-    most = MANY_ROWS_AT_A_TIME if size <= LARGEST_READ else MAX_ROWS_AT_A_TIME
-    rows = max(min(BATCH_TEXT_BYTES * metadata.num_rows // size, most), 1)
+    max_rows = MANY_ROWS_AT_A_TIME if size <= LARGEST_READ else MAX_ROWS_AT_A_TIME
+    rows = max(min(BATCH_TEXT_BYTES * metadata.num_rows // size, max_rows), 1)
     longest = _longest_in_dictionary(source, group) if rows * size > LARGEST_READ else 0
     if longest is None:
         rows = max(min(rows, LARGEST_READ // size), 1)
     elif rows * longest > LARGEST_READ:
-        return source.as_dictionaries, most
+        return source.as_dictionaries, max_rows
     return source.as_values, rows
 
 
@@ -285,7 +287,7 @@ class _Group:
     def __init__(self, source: FileSource, number: int, first: int, batch_rows: int) -> None:
         self.source, self._number, self._first = source, number, first
         self.stop = first + source.as_values.metadata.row_group(number).num_rows
-        self._reader, self._most = _reader(source, number)
+        self._reader, self._max_rows = _reader(source, number)
         self._at_a_time = self._rows_at_a_time(batch_rows)
         self._batches = self._reader.iter_batches(
             self._at_a_time, row_groups=[number], columns=source.names, use_threads=False
@@ -300,7 +302,7 @@ class _Group:
         return same and rows.start >= self._begin
 
     def _rows_at_a_time(self, batch_rows: int) -> int:
-        return min(self._most, batch_rows) if self._reader is self.source.as_values else self._most
+        return min(self._max_rows, batch_rows) if self._reader is self.source.as_values else self._max_rows
 
     def read(self, rows: range) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
         """The rows asked for, each batch with its first row. Raises FileFault: it changed or is corrupt."""
@@ -363,14 +365,14 @@ def decode_text(raw: bytes | None) -> tuple[str | None, str, str]:
             return raw.decode(), "", ""
         except UnicodeDecodeError:
             pass
-    kept = _first_bytes(raw)
-    cut = f"the text has {len(raw)} bytes; the first {len(kept)} are scored" if len(kept) < len(raw) else ""
+    scored = _first_bytes(raw)
+    cut = f"the text has {len(raw)} bytes; the first {len(scored)} are scored" if len(scored) < len(raw) else ""
     try:
-        text, reason, detail = kept.decode(), "", ""
+        text, reason, detail = scored.decode(), "", ""
     except UnicodeDecodeError as error:
         # a replacement may be longer than what it replaces
-        text = _first_bytes(kept.decode(errors="replace").encode()).decode()
-        reason, detail = _invalid(kept, error)
+        text = _first_bytes(scored.decode(errors="replace").encode()).decode()
+        reason, detail = _invalid(scored, error)
     return (text, "too_long", cut) if cut else (text, reason, detail)
 
 
@@ -412,27 +414,27 @@ def identities(file: InputFile, columns: Columns, start: int, stop: int) -> list
 
 def identify(file: InputFile, columns: Columns, row: int) -> Identity:
     """Ids and account of one row, with its text's digest. It may cost this process as much as reading the text."""
-    (found,) = identities(file, columns, row, row + 1)
+    (identity,) = identities(file, columns, row, row + 1)
     try:
         for part in read(file, Columns(columns.text, None, None, None), row, row + 1):
             if not isinstance(part, Unreadable) and part["text"][0].is_valid:
-                found = found._replace(text_sha256=hashlib.sha256(part["text"][0].as_buffer()).digest())
+                identity = identity._replace(text_sha256=hashlib.sha256(part["text"][0].as_buffer()).digest())
     except (FileFault, MemoryError):
         pass
-    return found
+    return identity
 
 
 def _strings(file: InputFile, columns: Columns, field: str, start: int, stop: int) -> list[str | None]:
-    found: list[str | None] = [None] * (stop - start)
+    strings: list[str | None] = [None] * (stop - start)
     if not any(columns.names.values()):
-        return found
+        return strings
     try:
         for part in read(file, columns, start, stop):
             if isinstance(part, Unreadable):
-                found[part.start - start : part.stop - start] = [None] * (part.stop - part.start)
+                strings[part.start - start : part.stop - start] = [None] * (part.stop - part.start)
             else:
                 for row, value in zip(part["row"].to_pylist(), part[field].to_pylist(), strict=True):
-                    found[row - start] = value
+                    strings[row - start] = value
     except (FileFault, MemoryError, pa.ArrowException):
         pass
-    return found
+    return strings

@@ -103,9 +103,9 @@ class InputFile:
 
     def types(self, columns: Columns) -> dict[str, pa.DataType]:
         """Return the types that its table gives to ids and accounts, which are written into tables of results."""
-        known = {} if self.entry is None else self.entry.columns
+        fields = {} if self.entry is None else self.entry.columns
         named = {"id": columns.id, "account": columns.account}
-        return {role: known[name].type for role, name in named.items() if name is not None and name in known}
+        return {role: fields[name].type for role, name in named.items() if name is not None and name in fields}
 
     @property
     def stamp(self) -> str:
@@ -115,8 +115,8 @@ class InputFile:
     @property
     def written(self) -> datetime.datetime | None:
         """When it was modified, where its filesystem says so; in a table, since when any of its rows was there."""
-        at = self.entry.since or self.modified if self.entry else self.modified
-        return time_of_ns(at) if at else None
+        time_ns = self.entry.since or self.modified if self.entry else self.modified
+        return time_of_ns(time_ns) if time_ns else None
 
     def rows_not_read(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Whether each of the rows start … stop−1 is deleted, or was scanned in another file: bool[stop−start]."""
@@ -209,10 +209,10 @@ def newest_date(path: str, base: Path) -> str:
     """The newest date whose files are there, for advice: a path with {date}; "yesterday" where none is, or of a URI."""
     if is_uri(path):
         return "yesterday"
-    before, *rest = (base / path).absolute().as_posix().split("{date}")
+    prefix, *suffixes = (base / path).absolute().as_posix().split("{date}")
     digits = "-".join("[0-9]" * n for n in (4, 2, 2))
-    found = glob.iglob(glob.escape(before) + "".join(digits + glob.escape(part) for part in rest))
-    dates = sorted(name.removeprefix(before)[:10] for name in found)
+    paths = glob.iglob(glob.escape(prefix) + "".join(digits + glob.escape(part) for part in suffixes))
+    dates = sorted(name.removeprefix(prefix)[:10] for name in paths)
     return next((date for date in reversed(dates) if (base / path.replace("{date}", date)).exists()), "yesterday")
 
 
@@ -246,7 +246,7 @@ def list_files(
         raise Refused("input: version and timestamp are of one table; name that alone in paths")
     files: dict[str, InputFile] = {}
     target_of: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
-    known: dict[tuple[str, str], InputFile] | None = None
+    listed_before: dict[tuple[str, str], InputFile] | None = None
     for location in locations:
         folders = _table_folders(location)
         table = _files_of_table(location, folders, reading)
@@ -256,15 +256,15 @@ def list_files(
             files |= {file.path: file for file in table}
             target_of |= link_targets(table.local_paths())
             continue
-        if known is None:
-            known = {(file.location, file.inner): file for file in before}
+        if listed_before is None:
+            listed_before = {(file.location, file.inner): file for file in before}
         address = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
-        begin, found = _listed_under(location, folders, missing, passed_over)
-        for item, size, modified, real in found:
+        begin, items = _listed_under(location, folders, missing, passed_over)
+        for item, size, modified, real in items:
             path = address + item[begin:]
             if path in files:
                 continue
-            file = known.get((location, item))
+            file = listed_before.get((location, item))
             if file is None or (file.size, file.modified, file.entry) != (size, modified, None):
                 file = InputFile(_printable(path), location, item, size, modified)
             files[path] = file
@@ -292,8 +292,8 @@ def find_file(path: str) -> InputFile:
             filesystem, inner = filesystem_of(location)
             info = filesystem.get_file_info(inner)
         if info.type != fs.FileType.NotFound:
-            found = _listed_by_info(info)
-            return InputFile(_printable(address), location, found.inner, found.size, found.modified)
+            listed = _listed_by_info(info)
+            return InputFile(_printable(address), location, listed.inner, listed.size, listed.modified)
     raise _missing(path)
 
 
@@ -319,12 +319,12 @@ class InputTables:
                 continue
             if not is_iceberg and not _table_folders(location).is_delta(filesystem_of(folder)[1]):
                 break
-            found = self._in_table(location, path)
-            if found is None and path not in self._missed:  # it may be newer than the listing
+            file = self._in_table(location, path)
+            if file is None and path not in self._missed:  # it may be newer than the listing
                 self._listed.pop(location, None)
-                found = self._in_table(location, path)
-            if found is not None and found.entry is not None:
-                return replace(found, entry=replace(found.entry, deleted=b""))
+                file = self._in_table(location, path)
+            if file is not None and file.entry is not None:
+                return replace(file, entry=replace(file.entry, deleted=b""))
             self._missed.add(path)
             if files := self._listed[location]:
                 lone, entry = find_file(path), files[0].entry
@@ -337,8 +337,8 @@ class InputTables:
         if location not in self._listed:
             self._listed[location] = list_files([location])
         files = self._listed[location]
-        at = bisect.bisect_left(files, path, key=lambda file: file.path)
-        return files[at] if at < len(files) and files[at].path == path else None
+        i = bisect.bisect_left(files, path, key=lambda file: file.path)
+        return files[i] if i < len(files) and files[i].path == path else None
 
 
 def _escaped(uri: str) -> str:
@@ -485,12 +485,12 @@ def _listed_under(
             if missing is None:
                 raise _missing(location)
             missing(location)
-            found = []
+            files = []
         elif info.type != fs.FileType.Directory:
-            found = [_listed_by_info(info, link_target(location) if local else None)]
+            files = [_listed_by_info(info, link_target(location) if local else None)]
         else:
-            found = list((_in_local_folder if local else _in_folder)(filesystem, inner, tables, passed_over))
-    return len(inner.rstrip("/")), found
+            files = list((_in_local_folder if local else _in_folder)(filesystem, inner, tables, passed_over))
+    return len(inner.rstrip("/")), files
 
 
 def _is_utf8(name: str) -> bool:
@@ -553,7 +553,7 @@ def _in_local_folder(
                     tables.refuse_above(os.path.dirname(os.path.realpath(path)))
                 listed.append(_listed_by_entry(file, f"{real}/{file.name}" if real else None))
             yield listed[-1]
-    read = {_real_path(one) for one in listed} if hidden else set()  # some by a link to a hidden file
+    read = {_real_path(item) for item in listed} if hidden else set()  # a link may lead to a hidden file
     for path in hidden:
         for lost in _parquet_below(path) if os.path.isdir(path) else [path]:
             if os.path.lexists(lost) and os.path.realpath(lost) not in read:  # what is written may be gone meanwhile

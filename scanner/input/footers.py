@@ -92,11 +92,11 @@ def footer_of(opened: pa.NativeFile, end: bytes = b"") -> pa.Buffer:
     if end[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
         what = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
         raise FileFault("truncated", what)
-    wanted = int.from_bytes(end[-_TAIL_BYTES : -len(_MAGIC)], "little") + _TAIL_BYTES
-    if wanted > min(size - len(_MAGIC), MAX_FOOTER_BYTES):
+    length = int.from_bytes(end[-_TAIL_BYTES : -len(_MAGIC)], "little") + _TAIL_BYTES
+    if length > min(size - len(_MAGIC), MAX_FOOTER_BYTES):
         what = f"it has {size} bytes, and at most {MAX_FOOTER_BYTES} of a footer are read"
         raise FileFault("unreadable", f"the end of the file announces too long a footer: {what}")
-    return pa.py_buffer(end[-wanted:] if wanted <= len(end) else _bytes(opened, size - wanted, wanted))
+    return pa.py_buffer(end[-length:] if length <= len(end) else _bytes(opened, size - length, length))
 
 
 def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
@@ -121,7 +121,7 @@ class _NoData(io.RawIOBase):
     """A file of a size that gives no bytes."""
 
     def __init__(self, size: int) -> None:
-        self._size, self._at = size, 0
+        self._size, self._position = size, 0
 
     def readable(self) -> bool:
         return True
@@ -130,11 +130,11 @@ class _NoData(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def read(self, _size: int = -1) -> bytes:
         raise OSError("there are no data")
@@ -151,15 +151,15 @@ def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, nam
         return set()
     options = {"metadata": metadata, "pre_buffer": False, "buffer_size": 2**12}  # keys are asked for before data
     empty = pq.ParquetFile(pa.PythonFile(_NoData(size), "r"), **options)
-    found = set()
+    encrypted = set()
     for number in leaves(metadata.schema, names):
         name = metadata.schema.column(number).path
         try:
             next(empty.iter_batches(1, row_groups=[0], columns=[name], use_threads=False))
         except OSError as error:
             if "crypt" in str(error):
-                found.add(name)
-    return found
+                encrypted.add(name)
+    return encrypted
 
 
 def has_encrypted_columns(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
@@ -169,16 +169,16 @@ def has_encrypted_columns(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
 
 def readable_in(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> Columns:
     """As `readable`, also without ids, accounts and times that are encrypted in a file."""
-    found = readable(parquet.schema_arrow, columns, sources)
-    encrypted = encrypted_columns(parquet, footer, size, found.names.values())
-    identity, account, time = (None if name in encrypted else name for name in (found.id, found.account, found.time))
-    return found._replace(id=identity, account=account, time=time)
+    plain = readable(parquet.schema_arrow, columns, sources)
+    encrypted = encrypted_columns(parquet, footer, size, plain.names.values())
+    identity, account, time = (None if name in encrypted else name for name in (plain.id, plain.account, plain.time))
+    return plain._replace(id=identity, account=account, time=time)
 
 
 def leaves(schema: pq.ParquetSchema, names: Iterable[str | None]) -> list[int]:
     """Numbers of the columns of these names. A nested column may have the same name."""
-    wanted = set(names)
-    return [i for i in range(len(schema)) if schema.column(i).path in wanted]
+    paths = set(names)
+    return [i for i in range(len(schema)) if schema.column(i).path in paths]
 
 
 def bytes_of(group: pq.RowGroupMetaData, columns: Iterable[int]) -> int:

@@ -76,7 +76,7 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
         tasks, schema = list(scan.plan_files()), scan.projection()
         columns = _columns(table, schema)
         origins = origins_of(_commits(table, snapshot), _UNKNOWN)
-        deleted = _deletions(table, snapshot, tasks, some=reading.where is not None)
+        deleted = _deletions(table, snapshot, tasks, chosen=reading.where is not None)
     except (NoSuchTableError, NoSuchNamespaceError, NotInstalledError, NotImplementedError, ValueError) as error:
         raise Refused(f"input.paths: Iceberg table {named!r} cannot be read: {_in_a_line(error, named)}") from None
     except Refused:
@@ -124,8 +124,8 @@ def _secrets(catalog: str) -> Iterator[str]:
             yield from (part for part in (text, *text.split(":")) if part)  # an id and its secret
         elif "://" in text:
             uri = urlsplit(text)
-            of_path = uri.path.split("/") if uri.scheme in ("http", "https") else []
-            parts = [uri.username or "", uri.password or "", *of_path, *re.split("[&=]", uri.query)]
+            segments = uri.path.split("/") if uri.scheme in ("http", "https") else []
+            parts = [uri.username or "", uri.password or "", *segments, *re.split("[&=]", uri.query)]
             yield from (unquote(part) for part in parts if len(part) >= _SHORTEST_SECRET)
 
 
@@ -192,15 +192,15 @@ def _columns(table: "Table", schema: "Schema") -> dict[str, TableColumn]:
 def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapshot | None":
     """The snapshot that is read; None: the table has none yet."""
     if reading.timestamp is not None:
-        found = table.snapshot_as_of_timestamp(int(reading.timestamp.timestamp() * 1000))
+        snapshot = table.snapshot_as_of_timestamp(int(reading.timestamp.timestamp() * 1000))
     elif reading.version is not None:
-        found = table.snapshot_by_id(reading.version)
+        snapshot = table.snapshot_by_id(reading.version)
     else:
         return table.current_snapshot()
-    if found is None:
-        at = reading.timestamp if reading.version is None else reading.version
-        raise Refused(f"input.paths: Iceberg table {named!r} has no snapshot of {at}")
-    return found
+    if snapshot is None:
+        requested = reading.timestamp if reading.version is None else reading.version
+        raise Refused(f"input.paths: Iceberg table {named!r} has no snapshot of {requested}")
+    return snapshot
 
 
 def _values(table: "Table", schema: "Schema", file: "DataFile") -> tuple[tuple[str, str | None], ...]:
@@ -224,13 +224,13 @@ def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
     adds, removes = dict[str, int](), list[str]()
     steps = _steps(table, last)
     for (snapshot, undone), (after, after_undone) in zip(steps, [*steps[1:], (last, None)], strict=True):
-        (added, removed), at = _changes(table, snapshot), snapshot.timestamp_ms
-        adds |= dict.fromkeys(removed if undone else added, at * _MILLISECOND)
+        (added, removed), time_ms = _changes(table, snapshot), snapshot.timestamp_ms
+        adds |= dict.fromkeys(removed if undone else added, time_ms * _MILLISECOND)
         removes += removed
         if undone:  # what came back may hold rows of what took its place
             removes += added
-        ended = at in ends or at < min(ends)  # older metadata is forgotten
-        if after_undone is not undone or (not undone and ended and after.timestamp_ms != at):
+        ended = time_ms in ends or time_ms < min(ends)  # older metadata is forgotten
+        if after_undone is not undone or (not undone and ended and after.timestamp_ms != time_ms):
             yield Commit(adds, removes if undone else [path for path in removes if path not in adds])
             adds, removes = {}, []
 
@@ -246,14 +246,18 @@ def _steps(table: "Table", last: "TableSnapshot") -> list[tuple["TableSnapshot",
     steps: list[tuple[TableSnapshot, bool]] = []
     for head in heads:
         newer: dict[int, TableSnapshot] = {}
-        at: int | None = head
-        while at is not None and at not in line and (found := table.snapshot_by_id(at)) is not None:
-            newer[at], at = found, found.parent_snapshot_id
-            if at in newer:
-                raise ValueError(f"snapshot {at} is a parent of its own parents")
-        while at in line and next(reversed(line)) != at:
+        snapshot_id: int | None = head
+        while (
+            snapshot_id is not None
+            and snapshot_id not in line
+            and (snapshot := table.snapshot_by_id(snapshot_id)) is not None
+        ):
+            newer[snapshot_id], snapshot_id = snapshot, snapshot.parent_snapshot_id
+            if snapshot_id in newer:
+                raise ValueError(f"snapshot {snapshot_id} is a parent of its own parents")
+        while snapshot_id in line and next(reversed(line)) != snapshot_id:
             steps.append((line.popitem()[1], True))
-        if at not in line:  # the table has no more what led from one to the other
+        if snapshot_id not in line:  # the table has no more what led from one to the other
             line.clear()
         line.update(reversed(newer.items()))
         steps += [(snapshot, False) for snapshot in reversed(newer.values())]
@@ -269,8 +273,8 @@ def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
-            of_snapshot = entry.snapshot_id in (None, snapshot.snapshot_id)
-            if of_snapshot and entry.data_file.content == DataFileContent.DATA and entry.status in changed:
+            is_new = entry.snapshot_id in (None, snapshot.snapshot_id)
+            if is_new and entry.data_file.content == DataFileContent.DATA and entry.status in changed:
                 changed[entry.status].append(_path(entry.data_file.file_path))
     return changed[ManifestEntryStatus.ADDED], changed[ManifestEntryStatus.DELETED]
 
@@ -289,9 +293,11 @@ class _Vector(NamedTuple):
 
 
 def _deletions(
-    table: "Table", snapshot: "TableSnapshot", tasks: Sequence["FileScanTask"], *, some: bool
+    table: "Table", snapshot: "TableSnapshot", tasks: Sequence["FileScanTask"], *, chosen: bool
 ) -> dict[str, bytes]:
-    """Return the rows of files that delete files take away, by the files' paths. some: whether files were chosen.
+    """Return the rows of files that delete files take away, by the files' paths.
+
+    chosen: whether the tasks are a choice of the table's files, by `where`.
 
     Raises:
         Refused: nobody knows of which files they are.
@@ -317,7 +323,7 @@ def _deletions(
                     positions[deletes.file_path] = _positions(table.io, deletes)
                 if path in positions[deletes.file_path]:
                     take_away(deletes.file_path, path, positions[deletes.file_path][path])
-    partitions = {(task.file.spec_id, task.file.partition) for task in tasks} if some else None
+    partitions = {(task.file.spec_id, task.file.partition) for task in tasks} if chosen else None
     planned = {deletes.file_path for task in tasks for deletes in task.delete_files}
     # an entry that does not say of which file it is counts where pyiceberg plans it, by its partition and age
     vectors = [
@@ -337,8 +343,8 @@ def _deletions(
         return named[0] if named else None
 
     for puffin in dict.fromkeys(vector.path for vector in vectors):
-        of_file = [vector for vector in vectors if vector.path == puffin]
-        for path, rows in _rows_of_vectors(table.io, puffin, of_file, data_file):
+        file_vectors = [vector for vector in vectors if vector.path == puffin]
+        for path, rows in _rows_of_vectors(table.io, puffin, file_vectors, data_file):
             take_away(puffin, path, rows)
     return {path: pack_rows(rows) for path, rows in gone.items() if rows.any()}
 
@@ -404,30 +410,30 @@ def _rows_of_vectors(
     rows_of = [_rows_of_vector(puffin.get_blob_payload(blob)) for blob in blobs]
     for blob, rows in zip(blobs, rows_of, strict=True):
         _refuse_other_number(path, len(rows), int(blob.properties["cardinality"]))
-    wanted, matching = Counter(vector.number for vector in vectors if vector.data_file is None), list[int]()
+    unnamed, matching = Counter(vector.number for vector in vectors if vector.data_file is None), list[int]()
     for vector in vectors:
         if vector.data_file is None:
             continue
         same = [i for i, uri in enumerate(uris) if uri == vector.data_file]
         same = same or [i for i, uri in enumerate(uris) if _place(uri) == _place(vector.data_file)]
-        found = [i for i in same if vector.offset in (None, blobs[i].offset)]
-        if not found:
+        matches = [i for i in same if vector.offset in (None, blobs[i].offset)]
+        if not matches:
             raise ValueError(f"{path} lacks the deletion vector of {vector.data_file}, which the table has")
-        _refuse_other_number(path, len(rows_of[found[0]]), vector.number)
-        matching.append(found[0])
-    if wanted:  # their entries say how many rows they take away, and not of which files
+        _refuse_other_number(path, len(rows_of[matches[0]]), vector.number)
+        matching.append(matches[0])
+    if unnamed:  # their entries say how many rows they take away, and not of which files
         others = [i for i in range(len(blobs)) if i not in matching]
         numbers = Counter(len(rows_of[i]) for i in others)
-        if wanted - numbers:
-            _refuse_other_number(path, sum(numbers.elements()), sum(wanted.elements()))
+        if unnamed - numbers:
+            _refuse_other_number(path, sum(numbers.elements()), sum(unnamed.elements()))
             raise ValueError(f"{path} lacks a deletion vector that the table has")
-        old_or_wanted = [i for i in others if len(rows_of[i]) in wanted]
-        if sum(data_file(uris[i]) is not None for i in old_or_wanted) < wanted.total():
+        candidates = [i for i in others if len(rows_of[i]) in unnamed]
+        if sum(data_file(uris[i]) is not None for i in candidates) < unnamed.total():
             raise Refused(
                 f"input.paths: deletion vectors of {printable(path)} are of no file of the table; rewrite its "
                 "files at the source (rewrite_data_files), so that no deleted row is read"
             )
-        matching += old_or_wanted
+        matching += candidates
     for i in matching:
         if (found_file := data_file(uris[i])) is not None:
             yield found_file, rows_of[i]
@@ -459,10 +465,10 @@ def _positions(io: "FileIO", deletes: "DataFile") -> dict[str, NDArray[np.int64]
     with io.new_input(deletes.file_path).open() as file:
         rows = pq.read_table(pa.BufferReader(file.read()), columns=["file_path", "pos"])
     _refuse_other_number(deletes.file_path, len(rows), deletes.record_count)
-    found: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
+    rows_of: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
     for path in pc.unique(rows["file_path"]).to_pylist():  # engines write file:/ and file:///
-        found[_path(path)].append(rows.filter(pc.equal(rows["file_path"], path))["pos"].to_numpy())
-    return {path: np.concatenate(parts) for path, parts in found.items()}
+        rows_of[_path(path)].append(rows.filter(pc.equal(rows["file_path"], path))["pos"].to_numpy())
+    return {path: np.concatenate(parts) for path, parts in rows_of.items()}
 
 
 def _refuse_other_number(path: str, taken_away: int, stated: int) -> None:

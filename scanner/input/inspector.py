@@ -66,7 +66,9 @@ class _Process(NamedTuple):
         self.connection.send_bytes(b"\n".join([head, b"".join(footer.data for footer in footers)]))
         for _ in footers:
             answer = json.loads(self.connection.recv_bytes())
-            yield FileFault(*answer["fault"]) if "fault" in answer else [RowGroup(*one) for one in answer["groups"]]
+            yield (
+                FileFault(*answer["fault"]) if "fault" in answer else [RowGroup(*group) for group in answer["groups"]]
+            )
 
 
 class Inspector:
@@ -231,11 +233,11 @@ def _fault_of_change(file: InputFile, answer: Answer) -> Answer:
 
 def _environment() -> dict[str, str]:
     """Environment in which Python finds its modules. Secrets, which may stand in the environment, are not handed on."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
     paths = [path or os.getcwd() for path in sys.path]
     # no threads in a process that forks; memory that is given back, and counts as it is used
     fixed = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-    return kept | fixed | {"PYTHONPATH": os.pathsep.join(paths)}
+    return inherited | fixed | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _receive(line: socket.socket) -> int:
@@ -281,11 +283,11 @@ def _answer_requests(line: Connection) -> None:
             request = line.recv_bytes()
             begin = request.index(b"\n") + 1
             names, asked = json.loads(request[:begin])
-            for file_size, footer_size, found in asked:
+            for file_size, footer_size, fields in asked:
                 footer = pa.py_buffer(request).slice(begin, footer_size)
                 begin += footer_size
                 signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # ends this process
-                sources = {role: ColumnSource(*source) for role, source in found.items()}
+                sources = {role: ColumnSource(*source) for role, source in fields.items()}
                 line.send_bytes(json.dumps(_groups_or_fault(footer, file_size, Columns(*names), sources)).encode())
             signal.setitimer(signal.ITIMER_PROF, 0)
 

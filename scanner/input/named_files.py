@@ -180,11 +180,11 @@ def guess_columns(sample: SampleFile) -> Guess:
 
     def named(role: str, pattern: str, fits: Callable[[str], bool]) -> str | None:
         names = [name for name in kinds if name not in used and _matches(pattern, name)]
-        found = next((name for name in names if fits(name)), None)
+        column = next((name for name in names if fits(name)), None)
         none = f"none: {names[0]!r} holds no {role}" if names else "none: no column is named like one"
-        why.append(f"{role:<8} {found!r}: by its name" if found else f"{role:<8} {none}")
-        used.add(found or text)
-        return found
+        why.append(f"{role:<8} {column!r}: by its name" if column else f"{role:<8} {none}")
+        used.add(column or text)
+        return column
 
     def is_plain(name: str) -> bool:
         return _can_be_read(file, NO_COLUMNS._replace(id=name))
@@ -239,13 +239,13 @@ def _holds_times(file: InputFile, name: str, kind: pa.DataType) -> bool:
         return True
     if not is_text(kind) or pa.types.is_null(kind):
         return False
-    found = False
+    has_times = False
     with contextlib.suppress(FileFault):
         for batch in _sampled(file, columns):
             if pc.any(batch["unread"]).as_py():
                 return False
-            found |= batch["created_at"].null_count < len(batch)
-    return found
+            has_times |= batch["created_at"].null_count < len(batch)
+    return has_times
 
 
 def _text(
@@ -258,8 +258,10 @@ def _text(
     strings = [name for name, kind in kinds.items() if is_text(kind) and not pa.types.is_null(kind)]
     named = [name for name in strings if _matches(_TEXT, name)]
     others = [name for name in strings if not _matches(f"{_TEXT}|{_ID}|{_ACCOUNT}|{_TIME}", name)]
-    for some, least in ((named, 0.0), (others, max(nested.values(), default=0.0))):
-        sizes = {name: size for name in some[:COLUMNS_OF_A_SAMPLE] if (size := _mean_bytes(file, name)) is not None}
+    for candidates, least in ((named, 0.0), (others, max(nested.values(), default=0.0))):
+        sizes = {
+            name: size for name in candidates[:COLUMNS_OF_A_SAMPLE] if (size := _mean_bytes(file, name)) is not None
+        }
         if sizes and (longest := max(sizes.values())) >= least:
             return next(name for name, size in sizes.items() if size == longest), longest
     none = f"{path}: has no column of texts (string or binary)"
@@ -372,7 +374,7 @@ def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
     with file.open() as opened:
         footer = footer_of(opened)
     parquet, sources = open_footer(footer), file.sources(columns)
-    schema, found = parquet.schema_arrow, readable_in(parquet, footer, file.size, columns, sources).names
+    schema, readable_names = parquet.schema_arrow, readable_in(parquet, footer, file.size, columns, sources).names
     there = [schema.field(i).name for source in sources.values() for i in source.indices(schema)]
     encrypted = encrypted_columns(parquet, footer, file.size, there)
     described = []
@@ -383,5 +385,5 @@ def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
             kind = "several columns of one name"
         elif indices and schema.field(indices[0]).name in encrypted:
             kind = "encrypted"
-        described.append(ColumnDescription(role, name, kind, found[role] is not None or not indices))
+        described.append(ColumnDescription(role, name, kind, readable_names[role] is not None or not indices))
     return described

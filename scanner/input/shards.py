@@ -101,8 +101,8 @@ def _fits(rows: int, text_bytes: int) -> bool:
 
 
 def _evenly(group: RowGroup, first: int) -> list[Range]:
-    most = min(MAX_ROWS, max(MAX_TEXT_BYTES * group.rows // max(group.text_bytes, 1), 1))
-    parts = -(-group.rows // most)
+    max_rows = min(MAX_ROWS, max(MAX_TEXT_BYTES * group.rows // max(group.text_bytes, 1), 1))
+    parts = -(-group.rows // max_rows)
     bounds = [group.rows * i // parts for i in range(parts + 1)] if parts else []
     return [Range(first + a, first + b, group.text_bytes * (b - a) // group.rows) for a, b in pairwise(bounds)]
 
@@ -167,12 +167,12 @@ def shard_id(file: InputFile, rows: Range | None, settings: str) -> str:
     deleted rows count too, but not the table's version: a commit that leaves a file as it is changes none of its ids.
     """
     span = None if rows is None else [rows.start, rows.stop]
-    of_file = {"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": settings}
+    fields = {"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": settings}
     if file.entry is not None:
-        of_file["entry"] = [file.entry.values, rows_sha256(file.entry.deleted)]
+        fields["entry"] = [file.entry.values, rows_sha256(file.entry.deleted)]
         if rows is None:  # a column that lacked may be in the table later, whose files stay as they are
-            of_file["columns"] = sorted(file.entry.columns)
-    return _digest(of_file)
+            fields["columns"] = sorted(file.entry.columns)
+    return _digest(fields)
 
 
 def _canonical(value: object) -> str:

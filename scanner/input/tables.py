@@ -144,10 +144,10 @@ def origins_of(commits: Iterable[Commit], created: int) -> dict[str, FileOrigin]
     """
     origins: dict[str, FileOrigin] = {}
     for adds, removes in commits:
-        before = [origins.get(path, FileOrigin(frozenset(), created)) for path in removes]
-        parents = frozenset(removes).union(*(origin.parents for origin in before)) if adds else frozenset()
-        since = [origin.since for origin in before]
-        origins |= {path: FileOrigin(parents, min([at, *since])) for path, at in adds.items()}
+        replaced = [origins.get(path, FileOrigin(frozenset(), created)) for path in removes]
+        parents = frozenset(removes).union(*(origin.parents for origin in replaced)) if adds else frozenset()
+        since = [origin.since for origin in replaced]
+        origins |= {path: FileOrigin(parents, min([time, *since])) for path, time in adds.items()}
     return origins
 
 
@@ -164,8 +164,8 @@ def rows_sha256(packed: bytes) -> str:
 def unpack_rows(packed: bytes, start: int, stop: int) -> NDArray[np.bool_]:
     """Whether each of the rows start … stop−1 is in a set that `pack_rows` made: bool[stop−start]."""
     bits = np.frombuffer(zlib.decompress(packed), np.uint8) if packed else np.empty(0, np.uint8)
-    known = np.unpackbits(bits[start // 8 : -(-stop // 8)])[start % 8 :][: stop - start].astype(np.bool_)
-    return np.pad(known, (0, stop - start - len(known)))
+    flags = np.unpackbits(bits[start // 8 : -(-stop // 8)])[start % 8 :][: stop - start].astype(np.bool_)
+    return np.pad(flags, (0, stop - start - len(flags)))
 
 
 def values_of_path(path: str) -> Values:
@@ -175,12 +175,12 @@ def values_of_path(path: str) -> Values:
     """
     if "=" not in path:
         return ()
-    found: dict[str, set[str | None]] = {}
+    values_of: dict[str, set[str | None]] = {}
     for part in path.split("/")[:-1]:
         name, is_, value = part.partition("=")
         if is_:
-            found.setdefault(_unescaped(name), set()).add(None if value == _NO_VALUE else _unescaped(value))
-    return tuple((name, value) for name, values in found.items() if len(values) == 1 for value in values)
+            values_of.setdefault(_unescaped(name), set()).add(None if value == _NO_VALUE else _unescaped(value))
+    return tuple((name, value) for name, values in values_of.items() if len(values) == 1 for value in values)
 
 
 def _unescaped(text: str) -> str:
@@ -207,7 +207,7 @@ class TableFolders:
     def __init__(self, location: str, filesystem: fs.FileSystem) -> None:
         self._location = location.partition("?")[0] if "://" in location else location
         self._filesystem = filesystem
-        self._known: dict[str, str | None] = {}  # kinds of the folders above
+        self._kinds: dict[str, str | None] = {}  # kinds of the folders above
 
     def refuse_by(self, folder: str, below: Sequence[str]) -> None:
         """Refuse a table by a file that lies below the location.
@@ -242,9 +242,9 @@ class TableFolders:
                 self._refuse(TableFolder(folder, kind))
 
     def _kind_of(self, folder: str) -> str | None:
-        if folder not in self._known:
-            self._known[folder] = self._kind(folder)
-        return self._known[folder]
+        if folder not in self._kinds:
+            self._kinds[folder] = self._kind(folder)
+        return self._kinds[folder]
 
     def _kind(self, folder: str) -> str | None:
         for log, kind in _LOGS.items():
@@ -295,8 +295,8 @@ class FileColumns(NamedTuple):
 def columns_of(files: Iterable[TableFile]) -> Iterator[FileColumns]:
     """Columns of some files after the other. Sizes and times are below 2^63."""
     source = iter(files)
-    while some := [*islice(source, _TOGETHER)]:
-        paths, sizes, times, entries = zip(*some, strict=True)
+    while chunk := [*islice(source, _TOGETHER)]:
+        paths, sizes, times, entries = zip(*chunk, strict=True)
         numbers = np.array(sizes, np.int64), np.array(times, np.int64)
         yield FileColumns(pa.array(paths, pa.large_string()), *numbers, entries)
 

@@ -37,7 +37,7 @@ def in_utc(shown: datetime, zone: str, fold: int = 0) -> datetime:
 @example("Pacific/Apia", [datetime(2011, 12, 30, 12)])  # a day that was skipped
 def test_a_time_without_a_zone_is_of_the_configured_one(zone, shown):
     found = times(pa.array(shown, pa.timestamp("us")), zone)
-    assert found.at.to_pylist() == found.latest.to_pylist() == [in_utc(value, zone) for value in shown]
+    assert found.earliest.to_pylist() == found.latest.to_pylist() == [in_utc(value, zone) for value in shown]
 
 
 @given(st.sampled_from(ZONES), st.dates(date(1950, 1, 1), date(2035, 1, 1)))
@@ -48,7 +48,7 @@ def test_a_date_is_its_first_moment_and_can_mean_its_last(zone, day):
     first = datetime(day.year, day.month, day.day)
     for kind in (pa.date32(), pa.date64()):
         found = times(pa.array([day], kind), zone)
-        assert found.at.to_pylist() == [in_utc(first, zone)]
+        assert found.earliest.to_pylist() == [in_utc(first, zone)]
         assert found.latest.to_pylist() == [in_utc(first + LAST_OF_A_DAY, zone, fold=1)]
 
 
@@ -65,18 +65,18 @@ def test_texts_are_read_as_the_times_that_they_write(zone, shown):
     for kind in (pa.string(), pa.large_string(), pa.binary(), pa.string_view()):
         found = times(pa.array([*known, *clock], pa.string()).cast(kind), zone)
         wanted = [own.astimezone(UTC)] * 3 + [in_utc(shown, zone)] * 2
-        assert found.at.to_pylist() == found.latest.to_pylist() == wanted
+        assert found.earliest.to_pylist() == found.latest.to_pylist() == wanted
         assert not found.unread.any()
     day = times(pa.array([f"{shown:%Y-%m-%d}", f"{shown:%Y%m%d}"]), zone)
     same = times(pa.array([shown.date()] * 2), zone)
-    assert (day.at, day.latest) == (same.at, same.latest)
+    assert (day.earliest, day.latest) == (same.earliest, same.latest)
 
 
 @given(st.lists(st.sampled_from(["2026-08-31", "2026-08-31T12:00Z", "2026-08-31 12:00", "soon", " ", "", None])))
 def test_texts_are_the_same_times_however_often_they_stand_there(words):
     found, zone = times(pa.array(words, pa.string()), "Asia/Tokyo"), "Asia/Tokyo"
     each = [times(pa.array([word], pa.string()), zone) for word in words]
-    assert found.at.to_pylist() == [one.at[0].as_py() for one in each]
+    assert found.earliest.to_pylist() == [one.earliest[0].as_py() for one in each]
     assert found.latest.to_pylist() == [one.latest[0].as_py() for one in each]
     assert found.unread.tolist() == [bool(one.unread[0]) for one in each]
 
@@ -95,7 +95,7 @@ def test_texts_that_are_no_times_are_null_and_told_apart_from_blank_ones():
     ]
     words += ["0001-01-01T00:00+14:00", "2026-08-31T12:00:60Z"]
     found = times(pa.array([*words, "", "  ", None]), "UTC")
-    assert found.at.to_pylist() == found.latest.to_pylist() == [None] * (len(words) + 3)
+    assert found.earliest.to_pylist() == found.latest.to_pylist() == [None] * (len(words) + 3)
     assert found.unread.tolist() == [True] * len(words) + [False] * 3
 
 
@@ -109,10 +109,10 @@ def test_numbers_are_seconds_or_parts_of_them_by_their_size(seconds, micros):
         whole = EPOCH + sign * timedelta(seconds=seconds)
         fine = EPOCH + sign * timedelta(seconds=seconds, microseconds=micros)
         found = times(pa.array([sign * seconds, sign * seconds * 10**3, sign * exact]), "Asia/Kolkata")
-        assert found.at.to_pylist() == [whole, whole, fine]
+        assert found.earliest.to_pylist() == [whole, whole, fine]
         if exact < 9 * 10**15:
-            assert times(pa.array([sign * exact * 1000]), "UTC").at.to_pylist() == [fine]
-        close = times(pa.array([sign * exact / 1e6]), "UTC").at[0].as_py()
+            assert times(pa.array([sign * exact * 1000]), "UTC").earliest.to_pylist() == [fine]
+        close = times(pa.array([sign * exact / 1e6]), "UTC").earliest[0].as_py()
         assert abs(close - fine) <= timedelta(microseconds=16)  # half of a double's last place at 9e10
 
 
@@ -124,8 +124,8 @@ def test_numbers_as_text_are_the_same_times(seconds, micros):
     exact = seconds * 10**6 + micros
     words = [f"{exact}", f"{exact}789", f" {seconds}.{micros:06}\n", f"{exact // 1000}.{exact % 1000:03}"]
     found = times(pa.array(words), "Asia/Kolkata")
-    assert found.at.to_pylist() == found.latest.to_pylist() == [fine] * 4
-    assert times(pa.array([f"{seconds}"]), "UTC").at.to_pylist() == [fine.replace(microsecond=0)]
+    assert found.earliest.to_pylist() == found.latest.to_pylist() == [fine] * 4
+    assert times(pa.array([f"{seconds}"]), "UTC").earliest.to_pylist() == [fine.replace(microsecond=0)]
 
 
 FAR = [datetime(9999, 12, 31, 23, 59, 59, 999999), datetime(1, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999)]
@@ -154,7 +154,7 @@ def test_numbers_that_are_no_times():
     ):
         found = times(values, "UTC")
         assert found.unread.tolist() == [not one for one in known]
-        assert [value is None for value in found.at.to_pylist()] == [
+        assert [value is None for value in found.earliest.to_pylist()] == [
             not one or value is None for one, value in zip(known, values.to_pylist(), strict=True)
         ]
 
@@ -163,14 +163,14 @@ def test_numbers_that_are_no_times():
 def test_a_time_with_a_zone_is_not_touched(zone):
     moment = datetime(2026, 8, 31, 3, tzinfo=UTC)
     found = times(pa.array([moment, None], pa.timestamp("ns", "Asia/Tokyo")), zone)
-    assert found.at.to_pylist() == found.latest.to_pylist() == [moment, None]
+    assert found.earliest.to_pylist() == found.latest.to_pylist() == [moment, None]
 
 
 @pytest.mark.parametrize("zone", ["UTC", *ZONES])
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_the_ends_of_time_stay_within_what_python_can_hold(zone, unit):
     found = times(pa.array([2**63 - 1, -(2**63), None], pa.timestamp(unit)), zone)
-    last, first, none = found.at.to_pylist()
+    last, first, none = found.earliest.to_pylist()
     assert first.year == (1 if unit != "ns" else 1677)
     assert last.year == (9999 if unit != "ns" else 2262)
     assert none is None
@@ -208,7 +208,7 @@ from scanner.input.columns import times
 from schemas.config import InputConfig
 zoneinfo.reset_tzpath([])
 assert InputConfig(paths=("in",), time_zone="Asia/Kolkata").time_zone == "Asia/Kolkata"
-print(times(pa.array([0], pa.timestamp("s")), "Asia/Kolkata").at.cast(pa.int64())[0])
+print(times(pa.array([0], pa.timestamp("s")), "Asia/Kolkata").earliest.cast(pa.int64())[0])
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
