@@ -259,7 +259,7 @@ def add(
         messages=messages,
         tokenizer=tokenizer,
         secret=secret,
-        known=stack.secret if stack else None,
+        secret_value=stack.secret if stack else None,
         active_from=active_from and active_from.replace(tzinfo=UTC),
         held_by=held_by,
     )

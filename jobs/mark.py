@@ -401,7 +401,7 @@ def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messag
 
 
 def _messages_held(registry: Path, key: "MasterKey", user_ids: Sequence[str]) -> dict[str, int]:
-    return dict(_held(registry, lambda users: users.of_users(user_ids, [key.key_id])))
+    return dict(_held(registry, lambda users: users.rows_of_users(user_ids, [key.key_id])))
 
 
 def _held(registry: Path, find: Callable[["UsersSnapshot"], "pl.DataFrame"]) -> list[tuple[str, int]]:

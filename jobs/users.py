@@ -142,7 +142,7 @@ def show(user_ids: tuple[str, ...], registry: Path | str, form: Form) -> None:
     Example:
       brickscan users show alice --registry registry
     """
-    rows = _verified(registry, lambda users: users.of_users(user_ids))
+    rows = _verified(registry, lambda users: users.rows_of_users(user_ids))
     unknown = sorted(set(user_ids) - set(rows["user_id"]))
     if unknown:
         raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")

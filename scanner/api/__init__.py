@@ -140,7 +140,7 @@ class OpenedRegistry:
         """
         find_key(load_registry(self._folder), key_id)
         ids = _listed("users", users)
-        rows = verified_rows(self._folder, self._record, lambda users: users.of_users(ids, [key_id]))
+        rows = verified_rows(self._folder, self._record, lambda users: users.rows_of_users(ids, [key_id]))
         return dict(rows.filter(rows["removed_at"].is_null())["user_id", "message"].iter_rows())
 
 

@@ -72,7 +72,7 @@ def _records(rows: pl.DataFrame) -> NDArray[np.void]:
 def seals_of(rows: pl.DataFrame) -> list[bytes]:
     """The seal of each event's name: the kept one where the name was erased, else the digest of name and salt."""
     columns = (rows[name].to_list() for name in ("user_id", "salt", "seal"))
-    return [_seal(salt, name) if kept is None else kept for name, salt, kept in zip(*columns, strict=True)]
+    return [_seal(salt, name) if seal is None else seal for name, salt, seal in zip(*columns, strict=True)]
 
 
 def follow(windows: Iterable[pl.DataFrame], head: bytes = FIRST_HEAD) -> Iterator[Block]:
@@ -84,9 +84,9 @@ def follow(windows: Iterable[pl.DataFrame], head: bytes = FIRST_HEAD) -> Iterato
         windows: rows of USERS in the order of their numbers, in parts of any length.
         head: the head before the first of them.
     """
-    rest = pl.DataFrame(schema=pl.Schema(USERS))
+    tail = pl.DataFrame(schema=pl.Schema(USERS))
     for window in windows:
-        rows = pl.concat([rest, window])
+        rows = pl.concat([tail, window])
         records, numbers, heads = _records(rows), rows["seq"].to_list(), rows["head"].to_list()
         named, salt = rows["user_id"].is_not_null(), rows["salt"].bin.size().fill_null(0)
         forged = (named & rows["seal"].is_not_null()).to_numpy()
@@ -100,12 +100,12 @@ def follow(windows: Iterable[pl.DataFrame], head: bytes = FIRST_HEAD) -> Iterato
                 fault = "an event among these was changed, added or taken out"
             yield Block(numbers[begin], numbers[end], heads[end], fault)
             head, begin = heads[end], end + 1
-        rest = rows.slice(begin)
-        if rest.height >= EVENTS_A_BLOCK:
+        tail = rows.slice(begin)
+        if tail.height >= EVENTS_A_BLOCK:
             yield Block(numbers[begin], numbers[-1], None, "the head after these was taken out")
-            rest = rest.clear()
-    if rest.height:
-        yield Block(int(rest["seq"][0]), int(rest["seq"][-1]), None, "the head after these was taken out")
+            tail = tail.clear()
+    if tail.height:
+        yield Block(int(tail["seq"][0]), int(tail["seq"][-1]), None, "the head after these was taken out")
 
 
 def _seal(salt: bytes | None, name: str | None) -> bytes:
@@ -125,5 +125,5 @@ def _event_digests(block: pl.DataFrame) -> NDArray[np.void]:
     number = pl.DataFrame({"label": labels}).join(
         pl.DataFrame({"label": kinds, "number": np.arange(len(kinds))}), on="label", how="left", maintain_order="left"
     )
-    found: NDArray[np.void] = digests[number["number"].to_numpy()]
-    return found
+    row_digests: NDArray[np.void] = digests[number["number"].to_numpy()]
+    return row_digests

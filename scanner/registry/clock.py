@@ -68,14 +68,13 @@ def refuse_clock_far_from(newest_scan: datetime, results: str) -> None:
 
 
 class SeenHead(NamedTuple):
-    """What a scan knew of a registry's users: the head of their chain.
-
-    began, ended: of the scan, which read the head between these times.
-    """
+    """The head of a registry's chain of users, as a scan read it."""
 
     head: str
     began: datetime
+    """When the scan began: it read the head after this time."""
     ended: datetime
+    """When the scan ended: it read the head before this time."""
 
 
 class KnownTimes:
@@ -86,18 +85,21 @@ class KnownTimes:
     """
 
     def __init__(self, seen: Iterable[SeenHead], numbers: Mapping[str, int]) -> None:
-        known = sorted((numbers[one.head], one.began, one.ended) for one in seen if one.head in numbers)
-        self._last = np.array([last for last, _, _ in known], np.int64)
-        began = [began.astimezone(UTC) for _, began, _ in known]
-        ended = [ended.astimezone(UTC) for _, _, ended in known]
+        scans = sorted((numbers[scan.head], scan.began, scan.ended) for scan in seen if scan.head in numbers)
+        self._last = np.array([last for last, _, _ in scans], np.int64)
+        began = [began.astimezone(UTC) for _, began, _ in scans]
+        ended = [ended.astimezone(UTC) for _, _, ended in scans]
         self._not_yet = pl.Series([None, *itertools.accumulate(began, max)], dtype=_TIME)
         self._there = pl.Series([*reversed([*itertools.accumulate(reversed(ended), min)]), None], dtype=_TIME)
 
     def wrong(self, events: pl.DataFrame) -> Iterator[str]:
         """A sentence for each time that some events cannot have; events: rows of schemas.tables.USERS."""
-        at = np.searchsorted(self._last, events["seq"].to_numpy())
+        intervals = np.searchsorted(self._last, events["seq"].to_numpy())
         times = events.select(
-            "seq", "at", there=self._there.gather(at).fill_null(datetime.now(UTC)), not_yet=self._not_yet.gather(at)
+            "seq",
+            "at",
+            there=self._there.gather(intervals).fill_null(datetime.now(UTC)),
+            not_yet=self._not_yet.gather(intervals),
         )
         late, early = pl.col("at") > pl.col("there") + CLOCKS_DIFFER, pl.col("at") < pl.col("not_yet") - CLOCKS_DIFFER
         wrong = times.with_columns(late=late, early=early.fill_null(value=False)).filter(
@@ -108,20 +110,20 @@ class KnownTimes:
         )
         for row in groups.sort("first").to_dicts():
             what = f"event {row['first']}" + (f" and {row['len'] - 1:,} more" if row["len"] > 1 else "")
-            known = f"was there at {_words(row['there'])}" if row["late"] else f"came after {_words(row['not_yet'])}"
-            yield f"{what}: is of {_words(row['at'])}, and {known}"
+            evidence = f"was there at {_words(row['there'])}" if row["late"] else f"came after {_words(row['not_yet'])}"
+            yield f"{what}: is of {_words(row['at'])}, and {evidence}"
 
 
 def wrong_times_of_keys(registry: Registry) -> Iterator[str]:
     """A sentence for each key that was made before the key before it, or is yet to be made."""
     now = datetime.now(UTC)
-    for before, key in zip((None, *registry.keys), registry.keys, strict=False):
+    for previous, key in zip((None, *registry.keys), registry.keys, strict=False):
         if key.created_at > now + CLOCKS_DIFFER:
             yield f"key {key.key_id}: is of {_words(key.created_at)}, and it is {_words(now)}"
-        elif before is not None and key.created_at < before.created_at - CLOCKS_DIFFER:
+        elif previous is not None and key.created_at < previous.created_at - CLOCKS_DIFFER:
             yield (
-                f"key {key.key_id}: is of {_words(key.created_at)}, and came after key {before.key_id} of "
-                f"{_words(before.created_at)}"
+                f"key {key.key_id}: is of {_words(key.created_at)}, and came after key {previous.key_id} of "
+                f"{_words(previous.created_at)}"
             )
 
 

@@ -63,32 +63,32 @@ def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.D
     _refuse_unknown(folder, key_ids)
 
     def listed(users_snapshot: UsersSnapshot) -> pl.DataFrame:
-        wanted = users_snapshot.key_ids if key_ids is None else sorted(set(key_ids))
-        return pl.concat([_nobody(), *(users_snapshot.between(key_id).select(_LISTED) for key_id in wanted)])
+        ids = users_snapshot.key_ids if key_ids is None else sorted(set(key_ids))
+        return pl.concat([_nobody(), *(users_snapshot.between(key_id).select(_LISTED) for key_id in ids)])
 
     return ledger.ask(folder, listed)
 
 
-def pages(folder: Path | str, wanted: WantedUsers) -> Iterator[pl.DataFrame]:
-    """Rows of `list_users` that are wanted, in the same order, some hundred thousand of the table at a time.
+def pages(folder: Path | str, query: WantedUsers) -> Iterator[pl.DataFrame]:
+    """Yield the rows of `list_users` that a query asks for, in the same order, from some 100,000 rows at a time.
 
     Users who are added meanwhile may be among them.
 
     Raises:
         Refused: there is no such registry or key, or the table gives a message twice.
     """
-    _refuse_unknown(folder, wanted.key_ids)
+    _refuse_unknown(folder, query.key_ids)
     for key_id in (
         ledger.ask(folder, lambda users_snapshot: users_snapshot.key_ids)
-        if wanted.key_ids is None
-        else sorted(wanted.key_ids)
+        if query.key_ids is None
+        else sorted(query.key_ids)
     ):
-        if wanted.after is not None and key_id < wanted.after[0]:
+        if query.after is not None and key_id < query.after[0]:
             continue
-        low = wanted.after[1] if wanted.after is not None and key_id == wanted.after[0] else BELOW_ALL_VALUES
+        low = query.after[1] if query.after is not None and key_id == query.after[0] else BELOW_ALL_VALUES
         while low < LARGEST_VALUE:
             rows, low = _page(folder, key_id, low)
-            yield rows.select(_LISTED).filter(wanted.condition())
+            yield rows.select(_LISTED).filter(query.condition())
 
 
 def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]:
@@ -102,21 +102,21 @@ def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]
 
 
 def users_of(folder: Path | str, user_ids: Sequence[str]) -> pl.DataFrame:
-    """Rows of `list_users` for some users, found without reading the others; erased users are left out."""
+    """Return the rows of `list_users` for these users, without reading the others. Erased users are left out."""
     _refuse_unknown(folder)
-    return ledger.ask(folder, lambda users_snapshot: users_snapshot.of_users(user_ids)).select(_LISTED)
+    return ledger.ask(folder, lambda users_snapshot: users_snapshot.rows_of_users(user_ids)).select(_LISTED)
 
 
 def unknown_users(folder: Path | str, user_ids: Sequence[str]) -> list[str]:
-    """The users whom the registry never knew, or whose name was erased."""
-    known = set(users_of(folder, user_ids)["user_id"])
-    return [user_id for user_id in user_ids if user_id not in known]
+    """Return the users whom the registry never knew, or whose name was erased."""
+    recorded_users = set(users_of(folder, user_ids)["user_id"])
+    return [user_id for user_id in user_ids if user_id not in recorded_users]
 
 
 def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> dict[str, int]:
-    """The message of a key that each of some users holds, where they hold one."""
+    """Return the message of a key that each of these users holds. Users without one are left out."""
     _refuse_unknown(folder, [key_id])
-    rows = ledger.ask(folder, lambda users_snapshot: users_snapshot.of_users(user_ids, [key_id])).filter(
+    rows = ledger.ask(folder, lambda users_snapshot: users_snapshot.rows_of_users(user_ids, [key_id])).filter(
         pl.col("removed_at").is_null()
     )
     return dict(rows.select("user_id", "message").iter_rows())
@@ -136,12 +136,12 @@ def given_rows(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
         Refused: the table gives a message twice.
     """
 
-    def found(users_snapshot: UsersSnapshot) -> pl.DataFrame:
+    def rows(users_snapshot: UsersSnapshot) -> pl.DataFrame:
         parts = messages.group_by("key_id")
         given = (users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy()) for (key_id,), part in parts)
         return pl.concat([users_snapshot.rows_of_messages("", np.zeros(0, np.int64)), *given])
 
-    return ledger.ask(folder, found)
+    return ledger.ask(folder, rows)
 
 
 def numbers_of_heads(folder: Path | str, heads: Collection[str]) -> dict[str, int]:
@@ -149,8 +149,8 @@ def numbers_of_heads(folder: Path | str, heads: Collection[str]) -> dict[str, in
 
     It reads one column of the events, which is null but for one event of a block.
     """
-    wanted = [bytes.fromhex(head) for head in heads if _HEAD.fullmatch(head)]
-    return ledger.numbers_of_heads(folder, wanted) if wanted else {}
+    digests = [bytes.fromhex(head) for head in heads if _HEAD.fullmatch(head)]
+    return ledger.numbers_of_heads(folder, digests) if digests else {}
 
 
 def head_of(folder: Path | str) -> str | None:

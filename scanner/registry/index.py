@@ -87,17 +87,17 @@ def all_events(table: DeltaTable | None) -> pl.DataFrame:
 
 
 def since(table: DeltaTable, first: int, last: int = LARGEST_VALUE) -> pl.DataFrame:
-    """Events from one number to another, and all events without a number."""
-    wanted = pl.col("seq").is_null() | pl.col("seq").is_between(first, last)
+    """Return the events from one number to another, and all events without a number."""
+    condition = pl.col("seq").is_null() | pl.col("seq").is_between(first, last)
     inside = pl.col("first").is_null() | ((pl.col("last") >= first) & (pl.col("first") <= last))
-    return _read(table, inside, wanted)
+    return _read(table, inside, condition)
 
 
 def events_by_number(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
-    """Events of the given numbers, which are in order."""
+    """Return the events of these numbers. The numbers are in order."""
     files = files_of(table)
-    before, up_to = numbers.search_sorted(files["first"], "left"), numbers.search_sorted(files["last"], "right")
-    inside = pl.col("path").is_in(files["path"].filter(before < up_to).implode())
+    begin, end = numbers.search_sorted(files["first"], "left"), numbers.search_sorted(files["last"], "right")
+    inside = pl.col("path").is_in(files["path"].filter(begin < end).implode())
     return _read(table, inside, pl.col("seq").is_in(numbers.implode()))
 
 
@@ -106,26 +106,26 @@ def with_heads(table: DeltaTable, heads: Sequence[bytes]) -> pl.DataFrame:
     return _read(table, pl.lit(value=True), pl.col("head").is_in(list(heads)))
 
 
-def _read(table: DeltaTable, inside: pl.Expr, wanted: pl.Expr) -> pl.DataFrame:
-    """The wanted events, which lie in the files that are inside (rows of `files_of`)."""
+def _read(table: DeltaTable, inside: pl.Expr, condition: pl.Expr) -> pl.DataFrame:
+    """Return the events that meet `condition`, from the files whose rows of `files_of` meet `inside`."""
     if is_uri(table.table_uri.removeprefix("file://")):
-        return pl.scan_delta(table).filter(wanted).select(USERS.names).collect()
-    kept = set(files_of(table).filter(inside)["path"])
+        return pl.scan_delta(table).filter(condition).select(USERS.names).collect()
+    file_names = set(files_of(table).filter(inside)["path"])
     names = [unquote(uri.removeprefix("file://")) for uri in table.file_uris()]
-    files = [name for name in names if name.rpartition("/")[2] in kept]
+    files = [name for name in names if name.rpartition("/")[2] in file_names]
     if not files:
         return pl.DataFrame(schema=pl.Schema(USERS))
     rows = pl.scan_parquet(files, glob=False, schema=pl.Schema(USERS))
-    return rows.filter(wanted).collect(engine="streaming")
+    return rows.filter(condition).collect(engine="streaming")
 
 
 def files_of(table: DeltaTable) -> pl.DataFrame:
     """Files of a table: path, rows, first and last number of an event, null where an event has none."""
-    found = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
-    bounds = {"min.seq", "max.seq", "null_count.seq"} <= set(found.columns)
+    actions = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
+    bounds = {"min.seq", "max.seq", "null_count.seq"} <= set(actions.columns)
     whole = pl.col("null_count.seq").fill_null(1) == 0 if bounds else pl.lit(value=False)
     ends = [pl.when(whole).then(name if bounds else None).alias(to) for to, name in _ENDS.items()]
-    return found.select("path", pl.col("num_records").alias("rows"), *ends)
+    return actions.select("path", pl.col("num_records").alias("rows"), *ends)
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ def new_key(
     messages: int,
     tokenizer: Path | str,
     secret: str | None = None,
-    known: "HiddenValue[bytes] | None" = None,
+    secret_value: "HiddenValue[bytes] | None" = None,
     active_from: datetime | None = None,
     active_until: datetime | None = None,
     held_by: str | None = None,
@@ -116,7 +116,8 @@ def new_key(
         secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`; by default a file in the
             registry. A file that does not exist is made, with a new secret. So is, beside it, the audit secret of a
             registry that names none yet, where a file can be made there.
-        known: the secret of a key that marks elsewhere already, for the file that is made; None: a new one is drawn.
+        secret_value: the secret of a key that marks elsewhere already, for the file that is made; None: a new one is
+            drawn.
         active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
         active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
         held_by: who else has the secret, such as a site that serves a marked model; None: nobody knows.
@@ -151,7 +152,7 @@ def new_key(
     # with the format's defaults, which go on record
     key = key.model_copy(update={"tokenizer": pinned.entry, "parameters": made_for.model_dump(exclude_none=True)})
     path = secret_path(reference, folder)
-    if known is not None and (path is None or os.path.lexists(path)):
+    if secret_value is not None and (path is None or os.path.lexists(path)):
         raise Refused(f"secret {reference}: is there already, and the key is given too; name a file that is not there")
     if path is None or os.path.lexists(path):
         read_secret_of(made_for, reference, folder)  # refuse before the first folder is made
@@ -168,7 +169,7 @@ def new_key(
         key = key.model_copy(update={"created_at": _now_for(folder, registry)})
         is_new_file = path is not None and not os.path.lexists(path)
         key_bytes = (
-            _new_secret(path, made_for, known)
+            _new_secret(path, made_for, secret_value)
             if is_new_file and path is not None
             else read_secret_of(made_for, reference, folder)
         )
@@ -265,15 +266,15 @@ def _in_words(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _about(model: type[BaseModel], field: str) -> str:
     """Description of a format's field, if it has one."""
-    found = model.model_fields.get(field)
-    return f" ({found.description})" if found is not None and found.description else ""
+    info = model.model_fields.get(field)
+    return f" ({info.description})" if info is not None and info.description else ""
 
 
-def _new_secret(path: Path, made_for: "Format", known: "HiddenValue[bytes] | None") -> bytes:
+def _new_secret(path: Path, made_for: "Format", secret_value: "HiddenValue[bytes] | None") -> bytes:
     from scanner.watermark.format import DrawsKeys
 
-    if known is not None:
-        secret = known.value
+    if secret_value is not None:
+        secret = secret_value.value
         return new_secret_file(path, lambda _entropy: secret)
     if not isinstance(made_for, DrawsKeys):
         raise SecretError(f"secret file {path}: is not there, and no secret of format {made_for.name!r} can be drawn")
@@ -302,9 +303,9 @@ def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
     if key.commitment is not None:  # the commitment decides even where the key's own secret cannot be read
         return commitment_of(key_bytes, made_for) == key.commitment
     try:
-        known = read_secret_of(made_for, key.secret, folder)
+        own_secret = read_secret_of(made_for, key.secret, folder)
         # HMAC, by which users' keys are derived, fills a short secret with zeros: with zeros behind it, it is the same
-        return known.rstrip(b"\0") == key_bytes.rstrip(b"\0")
+        return own_secret.rstrip(b"\0") == key_bytes.rstrip(b"\0")
     except SecretError:
         return False
 

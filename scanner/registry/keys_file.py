@@ -134,9 +134,9 @@ def checked_format(key: MasterKey) -> "Format":
     """
     from scanner.watermark.formats import format_of
 
-    found = format_of(key)
-    found.check_messages(key.messages)
-    return found
+    made_for = format_of(key)
+    made_for.check_messages(key.messages)
+    return made_for
 
 
 def model_of(key: MasterKey) -> "type[Format]":
@@ -148,11 +148,11 @@ def model_of(key: MasterKey) -> "type[Format]":
 
 def _refuse_writable(folder: Path) -> None:
     """Refuse a registry that others can change: they would put in their own keys, or name whom they like."""
-    found = writable_by_others([folder / KEYS_FILE, folder / USERS_FOLDER])
-    if found is not None:
+    path = writable_by_others([folder / KEYS_FILE, folder / USERS_FOLDER])
+    if path is not None:
         raise Refused(
-            f"registry {folder}: others can write {found} (mode {stat.S_IMODE(found.stat().st_mode):04o}), and so "
-            f"change its keys or users; take that right away (chmod o-w {found}) or put the registry elsewhere"
+            f"registry {folder}: others can write {path} (mode {stat.S_IMODE(path.stat().st_mode):04o}), and so "
+            f"change its keys or users; take that right away (chmod o-w {path}) or put the registry elsewhere"
         )
 
 
@@ -161,8 +161,8 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
     for key in registry.keys:
         if key.key_id == key_id:
             return key
-    known = ", ".join(key.key_id for key in registry.keys) or "none yet"
-    raise Refused(f"key {key_id!r} is not in the registry; its keys: {known}")
+    ids = ", ".join(key.key_id for key in registry.keys) or "none yet"
+    raise Refused(f"key {key_id!r} is not in the registry; its keys: {ids}")
 
 
 _NOT_IN_DIGEST = ("one_of", "held_by")
@@ -213,7 +213,7 @@ def write_registry(folder: Path, registry: Registry) -> None:
     write_whole(folder / KEYS_FILE, lambda file: file.write(text.encode()))
 
 
-_BEFORE = "0" * 64
+_FIRST_HEAD = "0" * 64
 _TITLE = "brickscan commitments 2"
 _LINE = re.compile(
     r"([1-9][0-9]*) ([0-9]{4}-[0-9]{2}-[0-9]{2}) ([a-z0-9][a-z0-9._-]{0,63}) ([0-9a-f]{64}) ([1-9][0-9]*) "
@@ -246,29 +246,29 @@ def read_published(path: Path) -> list[PublishedLine]:
         text = read_named(path, MOST_LIST).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'no ASCII'})") from None
-    found: list[PublishedLine] = []
+    lines: list[PublishedLine] = []
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line)
         if match is None:
             raise Refused(
                 f"{path}, line {number}: is no `number day key commitment messages tokenizer head`; restore the list"
             )
-        before = found[-1].head if found else _BEFORE
-        if int(match[1]) != number or match[7] != _head(before, line.rpartition(" ")[0]):
+        last_head = lines[-1].head if lines else _FIRST_HEAD
+        if int(match[1]) != number or match[7] != _head(last_head, line.rpartition(" ")[0]):
             raise Refused(
                 f"{path}, line {number}: number and head do not follow from the line before: lines were changed, moved "
                 "or taken out. Restore the list from a copy that others keep"
             )
-        found.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), match[6], match[7]))
-    return found
+        lines.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), match[6], match[7]))
+    return lines
 
 
-def _head(before: str, body: str) -> str:
-    return sha256(f"{_TITLE}\n{before}\n{body}".encode()).hexdigest()
+def _head(last_head: str, body: str) -> str:
+    return sha256(f"{_TITLE}\n{last_head}\n{body}".encode()).hexdigest()
 
 
-def _of_key(key: MasterKey) -> tuple[str | None, int, str]:
-    """What a line says of a key: commitment, messages, tokenizer."""
+def _committed_fields(key: MasterKey) -> tuple[str | None, int, str]:
+    """Return the fields by which a line commits to a key: commitment, messages, tokenizer."""
     return key.commitment, key.messages, key.tokenizer.sha256
 
 
@@ -287,21 +287,21 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
     keys = load_registry(folder).keys
     with locked(folder):
         lines = read_published(path) if path.exists() else []
-        known = {line[3:6] for line in lines}
+        published = {line[3:6] for line in lines}
         day = datetime.now(UTC).date().isoformat()
-        before = len(lines)
+        old_count = len(lines)
         for key in keys:
-            if key.commitment is not None and _of_key(key) not in known:
-                number, last = len(lines) + 1, lines[-1].head if lines else _BEFORE
+            if key.commitment is not None and _committed_fields(key) not in published:
+                number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
                 body = number, day, key.key_id, key.commitment, key.messages, key.tokenizer.sha256
                 lines.append(PublishedLine(*body, _head(last, " ".join(map(str, body)))))
-        if len(lines) > before:
+        if len(lines) > old_count:
             text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
             try:
                 write_whole(path, lambda file: file.write(text.encode()))
             except OSError as error:
                 raise Refused(f"{path}: cannot be written ({error.strerror}); name another file") from None
-    return lines, len(lines) - before
+    return lines, len(lines) - old_count
 
 
 def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], folder: Path | str | None) -> list[str]:
@@ -315,9 +315,9 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
         for old, new in zip(earlier, [*lines, *[None] * len(earlier)], strict=False)
         if old != new
     ][:1]
-    known = {line[3:6] for line in lines}
+    published = {line[3:6] for line in lines}
     keys = load_registry(folder).keys if folder is not None else ()
-    lacking = [key.key_id for key in keys if key.commitment is not None and _of_key(key) not in known]
+    lacking = [key.key_id for key in keys if key.commitment is not None and _committed_fields(key) not in published]
     return changed + [
         f"key {key_id} of the registry, with its messages and tokenizer, is not in the list: `brickscan keys publish`"
         for key_id in lacking

@@ -109,14 +109,14 @@ class UsersSnapshot:
 
     def find_message(self, key_id: str, message: int) -> GivenMessage | None:
         """Who was given a message; None: nobody ever was. Raises Refused: it was given twice."""
-        found = [hit for run in self._runs if (hit := run.rows(key_id, GIVEN).find_value(message)) is not None]
-        if not found:
+        hits = [hit for run in self._runs if (hit := run.rows(key_id, GIVEN).find_value(message)) is not None]
+        if not hits:
             return None
-        refuse_twice(key_id, np.full(len(found), message))
-        rows, row = found[0]
+        refuse_twice(key_id, np.full(len(hits), message))
+        rows, row = hits[0]
         removed = any(run.rows(key_id, REMOVED).find_value(message) is not None for run in self._runs)
-        at = _EPOCH + rows["at"][row].as_py() * _MICROSECOND
-        return GivenMessage(rows["user_id"][row].as_py(), at, removed)
+        allocated_at = _EPOCH + rows["at"][row].as_py() * _MICROSECOND
+        return GivenMessage(rows["user_id"][row].as_py(), allocated_at, removed)
 
     def rows_of_messages(self, key_id: str, messages: Ints) -> pl.DataFrame:
         """Rows of the messages that were given, among these, in order.
@@ -124,26 +124,26 @@ class UsersSnapshot:
         Raises:
             Refused: one was given or removed twice.
         """
-        wanted = np.unique(messages)
-        return self._rows(key_id, *(self._found(key_id, kind, wanted) for kind in (GIVEN, REMOVED)))
+        distinct = np.unique(messages)
+        return self._rows(key_id, *(self._tables(key_id, kind, distinct) for kind in (GIVEN, REMOVED)))
 
-    def of_users(self, user_ids: Sequence[str] | pl.Series, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
+    def rows_of_users(self, user_ids: Sequence[str] | pl.Series, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
         """Rows of all messages that users were ever given, under some keys or all."""
         names = pl.Series("user_id", user_ids, pl.String).unique()
         hashed = np.unique(index.digests(names))
-        found = [pl.DataFrame(schema=_COLUMNS)]
+        frames = [pl.DataFrame(schema=_COLUMNS)]
         for key_id in self.key_ids if key_ids is None else key_ids:
             messages = [np.zeros(0, np.int64), *(run.messages_of(key_id, names, hashed) for run in self._runs)]
             rows = self.rows_of_messages(key_id, np.concatenate(messages))
-            found.append(rows.join(names.to_frame(), on="user_id", how="semi", maintain_order="left"))
-        return pl.concat(found)
+            frames.append(rows.join(names.to_frame(), on="user_id", how="semi", maintain_order="left"))
+        return pl.concat(frames)
 
     def between(self, key_id: str, low: int = BELOW_ALL_VALUES, high: int = LARGEST_VALUE) -> pl.DataFrame:
         """Rows of the messages above `low` and at most `high`, in order. Raises Refused as `rows_of_messages` does."""
-        found = (
+        tables = (
             [t for run in self._runs for t in run.rows(key_id, kind).between(low, high)] for kind in (GIVEN, REMOVED)
         )
-        return self._rows(key_id, *found)
+        return self._rows(key_id, *tables)
 
     def given_up_to(self, key_id: str, messages: Ints) -> Ints:
         """How many given messages are at most each of these."""
@@ -166,7 +166,7 @@ class UsersSnapshot:
         parts = max((run.rows(key_id, GIVEN).parts for run in self._runs), key=len, default=())
         return next((part.last for part in parts[:-1] if part.last > after), LARGEST_VALUE)
 
-    def _found(self, key_id: str, kind: str, messages: Ints) -> list[pa.Table]:
+    def _tables(self, key_id: str, kind: str, messages: Ints) -> list[pa.Table]:
         return [table for run in self._runs for table in run.rows(key_id, kind).find(messages)[1]]
 
     def _rows(self, key_id: str, given: Sequence[pa.Table], removed: Sequence[pa.Table]) -> pl.DataFrame:
@@ -207,7 +207,7 @@ def ask(folder: Path | str, question: Callable[[UsersSnapshot], Result]) -> Resu
     Raises:
         ScanFailed: a file is missing.
     """
-    return ask_users_table(folder, lambda found: question(found.users_snapshot))
+    return ask_users_table(folder, lambda users_table: question(users_table.users_snapshot))
 
 
 def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, int]:
@@ -218,8 +218,8 @@ def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, in
         if table is None:
             return {}
         with reading(table):
-            found = with_heads(table, heads)
-        return {head.hex(): seq for head, seq in found.select("head", "seq").iter_rows()}
+            events = with_heads(table, heads)
+        return {head.hex(): seq for head, seq in events.select("head", "seq").iter_rows()}
 
     return _retry(attempt)
 

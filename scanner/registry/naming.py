@@ -57,9 +57,9 @@ class VerifiedHolders:
         def given() -> "GivenMessage | None":
             from scanner.registry.verification import find_verified  # late, as the ledger
 
-            found, verified = find_verified(self._folder, self._record, key_id, message)
+            holder, verified = find_verified(self._folder, self._record, key_id, message)
             self._record = Record(verified.checkpoints, self._record.parts | verified.parts)
-            return found
+            return holder
 
         return _named_user(self._key_ids, key_id, message, at, given)
 
@@ -134,15 +134,15 @@ def _named_user(
         return NamedUser(Naming.RESERVED, None, None)
     if key_id not in key_ids:
         raise KeyError(key_id)
-    found = given()
-    if found is None:
+    holder = given()
+    if holder is None:
         return NamedUser(Naming.UNALLOCATED, None, None)
-    since = found.allocated_at
+    since = holder.allocated_at
     if since > at:
         return NamedUser(Naming.HELD_LATER, None, since)
-    if found.removed:
+    if holder.removed:
         return NamedUser(Naming.REMOVED, None, since)
-    return NamedUser(Naming.NAMED, found.user_id, since)
+    return NamedUser(Naming.NAMED, holder.user_id, since)
 
 
 def _open_users(folder: Path | str) -> "UsersSnapshot":

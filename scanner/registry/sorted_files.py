@@ -65,14 +65,14 @@ class PartsFolder:
             ScanFailed: it is not as it was written.
         """
         if part.file not in self._opened:
-            found = file_in_memory(self._read(part))
-            ends = [int(found.sorted_by[end]) for end in (0, -1)] if len(found.rows) else []
-            if (len(found.rows), *ends) != part[1:]:
+            file = file_in_memory(self._read(part))
+            ends = [int(file.sorted_by[end]) for end in (0, -1)] if len(file.rows) else []
+            if (len(file.rows), *ends) != part[1:]:
                 what = f"{self.location}/{part.file} is not as it was written"
                 raise ScanFailed(f"users table: {what}; delete the folder {self.location}, which is made anew")
             if len(self._opened) >= (_KEPT_FROM_FAR if is_uri(self.location) else _KEPT_HERE):
                 self._opened.pop(next(iter(self._opened)))
-            self._opened[part.file] = found
+            self._opened[part.file] = file
         return self._opened[part.file]
 
     def _read(self, part: SortedFile) -> pa.Table:
@@ -147,10 +147,10 @@ class SortedRows:
 
     def find_value(self, value: int) -> tuple[pa.Table, int] | None:
         """The row of a value: the rows of its part, and its index among them; None: no row has the value."""
-        at = bisect_left(self._lasts, value)
-        if at == len(self.parts) or self.parts[at].first > value:
+        i = bisect_left(self._lasts, value)
+        if i == len(self.parts) or self.parts[i].first > value:
             return None
-        rows, sorted_by = self._open(self.parts[at])
+        rows, sorted_by = self._open(self.parts[i])
         row = int(np.searchsorted(sorted_by, value))
         return (rows, row) if sorted_by[row] == value else None
 
@@ -161,8 +161,8 @@ class SortedRows:
         tables: list[pa.Table] = []
         for number, begin, end in self._parts_of(values[order]):
             rows, sorted_by = self._open(self.parts[number])
-            wanted = values[order[begin:end]]
-            low, high = (np.searchsorted(sorted_by, wanted, side) for side in ("left", "right"))
+            part_values = values[order[begin:end]]
+            low, high = (np.searchsorted(sorted_by, part_values, side) for side in ("left", "right"))
             counts = high - low
             which.append(np.repeat(order[begin:end], counts))
             indices = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -172,24 +172,24 @@ class SortedRows:
     def up_to(self, values: Ints) -> Ints:
         """How many rows have at most each of V values."""
         order = np.argsort(values, kind="stable")
-        before = np.cumsum([0, *(part.rows for part in self.parts)])
+        first_rows = np.cumsum([0, *(part.rows for part in self.parts)])
         counts = np.empty(len(values), np.int64)
-        counts[order] = before[np.searchsorted(np.array(self._lasts, np.int64), values[order], "right")]
+        counts[order] = first_rows[np.searchsorted(np.array(self._lasts, np.int64), values[order], "right")]
         for number, begin, end in self._parts_of(values[order]):
             inside = order[begin:end]
             _, sorted_by = self._open(self.parts[number])
-            counts[inside] = before[number] + np.searchsorted(sorted_by, values[inside], "right")
+            counts[inside] = first_rows[number] + np.searchsorted(sorted_by, values[inside], "right")
         return counts
 
     def between(self, low: int, high: int) -> list[pa.Table]:
         """The rows of values above `low` and at most `high`, in order, as slices of parts."""
-        found = []
+        slices = []
         for part in self.parts:
             if part.last > low and part.first <= high:
                 rows, sorted_by = self._open(part)
                 begin, end = (int(n) for n in np.searchsorted(sorted_by, [low, high], "right"))
-                found.append(rows.slice(begin, end - begin))
-        return found
+                slices.append(rows.slice(begin, end - begin))
+        return slices
 
     def all(self, schema: pa.Schema) -> pa.Table:
         """All rows, in order; `schema` is their schema."""

@@ -24,11 +24,13 @@ _REPEATED = re.compile(r"[*+]|\{.+")
 
 
 class PinnedTokenizer(NamedTuple):
-    """A tokenizer's entry in keys.toml, and its sizes: the tokens of its model, and all tokens with the added ones."""
+    """A tokenizer's entry in keys.toml, and its sizes."""
 
     entry: TokenizerFile
-    of_model: int
+    model_tokens: int
+    """Tokens of its model."""
     tokens: int
+    """All tokens, with the added ones."""
 
 
 def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
@@ -118,12 +120,12 @@ def _sizes(fields: Mapping[str, Any]) -> tuple[int, int]:
     model = fields["model"]
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
-        of_model = _beyond(vocabulary.values())
+        model_tokens = _beyond(vocabulary.values())
     else:  # Unigram has a list, whose places are the ids
-        of_model = len(vocabulary) if isinstance(vocabulary, list) else 0
+        model_tokens = len(vocabulary) if isinstance(vocabulary, list) else 0
     added = fields.get("added_tokens")
     ids = [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
-    return of_model, max(of_model, _beyond(ids))
+    return model_tokens, max(model_tokens, _beyond(ids))
 
 
 def _beyond(ids: Iterable[object]) -> int:
@@ -137,10 +139,10 @@ def refuse_narrow(made_for: "Format", pinned: PinnedTokenizer) -> None:
         Refused: states both sizes.
     """
     width = made_for.vocabulary()
-    if width is not None and width < pinned.of_model:
+    if width is not None and width < pinned.model_tokens:
         raise Refused(
-            f"vocab_size = {width:,}: tokenizer {pinned.entry.file} has {pinned.of_model:,} tokens; give the width of "
-            "the model's logits (vocab_size in its config.json), which is no less"
+            f"vocab_size = {width:,}: tokenizer {pinned.entry.file} has {pinned.model_tokens:,} tokens; give the width "
+            "of the model's logits (vocab_size in its config.json), which is no less"
         )
 
 

@@ -89,12 +89,15 @@ MOST_USERS_COMPARED = 1_000_000
 
 
 class Allocation(NamedTuple):
-    """Result of adding users under one key: how many got a message, how many had one, how many messages are left."""
+    """The result of adding users under one key."""
 
     key_id: str
     added: int
+    """Users who got a message."""
     kept: int
+    """Users who had a message and keep it."""
     left: int
+    """Free messages that are left."""
 
 
 def add_users(
@@ -176,14 +179,14 @@ def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) 
 
 
 def _compared(users_snapshot: UsersSnapshot, users: pl.Series) -> tuple[set[str], pl.Series]:
-    """The users who are new, and all users whom they are compared with."""
+    """Return the new users, and all users that they are compared with."""
     if any(users_snapshot.count(key_id)[0] > MOST_USERS_COMPARED for key_id in users_snapshot.key_ids):
-        new = set(users) - set(users_snapshot.of_users(users)["user_id"])
+        new = set(users) - set(users_snapshot.rows_of_users(users)["user_id"])
         return new, pl.Series(sorted(new), dtype=pl.String)
     names = [users_snapshot.between(key_id)["user_id"].drop_nulls() for key_id in users_snapshot.key_ids]
-    known = pl.concat([users.clear(), *names]).unique()
-    new = set(users.filter(~users.is_in(known.implode())))
-    return new, pl.concat([known, pl.Series(sorted(new), dtype=pl.String)])
+    recorded_users = pl.concat([users.clear(), *names]).unique()
+    new = set(users.filter(~users.is_in(recorded_users.implode())))
+    return new, pl.concat([recorded_users, pl.Series(sorted(new), dtype=pl.String)])
 
 
 def _candidates(names: pl.Series, skeletons: Collection[str]) -> pl.Series:
@@ -203,7 +206,7 @@ def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | Non
 
     def decide(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, int]:
         time = at or now_for(registry, users_snapshot.last_at)
-        rows = users_snapshot.of_users(user_ids)
+        rows = users_snapshot.rows_of_users(user_ids)
         unknown = _unknown(rows, user_ids)
         if unknown:
             raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
@@ -221,7 +224,7 @@ def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
     """
 
     def choose(users_snapshot: UsersSnapshot) -> pl.DataFrame:
-        rows = users_snapshot.of_users(user_ids)
+        rows = users_snapshot.rows_of_users(user_ids)
         held = rows.filter(pl.col("removed_at").is_null())
         if held.height:
             raise Refused(f"user {held['user_id'][0]!r} still holds a message; remove the user before erasing the name")
@@ -259,10 +262,10 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
 
 def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
     """Raise Refused unless existing events and new ones, of the same messages and users, make sense together."""
-    known = [users_snapshot.of_users(new["user_id"].drop_nulls().unique())]
+    frames = [users_snapshot.rows_of_users(new["user_id"].drop_nulls().unique())]
     for (key_id,), part in new.group_by("key_id"):
-        known.append(users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy()))
-    rows = pl.concat(known).unique()
+        frames.append(users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy()))
+    rows = pl.concat(frames).unique()
     removed = rows.filter(pl.col("removed_at").is_not_null())
     old = [_as_events(rows, ALLOCATED), _as_events(removed, REMOVED_EVENT)]
     after = given_messages(pl.concat([*old, new]))
@@ -290,7 +293,7 @@ def given_messages(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _allocate(key: MasterKey, users_snapshot: UsersSnapshot, users: pl.DataFrame) -> tuple[pl.DataFrame, Allocation]:
-    held = users_snapshot.of_users(users["user_id"], [key.key_id]).filter(pl.col("removed_at").is_null())
+    held = users_snapshot.rows_of_users(users["user_id"], [key.key_id]).filter(pl.col("removed_at").is_null())
     new = users.join(held, on="user_id", how="anti", maintain_order="left")
     given_before = int(users_snapshot.given_up_to(key.key_id, np.array([key.messages - 1]))[0])
     free = key.messages - reserved_count(key.messages) - given_before
@@ -305,9 +308,9 @@ def _allocate(key: MasterKey, users_snapshot: UsersSnapshot, users: pl.DataFrame
 
 
 def _as_events(rows: pl.DataFrame, event: str, time: datetime | None = None) -> pl.DataFrame:
-    """Rows as events, all at one time; None: each at the time in its row."""
-    at = pl.lit(time.astimezone(UTC)) if time else pl.col("allocated_at" if event == ALLOCATED else "removed_at")
-    return rows.select("key_id", "message", "user_id", event=pl.lit(event), at=at.cast(pl.Datetime("us", "UTC")))
+    """Return rows as events: all at one time, or, for None, each at the time in its row."""
+    times = pl.lit(time.astimezone(UTC)) if time else pl.col("allocated_at" if event == ALLOCATED else "removed_at")
+    return rows.select("key_id", "message", "user_id", event=pl.lit(event), at=times.cast(pl.Datetime("us", "UTC")))
 
 
 def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[MasterKey]:
@@ -347,8 +350,8 @@ def _checked_users(user_ids: Sequence[str | None] | pl.Series) -> pl.DataFrame:
 
 
 def _unknown(rows: pl.DataFrame, user_ids: Sequence[str]) -> list[str]:
-    known = set(rows.filter(pl.col("user_id").is_in(list(user_ids)))["user_id"])
-    return [user_id for user_id in user_ids if user_id not in known]
+    recorded_users = set(rows.filter(pl.col("user_id").is_in(list(user_ids)))["user_id"])
+    return [user_id for user_id in user_ids if user_id not in recorded_users]
 
 
 def make_canaries(
@@ -373,7 +376,7 @@ def make_canaries(
         Refused: a key that is unknown or retired, or has too few free messages.
     """
     registry, now = load_registry(folder), datetime.now(UTC)
-    known = registry.canaries.made if registry.canaries else ()
+    earlier = registry.canaries.made if registry.canaries else ()
     if key_ids is None:
         keys = [key for key in registry.keys if not key.has_ended(now)]
     else:
@@ -381,11 +384,11 @@ def make_canaries(
     for key in keys:
         if key.has_ended(now):
             raise Refused(f"key {key.key_id!r} is retired: nothing is marked with it; name a key that is not")
-    ids = list(dict.fromkeys(canary.account_id for canary in known))[:count]
+    ids = list(dict.fromkeys(canary.account_id for canary in earlier))[:count]
     ids += [f"canary-{secrets.token_hex(8)}" for _ in range(count - len(ids))]
-    of_users = [key.key_id for key in keys if key.messages > 1]
-    if of_users:
-        give_messages(folder, of_users, ids, at)
+    user_keys = [key.key_id for key in keys if key.messages > 1]
+    if user_keys:
+        give_messages(folder, user_keys, ids, at)
     recorded = []
     for key in keys:
         held = messages_held(folder, key.key_id, ids) if key.messages > 1 else dict.fromkeys(ids, 0)
@@ -405,8 +408,8 @@ def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:
     """
 
     def recorded(registry: Registry) -> Registry:
-        before = registry.canaries.made if registry.canaries else ()
-        made = tuple(dict.fromkeys((*before, *canaries.made)))
+        earlier = registry.canaries.made if registry.canaries else ()
+        made = tuple(dict.fromkeys((*earlier, *canaries.made)))
         return registry.model_copy(update={"canaries": canaries.model_copy(update={"made": made})})
 
     return change_registry(folder, recorded).canaries or canaries

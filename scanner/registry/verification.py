@@ -63,17 +63,17 @@ def verify_users(folder: Path | str, heads: Collection[str] = (), seen: Collecti
         Refused: there is no such registry, or the table gives a message twice.
         ScanFailed: names were erased all the while, or a file is missing.
     """
-    registry, wanted = load_registry(folder), {one.head for one in seen}
-    times = KnownTimes(seen, numbers_of_heads(folder, wanted))
-    found = ledger.ask_users_table(
-        folder, lambda now: _verified(now.users_snapshot, now.windows(0, _WINDOW), {*heads, *wanted}, times)
+    registry, scan_heads = load_registry(folder), {scan.head for scan in seen}
+    times = KnownTimes(seen, numbers_of_heads(folder, scan_heads))
+    verification = ledger.ask_users_table(
+        folder, lambda now: _verified(now.users_snapshot, now.windows(0, _WINDOW), {*heads, *scan_heads}, times)
     )
-    clocks = () if registry.trial else (*wrong_times_of_keys(registry), *found.clocks)  # a trial is dated back
-    return found._replace(clocks=clocks[:_MOST_FAULTS])
+    clocks = () if registry.trial else (*wrong_times_of_keys(registry), *verification.clocks)  # a trial is dated back
+    return verification._replace(clocks=clocks[:_MOST_FAULTS])
 
 
 def _verified(
-    users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], wanted: set[str], times: KnownTimes
+    users_snapshot: UsersSnapshot, windows: Iterator[pl.DataFrame], missing_heads: set[str], times: KnownTimes
 ) -> Verification:
     events, head, faults, counts = 0, None, list[str](), Counter[tuple[str, str]]()
     clocks = list[str]()
@@ -89,27 +89,27 @@ def _verified(
     for block in follow(counted()):
         events = block.last + 1
         head = block.head.hex() if block.head else head
-        wanted.discard(head or "")
+        missing_heads.discard(head or "")
         if block.fault:
             faults.append(f"events {block.first} to {block.last}: {block.fault}")
     faults += _too_many(users_snapshot, counts)
-    return Verification(events, head, tuple(faults[:_MOST_FAULTS]), tuple(sorted(wanted)), tuple(clocks))
+    return Verification(events, head, tuple(faults[:_MOST_FAULTS]), tuple(sorted(missing_heads)), tuple(clocks))
 
 
 def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str]:
     for (key_id, event), part in events.group_by("key_id", "event", maintain_order=True):
         rows = users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy())
         if event == ALLOCATED:
-            of_events, of_index = part.rename({"at": "allocated_at"}).select(_GIVEN), rows.select(_GIVEN)
+            event_rows, index_rows = part.rename({"at": "allocated_at"}).select(_GIVEN), rows.select(_GIVEN)
             named = part.drop_nulls("user_id")
-            by_name = users_snapshot.of_users(named["user_id"], [str(key_id)])
+            by_name = users_snapshot.rows_of_users(named["user_id"], [str(key_id)])
             unknown = named.join(by_name, on=["user_id", "message"], how="anti").select("message")
         elif event == REMOVED_EVENT:
-            of_events, of_index = part.select("message", removed_at="at", removed_seq="seq"), rows.select(_REMOVED)
-            unknown = of_events.clear().select("message")
+            event_rows, index_rows = part.select("message", removed_at="at", removed_seq="seq"), rows.select(_REMOVED)
+            unknown = event_rows.clear().select("message")
         else:
             continue
-        unlike = of_events.join(of_index, on=of_events.columns, how="anti", nulls_equal=True).select("message")
+        unlike = event_rows.join(index_rows, on=event_rows.columns, how="anti", nulls_equal=True).select("message")
         for message in pl.concat([unlike, unknown])["message"].unique().sort().head(_MOST_FAULTS):
             yield f"key {key_id}, message {message}: the index says something else than the events"
 
@@ -137,8 +137,8 @@ def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | No
         Refused: something was changed, or the chain is another than it was.
         ScanFailed: a file is missing.
     """
-    wanted = None if messages is None else _messages_by_key(messages)
-    return ledger.ask_users_table(folder, lambda now: _since(str(folder), now, record, wanted))
+    messages_by_key = None if messages is None else _messages_by_key(messages)
+    return ledger.ask_users_table(folder, lambda now: _since(str(folder), now, record, messages_by_key))
 
 
 def _messages_by_key(rows: pl.DataFrame) -> dict[str, Ints]:
@@ -161,12 +161,12 @@ def verified_rows(folder: Path | str, record: Record, find: Callable[[UsersSnaps
     Raises as that does. An edited table may hide a row still: then nobody is named.
     """
 
-    def found(now: ledger.UsersTable) -> pl.DataFrame:
+    def answer(now: ledger.UsersTable) -> pl.DataFrame:
         rows = find(now.users_snapshot).select(USER_LIST.names)
         _since(str(folder), now, record, _messages_by_key(rows))
         return rows
 
-    return ledger.ask_users_table(folder, found)
+    return ledger.ask_users_table(folder, answer)
 
 
 def find_verified(folder: Path | str, record: Record, key_id: str, message: int) -> tuple[GivenMessage | None, Record]:
@@ -179,20 +179,20 @@ def find_verified(folder: Path | str, record: Record, key_id: str, message: int)
         ScanFailed: a file is missing.
     """
 
-    def found(now: ledger.UsersTable) -> tuple[GivenMessage | None, Record]:
+    def answer(now: ledger.UsersTable) -> tuple[GivenMessage | None, Record]:
         verified = _since(str(folder), now, record, {key_id: np.array([message], np.int64)})
         return now.users_snapshot.find_message(key_id, message), verified
 
-    return ledger.ask_users_table(folder, found)
+    return ledger.ask_users_table(folder, answer)
 
 
-def _since(folder: str, now: ledger.UsersTable, record: Record, wanted: Mapping[str, Ints] | None) -> Record:
-    parts = _names_parts(now, record, wanted)
-    known = {part.file: part for part in record.parts}
-    edited = [part.file for part in parts if part != known.get(part.file, part)]
+def _since(folder: str, now: ledger.UsersTable, record: Record, messages_by_key: Mapping[str, Ints] | None) -> Record:
+    parts = _names_parts(now, record, messages_by_key)
+    recorded = {part.file: part for part in record.parts}
+    edited = [part.file for part in parts if part != recorded.get(part.file, part)]
     if edited:
         raise _changed(folder, f"the file {edited[0]} of its index is not as it was when it was last verified")
-    moved = {*parts} - record.parts if wanted is not None else {*parts} ^ record.parts
+    moved = {*parts} - record.parts if messages_by_key is not None else {*parts} ^ record.parts
     oldest = min([now.indexed.seq, now.users_snapshot.events, *(part.first_event for part in moved)])
     begin, head = max(point for point in record.checkpoints if point[0] <= oldest)
     heads, faults = {begin: head}, list[str]()
@@ -206,12 +206,12 @@ def _since(folder: str, now: ledger.UsersTable, record: Record, wanted: Mapping[
         heads[block.last + 1] = block.head.hex() if block.head else ""
         if block.fault:
             faults.append(f"events {block.first} to {block.last}: {block.fault}")
-    if wanted is None and sum(part.rows for part in parts) != now.indexed.seq:
+    if messages_by_key is None and sum(part.rows for part in parts) != now.indexed.seq:
         faults.append("its index has more or fewer messages than the events give")
     faults += [
-        f"its chain has not the head {known} after {events:,} events"
-        for events, known in sorted(record.checkpoints)
-        if events >= begin and heads.get(events) != known
+        f"its chain has not the head {head} after {events:,} events"
+        for events, head in sorted(record.checkpoints)
+        if events >= begin and heads.get(events) != head
     ]
     if faults:
         raise _changed(folder, faults[0])
@@ -219,31 +219,31 @@ def _since(folder: str, now: ledger.UsersTable, record: Record, wanted: Mapping[
     return Record(record.checkpoints | ends, frozenset(parts))
 
 
-def _names_parts(now: ledger.UsersTable, record: Record, wanted: Mapping[str, Ints] | None) -> list[NamesPart]:
+def _names_parts(now: ledger.UsersTable, record: Record, messages_by_key: Mapping[str, Ints] | None) -> list[NamesPart]:
     """The files that names are read from, as they are now: all, or those of some messages. Several are read at once."""
-    known = {part.file: part.first_event for part in record.parts}
+    first_events = {part.file: part.first_event for part in record.parts}
     parts = [
-        (of, part)
+        (key, part)
         for run in now.indexed.runs
-        for of in run
-        if of[1] != NAMES
-        for part in run[of]
-        if wanted is None or _has_one_of(part, wanted.get(of[0]))
+        for key in run
+        if key[1] != NAMES
+        for part in run[key]
+        if messages_by_key is None or _holds_any(part, messages_by_key.get(key[0]))
     ]
     with ThreadPoolExecutor(_READERS) as pool:
-        digests = list(pool.map(lambda one: now.files.sha256(one[1]), parts))
-    found = []
-    for (of, part), digest in zip(parts, digests, strict=True):
-        first_event = known[part.file] if part.file in known else now.files.first_event(part)
-        found.append(NamesPart(*of, part.file, part.rows, part.first, part.last, digest, first_event))
-    return found
+        digests = list(pool.map(lambda item: now.files.sha256(item[1]), parts))
+    names_parts = []
+    for (key, part), digest in zip(parts, digests, strict=True):
+        first_event = first_events[part.file] if part.file in first_events else now.files.first_event(part)
+        names_parts.append(NamesPart(*key, part.file, part.rows, part.first, part.last, digest, first_event))
+    return names_parts
 
 
-def _has_one_of(part: SortedFile, messages: Ints | None) -> bool:
+def _holds_any(part: SortedFile, messages: Ints | None) -> bool:
     if messages is None:
         return False
-    at = int(np.searchsorted(messages, part.first))
-    return at < len(messages) and int(messages[at]) <= part.last
+    i = int(np.searchsorted(messages, part.first))
+    return i < len(messages) and int(messages[i]) <= part.last
 
 
 def _changed(folder: str, fault: str) -> Refused:

@@ -49,8 +49,8 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
         return pl.scan_delta(table)
     files = [unquote(uri.removeprefix("file://")) for uri in table.file_uris()]
     if paths is not None:
-        kept = _holding(table, paths)
-        files = [file for file in files if file.rpartition("/")[2] in kept]
+        file_names = _holding(table, paths)
+        files = [file for file in files if file.rpartition("/")[2] in file_names]
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
     schema = pl.Schema(pa.schema(table.schema()))
@@ -62,9 +62,9 @@ def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
     files = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
     if not {"min.path", "max.path"} <= set(files.columns):
         return set(files["path"])
-    known = paths.unique().sort()
-    first = known.search_sorted(files["min.path"].fill_null(""), "left")
-    reach = known.search_sorted(files["max.path"].fill_null(chr(0x10FFFF)), "right")
+    sorted_paths = paths.unique().sort()
+    first = sorted_paths.search_sorted(files["min.path"].fill_null(""), "left")
+    reach = sorted_paths.search_sorted(files["max.path"].fill_null(chr(0x10FFFF)), "right")
     return set(files["path"].filter(pl.Series(first) < pl.Series(reach)))
 
 
@@ -95,12 +95,12 @@ def refuse_other_version(table: DeltaTable) -> None:
         Refused: it has no version, one from before 0.1.0, or a newer one.
     """
     uri = unquote(table.table_uri.removeprefix("file://")).rstrip("/")
-    found = table.metadata().configuration.get(TABLE_VERSION)
-    if found is None or (found.isdecimal() and int(found) < VERSION):
+    version = table.metadata().configuration.get(TABLE_VERSION)
+    if version is None or (version.isdecimal() and int(version) < VERSION):
         raise Refused(f"table {uri}: {MADE_BEFORE}, and is read no more; name another folder")
-    if found != str(VERSION):
+    if version != str(VERSION):
         raise Refused(
-            f"table {uri}: has version {found}, of a newer brickscan; install that one, since this reads "
+            f"table {uri}: has version {version}, of a newer brickscan; install that one, since this reads "
             f"version {VERSION}"
         )
 
@@ -175,13 +175,13 @@ class KeptTable:
         Raises:
             ScanFailed: the table cannot be read.
         """
-        table, wanted = self._table or self.now(), set(transactions)
-        self._looked_up += len(wanted)
+        table, names = self._table or self.now(), set(transactions)
+        self._looked_up += len(names)
         if self._looked_up > _LOOKED_UP and self._read_log(table):
             logged = self._logged or {}
-            return {name: logged[name] for name in wanted if name in logged}
-        found = ((name, table.transaction_version(name)) for name in wanted)
-        return {name: version for name, version in found if version is not None}
+            return {name: logged[name] for name in names if name in logged}
+        versions = ((name, table.transaction_version(name)) for name in names)
+        return {name: version for name, version in versions if version is not None}
 
     def all(self) -> dict[str, int]:
         """All transactions of the table as of the last call of `now`; empty where the log has another form."""
@@ -220,14 +220,14 @@ class _Log:
             return {}, newest
         with self._filesystem.open_input_file(f"{self._folder}/{newest:020d}.checkpoint.parquet") as source:
             column = pq.read_table(source, columns=["txn"]).column("txn").combine_chunks()
-        known = column.drop_null()
-        return dict(zip(known.field("appId").to_pylist(), known.field("version").to_pylist(), strict=True)), newest
+        rows = column.drop_null()
+        return dict(zip(rows.field("appId").to_pylist(), rows.field("version").to_pylist(), strict=True)), newest
 
     def commits(self, first: int, last: int) -> dict[str, int]:
         """Transactions of the commits first … last. Raises FileNotFoundError: one was cleaned up."""
-        found: dict[str, int] = {}
+        versions: dict[str, int] = {}
         for commit in range(first, last + 1):
             with self._filesystem.open_input_stream(f"{self._folder}/{commit:020d}.json") as source:
                 actions = [json.loads(line) for line in source.read().splitlines() if b'"txn"' in line]
-            found.update((action["txn"]["appId"], action["txn"]["version"]) for action in actions if "txn" in action)
-        return found
+            versions.update((action["txn"]["appId"], action["txn"]["version"]) for action in actions if "txn" in action)
+        return versions

@@ -111,10 +111,10 @@ MOST_LIST = 2**36
 """Most bytes of a file of users, prompts or texts, which is held in memory."""
 
 
-def read_named(path: Path | str, most: int = MOST_SETTINGS) -> bytes:
+def read_named(path: Path | str, max_bytes: int = MOST_SETTINGS) -> bytes:
     """The bytes of a regular file.
 
-    most: bytes; a file that has more is not read.
+    max_bytes: a file that has more is not read.
 
     Raises:
         OSError: it cannot be read, is no regular file or is too large; `strerror` says why, for people.
@@ -124,10 +124,10 @@ def read_named(path: Path | str, most: int = MOST_SETTINGS) -> bytes:
     except ValueError:  # a null character
         raise OSError(errno.EINVAL, "this cannot be a path") from None
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        refuse_special(found.st_mode)
-        if found.st_size > most:
-            raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and {most:,} are allowed")
+        status = os.fstat(descriptor)
+        refuse_special(status.st_mode)
+        if status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and {max_bytes:,} are allowed")
         return file.read()
 
 
@@ -198,7 +198,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     sync_folder(path.parent)
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(folder: Path, other: Path) -> None:
     """Have two folders take each other's names, in one step, so that whoever looks finds one or the other.
 
     Raises:
@@ -207,7 +207,7 @@ def exchange(one: Path, other: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         raise OSError("the system has no renameat2")
-    if libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+    if libc.renameat2(_HERE, os.fsencode(folder), _HERE, os.fsencode(other), _EXCHANGE):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 

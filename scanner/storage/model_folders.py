@@ -41,7 +41,7 @@ def check_model_folder(folder: Path, named: str) -> None:
                 raise Refused(f"{named}: {name} names code (auto_map), which is never run; take a model without")
             if key == "quantization_config" and value:
                 raise Refused(f"{named}: {name} has quantised weights, which are not read; save it without")
-            if key.endswith(("_implementation", "_implementation_internal")) and not _of_torch(value):
+            if key.endswith(("_implementation", "_implementation_internal")) and not _is_torch_kernel(value):
                 raise Refused(
                     f"{named}: {name} asks for the kernel {printable(str(value), 60)!r} ({printable(key, 40)}), which "
                     "may come from a hub; take the field out"
@@ -50,8 +50,8 @@ def check_model_folder(folder: Path, named: str) -> None:
     indexes = {file.name: _settings(file, named) for file in sorted(folder.glob("*.index.json")) if file.is_file()}
     weights = [("config.json", explicit)] if explicit else []
     for name, index in indexes.items():
-        of_index = index.get("weight_map", {})
-        weights += [(name, file) for file in (of_index.values() if isinstance(of_index, dict) else [of_index])]
+        files = index.get("weight_map", {})
+        weights += [(name, file) for file in (files.values() if isinstance(files, dict) else [files])]
     for name, file in weights:
         if not isinstance(file, str):
             raise Refused(f"{named}: {name} does not say where weights are; save the model anew")
@@ -68,14 +68,14 @@ def check_model_folder(folder: Path, named: str) -> None:
 
 def _settings(file: Path, named: str) -> dict[str, Any]:
     try:
-        found = json.loads(read_named(file))
+        fields = json.loads(read_named(file))
     except OSError as error:
         raise Refused(f"{named}: {file.name} cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise Refused(f"{named}: {file.name} is no JSON object; save the model anew")
-    return found
+    return fields
 
 
 def _fields(value: object) -> Iterator[tuple[str, Any]]:
@@ -90,6 +90,6 @@ def _fields(value: object) -> Iterator[tuple[str, Any]]:
             left += inner
 
 
-def _of_torch(value: object) -> bool:
+def _is_torch_kernel(value: object) -> bool:
     """Whether a way to compute attention, or one of each part of a model, is torch's own."""
     return all(way in _ATTENTION for way in (value.values() if isinstance(value, dict) else [value]))

@@ -170,7 +170,7 @@ def of_message(folder: Path, users: int) -> Callable[[], object]:
 def of_user(folder: Path, users: int) -> Callable[[], object]:
     """Ask `users show` beside results."""
     record, user = verify_since(folder, NO_RECORD), name(users // 2)
-    return lambda: verified_rows(folder, record, lambda users: users.of_users([user]))
+    return lambda: verified_rows(folder, record, lambda users: users.rows_of_users([user]))
 
 
 def page(folder: Path, _users: int) -> Callable[[], object]:

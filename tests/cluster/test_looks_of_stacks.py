@@ -24,8 +24,8 @@ def stacks_night(tmp_path, byte_tokenizer):
     """A night under keys of three stacks: a text of each mark, with a character between letters that is not seen."""
     folder, tokenizer = tmp_path / "registry", tokenizers.Tokenizer.from_file(str(byte_tokenizer))
     for name, parameters in FORMS.items():
-        known = HiddenValue(make_format(name, parameters).decoy_key(name.encode().ljust(32, b".")))
-        new_key(folder, name, format=name, **parameters, messages=1, tokenizer=byte_tokenizer, known=known)
+        secret = HiddenValue(make_format(name, parameters).decoy_key(name.encode().ljust(32, b".")))
+        new_key(folder, name, format=name, **parameters, messages=1, tokenizer=byte_tokenizer, secret_value=secret)
     admit_key(folder, "hf-selfhash", admission(1e-9, 1))
     night = Night(tmp_path, folder)
     texts = [marked_letters(open_key(folder, key), tokenizer, 7, NORMAL) for key in load_registry(folder).keys]

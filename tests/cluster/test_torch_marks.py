@@ -47,7 +47,7 @@ def keys(tmp_path, byte_tokenizer) -> Path:
             **parameters,
             messages=messages,
             tokenizer=byte_tokenizer,
-            known=HiddenValue(secret),
+            secret_value=HiddenValue(secret),
         )
     add_users(folder, ["three-bricks-openai"], [f"user {number}" for number in range(19)])
     return folder

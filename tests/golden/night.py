@@ -111,7 +111,7 @@ def make_golden_registry(folder: Path) -> None:
             format=name,
             messages=count,
             tokenizer=letters,
-            known=secret,
+            secret_value=secret,
             active_from=LONG_AGO,
             **parameters,
         )

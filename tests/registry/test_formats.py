@@ -159,7 +159,7 @@ def test_keys_of_all_formats_stand_in_one_registry(tmp_path):
             format=name,
             messages=messages.get(name, 1),
             tokenizer=tokenizer,
-            known=drawn,
+            secret_value=drawn,
             **FORMATS[name].suggested,
             **needed,
         )

@@ -112,7 +112,7 @@ def test_an_erasure_whose_files_were_erased_meanwhile_is_done_again(folder, make
     seen = []
 
     def choose(snapshot):
-        names, rows = set(snapshot.between("k1")["user_id"]), snapshot.of_users(["bob"])
+        names, rows = set(snapshot.between("k1")["user_id"]), snapshot.rows_of_users(["bob"])
         if not seen:
             erase_users(folder, ["alice"])  # deletes files of this snapshot too
         seen.append(names)
@@ -151,7 +151,7 @@ def test_a_reader_whose_files_were_merged_meanwhile_reads_the_merged_ones(folder
         if len(asked) == 1:
             for n in range(3):  # each merges the earlier files and deletes them
                 add_users(folder, None, [f"u{n}"])
-        return snapshot.of_users(["alice"])["message"].to_list()
+        return snapshot.rows_of_users(["alice"])["message"].to_list()
 
     assert ledger.ask(folder, question) == [message]
     assert len(asked) == 2
