@@ -17,7 +17,8 @@ from jobs.keys import new
 from jobs.mark import read_marked, read_prompts
 from jobs.options import NamedPath, Real, Whole, key_ids_option, refuse_output, refuse_wrong_clock
 from jobs.text import tell
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
+from scanner.input.files import list_files
 from scanner.input.named_files import guess_columns, input_path, sample_of
 from scanner.input.tables import DELTA_PREFIX, ICEBERG_PREFIX
 from scanner.printable import counted
@@ -83,7 +84,8 @@ def init(
     inside = not of_iceberg and folder.absolute().is_relative_to(whole or sample.absolute().parent)
     if inside and whole is not None:
         raise Refused(f"{folder}: lies in {whole}, which a scan would read; name a --folder outside of it")
-    if inside:
+    alone = "what is made here lies beside it" if inside else None if whole else _why_alone(sample)
+    if alone:
         path = str(sample.absolute())
     if not sample.is_absolute() and not of_iceberg:  # as the user named it, so that everything can be moved together
         path = os.path.relpath(path, folder.absolute())
@@ -103,7 +105,7 @@ def init(
     config.write_text(_toml(sample, path, guess._asdict() | {"where": found.where}), encoding="utf-8")
     guessed_from = sample if found.folder is None else f"its newest file, {found.file}"
     tell("", f"wrote {config}; guessed from {guessed_from}:")
-    of_file = "the file alone, since what is made here lies beside it" if inside else "the file's folder"
+    of_file = f"the file alone, since {alone}" if alone else "the file's folder"
     read = "the table" if found.table else "the folder" if found.folder else of_file
     tell(f"  paths    {path!r}: {read}", *(f"  {line}" for line in guess.why))
     folder_name = (found.folder or sample.absolute().parent).name
@@ -113,7 +115,7 @@ def init(
     tell("", "Next:")
     if trial:
         tell(f"  (users {users[0]} to {users[-1]} are there; a trial's results name nobody real)")
-    else:
+    elif not (registry / "users").is_dir():
         tell(f"  brickscan users add --file users.csv --registry {registry}")
     tell(
         f"  have a model mark text under key {keys[0]}: `brickscan mark`, or in vLLM (the guide “Serve with vLLM”)",
@@ -121,6 +123,15 @@ def init(
         f"  brickscan scan {config}{date}",
         "A scan finds only text that was marked under a key of this registry.",
     )
+
+
+def _why_alone(sample: Path) -> str | None:
+    """Say why a scan would refuse to read the folder of a file; None: it reads it."""
+    try:
+        list_files([str(sample.absolute().parent)])
+    except (Refused, ScanFailed) as error:
+        return f"its folder is refused: {error}"
+    return None
 
 
 def _existing_keys(registry: Path, tokenizer: str | None, key_id: str | None, trial: bool) -> list[str]:

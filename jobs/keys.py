@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,14 +163,18 @@ def new(
         "Publish the commitment today (`brickscan keys publish`): it gives nothing of the secret away, and whoever is",
         "shown the secret later can check with it that this key was not chosen after the text. Back the secret up:",
         "without it, nothing that was marked with this key can be recognised again.",
-        *_SCAN_ANEW,
+        *_scan_anew(registry),
     )
 
 
-_SCAN_ANEW = (
-    "Nights that were scanned before are looked at under it when they are scanned again: `brickscan status",
-    "scan.toml` lists those whose texts may carry its mark.",
-)
+def _scan_anew(registry: Path | str) -> Sequence[str]:
+    """Say what a new key means for nights that were scanned; under a registry's first key none can have been."""
+    if len(load_registry(registry).keys) == 1:
+        return ()
+    return (
+        "Nights that were scanned before are looked at under it when they are scanned again: `brickscan status",
+        "scan.toml` lists those whose texts may carry its mark.",
+    )
 
 
 def _messages(version: int, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
@@ -270,7 +275,7 @@ def add(
     tell(*_floor(registry, key))
     tell(*_price(registry, key))
     tell(*(f"careful     {caution}" for caution in cautions(key)))
-    tell("", *_SCAN_ANEW)
+    tell(*_scan_anew(registry))
     caution = narrow(format_of(key), pin_tokenizer(local_folder(registry), tokenizer))
     complain(*([] if caution is None else [f"key {key.key_id!r}: {caution}"]))
 

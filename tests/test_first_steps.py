@@ -209,6 +209,16 @@ def test_a_file_beside_what_init_makes_is_named_alone(tmp_path):
     assert make_plan(tmp_path / "scan.toml").locations == (str(tmp_path / "posts.parquet"),)
 
 
+def test_a_file_beside_a_table_is_named_alone(tmp_path):
+    """Its folder, which `init` would have named, is refused by the scan."""
+    folder = tmp_path / "posts"
+    write_deltalake(str(folder / "table"), pa.table({"text": [LONG]}))
+    pq.write_table(pa.table({"text": [LONG * 20]}), folder / "part-0.parquet")
+    code, out, _ = call("init", folder / "part-0.parquet", "--tokenizer", TOKENIZER, "--folder", tmp_path / "made")
+    assert (code, "the file alone, since its folder is refused: " in out) == (0, True)
+    assert make_plan(tmp_path / "made" / "scan.toml").locations == (str(folder / "part-0.parquet"),)
+
+
 def test_init_scans_by_the_keys_of_a_registry_that_is_there(tmp_path):
     """Whoever began with `keys new`, as pages say, had to write scan.toml by hand."""
     pq.write_table(pa.table({"text": [LONG * 20]}), tmp_path / "posts.parquet")
@@ -218,6 +228,7 @@ def test_init_scans_by_the_keys_of_a_registry_that_is_there(tmp_path):
         "brickscan: --tokenizer: is missing; name the tokenizer.json of the model that will be marked\n",
     )
     assert call("keys", "new", "site-a", "--registry", registry, "--tokenizer", TOKENIZER)[0] == 0
+    assert call("users", "add", "alice", "--registry", registry)[0] == 0
     before = {path: path.read_bytes() for path in registry.rglob("*") if path.is_file()}
     for more in (("--tokenizer", TOKENIZER), ("--key", "site-b"), ("--trial",)):
         code, _, err = call(*init, *more)
@@ -226,6 +237,7 @@ def test_init_scans_by_the_keys_of_a_registry_that_is_there(tmp_path):
     code, out, err = call(*init)
     assert (code, err) == (0, "")
     assert "is there already, with 1 key: site-a" in out
+    assert "users add" not in out
     assert [key.key_id for key in make_plan(tmp_path / "scan.toml").keys] == ["site-a"]
     assert {path: path.read_bytes() for path in registry.rglob("*") if path.is_file()} == before
     (tmp_path / "scan.toml").unlink()

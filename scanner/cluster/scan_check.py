@@ -262,9 +262,11 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
         return
     yield _sample(found)
     hours, low, high = (seconds / 3600 for seconds in (found.core_seconds, found.low, found.high))
+    unit, per_hour = ("core-hours", 1) if hours >= 0.1 else ("core-seconds", 3600)
     with_gpus = "; less on GPUs, for Gumbel keys of many users" if plan.config.cluster.gpus_per_worker else ""
     says = (
-        f"about {_hours(hours)} core-hours ({_hours(low)} to {_hours(high)}): {_span(found.seconds)} with "
+        f"about {_hours(hours * per_hour)} {unit} ({_hours(low * per_hour)} to {_hours(high * per_hour)}): "
+        f"{_span(found.seconds)} with "
         f"{counted(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"
     )
     facts = {"core_hours": hours, "core_hours_low": low, "core_hours_high": high, "seconds": found.seconds}
@@ -281,7 +283,7 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
 def _costs_of_looks(plan: Plan) -> Iterator[str]:
     each = ", ".join(f"{look} {times} times" for look, times in plan.config.costs.items())
     if each:
-        yield f"a look takes so many times as long as a scan for 100,000 users without it, once measured: {each}"
+        yield f"each look makes a scan for 100,000 users longer, as once measured: {each}"
 
 
 MARKED_SHARE = 0.1

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -99,6 +100,7 @@ def test_values_for_schedulers(night, plain):
     said = " ".join(call("scan", night.config, "--check")[1].split())
     assert "account 'account' is list<element: int64>, which is not read" in said
     assert "no time: each document counts as old as its file" in said
+    assert re.search(r"time about [\d.]+ core-seconds \(", said)
     assert "once measured" not in said
     night.configure(columns="", more="spans = { windows = true }")
     said = " ".join(call("scan", night.config, "--check")[1].split())

@@ -41,7 +41,9 @@ def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
     assert f"commitment  {key.commitment}" in done.out
     assert "Publish the commitment" in done.out
     assert "file:secrets/summer.key" in done.out
-    assert cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel").code == 0
+    assert "scanned before" not in done.out  # nothing can have been
+    second = cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel")
+    assert (second.code, "Nights that were scanned before" in second.out) == (0, True)
     assert find_key(load_registry(folder), "g").parameters == {"window": 4, "groups": 325}
     assert cli("keys", "new", "none", "--registry", folder, "--tokenizer", tokenizer, "--window", 0).code == 0
     assert find_key(load_registry(folder), "none").messages == 65_536  # without a window, a key has no groups
