@@ -117,7 +117,7 @@ def _of_audit(audit: "ScanAudit") -> dict[str, Any]:
         "flagged": audit.traffic.flagged,
         "flagged_pieces": audit.traffic.pieces,
         "expected_false": None if audit.expected_false is None else audit.expected_false._asdict(),
-        "canaries": None if audit.canaries is None else audit.canaries._asdict(),
+        **audit.facts,
         "reserved": audit.traffic.reserved,
         "unheld": audit.traffic.unheld,
         "never_audited": list(audit.unadmitted),

@@ -9,7 +9,7 @@ from jobs.options import TRIAL_LINE
 from jobs.text import wrap_line
 from scanner.audit.statistics.audit_rows import holds_down_to, number
 from scanner.controls.alarms import USE_NO_FLAG
-from scanner.controls.canaries.canary_counts import CANARY_WORDS
+from scanner.controls.controls import CONTROLS
 from scanner.controls.scan_audit import ScanAudit
 from scanner.printable import counted, one_in, printable
 from scanner.results.scan_list import WholeInput, in_words
@@ -32,17 +32,8 @@ AUDIT_STATE_WORDS: Mapping[AuditState, str] = {
 }
 """Meaning of each state of an audit, for a scan that ended."""
 
-_NAMES = {
-    "decision": "decoys, whole decisions",
-    "decision_whole": "decoys, decisions on whole texts",
-    "decoy": "decoys",
-    "decoy_best": "decoys, best message",
-    "decoy_all": "decoys, all messages",
-    "decoy_spans": "decoys, parts of texts",
-    "decoy_accounts": "decoys, posts of accounts",
-    "decoy_weighed": "decoys, weighed by a model",
-    "reserved": "reserved messages (expected at most)",
-}
+_NAMES = {kind: words for control in CONTROLS for kind, words in control.kinds.items() if words}
+_OF_LAW = {kind for control in CONTROLS for kind in control.law_kinds}
 
 Row = Mapping[str, Any]
 
@@ -52,7 +43,8 @@ def verdict_in_words(audit: ScanAudit) -> str:
     ending = f"{audit.state}: {AUDIT_STATE_WORDS[audit.state]}"
     if audit.state != AuditState.NO_ALARM:
         return ending
-    down_to = [holds_down_to(rows) for question, rows in questions(audit.rows).items() if question.startswith("decoys")]
+    of_law = [row for row in audit.rows if row["kind"] in _OF_LAW]
+    down_to = [holds_down_to(rows) for rows in questions(of_law).values()]
     known = [least for least in down_to if least is not None]
     if len(known) < len(down_to) or not known:
         return f"{ending}; too few decoys to measure how small a p-value may be relied on"
@@ -70,19 +62,6 @@ def texts_and_pieces(traffic: "Traffic") -> str:
     if traffic.pieces is None or not has_near_duplicates(traffic):
         return texts
     return f"{texts}, {counted(traffic.pieces, 'independent piece')} (the others are near-duplicates)"
-
-
-def canaries_in_words(audit: ScanAudit) -> list[str]:
-    """A line on canaries, with limits and the plan; empty if none were due."""
-    rows = [row for row in audit.rows if row["kind"] in CANARY_WORDS]
-    if audit.canaries is None or not rows:
-        return []
-    sentences = [
-        f"{CANARY_WORDS[row['kind']]} {row['hits']:,} ({number(row['low'])} to {number(row['high'])}"
-        + (")" if row["kind"] == "canary_wrong" else f"; planned {number(row['expected'])})")
-        for row in rows
-    ]
-    return [f"{audit.canaries.came:,} of {audit.canaries.due:,} texts came; {', '.join(sentences)}"]
 
 
 def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -264,8 +243,8 @@ def _audited(outcome: "ScanOutcome", *, verbose: bool) -> Iterator[str]:
     if outcome.audit is None:
         return
     yield from _line("audit", verdict_in_words(outcome.audit))
-    for sentence in canaries_in_words(outcome.audit):
-        yield from _line("canaries", sentence)
+    for label, text in outcome.audit.lines():
+        yield from _line(label, text)
     for line in table(outcome.audit) if verbose else ():
         yield from wrap_line(f"  {line}", LINE_WIDTH, " " * _MARGIN)
 

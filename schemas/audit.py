@@ -89,7 +89,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("scan_id", pa.string(), nullable=False),
         pa.field("shard_id", pa.string(), nullable=False),
         pa.field("path", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),  # of LIVE_AUDIT_KINDS
+        pa.field("kind", pa.string(), nullable=False),  # RESERVED_TEXT, or of a control (scanner.controls)
         pa.field("method", pa.string(), nullable=False),
         pa.field("dedup", pa.string(), nullable=False),
         pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
@@ -108,7 +108,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("message", pa.int64()),
         pa.field("text", pa.binary()),  # a keyed digest, and not `text_id`
         pa.field("account_id", pa.string()),  # null also where p is above 1e-3
-        pa.field("stratum", pa.string()),  # part of the traffic: a length or host, in rows whose kind is one of STRATA
+        pa.field("stratum", pa.string()),  # part of the traffic, as a length or host; null: all of it
     ]
 )
 """Counts of the decoys of each shard; rows enter with the shard, exactly once, and any group of them adds up.
@@ -127,7 +127,7 @@ AUDITS = pa.schema(
         pa.field("config_sha256", pa.string(), nullable=False),
         pa.field("corpus", pa.string(), nullable=False),  # paths
         pa.field("seed", pa.string(), nullable=False),  # seed of the drawn keys, which mark nothing
-        pa.field("kind", pa.string(), nullable=False),  # see AUDIT_KINDS
+        pa.field("kind", pa.string(), nullable=False),  # of a control of a scan (scanner.controls), or of AUDIT_KINDS
         pa.field("measure", pa.string(), nullable=False),  # rate | uniformity
         pa.field("test", pa.string(), nullable=False),  # exact | z
         pa.field("method", pa.string(), nullable=False),
@@ -153,7 +153,7 @@ AUDITS = pa.schema(
         pa.field("family_error", pa.float64(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),  # an AuditVerdict
         pa.field("label", pa.string()),  # the format's label; null: all of a method together
-        pa.field("stratum", pa.string()),  # part of the traffic: a length or host, in rows whose kind is one of STRATA
+        pa.field("stratum", pa.string()),  # part of the traffic, as a length or host; null: all of it
         # digest of the filter that a calibration left n-grams out by; null, as the next two: it scored all positions
         pa.field("filter_sha256", pa.string()),
         pa.field("filter_texts", pa.int64()),  # distinct texts that made an n-gram common
@@ -170,37 +170,4 @@ AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", "key", "key_messa
 - figure: the paper's: texts of one corpus under a few keys → p at a threshold
 - key, key_messages: texts under a key of the registry: the best of its messages; its messages one by one → p at a
   threshold
-"""
-
-CANARY_KINDS = ("canary_found", "canary_right", "canary_wrong")
-
-PARTS = ("length", "host")
-
-STRATA = tuple(f"{kind}_{part}" for kind in ("decoy", "decoy_all") for part in PARTS)
-
-DECISION = "decision"
-
-DECISION_WHOLE = "decision_whole"
-
-LIVE_AUDIT_KINDS = (
-    *(DECISION, DECISION_WHOLE),
-    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_weighed", *STRATA),
-    "reserved",
-    *CANARY_KINDS,
-)
-"""Kinds of the rows of a scan, whose id is then the audit's, what is scored → what is a hit:
-
-- decision: a text by the whole detector, under decoys in place of all keys → the smallest corrected p of any key,
-  variant or part
-- decision_whole: the same, where parts are tested or texts normalised: texts that normalising leaves as they are →
-  that of the whole text
-- decoy: a text under a key of its own, with one message, where the key under test has one → p of that message
-- decoy_best, decoy_all: a text under a key of its own, with all messages → p of the best; p of each, or of each pair
-  of group and user
-- decoy_spans: the windows of a document, under one message and under all → p of the best window
-- decoy_accounts: the posts of an account → p of their pooled score
-- decoy_weighed: a text whose tokens count by a model → p of one message
-- STRATA: as decoy and decoy_all, by parts of the traffic → the same
-- reserved: verdicts for a message that nobody is ever given → a flag
-- CANARY_KINDS: texts that are known to be marked → found; named right; named for another user
 """

@@ -14,6 +14,8 @@ from scanner.cluster.commits import ScanTotals
 from scanner.cluster.pieces import DocumentCounts
 from scanner.cluster.scan import ScanOutcome
 from scanner.cluster.work import ScanWork, UnreadInput
+from scanner.controls.control import Conclusion
+from scanner.controls.reserved.framing import framing_warnings
 from scanner.controls.scan_audit import ScanAudit
 from scanner.controls.traffic import Traffic
 from scanner.results.expected_false_flags import ExpectedFalseFlags
@@ -43,7 +45,7 @@ def rows(verdicts: str, kind: str = "decoy", messages: int = 1) -> list[dict[str
 
 def audit(*found: dict[str, object], state: AuditState = AuditState.NO_ALARM, **changes: object) -> ScanAudit:
     false_flags = ExpectedFalseFlags(number=20.0, flags=31, reserved=1, by_chance=0.0)
-    texts = Traffic(texts=4000, flagged=31, reserved=1, unheld=3, hits={}, scans=("s",), false_flags=false_flags)
+    texts = Traffic(texts=4000, flagged=31, reserved=1, unheld=3, scans=("s",), false_flags=false_flags)
     values = {"unadmitted": (), "traffic": texts}
     return ScanAudit(state=state, rows=found, **(values | changes))
 
@@ -168,7 +170,9 @@ def test_an_alarm_is_told_first(monkeypatch):
 
 
 def test_possible_framing_is_told_and_is_no_alarm():
-    suspicious = audit(state=AuditState.POSSIBLE_FRAMING, framing={"k0": 2})
+    suspicious = audit(
+        state=AuditState.POSSIBLE_FRAMING, conclusions=(Conclusion(warnings=framing_warnings({"k0": 2})),)
+    )
     (hand,) = hands(outcome(audit=suspicious))
     assert hand == f"FRAMING? {suspicious.warnings()[0]}"
     assert "audit        possible framing: texts of few accounts" in said(outcome(audit=suspicious))
@@ -219,7 +223,7 @@ def test_lines_fit_whatever_is_in_them(number, code, names, verbose):
     """Lines with paths, commands or long words without a blank stay whole."""
     counts = DocumentCounts(*[number] * 10)
     false_flags = ExpectedFalseFlags(float(number), number, number, 1e-3)
-    texts = Traffic(number, number, number, number, {}, ("s",), false_flags=false_flags)
+    texts = Traffic(number, number, number, number, ("s",), false_flags=false_flags)
     found = audit(*rows("hhhuu"), traffic=texts, unadmitted=("k" * 60,) * 3)
     unread = UnreadInput(tuple(names), (Reason("out_of_memory", number, number),) * 4, whole=WholeInput(*[number] * 7))
     result = outcome(exit_code=code, totals=ScanTotals(number, counts), audit=found, unread=unread, seconds=1e6)

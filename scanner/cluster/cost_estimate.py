@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from scanner.cluster.machines import peak_memory
 from scanner.cluster.pieces import Seconds
 from scanner.cluster.todo import PiecePace
-from scanner.controls.decoys.draws import open_decoys
-from scanner.controls.decoys.observers import DecoyObserver, Rehearsal
+from scanner.controls.control import Subject
+from scanner.controls.observation import OpenControls
 from scanner.detection.attribution import BatchOrigin, ScoreObserver
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector
@@ -85,17 +85,17 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | 
     plan: the scan's plan; its keys are opened in this process, and scored on its CPU.
 
     Raises:
-        SecretError, TokenizerError, Refused: as open_detector and open_decoys.
+        SecretError, TokenizerError, Refused: as open_detector and OpenControls.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as a worker does
     pa.set_cpu_count(1)
-    detector, decoys = open_detector(plan), open_decoys(plan)
-    detector.compile(Rehearsal(decoys) if decoys else None)
+    detector, controls = open_detector(plan), OpenControls(plan)
+    detector.compile(controls.rehearsal())
     samples = list[Sample]()
     for shard, count in spread_evenly(left, PLACES_SAMPLED).items():
         origin = BatchOrigin("", shard.shard_id, shard.file.path)
-        observer = DecoyObserver(decoys, origin, shard.rows.start, detector) if decoys else None
-        samples += _samples(plan, shard, count, _scorer(detector, origin, observer))
+        observers = controls.observers(Subject.TEXTS, origin, f"{shard.shard_id};{shard.rows.start};", detector)
+        samples += _samples(plan, shard, count, _scorer(detector, origin, observers))
     return project(samples, [shard.rows.documents for shard in left], workers) if samples else None
 
 

@@ -23,7 +23,7 @@ from scanner.cluster.work import (
     without_expired,
     work_left,
 )
-from scanner.controls.decoys.draws import open_decoys
+from scanner.controls.observation import OpenControls
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.files import empty_in_a_store, list_files
@@ -83,7 +83,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     check_secrets(plan)
     model_plan = model_pass_of(plan)
     plan = with_filter(plan, None)
-    decoys = open_decoys(plan) is not None
+    decoys = bool(OpenControls(plan))
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
     yield CheckFinding("secrets", (f"of {counted(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
     wait("opening keys and tokenizers")

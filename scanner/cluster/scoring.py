@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from scanner.controls.control import Observer
 from scanner.detection.attribution import BatchOrigin, FileHistory, ScoreObserver
 from scanner.detection.detector import Detector
 
 if TYPE_CHECKING:
     import torch
-
-
-class CountingObserver(ScoreObserver, Protocol):
-    """Is shown the scores of a piece, and counts what decoys reach."""
-
-    def rows(self) -> list[pa.RecordBatch]:
-        """Return the counts, as rows of AUDIT_COUNTS."""
 
 
 class Scoring(Protocol):
@@ -38,8 +32,8 @@ class Scoring(Protocol):
     def prepare(self, device: "torch.device | None") -> None:
         """Open keys, tokenizers and users, and compile kernels. device: of the worker; None: it has none."""
 
-    def observer(self, origin: BatchOrigin, start: int) -> CountingObserver | None:
-        """Make what counts decoys in a piece that begins at this row; None: nothing does."""
+    def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
+        """Make what counts for controls in a piece that begins at this row; None: nothing does."""
 
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from scanner.cluster.machines import give_back_memory
-from scanner.controls.decoys.draws import Decoys, open_decoys
-from scanner.controls.decoys.observers import DecoyObserver, Rehearsal
-from scanner.controls.reserved.texts import reserved_texts
+from scanner.controls.control import Observer, Subject
+from scanner.controls.observation import OpenControls, count_verdicts
 from scanner.detection.attribution import BatchOrigin, FileHistory, ScoreObserver
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_detector, open_text_ids
@@ -54,8 +53,8 @@ class TextScoring:
         return open_detector(plan, self._device, ngram_filter)
 
     @cached_property
-    def _decoys(self) -> Decoys | None:
-        return open_decoys(self._plan)
+    def _controls(self) -> OpenControls:
+        return OpenControls(self._plan)
 
     @cached_property
     def _text_ids(self) -> TextIds:
@@ -70,12 +69,12 @@ class TextScoring:
         self._device = device
         detector = self.detector
         give_back_memory()  # tokenizers leave a third of what they took while they were opened
-        detector.compile(Rehearsal(self._decoys) if self._decoys else None)
+        detector.compile(self._controls.rehearsal())
         self._text_ids  # noqa: B018 - read now, so that a secret that is gone is told before any work
 
-    def observer(self, origin: BatchOrigin, start: int) -> DecoyObserver | None:
-        """Make what counts decoys in a piece that begins at this row; None: nothing does."""
-        return DecoyObserver(self._decoys, origin, start, self.detector) if self._decoys else None
+    def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
+        """Make what counts for controls in a piece that begins at this row; None: nothing does."""
+        return self._controls.observers(Subject.TEXTS, origin, f"{origin.shard_id};{start};", self.detector)
 
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory
@@ -103,13 +102,12 @@ class TextScoring:
     def tables(self, batches: defaultdict[str, list[pa.RecordBatch]]) -> dict[str, list[pa.RecordBatch]]:
         """Make the rows that are written of rows of documents: exact ones of flags only, for `flags`."""
         plan, exact = self._plan, [with_ids(batch, self._text_ids) for batch in batches["verdicts"]]
-        reserved = reserved_texts(exact, plan.keys, plan.config.dedup, self._text_ids, plan.canary_accounts)
         tables = {
             "verdicts": [for_everybody(*both) for both in zip(exact, batches["lengths"], strict=True)],
             "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
             "spans": [span_rows(batch, plan.key_set) for batch in batches["spans"] if len(batch)],
             "quarantine": batches["quarantine"],
             "flag_texts": batches["flag_texts"],
-            "audit_counts": [*batches["audit_counts"], *reserved],
+            "audit_counts": [*batches["audit_counts"], *count_verdicts(plan, exact, self._text_ids)],
         }
         return tables | {keeper.table: keeper.in_order(batches[keeper.table]) for keeper in self._keepers}

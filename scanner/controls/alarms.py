@@ -9,35 +9,20 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.audit.statistics.audit_rows import HOLDING_VERDICTS, Row
+from scanner.controls.controls import CONTROLS
 from scanner.printable import counted
 from scanner.results.queries import ask, audits, flagged, scans
 from scanner.results.transactions import read_whole
 from scanner.storage.locations import table_uri
-from schemas.audit import DECISION, DECISION_WHOLE, STRATA
 from schemas.words import AuditState, AuditVerdict, Proof
-
-DECOY_KINDS = (
-    *(DECISION, DECISION_WHOLE),
-    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_weighed"),
-)
-"""Kinds of rows that count decoy keys, which marked nothing."""
-
-ALARMING = (*DECOY_KINDS, "reserved", *STRATA)
-"""Kinds of rows that raise the alarm; rows on canaries end a scan in another way."""
-
-STRATUM_WORDS = dict(zip(STRATA, 2 * ("texts of scored length", "host"), strict=True))
 
 USE_NO_FLAG = "Use no flag of this scan."
 
 
-def wrong_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that raise the alarm."""
-    return [row for row in rows if row["verdict"] == AuditVerdict.TOO_SMALL and row["kind"] in ALARMING]
-
-
 def law_holds(rows: Sequence[Row]) -> bool:
-    """Return whether decoys find that the law holds, and none finds otherwise."""
-    of_law = [row["verdict"] for row in rows if row["kind"] in DECOY_KINDS]
+    """Return whether rows that test the law find that it holds, and none finds otherwise."""
+    kinds = {kind for control in CONTROLS for kind in control.law_kinds}
+    of_law = [row["verdict"] for row in rows if row["kind"] in kinds]
     return AuditVerdict.TOO_SMALL not in of_law and any(verdict in HOLDING_VERDICTS for verdict in of_law)
 
 
@@ -53,7 +38,6 @@ def alarm_advice(rows: Sequence[Row], unproved: int = 0, unproved_accounts: int 
 
 
 def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int) -> str:
-    wrong = wrong_rows(rows)
     if unproved or unproved_accounts:
         kinds = ((unproved, "flag"), (unproved_accounts, "marked account"))
         differing = " and ".join(counted(number, kind) for number, kind in kinds if number)
@@ -61,30 +45,9 @@ def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int
             f"A slow path computed {differing} again, with another result: something in this version or on this "
             "machine is wrong. Run `brickscan selftest` on the machine, and report it."
         )
-    if not wrong:
-        return "Its audit alarmed, and the rows that say why are gone from `audits`: restore it, or scan again."
-    if all(row["kind"] in STRATA for row in wrong):
-        where = ", ".join(sorted({f"{STRATUM_WORDS[row['kind']]} {row['stratum']}" for row in wrong}))
-        return (
-            f"Of {where} p-values are too small, though of all decoys together they hold. If it is a host, "
-            "run `brickscan selftest` there and take it out of the cluster. Report it."
-        )
-    if any(row["kind"] != "reserved" for row in wrong):
-        return (
-            "Decoy keys, which marked nothing, hit too often: p-values of this version, machine or configuration are "
-            "too small. Run `brickscan selftest`, and report it."
-        )
-    if law_holds(rows):
-        return (
-            "Decoy keys hit as often as they should, but text of this traffic meets messages that were never given too "
-            "often. See by `brickscan calibrate` whether the key fits common n-grams, and whether its secret got out; "
-            "then retire it."
-        )
-    return (
-        "Messages that were never given hit too often, and there are too few decoys to tell a broken law from a bad "
-        "key. Run `brickscan selftest`, check that decoys are scored (`brickscan keys audit-secret`, [audit]), and "
-        "see by `brickscan calibrate` whether the key fits common n-grams."
-    )
+    advice = (control.advise(rows, law_holds=law_holds(rows)) for control in CONTROLS)
+    gone = "Its audit alarmed, and the rows that say why are gone from `audits`: restore it, or scan again."
+    return next(filter(None, advice), gone)
 
 
 def advise_on_scan(results: str, scan_id: str) -> str:

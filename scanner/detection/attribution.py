@@ -111,10 +111,13 @@ class BatchResult(NamedTuple):
 
 
 class ScoreObserver(Protocol):
-    """Is shown the scores while they are made; scanner.controls.decoys.observers.DecoyObserver is one."""
+    """Is shown the scores while they are made, as the controls of a scan are (scanner.controls)."""
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
-        """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place."""
+        """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place.
+
+        Where accounts are scored, each stands for a text: SHA-256 of their names, and all posts of an account as one.
+        """
 
 
 class DocumentSpan(NamedTuple):

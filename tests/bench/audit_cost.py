@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from jobs.demo import TOKENIZER
-from scanner.cluster import worker as of_worker
+from scanner.cluster import text_scoring
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
-from scanner.controls.decoys.observers import DecoyObserver
+from scanner.controls.decoys.text_observer import DecoyObserver
+from scanner.controls.decoys.whole_texts import WholeTextObserver
 from scanner.input.shards import MAX_ROWS
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
@@ -54,10 +55,11 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (DecoyObserver, "observe", "drawing"),
     (DecoyObserver, "_score_one", "one message"),
     (DecoyObserver, "_score_all", "all messages"),
-    (DecoyObserver, "_count_whole_texts", "whole decisions"),
+    (WholeTextObserver, "_decide", "whole decisions"),
+    (WholeTextObserver, "observe", "drawing"),
     (DecoyObserver, "rows", "rows"),
     (DecoyObserver, "_count_parts", "counts and strata"),
-    (of_worker, "reserved_texts", "reserved messages"),
+    (text_scoring, "count_verdicts", "reserved messages"),
 )
 """Functions that make up the audit: where they are looked up, by what name, and what they do."""
 

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
 from scanner.audit.statistics.judgement import KEY_BOUND, Count, binomial_limits, judge
+from scanner.controls.controls import FAMILIES
 from scanner.controls.decoys.draws import FEWEST_DOCUMENTS, share_of
-from scanner.controls.scan_audit import FAMILIES
-from scanner.controls.traffic import single_p
+from scanner.controls.decoys.text_observer import PARTS
+from scanner.controls.reserved.expectation import single_p
 from scanner.watermark.native.format import GumbelFormat2, groups_for
-from schemas.audit import PARTS
 from schemas.config import ScanAuditConfig
 from schemas.registry import reserved_count
 from schemas.words import AuditVerdict

@@ -21,8 +21,8 @@ from scipy import special
 
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import Count, few_clusters, poisson_limits
-from scanner.controls.decoys.draws import TEXTS_A_DRAW, WholeTextDecoys
-from scanner.controls.scan_audit import FAMILIES
+from scanner.controls.controls import FAMILIES
+from scanner.controls.decoys.whole_texts import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.open_plan import open_detector
 from scanner.input.shards import MAX_ROWS
 from scanner.scan_plan import make_plan

@@ -23,9 +23,10 @@ from scipy import stats
 
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
 from scanner.audit.statistics.judgement import KEY_BOUND, binomial_limits
-from scanner.controls.decoys.draws import FEWEST_DOCUMENTS_ALL_MESSAGES, REACH_OF_GROUPS, share_of
-from scanner.controls.scan_audit import FAMILIES
-from scanner.controls.traffic import single_p
+from scanner.controls.controls import FAMILIES
+from scanner.controls.decoys.draws import FEWEST_DOCUMENTS_ALL_MESSAGES, share_of
+from scanner.controls.decoys.whole_texts import REACH_OF_GROUPS
+from scanner.controls.reserved.expectation import single_p
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_detector
 from scanner.watermark import rule

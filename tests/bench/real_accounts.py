@@ -28,11 +28,11 @@ import polars as pl
 import pyarrow as pa
 
 from jobs.demo import KEYS, TOKENIZER, make_registry
+from scanner.controls.decoys.account_observer import AccountDecoyObserver
 from scanner.controls.decoys.draws import Decoys
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
-from scanner.looks.accounts.decoys import AccountDecoyObserver
 from scanner.looks.accounts.judge import AccountJudge, Posts
 from scanner.registry import NamedUser, load_registry
 from scanner.text import Tokenizer, load_tokenizer, sha256_file
@@ -85,7 +85,7 @@ def judged(folder: Path, rate: float) -> Judgement:
     opened, tests = open_keys(folder, keys), 2.0 * len(keys)
     judge = AccountJudge(opened, [tests] * len(keys), EachMessage(), Rules(rate, len(keys)), nights=1)
     decoys = AccountDecoyObserver(
-        Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), BatchOrigin("", "", ""), "bench"
+        Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), BatchOrigin("", "", ""), b"accounts;bench;"
     )
     return Judgement(judge, decoys, sum(test.watermark.basis.proven for test in opened) / tests)
 

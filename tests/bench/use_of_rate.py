@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.controls.decoys.draws import TEXTS_A_DRAW, WholeTextDecoys
+from scanner.controls.decoys.whole_texts import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.open_plan import open_detector
 from scanner.registry import NamedUser

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.judgement import binomial_limits
-from scanner.controls.decoys.draws import TEXTS_A_DRAW, WholeTextDecoys
+from scanner.controls.decoys.whole_texts import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.open_plan import open_detector, open_keys
 from scanner.detection.rules import NO_FILTER

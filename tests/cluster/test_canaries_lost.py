@@ -4,7 +4,7 @@ import pytest
 
 from jobs.scan import of_outcome
 from jobs.summary import summary
-from scanner.controls.canaries.canary_counts import CANARY_WORDS
+from scanner.controls.canaries.canary_counts import CANARY_WORDS, CanaryCounts
 from scanner.registry import make_canaries
 
 
@@ -20,7 +20,7 @@ def test_a_night_whose_canaries_carry_each_others_messages_ends_with_5(night, ow
     assert (outcome.exit_code, outcome.audit.state) == (5, "canaries lost")
     last = night.last_scan()
     assert (last["exit_code"], last["audit"], last["documents"]) == (5, "canaries lost", 21)
-    counted = outcome.audit.canaries
+    counted = CanaryCounts(**outcome.audit.facts["canaries"])
     assert (counted.due, counted.came, counted.found, counted.right) == (20, 20, 0, 0)
     assert counted.wrong == night.verdicts()["flagged"].sum() >= 18
     said = " ".join(summary(outcome, night.results, 1e-6).split())

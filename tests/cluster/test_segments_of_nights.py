@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from scanner import results
+from scanner.controls.canaries.canary_counts import CanaryCounts
 from scanner.evidence.replay import replay
 from scanner.input import documents
 from scanner.registry import add_users, make_canaries, new_key
@@ -95,7 +96,7 @@ def test_a_canary_that_is_named_by_a_quotation_alone_is_found(night, own_registr
     outcome = night.scan()
     verdicts = night.verdicts()
     assert verdicts["look"].to_list() == ["span"] * 4 + [None]
-    counted = outcome.audit.canaries
+    counted = CanaryCounts(**outcome.audit.facts["canaries"])
     assert (counted.due, counted.came, counted.found, counted.right, counted.wrong) == (4, 4, 4, 4, 0)
     assert outcome.exit_code == 0
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from jobs.summary import canaries_in_words
 from scanner import results
 from scanner.audit.statistics.audit_rows import Audit
 from scanner.cluster.scan import ExitCode, exit_code_of, worse_of
 from scanner.controls.canaries.canary_counts import (
+    CANARY_WORDS,
     CanaryCounts,
     CanaryTargets,
     canaries_lost,
@@ -25,7 +25,8 @@ from scanner.controls.canaries.canary_counts import (
     judge_canaries,
     planned_of,
 )
-from scanner.controls.scan_audit import FAMILIES
+from scanner.controls.controls import FAMILIES
+from scanner.controls.scan_audit import ScanAudit
 from scanner.detection.one_text import canary_strength
 from scanner.errors import Refused
 from scanner.registry import (
@@ -39,7 +40,6 @@ from scanner.registry import (
     set_canaries,
 )
 from scanner.scan_plan import make_plan
-from schemas.audit import CANARY_KINDS
 from schemas.registry import Canaries, Canary
 from schemas.tables import USER_EVENTS
 from schemas.words import AuditState
@@ -84,6 +84,11 @@ def serving(tmp_path_factory) -> Path:
     return folder
 
 
+def counted(audit: ScanAudit) -> CanaryCounts:
+    """What the audit counted of canaries."""
+    return CanaryCounts(**audit.facts["canaries"])
+
+
 @pytest.fixture
 def night(tmp_path, serving, words, plain) -> Callable[..., "object"]:
     """Scans a night: `come` texts of canaries, marked under the registry `marks`, beside unmarked texts."""
@@ -109,12 +114,13 @@ def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night, t
     assert results.flagged(tmp_path / "results").collect().height == 0
     assert results.flagged(tmp_path / "results", canaries=True).collect()["canary"].to_list() == [True] * TEXTS
     assert audit.state == "no decoys"
-    assert audit.canaries == CanaryCounts(TEXTS, TEXTS, TEXTS, TEXTS, 0)
-    (line,) = canaries_in_words(audit)
+    assert counted(audit) == CanaryCounts(TEXTS, TEXTS, TEXTS, TEXTS, 0)
+    ((label, line),) = audit.lines()
+    assert label == "canaries"
     assert line.startswith("30 of 30 texts came; found 30 (")
     assert "planned 27), named right 30" in line
     assert audit.alarms() == []
-    assert {row["family_error"] for row in audit.rows if row["kind"] in CANARY_KINDS} == {0.001 / FAMILIES}
+    assert {row["family_error"] for row in audit.rows if row["kind"] in CANARY_WORDS} == {0.001 / FAMILIES}
     assert (audit.traffic.texts, audit.traffic.flagged) == (20, 0)  # canaries do not count as traffic
 
 
@@ -162,15 +168,15 @@ def test_what_made_a_quiet_night_is_an_alarm(night, tmp_path, serving, byte_toke
     audit = night(sabotage(tmp_path / "registry", serving, byte_tokenizer, tmp_path))
     assert audit.state == "canaries lost"
     assert exit_code_of(audit.state, too_little_read=False) == 5
-    assert audit.canaries._replace(wrong=0) == CanaryCounts(TEXTS, TEXTS, TEXTS if found else 0, 0, 0)
-    assert audit.canaries.wrong == (TEXTS if found else 0)
+    assert counted(audit)._replace(wrong=0) == CanaryCounts(TEXTS, TEXTS, TEXTS if found else 0, 0, 0)
+    assert counted(audit).wrong == (TEXTS if found else 0)
     assert words_said.lower() in audit.alarms()[-1].lower()
 
 
 @pytest.mark.costly
 def test_canaries_that_do_not_come_are_an_alarm(night):
     audit = night(come=10)
-    assert audit.canaries == CanaryCounts(TEXTS, 10, 10, 10, 0)
+    assert counted(audit) == CanaryCounts(TEXTS, 10, 10, 10, 0)
     assert audit.state == "canaries lost"
     assert "Most did not come" in audit.alarms()[-1]
 
@@ -322,18 +328,18 @@ def test_what_is_planned_follows_keys_and_looks_and_agrees_with_scans(tmp_path, 
         (tmp_path / "scan.toml").write_text(text + look)
         plan = make_plan(tmp_path / "scan.toml")
         audit = scan(plan)
-        planned, counted = planned_of(plan, canaries, 0.5), audit.canaries  # risk one half: the share itself, about
-        assert counted.came == MEASURED
-        assert counted.right == counted.found
+        planned, counts = planned_of(plan, canaries, 0.5), counted(audit)  # risk one half: the share itself, about
+        assert counts.came == MEASURED
+        assert counts.right == counts.found
         hits = round(planned.found * MEASURED)
-        alike = stats.fisher_exact([[hits, MEASURED - hits], [counted.found, MEASURED - counted.found]])
-        assert alike.pvalue > 1e-3, (look, hits, counted.found)
+        alike = stats.fisher_exact([[hits, MEASURED - hits], [counts.found, MEASURED - counts.found]])
+        assert alike.pvalue > 1e-3, (look, hits, counts.found)
         assert audit.state == "no decoys"
         assert audit.alarms() == []
         (row,) = (row for row in audit.rows if row["kind"] == "canary_found")
-        assert row["expected"] < counted.found
+        assert row["expected"] < counts.found
         shares.append(planned.found)
-        stated = judge_canaries(Audit.begin("", "", "", 1e-3), counted, CanaryTargets(0.9, 0.9), 1e-6)
+        stated = judge_canaries(Audit.begin("", "", "", 1e-3), counts, CanaryTargets(0.9, 0.9), 1e-6)
     assert canaries_lost(stated)  # one share for every scan is too much to ask under K = 500
     assert shares[0] >= shares[1] > shares[2] + 0.2
     for name in ("second", "third"):

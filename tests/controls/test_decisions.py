@@ -7,12 +7,11 @@ import pytest
 from scanner import results, scan_plan
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import counts, judge
-from scanner.controls.decoys.draws import TEXTS_A_DRAW, WholeTextDecoys
+from scanner.controls.decoys.whole_texts import DECISION, DECISION_WHOLE, TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.open_plan import open_detector
 from scanner.scan_plan import ErrorShares
 from scanner.text.normal_form import normalise
 from scanner.watermark import log10_any_of, rule, span_search
-from schemas.audit import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict
 from tests.support.audited_scan import Key, make, pieces, scan

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 
 from scanner.audit.statistics.hits import THRESHOLDS
+from scanner.controls.reserved.reserved_counts import count_reserved
 from scanner.controls.reserved.texts import LARGEST_P, reserved_texts
 from scanner.controls.traffic import measure
 from scanner.detection.rows import TextIds, for_everybody, with_ids
 from schemas.registry import MasterKey, TokenizerFile, is_reserved
 from schemas.tables import VERDICTS
-from tests.support.rows import measured, verdict
+from tests.support.rows import measured, reserved_of, verdict
 
 IDS = TextIds(bytes(range(16)))
 KEY = MasterKey(
@@ -93,11 +94,13 @@ def test_the_audit_counts_the_same_from_published_rows_as_from_exact_ones(shards
     without = [batch.filter(pa.compute.invert(batch["flagged"])) for batch in published]
     flags = [shard.filter(shard["flagged"]) for shard in shards]
     exact = pl.DataFrame(pa.Table.from_batches(shards))
-    now = measure(pl.DataFrame(pa.Table.from_batches(without + flags)).lazy(), -4.0, noted(shards).lazy())
+    verdicts = pl.DataFrame(pa.Table.from_batches(without + flags)).lazy()
+    now = measure(verdicts, -4.0)
     before = measured(exact, -4.0)
     for name in ("texts", "flagged", "reserved", "unheld", "scans", "unproved"):
         assert getattr(now, name) == getattr(before, name), name
     assert now.reserved > 0
+    now, before = count_reserved(noted(shards).lazy(), verdicts), reserved_of(exact)
     for key in ("k", "other"):
         assert sorted(now.hits[key].tolist()) == sorted(before.hits[key].tolist())
         assert now.hits[key].sum(axis=0)[0] > 20

@@ -15,9 +15,10 @@ from scanner import results
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, critical_scores
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
-from scanner.controls import traffic
-from scanner.controls.alarms import ALARMING
+from scanner.controls.canaries.canary_counts import CANARY_WORDS
+from scanner.controls.controls import CONTROLS
 from scanner.controls.decoys.draws import entropy_of, kind_of, open_decoys, share_of
+from scanner.controls.reserved.expectation import single_p
 from scanner.controls.scan_audit import ScanAudit
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.errors import Refused
@@ -29,7 +30,7 @@ from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, 
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.format import GreenListFormat
 from scanner.watermark.positions import WholeWindows
-from schemas.audit import AUDIT_COUNTS, CANARY_KINDS, LIVE_AUDIT_KINDS
+from schemas.audit import AUDIT_COUNTS
 from schemas.registry import reserved_count
 from schemas.tables import DOCUMENTS
 from tests.support.audited_scan import Key, make, pieces, scan, shards_of
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_tokenizer")
 
 
 def alarming(audit: ScanAudit) -> set[str]:
-    return {row["kind"] for row in audit.rows if row["verdict"] == "too small" and row["kind"] in ALARMING}
+    return {row["kind"] for row in audit.rows if row["verdict"] == "too small"}
 
 
 @pytest.mark.costly
@@ -52,8 +53,8 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert audit.traffic.texts <= len(human_texts)  # copies count as one text; the shortest texts are not scored
     assert audit.traffic.texts > 0.9 * len(human_texts)
     kinds = {row["kind"]: row for row in audit.rows}
-    assert kinds.keys() == set(LIVE_AUDIT_KINDS) - {
-        *CANARY_KINDS,
+    assert kinds.keys() == {kind for control in CONTROLS for kind in control.kinds} - {
+        *CANARY_WORDS,
         "decision_whole",  # only where parts are tested or texts normalised
         *("decoy", "decoy_length", "decoy_host"),  # only for keys of one message
         "decoy_spans",  # only where parts of texts are tested
@@ -202,7 +203,7 @@ def test_reserved_messages_are_expected_as_often_as_brute_force_finds_them(tmp_p
     p = 10 ** log10_any_of(log10_gumbel(scores.max(axis=1), np.full(texts, 64)), count)
     reserved = best % 20 == 19
     for alpha in (0.5, 0.1, 0.01):
-        expected = texts * reserved_count(count) * traffic.single_p([alpha], count, 1)[0]
+        expected = texts * reserved_count(count) * single_p([alpha], count, 1)[0]
         found = (reserved & (p <= alpha)).sum()
         assert abs(found - texts * alpha / 20) < 4 * np.sqrt(texts * alpha / 20)
         assert texts * alpha / 20 < expected < texts * alpha / 20 * 1.4
@@ -235,7 +236,7 @@ def sabotaged(tmp_path, human_texts, key, words=SHORT, most=9000, more=""):
     with_audit = scan(make(tmp_path / "on", texts, key, more=more))
     assert with_audit.alarms()
     without = scan(make(tmp_path / "off", texts, key, share=0.0, more=more))
-    assert "decoy" not in alarming(without) | alarming(with_audit) - set(ALARMING)
+    assert not {kind for kind in alarming(without) if kind.startswith("decoy")}
     return with_audit, without
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner.controls.decoys import observers
+from scanner.controls.decoys import text_observer
 from scanner.controls.decoys.draws import open_decoys
 from scanner.detection.attribution import BatchOrigin
 from scanner.results.transactions import read_whole
@@ -41,7 +41,9 @@ def test_the_law_of_spans_is_tested_in_every_scan_and_holds(tmp_path, human_text
 
 @pytest.mark.seconds
 def test_windows_counted_as_one_look_raise_the_alarm(tmp_path, human_texts, monkeypatch):
-    monkeypatch.setattr(observers, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
+    monkeypatch.setattr(
+        text_observer, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages)
+    )
     audit, _ = scanned(tmp_path, pieces(human_texts, 60, 600, 20))
     assert audit.state == AuditState.ALARM
     wrong = {row["kind"] for row in audit.rows if row["verdict"] == "too small"}
@@ -57,7 +59,9 @@ def test_segments_counted_as_one_look_raise_the_alarm_and_else_do_not(tmp_path, 
     audit, counts = scanned(tmp_path / "right", texts, more="spans = { segments = true }")
     assert audit.state == AuditState.NO_ALARM
     assert counts.filter(pl.col("threshold") == 0.1)["hits"].sum() > 20
-    monkeypatch.setattr(observers, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
+    monkeypatch.setattr(
+        text_observer, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages)
+    )
     audit, _ = scanned(tmp_path / "wrong", texts, more="spans = { segments = true }")
     assert audit.state == AuditState.ALARM
     assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} == {"decoy_spans"}
@@ -71,7 +75,7 @@ def test_nothing_of_spans_is_counted_where_they_are_off(tmp_path, human_texts):
 @pytest.mark.costly
 def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_texts, monkeypatch):
     """Texts with windows and segments, each under a key of its own, all in one pass and one after another."""
-    score_one, compared = observers.DecoyObserver._score_one, []
+    score_one, compared = text_observer.DecoyObserver._score_one, []
 
     def both(counts, scores, places, *others):
         score_one(counts_of[0], scores, places, *others)
@@ -84,8 +88,8 @@ def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_text
     plan = make(
         tmp_path, ["\n\n".join(pieces(human_texts, 40, 300, 20)[i : i + 2]) for i in range(299)], *keys, more=LOOKS
     )
-    counts_of = [observers.DecoyObserver(open_decoys(plan), BatchOrigin("", "", ""), 0) for _ in range(2)]
-    monkeypatch.setattr(observers.DecoyObserver, "_score_one", both)
+    counts_of = [text_observer.DecoyObserver(open_decoys(plan), BatchOrigin("", "", ""), b"") for _ in range(2)]
+    monkeypatch.setattr(text_observer.DecoyObserver, "_score_one", both)
     scan(plan)
     assert max(compared) > 20
     together, apart = (counts._sums for counts in counts_of)

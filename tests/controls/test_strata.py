@@ -8,10 +8,10 @@ import pytest
 
 from scanner import results
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, critical_scores
-from scanner.controls.decoys import observers
+from scanner.controls.controls import FAMILIES
+from scanner.controls.decoys import text_observer
 from scanner.controls.decoys.draws import Decoys
-from scanner.controls.scan_audit import FAMILIES
-from schemas.audit import STRATA
+from scanner.controls.decoys.text_observer import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
 
 PARTS = 10
@@ -55,17 +55,17 @@ def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
 def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):
     """The sick host's p-values are p^1.9."""
     number = itertools.count()
-    observe, p = observers.DecoyObserver.observe, observers.log10_p_best
+    observe, p = text_observer.DecoyObserver.observe, text_observer.log10_p_best
 
     def elsewhere(self, *batch) -> None:
         host = f"host-{next(number) % PARTS}"
-        monkeypatch.setattr(observers.platform, "node", lambda: host)
+        monkeypatch.setattr(text_observer.platform, "node", lambda: host)
         observe(self, *batch)
 
     plan = make(tmp_path, texts, Key(1))
-    monkeypatch.setattr(observers.DecoyObserver, "observe", elsewhere)
+    monkeypatch.setattr(text_observer.DecoyObserver, "observe", elsewhere)
     monkeypatch.setattr(
-        observers, "log10_p_best", lambda *a: p(*a) * (1.9 if observers.platform.node() == "host-7" else 1)
+        text_observer, "log10_p_best", lambda *a: p(*a) * (1.9 if text_observer.platform.node() == "host-7" else 1)
     )
     number = itertools.count()
     audit = scan(plan, parts=PARTS, draw=DRAW)
@@ -95,12 +95,12 @@ def test_p_of_long_texts_that_is_a_little_too_small_is_seen_under_all_messages(t
 
 
 def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):
-    p = observers.log10_p_best
+    p = text_observer.log10_p_best
 
     def of_long(law, score, scored, messages):
         return p(law, score, scored, messages) * np.where((scored >= 64) & (scored < 128), 1.6, 1.0)
 
-    monkeypatch.setattr(observers, "log10_p_best", of_long)
+    monkeypatch.setattr(text_observer, "log10_p_best", of_long)
     audit = scan(make(tmp_path, texts, Key(1)), draw=DRAW)
     assert audit.state == "alarm"
     assert wrong(audit) == {("decoy_length", "64-127")}

@@ -9,7 +9,8 @@ import pytest
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import KEY_BOUND
-from scanner.controls.traffic import Traffic, reserved_moments, single_p, unmarked
+from scanner.controls.reserved.expectation import reserved_moments, single_p, unmarked
+from scanner.controls.traffic import Traffic
 from scanner.scan_plan import ErrorShares
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, TokenizerFile, reserved_count
@@ -45,10 +46,10 @@ def test_a_flag_is_known_to_be_false_where_nobody_held_the_message(naming):
 def reserved_verdict(texts: int, flagged: int, excess: float) -> str:
     """The audit's verdict on a key whose reserved messages hit `excess` times too often in unflagged texts."""
     left = texts - flagged
-    traffic = Traffic(texts, flagged, 0, 0, {}, ("s",))
+    traffic = Traffic(texts, flagged, 0, 0, ("s",))
     expected = left * single_p(THRESHOLDS, KEY.messages, 1)
     hits = np.random.default_rng(5).poisson(excess * expected, (reserved_count(KEY.messages), len(THRESHOLDS)))
-    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), KEY, np.ones((1, 2, 2)), replaced=hits)
+    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), KEY, np.ones((1, 2, 2)), hits)
     about = Question("reserved", "exact", "message", cluster="message")
     rows = rate_rows(Audit.begin("", "", "", 1e-3), [(about, sums)], THRESHOLDS, KEY_BOUND)
     return "too small" if "too small" in {row["verdict"] for row in rows} else "quiet"
@@ -62,14 +63,14 @@ def test_p_values_of_verdicts_that_are_a_quarter_are_seen_where_a_search_misses_
     """200,000 texts under a key with groups, whose reserved messages are found as often as its search finds them."""
     parameters = {"window": 4, "gamma": "1/4", "groups": 325}
     key = KEY.model_copy(update={"format": "greenlist-v2", "parameters": parameters, "messages": 325**2})
-    traffic = Traffic(200_000, 0, 0, 0, {}, ("s",), lengths={length: 200_000})
+    traffic = Traffic(200_000, 0, 0, 0, ("s",), lengths={length: 200_000})
     stated = single_p(np.array(THRESHOLDS), key.messages, 1) / factor
     found = 200_000 * reserved_count(key.messages) * format_of(key).found_chance(np.array([length]), stated)[0]
     of_messages = np.zeros((reserved_count(key.messages), len(THRESHOLDS)), np.int64)
     random = np.random.default_rng(7)
     for j, mean in enumerate(found):
         np.add.at(of_messages[:, j], random.integers(len(of_messages), size=random.poisson(mean)), 1)
-    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), key, np.ones((1, 2, 2)), replaced=of_messages)
+    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), key, np.ones((1, 2, 2)), of_messages)
     about = Question("reserved", "exact", "message", cluster="message")
     rows = rate_rows(Audit.begin("", "", "", 1e-3), [(about, sums)], THRESHOLDS, KEY_BOUND)
     assert verdict == ("too small" if "too small" in {row["verdict"] for row in rows} else "quiet")
@@ -84,10 +85,10 @@ def test_marked_texts_hide_no_key_that_hits_too_often():
 
 
 def test_flags_that_chance_explains_stay_in_the_expectation():
-    at_a_loose_rate = Traffic(1000, 300, 20, 0, {}, ("s",))
+    at_a_loose_rate = Traffic(1000, 300, 20, 0, ("s",))
     assert unmarked(at_a_loose_rate, 0.3) == 1000
     assert unmarked(at_a_loose_rate, 0.1) == 1000 - (280 - 100)
-    assert unmarked(Traffic(50, 50, 0, 0, {}, ("s",)), 1e-6) > 0
+    assert unmarked(Traffic(50, 50, 0, 0, ("s",)), 1e-6) > 0
 
 
 def test_what_has_no_p_value_was_not_tested():
@@ -117,7 +118,7 @@ def test_a_law_that_is_right_at_1e_8_and_a_thousand_times_too_small_at_1e_12_is_
 
 def test_reserved_messages_are_expected_as_often_as_in_the_kind_of_text_that_expects_most():
     """Texts that differ from their normal form have two looks; texts without parts have none by spans."""
-    traffic = Traffic(1000, 0, 0, 0, {}, ("s",))
+    traffic = Traffic(1000, 0, 0, 0, ("s",))
     tests = ErrorShares(0.5, 0.5, 0.5, 0.5).corrections(KEY, 1)
     assert tests[:, 1, 1].tolist() == [4, 4]
     assert tests[0].tolist() == [[1, 2], [2, 4]]
@@ -128,5 +129,5 @@ def test_reserved_messages_are_expected_as_often_as_in_the_kind_of_text_that_exp
         2 * single_p(THRESHOLDS, KEY.messages, 2),
         2 * single_p(THRESHOLDS, KEY.messages, 4) + of_spans,
     ]
-    sums = reserved_moments(traffic, 1000, KEY, tests, of_spans=of_spans)
+    sums = reserved_moments(traffic, 1000, KEY, tests, np.zeros((0, len(THRESHOLDS)), np.int64), of_spans)
     assert sums.expected == pytest.approx(1000 * reserved_count(KEY.messages) * np.max(kinds, axis=0), rel=1e-12)

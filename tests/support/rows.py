@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pyarrow as pa
 
+from scanner.controls.reserved.reserved_counts import ReservedCounts, count_reserved
 from scanner.controls.traffic import Traffic, measure
 from scanner.results.transactions import TableEntry, commit
 from scanner.storage.data_files import write_file
@@ -94,13 +95,17 @@ def add_scanned(folder: str, transaction: str, rows: list[dict], **changes: obje
 
 
 def measured(rows: pl.DataFrame, log10_rate: float) -> Traffic:
-    """Counts of exact rows, whose texts are known by their digests, and of those with reserved messages among them."""
-    rows = rows.with_columns(text_id="text_sha256")
+    """Counts of exact rows, whose texts are known by their digests."""
+    return measure(rows.with_columns(text_id="text_sha256").lazy(), log10_rate)
+
+
+def reserved_of(rows: pl.DataFrame) -> ReservedCounts:
+    """Counts of exact rows with reserved messages, as of those that workers note."""
     hits = rows.filter(is_reserved(pl.col("message")), pl.col("log10_p_global") <= -1)
     noted = hits.select(
         "key_id", "message", "account_id", text="text_sha256", threshold=pl.lit(10.0).pow(pl.col("log10_p_global"))
     )
-    return measure(rows.lazy(), log10_rate, noted.lazy())
+    return count_reserved(noted.lazy(), rows.lazy())
 
 
 def rows_of(folder: str) -> list[int]:

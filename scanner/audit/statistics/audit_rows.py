@@ -176,11 +176,14 @@ def refuse_impossible_audits(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
+def wrong_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that say that p-values are too small."""
+    return [row for row in rows if row["verdict"] == AuditVerdict.TOO_SMALL]
+
+
 def failing(rows: Sequence[Row]) -> Iterator[str]:
     """A sentence for people on every row whose p-values are too small."""
-    for row in rows:
-        if row["verdict"] != "too small":
-            continue
+    for row in wrong_rows(rows):
         what = " ".join(
             str(part)
             for part in (

@@ -19,6 +19,9 @@ from scanner.watermark.rule import corrected
 THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
 """Thresholds that are judged: every power of ten down to 1e-8."""
 
+LOG10_THRESHOLDS = np.log10(THRESHOLDS)
+"""Their logarithms, float64[J]."""
+
 DEEP_THRESHOLDS = tuple(10.0**-k for k in range(1, 13))
 """Thresholds for sets of very many p-values, down to where flags of many messages are decided."""
 

@@ -15,14 +15,15 @@ from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, ro
 from scanner.audit.statistics.judgement import Judgement, binomial_limits, binomial_tail
 from scanner.scan_plan import AS_WRITTEN, Plan
 from scanner.watermark.rule import corrected, passes
-from schemas.audit import CANARY_KINDS as KINDS
 from schemas.registry import Canaries, Canary
 from schemas.words import AuditVerdict, Naming
 
 _TOO_FEW = (AuditVerdict.TOO_FEW, AuditVerdict.TOO_MANY)
 
 CANARY_WORDS = {"canary_found": "found", "canary_right": "named right", "canary_wrong": "named for somebody else"}
-"""Words for the rows."""
+"""Kinds of the rows, with words for them."""
+
+KINDS = tuple(CANARY_WORDS)
 
 
 class CanaryCounts(NamedTuple):
@@ -172,3 +173,14 @@ def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
             "nobody by this scan; see `brickscan users verify`."
         )
     return [*sentences, advice]
+
+
+def canaries_in_words(rows: Sequence[Row], counted: CanaryCounts) -> list[str]:
+    """A line on canaries, with limits and the plan; empty if none were due."""
+    sentences = [
+        f"{CANARY_WORDS[row['kind']]} {row['hits']:,} ({number(row['low'])} to {number(row['high'])}"
+        + (")" if row["kind"] == "canary_wrong" else f"; planned {number(row['expected'])})")
+        for row in rows
+        if row["kind"] in KINDS
+    ]
+    return [f"{counted.came:,} of {counted.due:,} texts came; {', '.join(sentences)}"] if sentences else []

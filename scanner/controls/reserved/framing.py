@@ -5,14 +5,19 @@ message, which nobody may hold. Two such texts are more than chance allows, so w
 alarm of every night. A key that fits the traffic badly hits in the texts of all accounts, not of a few.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from scanner.audit.statistics.audit_rows import rate_rows, wrong_rows
 from scanner.audit.statistics.hits import THRESHOLDS
+from scanner.audit.statistics.judgement import KEY_BOUND
+from scanner.controls.control import JudgedScan
+from scanner.controls.reserved.expectation import reserved_answers
+from scanner.watermark.formats import format_of
 
 MOST_TOP_ACCOUNTS = 10
 """Most accounts whose texts are left out."""
@@ -27,7 +32,7 @@ class HitsWithoutTopAccounts(NamedTuple):
     """The hits of a key without the texts of the accounts that hit most.
 
     accounts: the accounts left out; a text without an account stands for an account of its own; share: their share of
-    the scored rows; hits: int64[R, J], as scanner.controls.traffic.Traffic has them.
+    the scored rows; hits: int64[R, J], as scanner.controls.reserved.reserved_counts.ReservedCounts has them.
     """
 
     accounts: int
@@ -76,6 +81,46 @@ def _shares(scored: pl.LazyFrame, owners: pl.DataFrame) -> list[float]:
         for i, (owner, named) in enumerate(owners.select("owner", "named").iter_rows())
     ]
     return [float(share) for share in scored.select(theirs).collect(engine="streaming").row(0)]
+
+
+def framing_accounts(
+    scan: JudgedScan,
+    hits: Mapping[str, NDArray[np.int64]],
+    without: Mapping[str, Sequence[HitsWithoutTopAccounts]],
+) -> dict[str, int]:
+    """Return the number of accounts, by key, whose texts alone raise the alarm; empty unless they explain all of it.
+
+    Args:
+        scan: its rows, of all controls.
+        hits: by key, of reserved messages, int64[R, J].
+        without: by key, these hits without the texts of accounts, as `without_top_accounts` gives them.
+    """
+    wrong = {row["key_id"] for row in wrong_rows(scan.rows)}
+    if not wrong or not scan.law_holds or not wrong <= set(without):  # a decoy's row names no key
+        return {}
+    suspected = [key for key in scan.plan.keys if key.key_id in wrong]
+    if not all(format_of(key).can_be_framed() for key in suspected):
+        return {}
+    fewest = {key.key_id: _fewest_accounts(scan, hits, without[key.key_id], key.key_id) for key in suspected}
+    explained = {key_id: accounts for key_id, accounts in fewest.items() if accounts is not None}
+    return explained if len(explained) == len(fewest) else {}
+
+
+def _fewest_accounts(
+    scan: JudgedScan,
+    hits: Mapping[str, NDArray[np.int64]],
+    without: Sequence[HitsWithoutTopAccounts],
+    key_id: str,
+) -> int | None:
+    """Accounts without whose texts no count is too small under a key: how many; None where it takes more than a few."""
+    for left in without:
+        if left.share > LARGEST_SHARE_OF_TOP_ACCOUNTS:
+            return None
+        answers = reserved_answers(scan.plan, scan.traffic, {**hits, key_id: left.hits})
+        rows = rate_rows(scan.audit, answers, THRESHOLDS, KEY_BOUND)
+        if key_id not in {row["key_id"] for row in wrong_rows(rows)}:
+            return left.accounts
+    return None
 
 
 def framing_warnings(accounts: Mapping[str, int]) -> list[str]:

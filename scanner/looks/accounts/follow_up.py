@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from scanner.controls.decoys.draws import Decoys, open_decoys
+from scanner.controls.control import Subject
+from scanner.controls.observation import OpenControls
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
 from scanner.detection.rules import Rules
 from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard
-from scanner.looks.accounts.decoys import AccountDecoyObserver
 from scanner.looks.accounts.judge import AccountJudge, Posts, account_rows
 from scanner.looks.accounts.posts import ROWS_A_PART, PostGroup, drop_posts, part_of, some_accounts, window_begins
 from scanner.registry import Holders
@@ -97,8 +97,8 @@ class AccountWorker:
         return open_judge(self._plan, self._first_looks)
 
     @cached_property
-    def _decoys(self) -> Decoys | None:
-        return open_decoys(self._plan)
+    def _controls(self) -> OpenControls:
+        return OpenControls(self._plan)
 
     def do(self, part: int) -> AccountResult:
         """Read the accounts of a part, test them, and write the results.
@@ -109,20 +109,17 @@ class AccountWorker:
         """
         pa.set_cpu_count(1)
         plan, name = self._plan, self._unit.parts[part]
-        decoys = (
-            AccountDecoyObserver(self._decoys, BatchOrigin(self._scan_id, name, ""), self._unit.name)
-            if self._decoys
-            else None
-        )
+        origin, piece = BatchOrigin(self._scan_id, name, ""), f"accounts;{self._unit.name};"
+        observers = self._controls.observers(Subject.ACCOUNTS, origin, piece)
         found, totals = [], AccountTotals()
         for rows in some_accounts(part_of(plan.results, self._unit.together, part), BATCH_TEXT_BYTES):
             posts = Posts.of_rows(rows)
-            rows_of_few = self._judge.judge(posts, self._unit.began, decoys)
+            rows_of_few = self._judge.judge(posts, self._unit.began, observers)
             found += rows_of_few
             totals = totals.plus(AccountTotals.of(rows_of_few, len(posts.account_ids)))
         night = self._unit.night.isoformat()
         same = {"keys": plan.key_set, "scan_id": self._scan_id, "shard_id": name, "night": night}
-        audit = write_file(plan.results, "audit_counts", decoys.rows() if decoys else [])
+        audit = write_file(plan.results, "audit_counts", observers.rows() if observers else [])
         written = write_file(plan.results, ACCOUNTS_TABLE, account_rows(found, **same))
         return AccountResult((audit,) if audit else (), (written,) if written else (), totals)
 

@@ -9,19 +9,22 @@ law of the positions that stay. A tuple belongs to the first post that has it, a
 out.
 """
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import (
+    KeyPositions,
     NameColumns,
     NamedMessage,
     NamesUsers,
     OpenedKey,
+    ScoreObserver,
     TextOutcomes,
     UserOfMessage,
     name_candidates,
@@ -66,6 +69,11 @@ class Posts(NamedTuple):
             times=rows["created_at"].to_pylist(),
             filters=rows["filter_sha256"].to_pylist(),
         )
+
+    def joined(self, account: int) -> str:
+        """Return all posts of an account, by its place, as one text."""
+        begin, end = self.begins[account : account + 2].tolist()
+        return "\n".join(self.texts[begin:end])
 
     def select_accounts(self, account_ids: Collection[str]) -> "Posts":
         """The posts of some accounts."""
@@ -126,13 +134,6 @@ class OwnWords(NamedTuple):
     scored: list[int] | None
 
 
-class AccountObserver(Protocol):
-    """Sees the accounts that are scored; scanner.looks.accounts.decoys.AccountDecoyObserver is one."""
-
-    def observe(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> None:
-        """Take some accounts, with the data of each key."""
-
-
 class AccountJudge:
     """Tests accounts under a fixed list of keys.
 
@@ -170,7 +171,7 @@ class AccountJudge:
             of_nights = [correction * nights for correction in self._corrections]
             self._prover = AccountProver(open_prover(self._keys), self._keys, of_nights, open_filter)
 
-    def judge(self, posts: Posts, began: datetime, observer: AccountObserver | None = None) -> list[dict[str, Any]]:
+    def judge(self, posts: Posts, began: datetime, observer: ScoreObserver | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
         An account that quotes others is flagged as any, and is named for nobody whom its own words do not name too.
@@ -178,7 +179,10 @@ class AccountJudge:
         """
         under_keys = self._under_keys(posts)
         if observer is not None:
-            observer.observe(posts, under_keys)
+            every = np.arange(len(posts.account_ids))
+            digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
+            scores = [KeyPositions(of_key.opened_key, of_key.posts, of_key.positions, every) for of_key in under_keys]
+            observer.observe(digests, scores, posts.joined)
         if not under_keys:
             return []
         of_all = self._findings(posts, under_keys)

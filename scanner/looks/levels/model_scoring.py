@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scanner.controls.decoys.draws import Decoys, open_decoys
-from scanner.controls.decoys.observers import LevelDecoyObserver
+from scanner.controls.control import Observer, Subject
+from scanner.controls.observation import OpenControls
 from scanner.detection.attribution import BatchOrigin, FileHistory, OpenedKey, ScoreObserver
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
@@ -89,8 +89,8 @@ class ModelScoring:
         return open_text_ids(self._plan)
 
     @cached_property
-    def _decoys(self) -> Decoys | None:
-        return open_decoys(self._plan)
+    def _controls(self) -> OpenControls:
+        return OpenControls(self._plan)
 
     @cached_property
     def _rules(self) -> Rules:
@@ -123,9 +123,9 @@ class ModelScoring:
         self._levels.put([text], self._text_reader.surprise([text]))
         self.detector.score_batch(documents, BatchOrigin("", "", ""))
 
-    def observer(self, origin: BatchOrigin, start: int) -> LevelDecoyObserver | None:
-        """Make what counts decoys in a piece that begins at this row; None: nothing does."""
-        return LevelDecoyObserver(self._decoys, origin, start) if self._decoys else None
+    def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
+        """Make what counts for controls in a piece that begins at this row; None: nothing does."""
+        return self._controls.observers(Subject.READINGS, origin, f"{origin.shard_id};{start};")
 
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from scanner.controls.decoys.account_observer import AccountDecoyObserver
 from scanner.controls.decoys.draws import Decoys
 from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.looks.accounts import judge as account_judge
-from scanner.looks.accounts.decoys import AccountDecoyObserver
 from scanner.looks.accounts.judge import AccountJudge, Posts
 from scanner.registry import Holders
 from scanner.results.transactions import TableEntry, commit, open_tables
@@ -50,7 +50,9 @@ def audited(folder, human_texts) -> tuple[ScanAudit, int]:
 def decoys_of(plan: Plan) -> AccountDecoyObserver:
     """Decoys that score every account."""
     return AccountDecoyObserver(
-        Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0), BatchOrigin("scan", UNIT, ""), UNIT
+        Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0),
+        BatchOrigin("scan", UNIT, ""),
+        f"accounts;{UNIT};".encode(),
     )
 
 

@@ -11,131 +11,41 @@ keys. No cut looks at a score, and a shard's counts are committed with its verdi
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSums, cluster_sums
-from scanner.controls.decoys.draws import CHARACTERS_A_DRAW, TEXTS_A_DRAW, Decoys, entropy_of
-from scanner.detection.attribution import BatchOrigin, KeyPositions, OpenedKey
-from scanner.detection.detector import Detector
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, LOG10_THRESHOLDS, THRESHOLDS, cluster_sums
+from scanner.controls.decoys.draws import Decoys, entropy_of
+from scanner.controls.decoys.hit_counts import DecoyHits
+from scanner.controls.decoys.text_sample import TextSample, TextSampler
+from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.watermark import select_positions
-from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, Watermark, format_name
+from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, Watermark
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
 from scanner.watermark.span_search import Limit, least_of_parts, search_parts
 from scanner.watermark.text_windows import log10_in_document, running_sums, totals
-from schemas.audit import AUDIT_COUNTS, PARTS
 
-LOG10_THRESHOLDS = np.log10(THRESHOLDS)
-"""log10 of the thresholds at which hits are counted, float64[T]."""
+PARTS = ("length", "host")
 
-
-@dataclass(frozen=True)
-class HitSubject:
-    """The subject of a set of hits; columns of AUDIT_COUNTS."""
-
-    kind: str
-    messages: int
-    label: str
-    stratum: str | None = None
+STRATA = tuple(f"{kind}_{part}" for kind in ("decoy", "decoy_all") for part in PARTS)
+"""Kinds of rows on a part of the traffic: texts of about one length, or scored on one host."""
 
 
-class HitCounts:
-    """Hits of decoys, and how many the law expects, in sums that add up.
+class DecoyObserver(DecoyHits):
+    """Counts the decoys' hits in one piece of a shard. piece: its name (scanner.controls.decoys.text_sample)."""
 
-    origin: as it stands in every row.
-    """
-
-    def __init__(self, decoys: Decoys, origin: BatchOrigin) -> None:
-        self._decoys, self._origin = decoys, origin
-        self._sums: dict[HitSubject, ClusterSums] = {}
-
-    def count(
-        self, kind: str, opened_key: OpenedKey, sums: ClusterSums, messages: int, stratum: str | None = None
-    ) -> None:
-        """Add sums over clusters that were counted under decoys of a key."""
-        how = self._decoys.kinds[opened_key.key.key_id].format
-        self.add(HitSubject(kind, messages, how.label(), stratum), sums)
-
-    def add(self, subject: HitSubject, sums: ClusterSums) -> None:
-        """Add sums over clusters to those of their subject."""
-        self._sums[subject] = self._sums[subject].plus(sums) if subject in self._sums else sums
-
-    def rows(self) -> list[pa.RecordBatch]:
-        """The counts, as rows of AUDIT_COUNTS."""
-        shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
-        rows: list[dict[str, Any]] = []
-        for subject, sums in self._sums.items():
-            of_subject = {"kind": subject.kind, "messages": subject.messages}
-            of_subject |= {"method": format_name(subject.label), "label": subject.label, "stratum": subject.stratum}
-            columns = {"threshold": DEEP_THRESHOLDS[: len(sums.hits)], **sums.columns()}
-            same = shared | of_subject
-            rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
-
-
-class TextSample(NamedTuple):
-    """Texts of a batch of D that are scored under decoys.
-
-    seeds: of the decoys of each drawn text, by its place in the batch.
-    kinds: number of the kind of key of which each text meets a decoy of one message, int64[D]; -1: of none.
-    all_messages: whether a text meets all messages of a decoy of each kind, bool[D].
-    """
-
-    seeds: dict[int, bytes]
-    kinds: NDArray[np.int64]
-    all_messages: NDArray[np.bool_]
-
-
-class TextSampler:
-    """Draws texts of one piece of a shard, each once."""
-
-    def __init__(self, decoys: Decoys, shard_id: str, start: int) -> None:
-        self.piece = f"{shard_id};{start};".encode()
-        self._decoys, self._drawn = decoys, set[bytes]()
-
-    def sample(self, digests: Sequence[bytes]) -> TextSample:
-        """Draw texts of a batch, by their digests."""
-        sample = TextSample({}, np.full(len(digests), -1), np.zeros(len(digests), np.bool_))
-        for d, kind, all_messages in self._decoys.drawn(self.piece, digests):
-            if digests[d] not in self._drawn:
-                self._drawn.add(digests[d])
-                sample.seeds[d] = self._decoys.seed(self.piece, digests[d])
-                sample.kinds[d], sample.all_messages[d] = kind, all_messages
-        return sample
-
-
-class DecoyObserver(HitCounts):
-    """Counts the decoys' hits in one piece of a shard; scanner.detection.detector shows it every batch.
-
-    detector: decides texts whole, under decoys; None: no text is.
-    """
-
-    def __init__(self, decoys: Decoys, origin: BatchOrigin, start: int, detector: Detector | None = None) -> None:
+    def __init__(self, decoys: Decoys, origin: BatchOrigin, piece: bytes) -> None:
         super().__init__(decoys, origin)
-        self._sampler = TextSampler(decoys, origin.shard_id, start)
-        self._detector, self._decided = detector, set[bytes]()
-        self._waiting_texts: dict[bytes, str] = {}
+        self._sampler = TextSampler(decoys, piece)
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score the drawn documents of a batch."""
+        del text_of
         sample = self._sampler.sample(digests)
         if sample.seeds:
             self.score(scores, sample)
-        if self._detector is not None and self._decoys.whole_texts is not None:
-            for d in self._decoys.whole_texts.drawn(self._sampler.piece, digests).tolist():
-                if digests[d] not in self._decided:
-                    self._decided.add(digests[d])
-                    self._waiting_texts[digests[d]] = text_of(d)
-                    if (
-                        len(self._waiting_texts) == TEXTS_A_DRAW
-                        or sum(map(len, self._waiting_texts.values())) >= CHARACTERS_A_DRAW
-                    ):
-                        self._count_whole_texts()
 
     def score(self, scores: Sequence[KeyPositions], sample: TextSample) -> None:
         """Score drawn texts of a batch, by the positions of each key under test."""
@@ -150,20 +60,6 @@ class DecoyObserver(HitCounts):
                 places = np.flatnonzero(sample.all_messages[of_key.documents])
                 if len(places):
                     self._score_all(of_key, places, sample.seeds)
-
-    def rows(self) -> list[pa.RecordBatch]:
-        """The counts of the piece, as rows of AUDIT_COUNTS."""
-        if self._waiting_texts:
-            self._count_whole_texts()
-        return super().rows()
-
-    def _count_whole_texts(self) -> None:
-        if self._detector is None or self._decoys.whole_texts is None:
-            return
-        whole_texts = self._decoys.whole_texts
-        for kind, sums in whole_texts.count_hits(self._detector, self._sampler.piece, self._waiting_texts).items():
-            self.add(HitSubject(kind, whole_texts.messages, "all"), sums)
-        self._waiting_texts = {}
 
     def _score_one(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]
@@ -261,42 +157,6 @@ def _shared_marks(
         yield from ((mark, every[d : d + 1]) for d, mark in enumerate(marks))
 
 
-class LevelDecoyObserver(HitCounts):
-    """Counts how often decoys of one message reach each threshold in texts whose tokens count by a model.
-
-    Whether a model reads a text depends on the keys of the registry, and on no decoy, so that decoys' p-values hold in
-    the texts that it reads as in all. The law bounds how often they pass.
-    """
-
-    def __init__(self, decoys: Decoys, origin: BatchOrigin, start: int) -> None:
-        super().__init__(decoys, origin)
-        self._sampler = TextSampler(decoys, origin.shard_id, start)
-
-    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
-        """Score the drawn texts of those that a model read."""
-        del text_of
-        sample = self._sampler.sample(digests)
-        for of_key in scores:
-            key_id = of_key.opened_key.key.key_id
-            if key_id in self._decoys.first_keys:
-                number = self._decoys.kinds[key_id].number
-                places = np.flatnonzero(sample.kinds[of_key.documents] == number)
-                self._score_by_levels(of_key, places, sample.seeds)
-
-    def _score_by_levels(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
-        key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]
-        log10_p = []
-        for place in places.tolist():
-            seed, positions = seeds[int(scores.documents[place])], select_positions(scores.positions, [place])
-            mark = scores.opened_key.to_device(kind.open(key.messages, seed))
-            score = mark.score(scores.tokens, positions, int.from_bytes(seed[:8], "little") % key.messages)
-            log10_p.append(float(log10_p_best(mark.law, score, positions.scored, 1)[0]))
-        if log10_p:
-            hits = np.array(log10_p)[:, None] <= LOG10_THRESHOLDS[None, :]
-            chance = np.broadcast_to(np.array(THRESHOLDS), hits.shape)
-            self.count("decoy_weighed", scores.opened_key, cluster_sums(hits, np.ones(len(hits)), chance), 1)
-
-
 class Rehearsal:
     """Decoys that are scored to compile their kernels, and counted nowhere."""
 
@@ -306,14 +166,18 @@ class Rehearsal:
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Score all texts under every kind of key, as some text of the scan will be."""
         del text_of
-        observer, count = DecoyObserver(self._decoys, BatchOrigin("", "", ""), 0), len(digests)
+        observer, count = DecoyObserver(self._decoys, BatchOrigin("", "", ""), b""), len(digests)
         for number in range(len(self._decoys.first_keys)):
             all_messages = np.full(count, self._decoys.draws_all and number == 0)
             observer.score(scores, TextSample(dict(enumerate(digests)), np.full(count, number), all_messages))
 
+    def rows(self) -> list[pa.RecordBatch]:
+        """Nothing is counted."""
+        return []
+
 
 def strata(scored: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.str_]]]:
-    """Yield parts of the traffic (schemas.audit.PARTS), each with the stratum of every one of D documents: str[D].
+    """Yield parts of the traffic (PARTS), each with the stratum of every one of D documents: str[D].
 
     scored: positions, int64[D], each above 0.
     """

@@ -1,0 +1,147 @@
+"""Decoys as a control: texts, accounts and whole decisions under keys that mark nothing."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
+from scanner.controls.control import Conclusion, Control, JudgedScan, Observer, OpenControl, ScanRows, Subject
+from scanner.controls.decoys.account_observer import AccountDecoyObserver
+from scanner.controls.decoys.draws import Decoys, open_decoys
+from scanner.controls.decoys.level_observer import LevelDecoyObserver
+from scanner.controls.decoys.text_observer import STRATA, DecoyObserver, Rehearsal
+from scanner.controls.decoys.whole_texts import (
+    DECISION,
+    DECISION_WHOLE,
+    WholeTextDecoys,
+    WholeTextObserver,
+    open_whole_texts,
+)
+from scanner.detection.attribution import BatchOrigin
+from scanner.detection.detector import Detector
+from scanner.scan_plan import Plan
+from schemas.words import AuditState
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from scanner.audit.statistics.audit_rows import Audit, Row
+    from scanner.controls.traffic import Traffic
+
+STRATUM_WORDS = dict(zip(STRATA, 2 * ("texts of scored length", "host"), strict=True))
+
+_LAW_KINDS = {
+    DECISION: "decoys, whole decisions",
+    DECISION_WHOLE: "decoys, decisions on whole texts",
+    "decoy": "decoys",
+    "decoy_best": "decoys, best message",
+    "decoy_all": "decoys, all messages",
+    "decoy_spans": "decoys, parts of texts",
+    "decoy_accounts": "decoys, posts of accounts",
+    "decoy_weighed": "decoys, weighed by a model",
+}
+
+
+class OpenDecoys:
+    """The decoys of a scan in one process. Holds the audit secret; shown in no repr."""
+
+    def __init__(self, decoys: Decoys | None, whole_texts: WholeTextDecoys | None, dedup: str) -> None:
+        self._decoys, self._whole_texts, self._dedup = decoys, whole_texts, dedup
+
+    def observers(self, subject: Subject, origin: BatchOrigin, piece: str, detector: Detector | None) -> list[Observer]:
+        """Return observers of a piece of work. Args: as scanner.controls.control.OpenControl."""
+        observers, name = list[Observer](), piece.encode()
+        if self._decoys is not None:
+            match subject:
+                case Subject.TEXTS:
+                    observers.append(DecoyObserver(self._decoys, origin, name))
+                case Subject.READINGS:
+                    observers.append(LevelDecoyObserver(self._decoys, origin, name))
+                case Subject.ACCOUNTS:
+                    observers.append(AccountDecoyObserver(self._decoys, origin, name))
+                case Subject.REHEARSAL:
+                    observers.append(Rehearsal(self._decoys))
+        if self._whole_texts is not None and detector is not None and subject is Subject.TEXTS:
+            observers.append(WholeTextObserver(self._whole_texts, detector, origin, self._dedup, name))
+        return observers
+
+
+class DecoyControl(Control["pl.DataFrame"]):
+    """Rows of audits, what is scored → what is a hit:
+
+    - decision: a text by the whole detector, under decoys in place of all keys → the smallest corrected p of any key,
+      variant or part
+    - decision_whole: the same, where parts are tested or texts normalised: texts that normalising leaves as they are →
+      that of the whole text
+    - decoy: a text under a key of its own, with one message, where the key under test has one → p of that message
+    - decoy_best, decoy_all: a text under a key of its own, with all messages → p of the best; p of each, or of each
+      pair of group and user
+    - decoy_spans: the windows of a document, under one message and under all → p of the best window
+    - decoy_accounts: the posts of an account → p of their pooled score
+    - decoy_weighed: a text whose tokens count by a model → p of one message
+    - STRATA: as decoy and decoy_all, by parts of the traffic → the same; a family of its own
+    """
+
+    name: ClassVar[str] = "decoys"
+    kinds = _LAW_KINDS | dict.fromkeys(STRATA, "")
+    law_kinds = frozenset(_LAW_KINDS)
+    families: ClassVar[int] = 2
+
+    def open(self, plan: Plan) -> OpenControl | None:
+        """Read the audit secret and draw decoys; None where the plan scores no document under them.
+
+        Raises:
+            SecretError: the secret cannot be read.
+        """
+        decoys, whole_texts = open_decoys(plan), open_whole_texts(plan)
+        return OpenDecoys(decoys, whole_texts, plan.config.dedup) if decoys or whole_texts else None
+
+    def count(self, plan: Plan, rows: ScanRows) -> "pl.DataFrame":
+        """Add up the counts of the shards."""
+        from scanner.controls.decoys.answers import sum_counts
+
+        del plan
+        return sum_counts(rows, frozenset(self.kinds))
+
+    def judge(self, plan: Plan, audit: "Audit", traffic: "Traffic", counts: "pl.DataFrame") -> "list[Row]":
+        """Judge the law on all decoys as one family, and parts of the traffic as another."""
+        from scanner.audit.statistics.audit_rows import rate_rows
+        from scanner.controls.decoys.answers import law_answers, strata_answers
+
+        del traffic
+        return [
+            *rate_rows(audit, law_answers(counts, self.law_kinds), DEEP_THRESHOLDS),
+            *rate_rows(audit, strata_answers(counts, plan.config.dedup), DEEP_THRESHOLDS),
+        ]
+
+    def conclude(self, scan: JudgedScan, counts: "pl.DataFrame") -> Conclusion:
+        """Alarm where a row's p-values are too small."""
+        from scanner.audit.statistics.audit_rows import failing, wrong_rows
+
+        del counts
+        rows = [row for row in scan.rows if row["kind"] in self.kinds]
+        tested = any(row["kind"] in self.law_kinds for row in rows)
+        of_documents = sum(row["tests"] for row in rows if row["kind"] in ("decoy", "decoy_best"))
+        return Conclusion(
+            state=AuditState.ALARM if wrong_rows(rows) else AuditState.NO_ALARM if tested else None,
+            alarms=[*failing(rows)],
+            log={"decoys": of_documents // len(THRESHOLDS)},
+        )
+
+    def advise(self, rows: "Sequence[Row]", *, law_holds: bool) -> str | None:
+        """Tell a part of the traffic from the whole."""
+        from scanner.audit.statistics.audit_rows import wrong_rows
+
+        del law_holds
+        wrong = wrong_rows(rows)
+        if wrong and all(row["kind"] in STRATA for row in wrong):
+            where = ", ".join(sorted({f"{STRATUM_WORDS[row['kind']]} {row['stratum']}" for row in wrong}))
+            return (
+                f"Of {where} p-values are too small, though of all decoys together they hold. If it is a host, "
+                "run `brickscan selftest` there and take it out of the cluster. Report it."
+            )
+        if any(row["kind"] in self.kinds for row in wrong):
+            return (
+                "Decoy keys, which marked nothing, hit too often: p-values of this version, machine or configuration "
+                "are too small. Run `brickscan selftest`, and report it."
+            )
+        return None

@@ -1,0 +1,62 @@
+"""Hits of decoys, and how many the law expects, in sums that add up over pieces, shards and nights."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from scanner.audit.statistics.hits import DEEP_THRESHOLDS, ClusterSums
+from scanner.controls.decoys.draws import Decoys
+from scanner.detection.attribution import BatchOrigin, OpenedKey
+from scanner.watermark.format import format_name
+from schemas.audit import AUDIT_COUNTS
+
+
+@dataclass(frozen=True)
+class HitSubject:
+    """The subject of a set of hits; columns of AUDIT_COUNTS."""
+
+    kind: str
+    messages: int
+    label: str
+    stratum: str | None = None
+
+
+class HitCounts:
+    """Sums over clusters, by their subject. origin, dedup: as they stand in every row."""
+
+    def __init__(self, origin: BatchOrigin, dedup: str) -> None:
+        self._origin, self._dedup = origin, dedup
+        self._sums: dict[HitSubject, ClusterSums] = {}
+
+    def add(self, subject: HitSubject, sums: ClusterSums) -> None:
+        """Add sums over clusters to those of their subject."""
+        self._sums[subject] = self._sums[subject].plus(sums) if subject in self._sums else sums
+
+    def rows(self) -> list[pa.RecordBatch]:
+        """The counts, as rows of AUDIT_COUNTS."""
+        shared = self._origin._asdict() | {"dedup": self._dedup, "scanned_at": datetime.now(UTC)}
+        rows: list[dict[str, Any]] = []
+        for subject, sums in self._sums.items():
+            of_subject = {"kind": subject.kind, "messages": subject.messages}
+            of_subject |= {"method": format_name(subject.label), "label": subject.label, "stratum": subject.stratum}
+            columns = {"threshold": DEEP_THRESHOLDS[: len(sums.hits)], **sums.columns()}
+            same = shared | of_subject
+            rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
+
+
+class DecoyHits(HitCounts):
+    """Hits of decoys of single keys. origin: as it stands in every row."""
+
+    def __init__(self, decoys: Decoys, origin: BatchOrigin) -> None:
+        super().__init__(origin, decoys.dedup)
+        self._decoys = decoys
+
+    def count(
+        self, kind: str, opened_key: OpenedKey, sums: ClusterSums, messages: int, stratum: str | None = None
+    ) -> None:
+        """Add sums over clusters that were counted under decoys of a key."""
+        how = self._decoys.kinds[opened_key.key.key_id].format
+        self.add(HitSubject(kind, messages, how.label(), stratum), sums)

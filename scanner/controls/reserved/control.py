@@ -1,0 +1,76 @@
+"""Reserved messages as a control: the messages of each key that nobody is ever given."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from scanner.audit.statistics.hits import THRESHOLDS
+from scanner.controls.control import Conclusion, Control, JudgedScan, ScanRows
+from scanner.controls.reserved.texts import reserved_texts
+from scanner.detection.rows import TextIds
+from scanner.scan_plan import Plan
+from schemas.audit import RESERVED_TEXT
+from schemas.words import AuditState
+
+if TYPE_CHECKING:
+    from scanner.audit.statistics.audit_rows import Audit, Row
+    from scanner.controls.reserved.reserved_counts import ReservedCounts
+    from scanner.controls.traffic import Traffic
+
+
+class ReservedControl(Control["ReservedCounts"]):
+    """Writes rows of kind `reserved`: verdicts for a message that nobody is ever given → a flag."""
+
+    name: ClassVar[str] = "reserved"
+    kinds: ClassVar[dict[str, str]] = {"reserved": "reserved messages (expected at most)"}
+
+    def rows_of_verdicts(self, plan: Plan, exact: Sequence[pa.RecordBatch], ids: TextIds) -> list[pa.RecordBatch]:
+        """Note texts whose best message is reserved, since published verdicts do not tell it."""
+        return reserved_texts(exact, plan.keys, plan.config.dedup, ids, plan.canary_accounts)
+
+    def count(self, plan: Plan, rows: ScanRows) -> "ReservedCounts":
+        """Count the texts that were noted."""
+        import polars as pl
+
+        from scanner.controls.reserved.reserved_counts import count_reserved
+
+        del plan
+        return count_reserved(rows.counts.filter(pl.col("kind") == RESERVED_TEXT), rows.verdicts)
+
+    def judge(self, plan: Plan, audit: "Audit", traffic: "Traffic", counts: "ReservedCounts") -> "list[Row]":
+        """Judge hits against KEY_BOUND times the expected ones, as all audits of one key on one traffic (SPEC §4)."""
+        from scanner.audit.statistics.audit_rows import rate_rows
+        from scanner.audit.statistics.judgement import KEY_BOUND
+        from scanner.controls.reserved.expectation import reserved_answers
+
+        return rate_rows(audit, reserved_answers(plan, traffic, counts.hits), THRESHOLDS, KEY_BOUND)
+
+    def conclude(self, scan: JudgedScan, counts: "ReservedCounts") -> Conclusion:
+        """Alarm where messages hit too often, unless the texts of a few accounts explain it."""
+        from scanner.audit.statistics.audit_rows import failing, wrong_rows
+        from scanner.controls.reserved.framing import framing_accounts, framing_warnings
+
+        framing = framing_accounts(scan, counts.hits, counts.without_top_accounts)
+        if framing:
+            return Conclusion(AuditState.POSSIBLE_FRAMING, warnings=framing_warnings(framing))
+        rows = [row for row in scan.rows if row["kind"] in self.kinds]
+        return Conclusion(AuditState.ALARM if wrong_rows(rows) else None, alarms=[*failing(rows)])
+
+    def advise(self, rows: "Sequence[Row]", *, law_holds: bool) -> str | None:
+        """Tell a bad key from a broken law."""
+        from scanner.audit.statistics.audit_rows import wrong_rows
+
+        if not any(row["kind"] in self.kinds for row in wrong_rows(rows)):
+            return None
+        if law_holds:
+            return (
+                "Decoy keys hit as often as they should, but text of this traffic meets messages that were never given "
+                "too often. See by `brickscan calibrate` whether the key fits common n-grams, and whether its secret "
+                "got out; then retire it."
+            )
+        return (
+            "Messages that were never given hit too often, and there are too few decoys to tell a broken law from a "
+            "bad key. Run `brickscan selftest`, check that decoys are scored (`brickscan keys audit-secret`, [audit]), "
+            "and see by `brickscan calibrate` whether the key fits common n-grams."
+        )

@@ -1,0 +1,121 @@
+"""How often reserved messages hit by chance at most.
+
+A document whose best message is reserved names nobody. For text that nobody marked, its probability is the share of
+reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a, and the
+search finds it), where the corrections for messages and keys take a to α. This bounds the expected number, whatever the
+messages share. A search of groups finds a third to two thirds of these messages, by the length of the text. A
+marked text has its own message as the best, so it adds nothing here and hides nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.audit.statistics.audit_rows import Question
+from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
+from scanner.controls.traffic import Traffic
+from scanner.scan_plan import Plan
+from scanner.watermark.formats import format_of
+from schemas.registry import MasterKey, reserved_count
+
+
+def single_p(alpha: Sequence[float], messages: int, correction: float) -> NDArray[np.float64]:
+    """The one message's p that the corrections for M messages and K keys take to α: float64[J]."""
+    return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * correction)), np.float64)
+
+
+def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
+    """Number of texts that may meet a reserved message by chance.
+
+    It counts all texts but flags for other messages that chance cannot explain. A marked text has its own message as
+    the best, and with it in the expectation a key that hits too often among the others would hide behind it.
+    """
+    for_others = traffic.flagged - traffic.reserved
+    return traffic.texts - max(0.0, for_others - traffic.texts * false_positive_rate)
+
+
+def _found(traffic: Traffic, key: MasterKey, correction: float) -> NDArray[np.float64]:
+    """Chance that one message of a text is found at each corrected p, in the mean of all texts: float64[J]."""
+    # Its number of scored positions is that under the key of its row, which may differ under another tokenizer.
+    levels = single_p(THRESHOLDS, key.messages, correction)
+    if not traffic.lengths:
+        return levels
+    scored, texts = np.array(sorted((t, n) for t, n in traffic.lengths.items() if t > 0), np.int64).T
+    return np.asarray(texts @ format_of(key).found_chance(scored, levels) / texts.sum(), np.float64)
+
+
+def reserved_moments(
+    traffic: Traffic,
+    texts: float,
+    key: MasterKey,
+    tested: NDArray[np.float64],
+    hits: NDArray[np.int64],
+    of_spans: NDArray[np.float64] | float = 0.0,
+) -> ClusterSums:
+    """Hits of a key's reserved messages against the most that is expected; the messages are the clusters.
+
+    One key meets the same n-grams in many texts; each message meets them with other draws.
+
+    Args:
+        traffic: counts over distinct texts.
+        texts: how many may meet a reserved message by chance, above 0.
+        key: the key of the messages.
+        tested: K of SPEC §3, float64[variant, has_normal_form, has_parts] (scanner.scan_plan.ErrorShares.corrections).
+            The kind of text that expects most counts for all.
+        hits: of each message at each threshold, int64[R, J].
+        of_spans: chance that a text has a message in another way, as by a span that is flagged: float64[J].
+    """
+    of_messages = hits.astype(np.float64)
+    count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
+    kinds = []
+    for has_normal_form, has_parts in product((0, 1), repeat=2):
+        tests_of_looks = tested[: 1 + has_normal_form, has_normal_form, has_parts].tolist()
+        of_looks = [_found(traffic, key, tests) for tests in tests_of_looks]
+        kinds.append(np.sum([*of_looks, np.broadcast_to(of_spans, len(THRESHOLDS)) * has_parts], axis=0))
+    each = texts * np.max(kinds, axis=0)
+    return ClusterSums(
+        tests=count * texts,
+        hits=of_messages.sum(axis=0),
+        expected=count * each,
+        hh=(of_messages * of_messages).sum(axis=0),
+        he=of_messages.sum(axis=0) * each,
+        ee=count * each * each,
+        clusters=count,
+    )
+
+
+def reserved_answers(
+    plan: Plan, traffic: Traffic, hits: Mapping[str, NDArray[np.int64]]
+) -> list[tuple[Question, ClusterSums]]:
+    """Hits of reserved messages of each key that has any. hits: int64[R, J], by key; of others, none."""
+    texts, none = unmarked(traffic, plan.config.false_positive_rate), np.zeros((0, len(THRESHOLDS)), np.int64)
+    return [
+        (
+            Question.about("reserved", "exact", "message", how, plan.config.dedup, **_columns_of(key)),
+            reserved_moments(
+                traffic,
+                texts,
+                key,
+                plan.corrections_of(key),
+                hits.get(key.key_id, none),
+                _by_spans(plan, key),
+            ),
+        )
+        for key, how in ((key, format_of(key)) for key in plan.keys)
+        if reserved_count(key.messages) and traffic.texts and how.law() is not None
+    ]
+
+
+def _by_spans(plan: Plan, key: MasterKey) -> NDArray[np.float64] | float:
+    """Chance that a flagged span of a text has a reserved message, by threshold: of spans only flags are written."""
+    correction = plan.weights.correction_of_spans(key, plan.keys_tested)
+    if correction is None:
+        return 0.0
+    return single_p(np.minimum(THRESHOLDS, plan.config.false_positive_rate).tolist(), key.messages, correction)
+
+
+def _columns_of(key: MasterKey) -> dict[str, object]:
+    """Columns of AUDITS that describe a key."""
+    return {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
