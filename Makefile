@@ -183,6 +183,7 @@ sample: model
 	$(BIN)/python -m tests.support.make_sample --corpus $(CORPUS)
 
 .venv/installed: pyproject.toml infra/constraints.txt
+	@echo "installing brickscan and what it needs into .venv: 1.3 GB, without a word until it is done"
 	$(PYTHON) -m venv .venv
 	$(PIP) --editable '.[serve]'
 	touch $@
