@@ -32,10 +32,11 @@ from scanner.looks.accounts.explanation import account_page, explain_account, li
 from scanner.looks.accounts.posts import lacking_accounts
 from scanner.printable import one_in, printable
 from scanner.results import audits, current_decisions, flagged, scans
+from scanner.results.canary_flags import of_canary
 from scanner.results.current_rows import flags as flags_of_all
 from scanner.results.current_rows import ranges_ever
 from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags
-from scanner.results.flags import FlagCount, of_canary
+from scanner.results.flags import FlagCount
 from scanner.results.queries import ask, possible_rows
 from scanner.results.scan_list import (
     QuarantineFilter,

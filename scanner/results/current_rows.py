@@ -28,6 +28,7 @@ from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS
+from scanner.results.canary_flags import of_canary
 from scanner.results.transactions import TableEntry, Tables, additions, kept_tables, read_whole, try_to_commit
 from scanner.storage.data_files import SCHEMAS, write_file
 from scanner.storage.delta import attempts
@@ -276,7 +277,7 @@ def _published(name: str) -> pl.Expr:
 
 def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of `verdicts`, the flagged ones as `flags` has them. Raises as `shards` does."""
-    flagged = pl.col("flagged") | pl.col("canary").fill_null(value=False)  # a canary's row is no flag in `verdicts`
+    flagged = pl.col("flagged") | of_canary()  # a canary's row is no flag in `verdicts`
     published = flagged & pl.col("score").is_null()
     theirs = flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
     return pl.concat([rows.filter(~published), theirs.select(SCHEMAS["verdicts"].names)])

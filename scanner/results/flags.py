@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
+from scanner.results.canary_flags import of_canary
 from scanner.results.current_rows import EVERY_ROW
 from scanner.results.decision_log import State, in_state
 from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags, flags_by_chance
@@ -131,7 +132,7 @@ def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collec
     """Count the flags that are asked for.
 
     rate: a rate stricter than the scan's leaves out flags that it would not have made; canaries: as
-    scanner.results.flags.of_canary.
+    scanner.results.canary_flags.of_canary.
 
     Raises:
         Refused: there are no results.
@@ -389,19 +390,6 @@ def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFra
         *(pl.when(hidden_canaries).then(name).alias(name) for name in _OF_FIRST),
         again=pl.col("number") > 0,
     ).drop("asked", "beside", "number")
-
-
-def of_canary(canaries: Collection[Canary] | None) -> pl.Expr:
-    """Filter for a canary's text as intended: under its own account, and named right; no other flag hides so.
-
-    canaries: of the registry; None: no registry is known, and the column `canary` says what its scan knew.
-    """
-    if canaries is None:
-        return pl.col("canary").fill_null(value=False)
-    known = {f"{canary.key_id}\n{canary.message}\n{canary.account_id}" for canary in canaries}
-    flag = pl.concat_str("key_id", pl.col("message").cast(pl.String), "user_id", separator="\n")
-    named = (pl.col("naming") == Naming.NAMED) & (pl.col("account_id") == pl.col("user_id"))
-    return (named & flag.is_in(sorted(known))).fill_null(value=False)
 
 
 def _entries(

@@ -11,6 +11,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
+from scanner.results.canary_flags import of_canary
 from scanner.results.current_rows import (
     EVERY_ROW,
     current_flags,
@@ -137,7 +138,7 @@ def flagged(
     """
     rows = flags_at_rate(results, false_positive_rate, wanted)
     if not canaries:
-        rows = rows.filter(~pl.col("canary").fill_null(value=False))
+        rows = rows.filter(~of_canary())
     return with_audit(results, rows.sort("scanned_at", "scan_id", descending=True))
 
 

@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from scanner.errors import Refused, in_a_line
 from scanner.printable import counted, printable
 from scanner.registry.clock import refuse_clock_before
+from scanner.results.canary_flags import of_canary
 from scanner.results.current_rows import flags, newest_quarantine, ranges_ever, shards
 from scanner.results.queries import ask, exist, of_trial, scanned_and_one_of, scans
 from scanner.results.transactions import refuse_other
@@ -252,9 +253,10 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
     also = [*earlier]
     if not also:
         return found
-    of_canary = pl.col("canary").fill_null(value=False)
     wanted, each = ours | pl.col("shard_id").is_in(also), ("path", "row")
-    of_all = ask(results, lambda: flags(results).filter(wanted).group_by(each).agg(of_canary.all()).collect())["canary"]
+    of_all = ask(results, lambda: flags(results).filter(wanted).group_by(each).agg(of_canary().all()).collect())[
+        "canary"
+    ]
     return found._replace(flagged=int((~of_all).sum()), canaries=int(of_all.sum()))
 
 
