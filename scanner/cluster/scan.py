@@ -7,17 +7,16 @@ import contextlib
 import importlib.metadata
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
-from functools import partial
 from typing import Any, NamedTuple
 
 import ray
 
+from scanner.capabilities import FOLLOW_UPS
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
-from scanner.cluster.filter_pass import filter_pass, is_sketched, sample_of
 from scanner.cluster.machines import cluster, fit_gpus, ray_begun, share_gpus, worker_count, worker_memory
 from scanner.cluster.model_pass import NO_MODEL_PASS, ModelPassResult, run_model_pass, shards_not_read, shards_of_pass
 from scanner.cluster.pool import Pool, on_actors
@@ -40,6 +39,7 @@ from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
 from scanner.errors import Refused
+from scanner.follow_up import Actor, CommittedScan, Part, Result
 from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
 from scanner.input.tables import Snapshot
@@ -252,6 +252,7 @@ class _Scan:
         self._scan_id = f"{self._started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
         self._work = ScanWork(0, 0, (), (), ())
+        self._ray_runs = contextlib.ExitStack()
         self._connect: Callable[[], None] | None = None  # to Ray; None: it does not start yet
         self._users_head: str | None = None
         self._verified = NO_RECORD
@@ -292,9 +293,9 @@ class _Scan:
             files = list_files(plan.locations, missing, passed_over.append, reading=plan.table_reading)
         if self._share is not None:
             files = [file for file in files if self._share.holds(file)]
-        with contextlib.ExitStack() as ray_runs:
+        with self._ray_runs:
             if files:  # Ray starts while keys are opened and footers are read
-                self._connect = ray_runs.enter_context(ray_begun(plan.config.cluster))
+                self._connect = self._ray_runs.enter_context(ray_begun(plan.config.cluster))
             self._wait("opening keys, tokenizers and users")
             check_plan(plan)
             refuse_mixed(plan.results, trial=plan.trial)
@@ -307,16 +308,17 @@ class _Scan:
             self._find_work(files, strict=strict)
             if self._work.left:
                 self._wait("starting Ray and its workers, which open the keys")
-                workers = ray_runs.enter_context(cluster(plan.config.cluster, self._connect))
+                workers = self._ray_runs.enter_context(cluster(plan.config.cluster, self._connect))
                 self._report_metrics()
                 self._work_through(workers)
             self._commit()  # while Ray's metrics can still take it
             self._test_accounts(whole=whole)
             self._read_by_model(model_plan and replace(model_plan, filter_sha256=plan.filter_sha256))
             self._judge(whole=whole)
-        if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
-            refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
-        self._sketch_ngrams(whole=whole)  # before what depends on flags, and may fail
+            if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
+                refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
+            if whole:
+                self._follow_up()  # before old nights are dropped, which asks for flags and may fail
         if self._share is None:
             self._drop_old_nights()
         self._unread = what_was_not_read(
@@ -414,9 +416,7 @@ class _Scan:
         plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.found))
         self._unit = unit_of(plan, shards, self._started_at) if whole else None
         if self._unit is not None and (left := parts_left(plan, self._unit)):
-            with cluster(plan.config.cluster, self._connect) as workers:
-                on_cluster = partial(on_actors, workers=workers, meanwhile=self._end_on_signal)
-                self._accounts = judge_parts(plan, self._scan_id, self._unit, left, on_cluster)
+            self._accounts = judge_parts(plan, self._scan_id, self._unit, left, self._on_actors)
         if self._unit is not None:
             marked = count_marked(plan.results, [self._unit.name])
             self._of_unit = {"accounts_unit": self._unit.name, "accounts_marked": marked[self._unit.name]}
@@ -446,13 +446,18 @@ class _Scan:
         append_audits(self._plan.results, self._audit.rows)
         self._report_metrics()
 
-    def _sketch_ngrams(self, *, whole: bool) -> None:
-        """Learn which n-grams many texts of tonight hold, for filters of later nights, if it is configured."""
-        plan, shards = self._plan, self._work.of_input
-        sample = sample_of(plan, shards) if whole else None
-        if sample is not None and not is_sketched(plan, sample):
-            with cluster(plan.config.cluster):
-                filter_pass(plan, self._scan_id, sample, self._end_on_signal)
+    def _follow_up(self) -> None:
+        """Have capabilities do what they do after a scan of the whole input."""
+        scan = CommittedScan(self._plan, self._scan_id, self._work.of_input)
+        for follow_up in FOLLOW_UPS:
+            follow_up(scan, self._on_actors)
+
+    def _on_actors(
+        self, actor: type[Actor[Part, Result]], arguments: tuple[Any, ...], parts: Iterable[Part]
+    ) -> Iterator[tuple[Part, Result]]:
+        """As scanner.follow_up.OnActors says."""
+        workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
+        return on_actors(actor, arguments, parts, workers, self._end_on_signal)
 
     def _drop_old_nights(self) -> None:
         plan, days = self._plan, self._plan.config.retain_days

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, filter_pass, machines, model_pass, scan, scan_check, work
+from scanner.cluster import calibrate, machines, model_pass, scan, scan_check, work
 from scanner.cluster.pieces import FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Call
 from scanner.cluster.todo import PiecePace
@@ -111,7 +111,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scan, "ray_begun", lambda _config: contextlib.nullcontext())
     for module in (calibrate, runs):
         patch.setattr(module, "spread", _spread)
-    for module in (scan, filter_pass, runs):
+    for module in (scan, runs):
         patch.setattr(module, "on_actors", _on_actors)
     asked = SimpleNamespace(
         remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list, is_initialized=lambda: False

@@ -5,7 +5,7 @@ once. A digest of the account says in which part of the pass its posts are. Each
 by itself, under a name that hashes all that decides it: a pass that was killed goes on with the parts that are left.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from scanner.controls.observation import OpenControls
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
 from scanner.detection.rules import Rules
+from scanner.follow_up import OnActors
 from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard
 from scanner.looks.accounts.judge import AccountJudge, Posts, account_rows
@@ -168,10 +169,6 @@ def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
     open_tables(plan.results, [ACCOUNTS_TABLE])
     done = find_committed(plan.results, ACCOUNTS_TABLE, unit.parts)
     return [part for part, name in enumerate(unit.parts) if name not in done]
-
-
-OnActors = Callable[[type, tuple[object, ...], Iterable[int]], Iterable[tuple[int, AccountResult]]]
-"""Has actors of a class, made with these arguments, do each of some parts, and gives each part with its result."""
 
 
 def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], on_actors: OnActors) -> AccountTotals:

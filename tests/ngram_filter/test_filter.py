@@ -16,8 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.scan import of_outcome
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import filter_pass, work
-from scanner.cluster.filter_pass import SHARDS_LEARNT, sample_of
+from scanner.cluster import work
 from scanner.cluster.scan import run_scan
 from scanner.cluster.scan_check import check_scan
 from scanner.detection.one_text import TextCheck, check_text
@@ -27,6 +26,8 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
+from scanner.ngram_filter import follow_up
+from scanner.ngram_filter.follow_up import SHARDS_LEARNT, sample_of
 from scanner.registry import admit_key, load_registry
 from scanner.results import filters
 from scanner.results.transactions import read_whole
@@ -327,15 +328,15 @@ def with_filter_rows(night, day) -> filters.NightFilter:
 
 def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, monkeypatch):
     write(nightly, FIRST, "a", signed(plain, 1000))
-    real = filter_pass.commit
+    real = follow_up.commit
 
     def dies(*_given):
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(filter_pass, "commit", dies)
+    monkeypatch.setattr(follow_up, "commit", dies)
     with pytest.raises(OSError, match="the disk is gone"):
         scan(nightly, FIRST)
-    monkeypatch.setattr(filter_pass, "commit", real)
+    monkeypatch.setattr(follow_up, "commit", real)
     again = scan(nightly, FIRST)
     assert again.work.skipped == again.work.shards
     rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()

@@ -6,16 +6,16 @@ same night (scanner.results.filters).
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from scanner.cluster.pool import on_actors
 from scanner.detection.open_plan import open_keys, open_text_ids
 from scanner.detection.rules import Learner
 from scanner.errors import FileFault
+from scanner.follow_up import CommittedScan, OnActors
 from scanner.input.documents import Reader, Unreadable
 from scanner.input.shards import Shard
 from scanner.results.filters import SKETCHES_TABLE, drop_sketches, unit_name, write_sketches
@@ -96,14 +96,17 @@ def sample_of(plan: Plan, shards: Sequence[Shard]) -> FilterSample | None:
     return FilterSample(unit, plan.date.isoformat(), tuple(ranges[rows] for rows in drawn), share, most)
 
 
-def filter_pass(plan: Plan, scan_id: str, sample: FilterSample, meanwhile: Callable[[], None]) -> None:
-    """Learn from texts of tonight, on a cluster that is connected; then drop sketches that no later night reads.
+def learn_ngrams(scan: CommittedScan, on_actors: OnActors) -> None:
+    """Learn from texts of tonight, unless a scan did; then drop sketches that no later night reads.
 
     Raises:
-        Refused: the worker cannot begin.
+        Refused: the worker cannot begin, or the table cannot be opened or made.
         ScanFailed: the sketches cannot be written.
     """
-    for _, file in on_actors(FilterWorker, (plan, scan_id), [sample], 1, meanwhile):
+    plan, sample = scan.plan, sample_of(scan.plan, scan.shards)
+    if sample is None or is_sketched(plan, sample):
+        return
+    for _, file in on_actors(FilterWorker, (plan, scan.scan_id), [sample]):
         commit(plan.results, SKETCHES_TABLE, [TableEntry(sample.unit, (file,) if file else ())])
     if plan.config.filter is not None and plan.date is not None:
         today = datetime.now(UTC).date()  # a scan may state a later date by mistake, and would drop too much

@@ -1,0 +1,50 @@
+"""The seam between the driver of a scan and the work that capabilities do once its documents are committed.
+
+A follow-up is a function. It asks its own tables which parts are left, has actors do these, and commits each as it
+comes. So one that was killed is gone on with by the next scan of the same input. The driver starts the actors, and no
+follow-up imports Ray. `scanner.capabilities.FOLLOW_UPS` lists those that end a scan.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from scanner.input.shards import Shard
+from scanner.scan_plan import Plan
+
+Part = TypeVar("Part")
+PartOfActor = TypeVar("PartOfActor", contravariant=True)
+Result = TypeVar("Result")
+ResultOfActor = TypeVar("ResultOfActor", covariant=True)
+
+
+class Actor(Protocol[PartOfActor, ResultOfActor]):
+    """A process that does parts of a follow-up; its arguments, parts and results are pickled, and hold no secrets."""
+
+    def do(self, part: PartOfActor, /) -> ResultOfActor:
+        """Do a part and write its files, in no table yet. It is deterministic, since an actor that dies is replaced."""
+
+
+class OnActors(Protocol):
+    """Has actors do parts, on a cluster that is connected with the first of them."""
+
+    def __call__(
+        self, actor: type[Actor[Part, Result]], arguments: tuple[Any, ...], parts: Iterable[Part]
+    ) -> Iterator[tuple[Part, Result]]:
+        """Yield each part with its result, in the order in which they finish; arguments: what an actor is made with.
+
+        Raises:
+            BrickscanError: of the first part that raised one.
+            ScanFailed: a part failed in another way, or kept killing its actor.
+        """
+
+
+class CommittedScan(NamedTuple):
+    """A scan whose documents are committed. shards: of all of its input, whichever scan committed them."""
+
+    plan: Plan
+    scan_id: str
+    shards: Sequence[Shard]
+
+
+FollowUp = Callable[[CommittedScan, OnActors], None]
+"""Work of a capability on a scan of all files of the input; it returns at once where nothing is left to do."""

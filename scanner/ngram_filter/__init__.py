@@ -1,0 +1,1 @@
+"""N-grams that many texts of earlier nights hold, such as a platform's own templates, which a scan leaves out."""
