@@ -129,7 +129,7 @@ class Answers:
     def _read_state(self) -> ServedScan:
         """What is served now. Raises BrickscanError: as `ServedScan.of` or `refuse_older`; no report can be signed."""
         served = ServedScan.of(self.config, self._folder)
-        refuse_older(served.check.registry, served.known, self.state / _REGISTRY_FILE)
+        refuse_older(served.check.registry, served.key_ids, self.state / _REGISTRY_FILE)
         self._signer.sign(functools.partial(self._statement, served, b"", DetectorResult.TOO_SHORT, None))
         return served
 
@@ -181,13 +181,13 @@ class Answers:
         seconds = [self.pool.costs.seconds(len(text)) for text in texts]
         payments = await self._in_thread(self.budget.pay, caller, list(zip(digests, seconds, strict=True)))
         paid = {place: each for place, each in enumerate(payments) if isinstance(each, Payment)}
-        found = dict(zip(paid, await self.pool.find_marks(caller, [texts[place] for place in paid]), strict=True))
-        settled = [place for place, each in found.items() if not isinstance(each, ScoringFailed)]
-        outcomes = [_outcome(paid[place], found[place]) for place in settled]
+        findings = dict(zip(paid, await self.pool.find_marks(caller, [texts[place] for place in paid]), strict=True))
+        settled = [place for place, each in findings.items() if not isinstance(each, ScoringFailed)]
+        outcomes = [_outcome(paid[place], findings[place]) for place in settled]
         refusals = dict(zip(settled, await self._in_thread(self.budget.settle, outcomes), strict=True))
         refusals |= {place: each for place, each in enumerate(payments) if isinstance(each, BudgetSpent)}
         answers, entries = list[DetectorAnswer | DetectorError](), list[Mapping[str, object]]()
-        unavailable = [each for each in found.values() if isinstance(each, Unavailable)]
+        unavailable = [each for each in findings.values() if isinstance(each, Unavailable)]
         self._tell_why(unavailable)
         self._refused.labels("unavailable").inc(len(unavailable))
         if len(unavailable) == len(texts):
@@ -195,7 +195,7 @@ class Answers:
         for place, text in enumerate(texts):
             if refusal := refusals.get(place):
                 answers.append(self.refusal(refusal))
-            elif isinstance(each := found[place], Unavailable):
+            elif isinstance(each := findings[place], Unavailable):
                 answers.append(DetectorError(detail=str(each), retry_after=60))
             else:
                 answers.append(self._answered(text, *each, caller))
@@ -217,11 +217,11 @@ class Answers:
 
     def _entry(self, digest: bytes, finding: Finding, served: ServedScan, caller: Caller) -> Mapping[str, object]:
         """What the log has of an answer."""
-        of_class = "expert" if caller.expert else "anybody"
-        self._answers.labels(finding.result, of_class).inc()
+        caller_class = "expert" if caller.expert else "anybody"
+        self._answers.labels(finding.result, caller_class).inc()
         named = {"named_to": caller.name} if caller.expert and finding.user is not None else {}
         what = {"result": finding.result, "techniques": served.techniques}
-        return {"digest": digest.hex(), "caller": of_class} | what | named
+        return {"digest": digest.hex(), "caller": caller_class} | what | named
 
     def _answered(self, text: bytes, finding: Finding, served: ServedScan, caller: Caller) -> DetectorAnswer:
         report = self._signer.sign(functools.partial(self._statement, served, text, finding.result, finding.technique))
@@ -285,11 +285,11 @@ def _last_head(path: Path, _changed: int) -> str | None:
     return lines[-1].head if lines else None
 
 
-def _outcome(payment: Payment, found: ServedFinding | Unavailable) -> Outcome:
+def _outcome(payment: Payment, answer: ServedFinding | Unavailable) -> Outcome:
     """What the budget is told of a text that was paid for."""
-    if isinstance(found, Unavailable):
+    if isinstance(answer, Unavailable):
         return Outcome(payment, None, np.empty(0, np.uint64), np.empty(0, np.uint64))
-    finding, _ = found
+    finding, _ = answer
     return Outcome(payment, finding.result, finding.grams, finding.marked)
 
 

@@ -39,9 +39,9 @@ CREATE TABLE IF NOT EXISTS windows (ends REAL NOT NULL);
 """
 
 
-def holds(known: NDArray[np.bool_]) -> bool:
-    """Whether a text holds a piece, by which of its n-grams are known of it, bool[G]."""
-    return int(np.count_nonzero(known)) >= min(SHARED, max(1, len(known) // 2))
+def holds(matches: NDArray[np.bool_]) -> bool:
+    """Whether a text holds a piece. matches: which of the text's n-grams the piece has, bool[G]."""
+    return int(np.count_nonzero(matches)) >= min(SHARED, max(1, len(matches) // 2))
 
 
 class BudgetSpent(InternalFault):
@@ -132,14 +132,14 @@ class Budget:
 
     def has_left(self, caller: Caller) -> bool:
         """Whether a caller may ask on. Reads no table."""
-        if self._paid.get(self._name(caller), 0.0) >= self._most(caller):
+        if self._paid.get(self._name(caller), 0.0) >= self._max_texts(caller):
             return False
         return self._total < self._config.most_texts or caller.expert  # whom no crowd can shut out
 
     def refuse_spent(self, caller: Caller) -> None:
         """Raises BudgetSpent: the caller may ask nothing more in this window."""
         if not self.has_left(caller):
-            own = self._paid.get(self._name(caller), 0.0) >= self._most(caller)
+            own = self._paid.get(self._name(caller), 0.0) >= self._max_texts(caller)
             who = "You have asked as much as one caller" if own else "This detector has been asked as much as it"
             raise BudgetSpent(f"{who} may.", self._left())
 
@@ -237,7 +237,7 @@ class Budget:
         self._total = sum(self._paid.values())
         self._ends = float((self._db.execute("SELECT ends FROM windows").fetchone() or (-math.inf,))[0])
 
-    def _most(self, caller: Caller) -> int:
+    def _max_texts(self, caller: Caller) -> int:
         return self._config.expert_texts if caller.expert else self._config.texts
 
     def _left(self) -> float:
@@ -245,5 +245,5 @@ class Budget:
         return self._ends - self._clock()
 
     def _name(self, caller: Caller) -> bytes:
-        of_class = b"expert" if caller.expert else b"anybody"  # no address is an expert's name
-        return hashlib.blake2b(caller.name.encode(), key=self._secret[:64], digest_size=16, person=of_class).digest()
+        group = b"expert" if caller.expert else b"anybody"  # no address is an expert's name
+        return hashlib.blake2b(caller.name.encode(), key=self._secret[:64], digest_size=16, person=group).digest()

@@ -172,7 +172,7 @@ class DetectorApp:
 
     async def _detect(self, request: Request) -> Response:
         posted = await self._read(request, DetectorRequest)
-        return _json(await self._one(posted.text.encode(), request))
+        return _json(await self._answer_text(posted.text.encode(), request))
 
     async def _batch(self, request: Request) -> Response:
         texts = (await self._read(request, BatchRequest)).texts
@@ -184,14 +184,14 @@ class DetectorApp:
     async def _file(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         raw = await body_of(request, self._config.most_bytes, self.room)
-        return _json(await self._of_file(kind, raw, request))
+        return _json(await self._answer_file(kind, raw, request))
 
-    async def _of_file(self, kind: str, raw: bytes, request: Request) -> DetectorAnswer:
+    async def _answer_file(self, kind: str, raw: bytes, request: Request) -> DetectorAnswer:
         text = await self._text_of(kind, raw, request)
-        answer = await self._one(text, request)
+        answer = await self._answer_text(text, request)
         return answer if text == raw else answer.model_copy(update={"text": text.decode()})
 
-    async def _one(self, text: bytes, request: Request) -> DetectorAnswer:
+    async def _answer_text(self, text: bytes, request: Request) -> DetectorAnswer:
         answering = self._answers.answer([self._bounded(text)], self._caller(request))
         (answer,) = await _while_there(request, answering)
         if isinstance(answer, DetectorError):
@@ -266,7 +266,7 @@ class DetectorApp:
             raise HTTPException(422, "Paste a text, or choose a file: one of the two.")
         if not raw and text.decode(errors="ignore").encode() != text:
             raise HTTPException(422, "text: is no UTF-8.")
-        answer = await (self._of_file(_kind_of(name), raw, request) if raw else self._one(text, request))
+        answer = await (self._answer_file(_kind_of(name), raw, request) if raw else self._answer_text(text, request))
         report = b64encode(answer.report.model_dump_json(indent=1).encode()).decode()
         statement = json.loads(answer.report.statement)
         rate = one_in(math.log10(statement["false_positive_rate"]))
@@ -348,8 +348,8 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+")
 
 def network_of(address: str) -> str:
     """The network that counts as one caller: an IPv4 address, or of IPv6 those that begin with the same bits."""
-    found = _WITH_PORT.fullmatch(address)  # some proxies name the port, too
-    host = (found[1] or found[2]) if found else address
+    match = _WITH_PORT.fullmatch(address)  # some proxies name the port, too
+    host = (match[1] or match[2]) if match else address
     with contextlib.suppress(ValueError):
         parsed = ipaddress.ip_address(host)
         if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
@@ -412,16 +412,16 @@ def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), _PARTS + 1)
     if len(parts) > _PARTS:
         raise HTTPException(422, f"A form has {_PARTS - 1} fields at most.")
-    found = dict[str, tuple[str, bytes]]()
+    fields = dict[str, tuple[str, bytes]]()
     for part in parts:
         named, _, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
         field = _head(named.decode("latin-1"))
         name = field.get_param("name", header="content-disposition")
         if isinstance(name, str):
-            if name in found or field.get("content-transfer-encoding", "binary").lower() not in _AS_IT_IS:
+            if name in fields or field.get("content-transfer-encoding", "binary").lower() not in _AS_IT_IS:
                 raise HTTPException(422, "A field of this form comes once, and as it is.")
-            found[name] = (field.get_filename() or "", value)
-    return found
+            fields[name] = (field.get_filename() or "", value)
+    return fields
 
 
 def _head(lines: str) -> email.message.Message:

@@ -17,11 +17,11 @@ class DetectorLog:
     Args:
         folder: made where there is none; others cannot enter it.
         days: that files are kept.
-        most: bytes of all files; beyond, the oldest goes, and none of today's lines.
+        max_bytes: of all files; beyond, the oldest goes, and none of today's lines.
     """
 
-    def __init__(self, folder: Path, days: int, most: int) -> None:
-        self._folder, self._days, self._most = folder, days, most
+    def __init__(self, folder: Path, days: int, max_bytes: int) -> None:
+        self._folder, self._days, self._max_bytes = folder, days, max_bytes
         self._day, self._size = "", math.inf  # which the first line looks up
         make_folder(folder)
 
@@ -36,13 +36,13 @@ class DetectorLog:
         now = datetime.now(UTC)
         time = {"time": now.isoformat(timespec="seconds")}
         raw = "".join(json.dumps(time | {**entry}) + "\n" for entry in entries).encode()
-        if self._size + len(raw) > self._most:
+        if self._size + len(raw) > self._max_bytes:
             self._make_room(len(raw))
         path = f"{self._folder}/{now.date()}.jsonl"
         with open(path, "ab", buffering=0) as file:  # a path's own `open` takes twice as long
-            before = file.tell()
-            if self._size + len(raw) > self._most or file.write(raw) < len(raw):
-                file.truncate(before)  # else the next line would go on where this one was cut off
+            end = file.tell()
+            if self._size + len(raw) > self._max_bytes or file.write(raw) < len(raw):
+                file.truncate(end)  # else the next line would go on where this one was cut off
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         self._size += len(raw)
 
@@ -58,6 +58,6 @@ class DetectorLog:
         sizes = {path: path.stat().st_size for path in sorted(self._folder.glob("????-??-??.jsonl"))}
         self._size = sum(sizes.values())
         for path, size in sizes.items():
-            if path.stem < oldest or (path.stem < self._day and self._size + more > self._most):
+            if path.stem < oldest or (path.stem < self._day and self._size + more > self._max_bytes):
                 path.unlink()
                 self._size -= size

@@ -26,15 +26,15 @@ def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path) -> Non
             file cannot be read.
     """
     try:
-        known = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()
+        recorded = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()
     except (OSError, ValidationError):
         raise Refused(
             f"{file}: is not as the detector writes it; restore it from a copy, or delete it if none is newer"
         ) from None
     now = _KnownRegistry(keys=keys, users_head=head_of(registry))
-    if now == known:
+    if now == recorded:
         return
-    gone, head = sorted(set(known.keys) - set(now.keys)), known.users_head
+    gone, head = sorted(set(recorded.keys) - set(now.keys)), recorded.users_head
     if gone or (head and not numbers_of_heads(registry, [head])):
         what = f"the key {gone[0]}" if gone else f"the head {head} of its users"
         raise Refused(

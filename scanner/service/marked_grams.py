@@ -36,8 +36,8 @@ class MarkedGrams:
 
     def counts(self, grams: NDArray[np.uint64]) -> NDArray[np.uint8]:
         """Return how often each n-gram was added, uint8[G]."""
-        found: NDArray[np.uint8] = np.min([self._rows[row, places] for row, places in self._places(grams)], axis=0)
-        return found
+        counts: NDArray[np.uint8] = np.min([self._rows[row, places] for row, places in self._places(grams)], axis=0)
+        return counts
 
     def add(self, grams: NDArray[np.uint64]) -> None:
         """Add n-grams, each of which is there once."""

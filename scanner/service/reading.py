@@ -77,12 +77,15 @@ class FileReader:
     Args:
         processes: how many files are read at a time.
         seconds: longest time that a file waits and is read.
-        most: bytes of a text.
+        max_bytes: of a text.
         charge: takes whose file was read, and the seconds of a process.
     """
 
-    def __init__(self, processes: int, seconds: float, most: int, charge: Callable[["Caller", float], None]) -> None:
-        self._free, self._seconds, self._most, self._charge = asyncio.Semaphore(processes), seconds, most, charge
+    def __init__(
+        self, processes: int, seconds: float, max_bytes: int, charge: Callable[["Caller", float], None]
+    ) -> None:
+        self._free = asyncio.Semaphore(processes)
+        self._seconds, self._max_bytes, self._charge = seconds, max_bytes, charge
         self._turns = WeakValueDictionary["Caller", asyncio.Lock]()
         self._callers = Counter["Caller"]()
 
@@ -100,7 +103,7 @@ class FileReader:
             async with asyncio.timeout(self._seconds), turn, self._free:
                 began = time.monotonic()
                 try:
-                    return await _read_apart(kind, raw, self._most)
+                    return await _read_apart(kind, raw, self._max_bytes)
                 finally:
                     self._charge(caller, time.monotonic() - began)
         except TimeoutError:
@@ -110,12 +113,12 @@ class FileReader:
             self._callers += Counter()  # keeps those above 0 alone
 
 
-async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | Unread:
+async def _read_apart(kind: str, raw: bytes, max_bytes: int) -> bytes | Unread:
     """See read_file, in a process, which is killed where this is cancelled."""
-    command = ("-P", "-m", __name__, kind, str(most))
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}  # others may hold keys
+    command = ("-P", "-m", __name__, kind, str(max_bytes))
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}  # others may hold keys
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=kept | {"PATH": ""}
+        sys.executable, *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment | {"PATH": ""}
     )
     try:
         text, _ = await process.communicate(raw)
@@ -128,7 +131,7 @@ async def _read_apart(kind: str, raw: bytes, most: int) -> bytes | Unread:
             await process.wait()
 
 
-def main(kind: str, most: int) -> None:
+def main(kind: str, max_bytes: int) -> None:
     """Read a file of standard input, and write its text to standard output, within bounds; ends with an Unread."""
     confine_process()
     os.nice(10)  # texts come first
@@ -138,7 +141,7 @@ def main(kind: str, most: int) -> None:
         (resource.RLIMIT_FSIZE, 0),
     ):
         resource.setrlimit(bound, (value, value))  # the system ends it, whatever it is at
-    text = read_file(kind, sys.stdin.buffer.read(), most)
+    text = read_file(kind, sys.stdin.buffer.read(), max_bytes)
     if isinstance(text, Unread):
         os._exit(text)
     sys.stdout.buffer.write(text)
@@ -146,24 +149,26 @@ def main(kind: str, most: int) -> None:
     os._exit(0)
 
 
-def read_file(kind: str, raw: bytes, most: int) -> bytes | Unread:
-    """The text of a file, UTF-8, or why there is none: it cannot be read, or has more than `most` bytes."""
+def read_file(kind: str, raw: bytes, max_bytes: int) -> bytes | Unread:
+    """Return the text of a file, UTF-8, or why there is none: it cannot be read, or has more than `max_bytes` bytes."""
     with contextlib.suppress(BaseException):  # whatever it is, and a traceback could hold a part of it
-        text = _READERS[kind](raw, most)
-        found = text.encode()
-        if len(found) <= most:
-            return Unread.NO_LETTERS if _READERS[kind] is not _of_plain and _no_letters(text) else found
+        text = _READERS[kind](raw, max_bytes)
+        utf8 = text.encode()
+        if len(utf8) <= max_bytes:
+            return Unread.NO_LETTERS if _READERS[kind] is not _plain_text and _no_letters(text) else utf8
     return Unread.NO_TEXT
 
 
 def _no_letters(text: str) -> bool:
     """Whether fonts of a file draw what its characters do not say: private, unassigned, control characters, U+FFFD."""
     counts = Counter("".join(text.split()))
-    wrong = {one: n for one, n in counts.items() if one == "\ufffd" or unicodedata.category(one) in ("Co", "Cn", "Cc")}
+    wrong = {
+        sign: n for sign, n in counts.items() if sign == "\ufffd" or unicodedata.category(sign) in ("Co", "Cn", "Cc")
+    }
     return sum(wrong.values()) > MOST_UNREADABLE * counts.total()
 
 
-def _of_pdf(raw: bytes, most: int) -> str:
+def _pdf_text(raw: bytes, max_bytes: int) -> str:
     """The text of each page, a line between them."""
     from pypdf import PdfReader
 
@@ -173,12 +178,12 @@ def _of_pdf(raw: bytes, most: int) -> str:
     for page in reader.pages:
         pages.append(page.extract_text().strip("\n"))
         length += len(pages[-1])
-        if length > most:
+        if length > max_bytes:
             raise ValueError("too much text")
     return "\n".join(pages)
 
 
-def _of_docx(raw: bytes, _most: int) -> str:
+def _docx_text(raw: bytes, _max_bytes: int) -> str:
     """The text of the body as it would be if all changes were accepted, a line a paragraph."""
     from docx import Document
     from docx.oxml.ns import qn
@@ -202,7 +207,7 @@ def _of_docx(raw: bytes, _most: int) -> str:
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 
 
-def _of_plain(raw: bytes, _most: int) -> str:
+def _plain_text(raw: bytes, _max_bytes: int) -> str:
     if b"\0" in raw:
         raise ValueError("it is no text, or UTF-16, which could pass for UTF-8")
     return raw.removeprefix(b"\xef\xbb\xbf").decode()
@@ -241,21 +246,21 @@ def _without_comments(page: str) -> str:
     return visible + "".join(part[end.end() :] for part, end in ends if end)
 
 
-def _of_html(raw: bytes, most: int) -> str:
+def _html_text(raw: bytes, max_bytes: int) -> str:
     """The text of a page, a line a block."""
     parser = _Text()
-    parser.feed(_NO_TAG.sub("&lt;", _without_comments(_of_plain(raw, most))))
+    parser.feed(_NO_TAG.sub("&lt;", _without_comments(_plain_text(raw, max_bytes))))
     parser.close()
     lines = (" ".join(line.split()) for line in "".join(parser.parts).split("\n"))
     return "\n".join(line for line in lines if line)
 
 
 _READERS: dict[str, Callable[[bytes, int], str]] = {
-    "text/plain": _of_plain,
-    "text/markdown": _of_plain,
-    "text/html": _of_html,
-    "application/pdf": _of_pdf,
-    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": _of_docx,
+    "text/plain": _plain_text,
+    "text/markdown": _plain_text,
+    "text/html": _html_text,
+    "application/pdf": _pdf_text,
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": _docx_text,
 }
 
 _ENDS = ((".txt",), (".md", ".markdown"), (".html", ".htm"), (".pdf",), (".docx",))

@@ -154,9 +154,9 @@ async def _account(session: ReviewSession, request: Request) -> Response:
         night = date.fromisoformat(stated)
     except ValueError:
         raise Refused(f"night {stated[:40]!r} is no date; go back to the list") from None
-    found = await run_in_threadpool(session.account, account_id, night)
+    account = await run_in_threadpool(session.account, account_id, night)
     flags = FlagRequest("all", account=account_id).address("/")
-    about_it = await run_in_threadpool(about_account, found)
+    about_it = await run_in_threadpool(about_account, account)
     return _page("account.html.j2", **about_it, back="/accounts", back_to="Marked accounts", flags=flags)
 
 
@@ -261,9 +261,11 @@ def _page(template: str, status: int = 200, **values: object) -> Response:
 def _templates() -> jinja2.Environment:
     """Templates of scanner.evidence and of this package."""
     evidence = jinja2.PackageLoader("scanner.evidence", ".")
-    found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence]))
-    found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": as_posted}
-    return found
+    templates = environment().overlay(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence])
+    )
+    templates.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": as_posted}
+    return templates
 
 
 _POLICY = (

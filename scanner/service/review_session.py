@@ -82,8 +82,8 @@ class FlagRequest:
             raise Refused(f"state {self.state[:40]!r}: allowed are {', '.join(STATES)}")
 
     @property
-    def wanted(self) -> WantedFlags:
-        """The same choice in the form that lists of flags take."""
+    def choice(self) -> WantedFlags:
+        """Return the same choice in the form that lists of flags take."""
         keys = (self.key,) if self.key else ()
         return WantedFlags(keys=keys, state=STATES[self.state], user_part=self.user, account_part=self.account)
 
@@ -202,29 +202,29 @@ class ReviewSession:
 
     def list(self, request: FlagRequest, first: int) -> FlagPage:
         """LINES_A_PAGE of the flags that are asked for, those that need a decision most first, from a place on."""
-        order = self._order(request.wanted)
+        order = self._order(request.choice)
         page = order.slice(first, LINES_A_PAGE)
-        rows = flags_at(self.results, self._rate, request.wanted, page)
+        rows = flags_at(self.results, self._rate, request.choice, page)
         standing = ask(self.results, lambda: current_decisions(self.results).collect())
         entries = self._entries(request, rows, page.to_dicts())
         counts = self._counts(request, len(order))
         return FlagPage(entries, first, counts, precision(standing), keys_of_scans(self.results))
 
-    def _order(self, wanted: WantedFlags) -> pl.DataFrame:
-        return by_need(self.results, self._rate, wanted, self._canaries)
+    def _order(self, choice: WantedFlags) -> pl.DataFrame:
+        return by_need(self.results, self._rate, choice, self._canaries)
 
     def _counts(self, request: FlagRequest, on_list: int) -> FlagCounts:
-        def counted(wanted: WantedFlags) -> FlagCount:
-            return count_flags(self.results, self._rate, wanted, self._canaries)
+        def counted(choice: WantedFlags) -> FlagCount:
+            return count_flags(self.results, self._rate, choice, self._canaries)
 
-        total, of_state = counted(WantedFlags()), counted(WantedFlags(state=request.wanted.state))
-        return FlagCounts(on_list, total.flagged - of_state.flagged, of_state.flagged - on_list, total)
+        total, state_count = counted(WantedFlags()), counted(WantedFlags(state=request.choice.state))
+        return FlagCounts(on_list, total.flagged - state_count.flagged, state_count.flagged - on_list, total)
 
     def _entries(
-        self, request: FlagRequest, found: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
+        self, request: FlagRequest, flag_rows: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
     ) -> Sequence[ListedFlag]:
         with self._explaining:
-            rows = self._explainer.with_registry_names(found)
+            rows = self._explainer.with_registry_names(flag_rows)
         decided, earlier = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
         glances = self._glances_at(rows)
 
@@ -260,13 +260,13 @@ class ReviewSession:
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
         self._advice[_document(case.row)] = advise(explained)
-        listed = [DocumentPlace(*row) for row in self._order(request.wanted).select("path", "row").iter_rows()]
+        listed = [DocumentPlace(*row) for row in self._order(request.choice).select("path", "row").iter_rows()]
         decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
         if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
             return FlagView(explained, decided, None, len(listed), None, next(iter(listed), None))
-        at = listed.index(place)
-        before, after = listed[at - 1] if at else None, listed[at + 1] if at + 1 < len(listed) else None
-        return FlagView(explained, decided, at + 1, len(listed), before, after)
+        i = listed.index(place)
+        before, after = listed[i - 1] if i else None, listed[i + 1] if i + 1 < len(listed) else None
+        return FlagView(explained, decided, i + 1, len(listed), before, after)
 
     def advice(self, place: DocumentPlace, text_sha256: str) -> Advice:
         """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""

@@ -69,22 +69,24 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class ServedScan:
-    """What a detector serves: the keys and rules of a scan, as its registry is now. Holds no secret.
-
-    check: with the keys that are served; scan: its configuration; night: date of the filter of common n-grams, None:
-    nothing is left out; techniques: public names; audited: day of the oldest audit among the keys, None: one has none
-    on record; withheld: ids of keys that are served to nobody; known: ids of all keys of its registry.
-    """
+    """What a detector serves: the keys and rules of a scan, as its registry is now. Holds no secret."""
 
     check: TextCheck
+    """With the keys that are served."""
     scan: Path
+    """The scan's configuration."""
     factor: float
     night: date | None
+    """Date of the filter of common n-grams. None: no n-gram is left out."""
     names: bool
     techniques: tuple[str, ...]
+    """Public names."""
     audited: str | None
+    """Day of the oldest audit among the keys. None: one of them has no audit on record."""
     withheld: tuple[str, ...]
-    known: tuple[str, ...]
+    """Ids of keys that are served to nobody."""
+    key_ids: tuple[str, ...]
+    """Ids of all keys of the registry."""
 
     @classmethod
     def of(cls, config: DetectorConfig, folder: Path) -> "ServedScan":
@@ -96,28 +98,28 @@ class ServedScan:
             Refused: one of them cannot be right, or no key may be served.
         """
         scan, night = folder / config.scan, datetime.now(UTC).date() if config.filter else None
-        found = filter_of_config(scan, night) if night else None
-        check, known = TextCheck.of_scan(scan, found.scan_filter if found else None)
-        kept = tuple(key for key in check.keys if reach_of(format_of(key).rule()) >= LEAST_CONTEXT)
-        if not kept:
+        night_filter = filter_of_config(scan, night) if night else None
+        check, key_ids = TextCheck.of_scan(scan, night_filter.scan_filter if night_filter else None)
+        served_keys = tuple(key for key in check.keys if reach_of(format_of(key).rule()) >= LEAST_CONTEXT)
+        if not served_keys:
             raise Refused(
                 f"{scan}: all keys read fewer than {LEAST_CONTEXT} previous tokens; these are served to nobody"
             )
-        for key in kept:
+        for key in served_keys:
             check_secret(check.registry, key)
         if config.names == "experts":
             open_users(check.registry)
-        days = [key.admission.audited_at.date().isoformat() if key.admission else None for key in kept]
+        days = [key.admission.audited_at.date().isoformat() if key.admission else None for key in served_keys]
         return cls(
-            check=replace(check, keys=kept),
+            check=replace(check, keys=served_keys),
             scan=scan,
             factor=config.factor,
-            night=night if found else None,
+            night=night if night_filter else None,
             names=config.names == "experts",
-            techniques=tuple(dict.fromkeys(format_of(key).title for key in kept)),
+            techniques=tuple(dict.fromkeys(format_of(key).title for key in served_keys)),
             audited=None if None in days else min(filter(None, days)),
-            withheld=tuple(key.key_id for key in check.keys if key not in kept),
-            known=known,
+            withheld=tuple(key.key_id for key in check.keys if key not in served_keys),
+            key_ids=key_ids,
         )
 
     @property
@@ -139,9 +141,9 @@ class Scorer:
 
     def __init__(self, served: ServedScan, secret: bytes) -> None:
         check = served.check
-        found = filter_of_config(served.scan, served.night) if served.night else None
-        if found is not None:
-            check = replace(check, rules=replace(check.rules, ngram_filter=found.open()))
+        night_filter = filter_of_config(served.scan, served.night) if served.night else None
+        if night_filter is not None:
+            check = replace(check, rules=replace(check.rules, ngram_filter=night_filter.open()))
         self._served, self._key = served, gram_key(secret)
         self._titles = {key.key_id: format_of(key).title for key in check.keys}
         self.names = _Names(replace(check, record=users_of_config(served.scan))) if served.names else _Nobody()
@@ -151,13 +153,13 @@ class Scorer:
 
     def find_marks(self, texts: Sequence[bytes]) -> list[Finding]:
         """What is found in texts, UTF-8."""
-        found, rules = self._opened.score_batch(texts), self._served.check.rules
-        rows = found.verdicts.select(_READ).to_pylist()
-        classes = p_class(found.verdicts["log10_p_global"]).to_pylist()
+        batch, rules = self._opened.score_batch(texts), self._served.check.rules
+        rows = batch.verdicts.select(_READ).to_pylist()
+        classes = p_class(batch.verdicts["log10_p_global"]).to_pylist()
         if len(rows) != len(texts):
             raise ValueError("a text cannot be read")
         parts = defaultdict[int, list[Part]](list)
-        for span in found.spans.select(["row", "char_from", "char_to"]).to_pylist():
+        for span in batch.spans.select(["row", "char_from", "char_to"]).to_pylist():
             parts[span["row"]].append(Part(begin=span["char_from"], end=span["char_to"]))
         read = [read_text(raw)[0] or "" for raw in texts]
         findings = []
@@ -176,20 +178,20 @@ class Scorer:
             findings.append(finding)
         return findings
 
-    def measure(self, seconds: float, most: int) -> Costs:
-        """Measure texts of more and more bytes, up to `most`, until one takes `seconds`.
+    def measure(self, seconds: float, max_bytes: int) -> Costs:
+        """Measure texts of more and more bytes, up to `max_bytes`, until one takes `seconds`.
 
         They have as many tokens as texts of these bytes can have.
         """
         sizes, measured, size = list[int](), [0.0], 1000
-        signs = np.random.default_rng(0).integers(ord("!"), ord("~") + 1, most, dtype=np.uint8).tobytes()
-        while not sizes or (measured[-1] < seconds and sizes[-1] < most):
+        signs = np.random.default_rng(0).integers(ord("!"), ord("~") + 1, max_bytes, dtype=np.uint8).tobytes()
+        while not sizes or (measured[-1] < seconds and sizes[-1] < max_bytes):
             took = list[float]()
             while len(took) < 3 and sum(took) < 0.1:
                 began = time.process_time()
                 self.find_marks([signs[:size]])
                 took.append(time.process_time() - began)
-            sizes.append(min(size, most))
+            sizes.append(min(size, max_bytes))
             measured.append(max(min(took), measured[-1], 1e-6))
             size = int(size * min(2, 1.1 * seconds / measured[-1]))  # a text far beyond `seconds` would delay the start
         return Costs(sizes, measured[1:])
@@ -286,14 +288,14 @@ def find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float, 
     if _scorer is None:  # raised, so that another process takes the place of this one
         raise ValueError("no key is open")
     began = time.process_time()
-    found: Sequence[Finding | None] | None = find_marks(texts)
-    if found is None and len(texts) > 1:
-        found = [alone[0] if (alone := find_marks([text])) else None for text in texts]
-    return [None] if found is None else list(found), time.process_time() - began, _scorer.names.refusal
+    findings: Sequence[Finding | None] | None = find_marks(texts)
+    if findings is None and len(texts) > 1:
+        findings = [alone[0] if (alone := find_marks([text])) else None for text in texts]
+    return [None] if findings is None else list(findings), time.process_time() - began, _scorer.names.refusal
 
 
-def measure_costs(seconds: float, most: int) -> Costs:
+def measure_costs(seconds: float, max_bytes: int) -> Costs:
     """What texts take, in a process of the pool."""
     if _scorer is None:
         raise ValueError("no key is open")
-    return _scorer.measure(seconds, most)
+    return _scorer.measure(seconds, max_bytes)

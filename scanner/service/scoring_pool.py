@@ -97,7 +97,7 @@ class _FairQueue:
     def rank(self, caller: Caller, seconds: float) -> float:
         """Where a caller's next job stands: by what the jobs before it, and it, are to take of the caller's share."""
         if len(self._lasts) > _CALLERS:
-            self._lasts = {one: last for one, last in self._lasts.items() if last > self._now}
+            self._lasts = {other: last for other, last in self._lasts.items() if last > self._now}
         self._lasts[caller] = max(self._now, self._lasts.get(caller, 0.0)) + seconds
         return self._lasts[caller]
 
@@ -137,22 +137,23 @@ class ScoringPool:
     Args:
         workers: how many.
         seconds: longest time that a text waits, and longest time that a process takes.
-        most: bytes of a text.
+        max_bytes: of a text.
         secret: the server's.
         charge: takes who caused seconds of CPU beyond those that a text was to take, and how many.
     """
 
     def __init__(
-        self, workers: int, seconds: float, most: int, secret: bytes, charge: Callable[[Caller, float], None]
+        self, workers: int, seconds: float, max_bytes: int, secret: bytes, charge: Callable[[Caller, float], None]
     ) -> None:
-        self._workers, self._seconds, self._most, self._secret, self._charge = workers, seconds, most, secret, charge
+        self._workers, self._seconds, self._max_bytes = workers, seconds, max_bytes
+        self._secret, self._charge = secret, charge
         self._served: ServedScan | None = None
         self._queue = _FairQueue()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._callers: Counter[Caller] = Counter()
         self.processes: set[ProcessPoolExecutor] = set()
-        self.costs = Costs([most], [seconds * _OF_A_TEXT])
+        self.costs = Costs([max_bytes], [seconds * _OF_A_TEXT])
         self.scoring = self.killed = 0
 
     @property
@@ -179,7 +180,7 @@ class ScoringPool:
                 opened = await asyncio.gather(*(asyncio.wrap_future(each.submit(why_not_open)) for each in begun))
                 if any(opened):
                     raise Unavailable(max(opened))
-                measuring = begun[0].submit(measure_costs, self._seconds * _OF_A_TEXT, self._most)
+                measuring = begun[0].submit(measure_costs, self._seconds * _OF_A_TEXT, self._max_bytes)
                 self.costs = await asyncio.wrap_future(measuring)
             except BrokenProcessPool:
                 raise Unavailable("the keys cannot be opened") from None
@@ -217,10 +218,10 @@ class ScoringPool:
         if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
             return [Unavailable("You ask too much at a time: wait for answers before you ask on.")] * len(texts)
         loop = asyncio.get_running_loop()
-        few = len(texts) == 1 and self._callers[caller] < _OF_ONE_CALLER // 2
+        may_gather = len(texts) == 1 and self._callers[caller] < _OF_ONE_CALLER // 2
         jobs = []
         for text in texts:
-            gathers = few and len(text) <= _SHORT  # else who asks much at a time would be refused
+            gathers = may_gather and len(text) <= _SHORT  # else who asks much at a time would be refused
             begins = loop.time() + _GATHERING * tick_of(len(text)) if gathers else 0.0
             seconds = self.costs.seconds(len(text))
             rank = self._queue.rank(caller, seconds)

@@ -84,12 +84,12 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         """Take a new connection."""
         self._buffer = bytearray(_READ_BYTES)
         waiting = [other for other in self.connections if isinstance(other, Connection) and other.may_give_way]
-        if len(self.connections) >= self._most() - 1 and waiting:
+        if len(self.connections) >= self._max_connections() - 1 and waiting:
             # those that had an answer first: who sends one request behind the other is never idle for long
             first = min(waiting, key=lambda other: (not other.had_answer, other.idle_since))
             self.connections.discard(first)
             first.transport.abort()
-        if len(self.connections) >= 2 * self._most():
+        if len(self.connections) >= 2 * self._max_connections():
             self.limit_concurrency = 0  # 503; uvicorn's limit would count answers of connections that gave way, too
         super().connection_made(transport)
         self._begin_to_wait()
@@ -116,7 +116,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request; end where others wait, or where the next one came before this answer."""
-        if len(self.connections) >= self._most() or self.conn.trailing_data[0]:
+        if len(self.connections) >= self._max_connections() or self.conn.trailing_data[0]:
             self.transport.close()
         super().on_response_complete()
         self.had_answer = True
@@ -149,14 +149,14 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         """Whether the rest of a head or body is still to come, or the next request, or the answer to be taken."""
         return self.is_idle or self.cycle.more_body or self.flow.write_paused
 
-    def _most(self) -> int:
+    def _max_connections(self) -> int:
         return self.config.at_once if isinstance(self.config, _Config) else MOST_CONNECTIONS
 
     @property
     def may_give_way(self) -> bool:
         """Whether it waits for its client, who had an answer, or time enough to send a request."""
         fresh = not self.had_answer and time.monotonic() - self.idle_since < SECONDS_TO_BEGIN
-        return self.waits_for_client and not (fresh and len(self.connections) < 2 * self._most() - 1)
+        return self.waits_for_client and not (fresh and len(self.connections) < 2 * self._max_connections() - 1)
 
     def _cease_to_give(self) -> None:
         if self._giving is not None:
@@ -174,7 +174,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 class _Listening(socket.socket):
     """A socket at which more connections wait than are taken in a row: asyncio has one number for both."""
 
-    def listen(self, _most: int = 0) -> None:
+    def listen(self, _backlog: int = 0) -> None:
         """Let connections come."""
         super().listen(_WAITING)
 
@@ -275,18 +275,18 @@ class Server:
 
 
 class Room:
-    """Bytes of bodies that the requests of an app hold in memory together; else a thousand of them could take it all.
+    """Counts the bytes that the bodies of all requests of an app hold in memory. A thousand could take it all.
 
     Args:
-        most: bytes.
+        max_bytes: bytes that all bodies together may hold.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._held = most, 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._held = max_bytes, 0
 
     def take(self, request: Request, size: int) -> None:
         """Count bytes that a request holds from now on. Raises HTTPException: 503, there is no room."""
-        if self._held + size > self._most:
+        if self._held + size > self._max_bytes:
             raise HTTPException(503, "Too much is being sent at a time: send it again.", {"retry-after": "10"})
         self._held += size
         request.state.held = getattr(request.state, "held", 0) + size
@@ -296,13 +296,13 @@ class Room:
         self._held -= getattr(request.state, "held", 0)
 
 
-async def body_of(request: Request, most: int, room: Room | None = None) -> bytes:
+async def body_of(request: Request, max_bytes: int, room: Room | None = None) -> bytes:
     """A request's body, as it was sent.
 
     room: which the request is to leave when its body is no longer held.
 
     Raises:
-        HTTPException: 413, it has more bytes than `most`; 408, it did not come whole within SECONDS_TO_READ; 503, there
+        HTTPException: 413, it has more than `max_bytes`; 408, it did not come whole within SECONDS_TO_READ; 503, there
             is no room.
     """
     body = bytearray()
@@ -312,8 +312,8 @@ async def body_of(request: Request, most: int, room: Room | None = None) -> byte
                 if room is not None:
                     room.take(request, len(part))
                 body += part
-                if len(body) > most:
-                    raise HTTPException(413, f"{most:,} bytes at most are taken: send less.")
+                if len(body) > max_bytes:
+                    raise HTTPException(413, f"{max_bytes:,} bytes at most are taken: send less.")
     except (TimeoutError, ClientDisconnect):
         raise HTTPException(408, "This did not come whole: send it again.") from None
     return bytes(body)

@@ -114,7 +114,7 @@ def new_signing_key(state: Path) -> SigningKey:
     """
     make_folder(state)
     with locked(state):
-        before, now = signing_keys(state), datetime.now(UTC).replace(microsecond=0)
+        keys, now = signing_keys(state), datetime.now(UTC).replace(microsecond=0)
         private = Ed25519PrivateKey.generate()
         public = private.public_key()
         made = SigningKey(
@@ -125,7 +125,7 @@ def new_signing_key(state: Path) -> SigningKey:
         text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         new_private_file(_private_file(state, made.key_id), text)
         until = {"signs_until": now + _HANDOVER}
-        ended = [key if key.signs_until else key.model_copy(update=until) for key in before]
+        ended = [key if key.signs_until else key.model_copy(update=until) for key in keys]
         _write(state, _SigningKeys(keys=(*ended, made)))
         for key in ended:
             _private_file(state, key.key_id).unlink(missing_ok=True)
@@ -147,7 +147,7 @@ def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
                 f"{key_id!r} is no signing key; those on record: {', '.join(key.key_id for key in keys) or 'none'}"
             )
         revoked = key.model_copy(update={"revoked_at": now, "signs_until": key.signs_until or now})
-        _write(state, _SigningKeys(keys=tuple(revoked if one is key else one for one in keys)))
+        _write(state, _SigningKeys(keys=tuple(revoked if entry is key else entry for entry in keys)))
         _private_file(state, key_id).unlink(missing_ok=True)
     return revoked
 
@@ -200,10 +200,10 @@ class Signer:
 def _changed(path: str) -> tuple[int, int]:
     """Values that change with a file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return 0, 0
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _private_file(state: Path, key_id: str) -> Path:
@@ -241,11 +241,11 @@ def revoke_token(state: Path, token_id: str) -> ExpertToken:
     make_folder(state)
     with locked(state):
         now, every = datetime.now(UTC).replace(microsecond=0), tokens(state)
-        token = next((one for one in every if one.token_id == token_id), None)
+        token = next((entry for entry in every if entry.token_id == token_id), None)
         if token is None:
             raise Refused(f"{token_id!r} is the id of no token; `brickscan serve token list` shows them")
         revoked = token.model_copy(update={"revoked_at": token.revoked_at or now})
-        _write(state, _Tokens(tokens=tuple(revoked if one is token else one for one in every)))
+        _write(state, _Tokens(tokens=tuple(revoked if entry is token else entry for entry in every)))
     return revoked
 
 
@@ -256,9 +256,9 @@ def expert_of(state: Path, token: str) -> str | None:
         Refused: as `tokens`.
     """
     now, digest = datetime.now(UTC), _digest(token)
-    for one in tokens(state):
-        if one.sha256 == digest and one.revoked_at is None and now < one.until:
-            return one.expert
+    for entry in tokens(state):
+        if entry.sha256 == digest and entry.revoked_at is None and now < entry.until:
+            return entry.expert
     return None
 
 
