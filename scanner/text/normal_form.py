@@ -74,7 +74,7 @@ _SCRIPT_OF: Mapping[str, str] = {
 
 _LATIN = frozenset(chr(code) for run in SCRIPTS["Latin"] for code in run)
 _OTHERS = "".join(filter("\U00010000".__gt__, _SCRIPT_OF)) + "\U00010000-\U0001ffff"
-_LETTER = f"(?:[^\\W\\d_]|[{re.escape(''.join(one for one in LOOK_ALIKES if not one.isalpha()))}])"
+_LETTER = f"(?:[^\\W\\d_]|[{re.escape(''.join(letter for letter in LOOK_ALIKES if not letter.isalpha()))}])"
 _WORD = re.compile(f"{_LETTER}+")
 _MIXED = re.compile(f"[{_OTHERS}](?:(?<=[A-Za-z].)|(?=[A-Za-z]))")
 """A letter of another script beside a Latin one; characters beyond 16 bits are not told apart."""
@@ -116,9 +116,9 @@ def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
         again, disguised[[*arrived]] = _folded(_utf8([*arrived.values()]))
         forms |= {place: again.get(i, text) for i, (place, text) in enumerate(arrived.items())}
     places = np.flatnonzero(disguised).tolist()
-    plain = [of_plain_characters(arrived.get(place, texts[place])) for place in places]
+    plain = [with_plain_characters(arrived.get(place, texts[place])) for place in places]
     if plain:
-        again, _ = _folded(_utf8(plain), of_plain_characters=True)
+        again, _ = _folded(_utf8(plain), are_plain=True)
         forms |= {place: again.get(i, text) for i, (place, text) in enumerate(zip(places, plain, strict=True))}
     for place in (*arrived, *places):
         if forms.get(place) == texts[place]:
@@ -133,19 +133,21 @@ def _utf8(texts: Sequence[str]) -> Utf8:
     return Utf8(np.frombuffer(b"".join(stored), np.uint8), offsets)
 
 
-def _folded(texts: Utf8, *, of_plain_characters: bool = False) -> tuple[dict[int, str], NDArray[np.bool_]]:
-    """Texts that change by their lines and sentences, by places; bool[D]: which have enough disguised characters.
+def _folded(texts: Utf8, *, are_plain: bool = False) -> tuple[dict[int, str], NDArray[np.bool_]]:
+    """Change texts by their lines and sentences.
 
-    These change later, unless all texts are known to be of plain characters.
+    Returns:
+        The texts that changed, by places; bool[D]: which texts have enough disguised characters. The latter are not
+        changed here, unless all texts are of plain characters (`are_plain`).
     """
-    data, ends, disguised = _fold(texts.data, texts.offsets, *_TABLES, of_plain_characters)
+    data, ends, disguised = _fold(texts.data, texts.offsets, *_TABLES, are_plain)
     raw, stops = data.tobytes(), ends.tolist()
     bounds = enumerate(pairwise([0, *stops]))
     return {i: raw[begin:end].decode("utf-8", "surrogatepass") for i, (begin, end) in bounds if begin < end}, disguised
 
 
-def of_plain_characters(text: str) -> str:
-    """The text with usual characters for others that look the same, without unseen ones, in the order of reading."""
+def with_plain_characters(text: str) -> str:
+    """Replace characters by the usual ones that look the same, drop unseen ones, and put the text in reading order."""
     if "\r" in text:
         text = characters.LINE_ENDS.sub("\n", text)
     if text.isascii():
@@ -328,7 +330,7 @@ def _fold(
     small: NDArray[np.uint32],
     capital: NDArray[np.uint32],
     german: NDArray[np.uint64],
-    of_plain_characters: bool,
+    are_plain: bool,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
     """Texts of UTF-8 that change by lines and sentences, where each of D ends, and whether characters of it change.
 
@@ -342,7 +344,7 @@ def _fold(
     folded, end = np.empty(len(data) + 1024, np.uint8), np.int64(0)
     for d in range(count):
         length, hidden, hard, gaps = _characters(data, offsets[d], offsets[d + 1], bits, pairs, codes, kinds, False)
-        seen = bool(not of_plain_characters and hidden > 0 and hidden * CHARACTERS_A_CHANGE >= length)
+        seen = bool(not are_plain and hidden > 0 and hidden * CHARACTERS_A_CHANGE >= length)
         disguised[d] = seen and hard > 0
         if not disguised[d]:
             if seen:
@@ -382,7 +384,7 @@ def _characters(
     """
     i, end, one = np.uint64(begin), np.uint64(stop), np.uint64(1)
     length, hidden, hard, gaps = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    before, last, dotless, turkish = np.uint8(0), np.uint32(0), np.int64(0), False
+    last_bit, last_code, dotless, turkish = np.uint8(0), np.uint32(0), np.int64(0), False
     while i < end:
         code = np.uint32(data[i])
         i += one
@@ -390,7 +392,7 @@ def _characters(
             code, i = _decoded(data, i)
             turkish |= code in (0x11E, 0x11F, 0x130, 0x15E, 0x15F)
         bit = bits[code]
-        if bit & (_CHANGED | _COMPOSING | _FOREIGN) or before & _FOREIGN:
+        if bit & (_CHANGED | _COMPOSING | _FOREIGN) or last_bit & _FOREIGN:
             kind = bit & _KIND
             if bit & _CHANGED and (kind == _UNSEEN or _is_blank(kind)):
                 hidden += 1
@@ -404,10 +406,10 @@ def _characters(
                 if drops:
                     code = np.uint32(32 if kind == _BLANK else 10)
             else:
-                mixed = (bit & _FOREIGN and before & _LATIN_LETTER) or (bit & _LATIN_LETTER and before & _FOREIGN)
+                mixed = (bit & _FOREIGN and last_bit & _LATIN_LETTER) or (bit & _LATIN_LETTER and last_bit & _FOREIGN)
                 composes = False
-                if bit & _COMPOSING and last:
-                    pair = np.uint64(last) << np.uint64(32) | np.uint64(code)
+                if bit & _COMPOSING and last_code:
+                    pair = np.uint64(last_code) << np.uint64(32) | np.uint64(code)
                     place = np.searchsorted(pairs, pair)
                     composes = bool(place < len(pairs) and pairs[place] == pair)
                 if code == 0x131:
@@ -415,9 +417,9 @@ def _characters(
                 elif bit & _CHANGED or mixed or composes:
                     hidden, hard = hidden + 1, hard + 1
         codes[length], kinds[length] = code, bit & _KIND
-        gaps += (code == 10) | (code == 9) | ((code == 32) & (last == 32))
+        gaps += (code == 10) | (code == 9) | ((code == 32) & (last_code == 32))
         length += 1
-        before, last = bit, code
+        last_bit, last_code = bit, code
     kinds[length] = _OTHER
     if not turkish:
         hidden, hard = hidden + dotless, hard + dotless
@@ -440,14 +442,14 @@ def _is_blank(kind: np.uint8) -> bool:
 
 
 @inlined
-def _joins(before: np.uint8, ends: np.int64, behind: np.uint8) -> bool:
+def _joins(left: np.uint8, ends: np.int64, right: np.uint8) -> bool:
     """Whether so many line ends between two characters are a blank, as in Markdown and within sentences.
 
     One is, before a letter or a quotation. More of them are within a sentence, before a small letter.
     """
-    goes_on = _is_letter(before) or before in (_COMMA, _DIGIT)
-    return (ends == 1 and (_is_letter(behind) or behind == _QUOTE)) or (
-        goes_on and _is_letter(behind) and behind != _CAPITAL
+    goes_on = _is_letter(left) or left in (_COMMA, _DIGIT)
+    return (ends == 1 and (_is_letter(right) or right == _QUOTE)) or (
+        goes_on and _is_letter(right) and right != _CAPITAL
     )
 
 
@@ -502,7 +504,7 @@ def _sentences(
         words += _is_cased(kinds[end]) & (not _is_cased(kinds[end - 1]))
     first, stopped = 1, False  # 2: the next letter gets a capital, 1: it stays, 0: it gets none
     begin, is_german = np.int64(0), np.int64(-1)  # of the sentence; -1: nobody looked
-    before = np.uint8(_OTHER)
+    last_kind = np.uint8(_OTHER)
     while i < length:
         if first == 0 and not stopped:  # small letters and blanks go on with a sentence: most of a text
             place = i
@@ -514,7 +516,7 @@ def _sentences(
             while last > place and kinds[last - 1] == _BLANK:
                 last -= 1
             if last > place:
-                before = np.uint8(_SMALL)
+                last_kind = np.uint8(_SMALL)
             if kinds[i] == _CAPITAL:
                 while i > place and kinds[i - 1] == _SMALL:
                     i -= 1
@@ -534,7 +536,7 @@ def _sentences(
                 if not is_german:
                     changes += 1
                     _write_word(codes, place, i, first, small, capital)
-            first, stopped, before = 0, False, np.uint8(_SMALL)
+            first, stopped, last_kind = 0, False, np.uint8(_SMALL)
         elif _is_blank(kind):
             ends = np.int64(0)
             while _is_blank(kinds[i]):
@@ -543,17 +545,17 @@ def _sentences(
             if stopped:
                 first, stopped, begin, is_german = 2, False, i, np.int64(-1)
             elif ends:
-                if not _joins(before, ends, kinds[i]):
+                if not _joins(last_kind, ends, kinds[i]):
                     first = max(first, 1)
                 begin, is_german = i, np.int64(-1)
         else:
             if kind == _FULL_STOP:
-                stopped, first = before != _DIGIT, first if before != _DIGIT else 1
+                stopped, first = last_kind != _DIGIT, first if last_kind != _DIGIT else 1
             elif kind == _COLON:
                 first, stopped = 1, False
             elif kind != _QUOTE and kind != _SIGN:
                 first, stopped = 0 if first == 0 or kind in (_LETTER_OF_NONE, _COMMA) else 1, False
-            before = kind
+            last_kind = kind
             i += 1
     return words, changes
 

@@ -120,7 +120,7 @@ def _lines_and_blocks(text: str) -> Iterator[TextPart]:
 
 def _blocks(text: str) -> list[tuple[int, int]]:
     """Text between the tags of quotations, the outermost of nested ones; one that never ends goes to the text's end."""
-    found, depth, begin = [], 0, 0
+    blocks, depth, begin = [], 0, 0
     for tag in _TAG.finditer(text):
         if not tag.group(1):
             begin = begin if depth else tag.end()
@@ -128,8 +128,8 @@ def _blocks(text: str) -> list[tuple[int, int]]:
         elif depth:
             depth -= 1
             if not depth:
-                found.append((begin, tag.start()))
-    return [*found, (begin, len(text))] if depth else found
+                blocks.append((begin, tag.start()))
+    return [*blocks, (begin, len(text))] if depth else blocks
 
 
 SHORTEST_SEGMENT = 6
@@ -166,28 +166,28 @@ def _blocks_of_bytes(
 
     tags: where tags may begin.
     """
-    found, many, tag = np.empty((len(tags), 2), np.int64), 0, 0
+    blocks, many, tag = np.empty((len(tags), 2), np.int64), 0, 0
     first = np.zeros(len(offsets), np.int64)
     for d in range(len(offsets) - 1):
         begin, depth = 0, 0
         while tag < len(tags) and tags[tag] < offsets[d + 1]:
-            at = tags[tag]
-            end = _tag_end(data, at, offsets[d + 1])
+            start = tags[tag]
+            end = _tag_end(data, start, offsets[d + 1])
             tag += 1
-            if end == at:
+            if end == start:
                 continue
-            closes = data[at + 1] == _SLASH
+            closes = data[start + 1] == _SLASH
             if not closes and not depth:
                 begin = end
             if closes and depth == 1:
-                found[many, 0], found[many, 1] = begin, at
+                blocks[many, 0], blocks[many, 1] = begin, start
                 many += 1
             depth = max(depth - 1, 0) if closes else depth + 1
         if depth:
-            found[many, 0], found[many, 1] = begin, offsets[d + 1]
+            blocks[many, 0], blocks[many, 1] = begin, offsets[d + 1]
             many += 1
         first[d + 1] = many
-    return found[:many], first
+    return blocks[:many], first
 
 
 @kernel
@@ -221,24 +221,24 @@ def _cut(
     for d in range(len(offsets) - 1):
         begin, last = offsets[d], offsets[d + 1]
         block, number = first_block[d], 0
-        part, part_line, quoted, at = begin, line, False, begin
-        while at < last:
+        part, part_line, quoted, i = begin, line, False, begin
+        while i < last:
             ends = line < len(newlines) and newlines[line] < last
             line_end = newlines[line] + 1 if ends else last
-            of_line = _is_quoted(data, at, line_end)
-            while at < line_end:
-                while block < first_block[d + 1] and blocks[block, 1] <= at:
+            line_quoted = _is_quoted(data, i, line_end)
+            while i < line_end:
+                while block < first_block[d + 1] and blocks[block, 1] <= i:
                     block += 1
-                here, end = of_line, line_end
-                if not of_line and block < first_block[d + 1]:
-                    here = blocks[block, 0] <= at
+                here, end = line_quoted, line_end
+                if not line_quoted and block < first_block[d + 1]:
+                    here = blocks[block, 0] <= i
                     end = min(end, blocks[block, 1 if here else 0])
                 if here != quoted:
                     many, number = _part(
-                        data, newlines[part_line:line], (begin, last), (part, at), quoted, edges, many, number
+                        data, newlines[part_line:line], (begin, last), (part, i), quoted, edges, many, number
                     )
-                    part, part_line, quoted = at, line, here
-                at = end
+                    part, part_line, quoted = i, line, here
+                i = end
             line += ends
         many, number = _part(data, newlines[part_line:line], (begin, last), (part, last), quoted, edges, many, number)
         first[d + 1] = many
@@ -251,17 +251,17 @@ def _is_blank(byte: int) -> bool:
 
 
 @kernel
-def _is_quoted(data: NDArray[np.uint8], at: int, end: int) -> bool:
+def _is_quoted(data: NDArray[np.uint8], i: int, end: int) -> bool:
     """Whether a line begins with the sign of a quotation, after three blanks at most."""
-    most = min(at + 3, end)
-    while at < most and (data[at] == _SPACE or data[at] == _TAB):
-        at += 1
-    if at < end and data[at] == _MORE:
+    indent_end = min(i + 3, end)
+    while i < indent_end and (data[i] == _SPACE or data[i] == _TAB):
+        i += 1
+    if i < end and data[i] == _MORE:
         return True
     for letter in _ESCAPED:
-        if at == end or data[at] != letter:
+        if i == end or data[i] != letter:
             return False
-        at += 1
+        i += 1
     return True
 
 
@@ -325,21 +325,21 @@ def tokens_before(
         if segments.offsets[d] == segments.offsets[d + 1]:
             continue
         first, last = tokens.offsets[d], tokens.offsets[d + 1]
-        token, at = first, 0
+        token, place = first, 0
         for s in range(segments.offsets[d], segments.offsets[d + 1]):
             edge = segments.begin[s] + more if segments.begin[s] else 0
-            while token < last and at < edge:
-                at += _size(tokens.ids[token], bytes_of)
+            while token < last and place < edge:
+                place += _size(tokens.ids[token], bytes_of)
                 token += 1
             begin[s] = token - first
             edge = segments.end[s] + more if segments.end[s] else 0
-            while token < last and at < edge:
-                at += _size(tokens.ids[token], bytes_of)
+            while token < last and place < edge:
+                place += _size(tokens.ids[token], bytes_of)
                 token += 1
             end[s] = token - first
-        for rest in tokens.ids[token:last]:
-            at += _size(rest, bytes_of)
-        right[d] = at == sizes[d] + more
+        for token_id in tokens.ids[token:last]:
+            place += _size(token_id, bytes_of)
+        right[d] = place == sizes[d] + more
     return begin, end, right
 
 
@@ -349,10 +349,12 @@ def _size(token: int, bytes_of: NDArray[np.int32]) -> int:
 
 
 class Lengths(NamedTuple):
-    """How many bytes of text each token id is, int32[V], and how many more the tokens of a text have than it has."""
+    """Bytes of text that tokens are."""
 
-    of_tokens: NDArray[np.int32]
+    token_bytes: NDArray[np.int32]
+    """int32[V]: bytes of each token id."""
     more: int
+    """Bytes that the tokens of a text have beyond the text's own."""
 
 
 def lengths_of(data: bytes) -> Lengths | None:
@@ -408,10 +410,10 @@ class TokenOffsets:
         begin, end, right = self._by_lengths(texts, tokens, segments)
         for d in np.flatnonzero(~right & (segments.many > 0)).tolist():
             text = texts.data[texts.offsets[d] : texts.offsets[d + 1]].tobytes()
-            of_document = slice(segments.offsets[d], segments.offsets[d + 1])
+            document = slice(segments.offsets[d], segments.offsets[d + 1])
             begins = self._reference.begins(text.decode())
-            begin[of_document], end[of_document] = (
-                np.searchsorted(begins, _characters_before(text, edges[of_document]))
+            begin[document], end[document] = (
+                np.searchsorted(begins, _characters_before(text, edges[document]))
                 for edges in (segments.begin, segments.end)
             )
         return segments._replace(begin=begin, end=end)
@@ -422,8 +424,8 @@ class TokenOffsets:
         """What the lengths of tokens say, and of which texts these are right: int64[S] twice, bool[D]."""
         if self._lengths is None:
             return np.zeros_like(segments.begin), np.zeros_like(segments.end), np.zeros(len(segments.many), np.bool_)
-        of_tokens, more = self._lengths
-        return tokens_before(segments, tokens, of_tokens, more, np.diff(texts.offsets))
+        token_bytes, more = self._lengths
+        return tokens_before(segments, tokens, token_bytes, more, np.diff(texts.offsets))
 
 
 def _characters_before(text: bytes, places: NDArray[np.int64]) -> NDArray[np.int64]:

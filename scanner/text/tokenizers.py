@@ -207,7 +207,7 @@ def golden_strings(tokenizer_json: bytes) -> list[str]:
 
 def _blocks() -> list[str]:
     """Every assigned character up to LAST_CHARACTER, a block at a time, side by side and one by one."""
-    found = []
+    blocks = []
     for start in range(0, LAST_CHARACTER, CHARACTERS_A_BLOCK):
         block = [
             chr(c)
@@ -215,8 +215,8 @@ def _blocks() -> list[str]:
             if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")
         ]
         if block and not 0x3500 <= start < 0x9F00 and not 0xAD00 <= start < 0xD700 and not 0x17080 <= start < 0x18C80:
-            found += ["".join(block), " ".join(block[:: 1 if start < 0x3000 else 4])]
-    return found
+            blocks += ["".join(block), " ".join(block[:: 1 if start < 0x3000 else 4])]
+    return blocks
 
 
 def _white_space() -> list[str]:
@@ -322,28 +322,28 @@ class FastTokenizer:
 
     def _encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise texts. The reference reads those that the backend refuses, as for a byte not in the vocabulary."""
-        found, todo = list[Tokens](), [texts]
+        batches, todo = list[Tokens](), [texts]
         while todo:
-            some = todo.pop()
+            batch = todo.pop()
             try:
-                ids, offsets = self._inner.encode_batch_flat(list(some), False, True)
+                ids, offsets = self._inner.encode_batch_flat(list(batch), False, True)
             except BaseException as error:
                 _end_if_required(error)
-                half = len(some) // 2
+                half = len(batch) // 2
                 if half:  # down to the text that is refused
-                    todo += [some[half:], some[:half]]
+                    todo += [batch[half:], batch[:half]]
                 else:
-                    found.append(self.reference.encode(some))
+                    batches.append(self.reference.encode(batch))
             else:
-                found.append(Tokens(_array(ids, np.uint32), _array(offsets, np.int64)))
-        return join_batches(found)
+                batches.append(Tokens(_array(ids, np.uint32), _array(offsets, np.int64)))
+        return join_batches(batches)
 
     def _compare(self, texts: Sequence[str]) -> None:
-        expected, found = self.reference.encode(texts), self._encode(texts)
-        if np.array_equal(expected.ids, found.ids) and np.array_equal(expected.offsets, found.offsets):
+        expected, actual = self.reference.encode(texts), self._encode(texts)
+        if np.array_equal(expected.ids, actual.ids) and np.array_equal(expected.offsets, actual.offsets):
             return
         for i, text in enumerate(texts):
-            a, b = (tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]].tolist() for tokens in (expected, found))
+            a, b = (tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]].tolist() for tokens in (expected, actual))
             if a != b:
                 raise BackendUnlike(f"fastokens reads {text[:40]!r} as {b[:8]}, not as {a[:8]}")
 
@@ -394,10 +394,10 @@ def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Token
         data = _read(path)
     except OSError as error:
         raise TokenizerError(f"tokenizer {path}: cannot be read ({error.strerror or error}); put it there") from None
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != sha256:
         raise TokenizerError(
-            f"tokenizer {path}: its SHA-256 is {found}, but {sha256} is pinned; put the pinned file back, "
+            f"tokenizer {path}: its SHA-256 is {digest}, but {sha256} is pinned; put the pinned file back, "
             "since another one would read marked text as unmarked"
         )
     try:

@@ -70,12 +70,12 @@ def _without_html(text: str) -> str:
 
 def _without_comments(text: str) -> str:
     begin, behind = text.find("<!--"), 0
-    kept: list[str] = []
+    parts: list[str] = []
     while begin >= 0 and (end := text.find("-->", begin + 4)) >= 0:
-        kept.append(text[behind:begin])
+        parts.append(text[behind:begin])
         behind = end + 3
         begin = text.find("<!--", behind)
-    return "".join(kept) + text[behind:]
+    return "".join(parts) + text[behind:]
 
 
 @kernel
@@ -84,16 +84,16 @@ def transport_signs(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDAr
 
     HTML: a reference, a tag or a comment may begin; QUOTED_PRINTABLE: a line ends in `=`.
     """
-    found = np.zeros(len(offsets) - 1, np.uint8)
-    for d in range(len(found)):
+    signs = np.zeros(len(offsets) - 1, np.uint8)
+    for d in range(len(signs)):
         text = data[offsets[d] : offsets[d + 1]]
         html, quoted = np.uint8(0), np.uint8(0)
         for i in range(1, len(text)):  # bytes without a branch, so that a processor compares many of them at once
-            byte, before = text[i], text[i - 1]
+            byte, last = text[i], text[i - 1]
             letter = np.uint8(np.uint8((byte | np.uint8(32)) - np.uint8(97)) < 26)
             tag = np.uint8((byte == 47) | (byte == 33))
-            html |= np.uint8(before == 38) & (letter | np.uint8(byte == 35))
-            html |= np.uint8(before == 60) & (letter | tag)
-            quoted |= np.uint8(before == 61) & np.uint8(byte == 10)
-        found[d] = HTML * html | QUOTED_PRINTABLE * quoted
-    return found
+            html |= np.uint8(last == 38) & (letter | np.uint8(byte == 35))
+            html |= np.uint8(last == 60) & (letter | tag)
+            quoted |= np.uint8(last == 61) & np.uint8(byte == 10)
+        signs[d] = HTML * html | QUOTED_PRINTABLE * quoted
+    return signs

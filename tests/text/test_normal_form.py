@@ -36,7 +36,7 @@ from scanner.text.normal_form import (
     normal_forms,
     normalise,
     normalise_all,
-    of_plain_characters,
+    with_plain_characters,
 )
 from scanner.text.quoting import Utf8
 from scanner.text.transport import without_transport
@@ -321,7 +321,7 @@ def plain_form(text: str) -> str:
     if (len(text) - len(arrived)) * CHARACTERS_A_CHANGE >= len(text) > len(arrived):
         text = arrived
     if disguised(text):
-        text = of_plain_characters(text)
+        text = with_plain_characters(text)
     cased, words, changes = of_sentences(text)
     if changes and changes * WORDS_A_CAPITAL >= words:
         text = cased
@@ -359,7 +359,7 @@ def test_texts_of_settled_characters_are_their_own_plain_form():
     for _ in range(20):
         text = "".join(np.array(letters)[draw.permutation(len(letters))].tolist())
         parts = [part for part in re.findall("(?s).{1,40}", text) if not disguised(part)]
-        assert [of_plain_characters(part) for part in parts] == parts
+        assert [with_plain_characters(part) for part in parts] == parts
 
 
 def source_of_look_alikes(name: str) -> dict:

@@ -107,7 +107,7 @@ def test_tokens_beyond_the_vocabulary_are_asked_of_the_reference():
     options = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     told["added_tokens"].append({"id": 60_000, "content": "hello there", **options})
     reference = HuggingFaceTokenizer(json.dumps(told).encode())
-    assert len(lengths_of(reference.data).of_tokens) <= reference.encode(["hello there"]).ids[0]
+    assert len(lengths_of(reference.data).token_bytes) <= reference.encode(["hello there"]).ids[0]
     same(reference, TokenOffsets(reference), ["a hello there b c hello there\n\nd", "hello there", "a b c"])
 
 
