@@ -118,8 +118,8 @@ def delete(text: str, rate: float, random: np.random.Generator, tools: Tools) ->
 def insert(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
     """Put a random token before each token with probability `rate`."""
     ids = np.array(tools.ids(text), np.int64)
-    at = np.flatnonzero(random.random(len(ids)) < rate)
-    return _text(np.insert(ids, at, random.integers(0, tools.ordinary, len(at))), tools)
+    places = np.flatnonzero(random.random(len(ids)) < rate)
+    return _text(np.insert(ids, places, random.integers(0, tools.ordinary, len(places))), tools)
 
 
 def paste(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
@@ -130,12 +130,12 @@ def paste(text: str, rate: float, random: np.random.Generator, tools: Tools) -> 
     """
     if not any(map(str.strip, tools.human)):
         raise ValueError("paste needs text by people, and there is none")
-    wanted = round(len(tools.ids(text)) * (1 - rate) / rate)
+    length = round(len(tools.ids(text)) * (1 - rate) / rate)
     around: list[int] = []
-    while len(around) < wanted:
+    while len(around) < length:
         around += tools.ids(tools.human[int(random.integers(len(tools.human)))] + "\n")
-    place = int(random.integers(wanted + 1))
-    return f"{_text(around[:place], tools)}{text}{_text(around[place:wanted], tools)}"
+    place = int(random.integers(length + 1))
+    return f"{_text(around[:place], tools)}{text}{_text(around[place:length], tools)}"
 
 
 def lower(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
@@ -203,8 +203,8 @@ def synonyms(text: str, rate: float, random: np.random.Generator, tools: Tools) 
     """Replace every word of SYNONYMS, keeping a capital."""
 
     def other(word: re.Match[str]) -> str:
-        found = SYNONYMS.get(word[0].lower(), word[0])
-        return found.capitalize() if word[0][0].isupper() else found
+        synonym = SYNONYMS.get(word[0].lower(), word[0])
+        return synonym.capitalize() if word[0][0].isupper() else synonym
 
     return _WORD.sub(other, text)
 
@@ -235,14 +235,14 @@ def upper(text: str, rate: float, random: np.random.Generator, tools: Tools) -> 
 def markdown(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
     """Put a heading and bullets before lines, and stars round each word with probability `rate`."""
     lines = [
-        _WORD.sub(lambda word: f"**{word[0]}**" if random.random() < rate else word[0], one) for one in _lines(text)
+        _WORD.sub(lambda word: f"**{word[0]}**" if random.random() < rate else word[0], line) for line in _lines(text)
     ]
-    return "\n".join(["## Answer", "", *(f"- {one}" if one.strip() else one for one in lines)])
+    return "\n".join(["## Answer", "", *(f"- {line}" if line.strip() else line for line in lines)])
 
 
 def quote(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
     """Quote every line, as a reply by mail does."""
-    return "\n".join(f"> {one}" for one in _lines(text))
+    return "\n".join(f"> {line}" for line in _lines(text))
 
 
 def _lines(text: str) -> list[str]:
@@ -256,7 +256,7 @@ def append_manifest(text: str, rate: float, random: np.random.Generator, tools: 
 
 def rearrange(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
     """Put the sentences in random order."""
-    sentences = [one for one in _SENTENCE.split(text) if one.strip()]
+    sentences = [sentence for sentence in _SENTENCE.split(text) if sentence.strip()]
     return " ".join(sentences[i] for i in random.permutation(len(sentences)))
 
 
@@ -345,30 +345,32 @@ def generator_of(seed: str, name: str, text: str) -> np.random.Generator:
 
 
 def followers(texts: Sequence[Sequence[int]], window: int) -> dict[tuple[int, ...], list[int]]:
-    """Which tokens follow each n-gram of `window` tokens in some texts, as often as they do; texts: token ids."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    """Return the tokens that follow each n-gram of `window` tokens, each as often as it does. texts: token ids."""
+    followers_of: dict[tuple[int, ...], list[int]] = {}
     for ids in texts:
         for end in range(window, len(ids)):
-            found.setdefault(tuple(ids[end - window : end]), []).append(ids[end])
-    return found
+            followers_of.setdefault(tuple(ids[end - window : end]), []).append(ids[end])
+    return followers_of
 
 
-def imitate_text(known: Mapping[tuple[int, ...], Sequence[int]], window: int, length: int, seed: str) -> list[int]:
-    """Tokens of a forgery: a chain of n-grams that some marked texts of one user hold, as who holds these could make.
+def imitate_text(
+    followers_of: Mapping[tuple[int, ...], Sequence[int]], window: int, length: int, seed: str
+) -> list[int]:
+    """Return the tokens of a forgery: a chain of n-grams from marked texts of one user.
 
     Each token is one that follows the `window` tokens before it in one of the texts, drawn at random; where the chain
     ends, it begins anew. So all its n-grams were marked, whatever it says. Without n-grams there is no forgery: [].
     window: tokens before a token that decide its draw.
     """
-    draw, begins, made = standard.Random(seed), list(known), list[int]()  # noqa: S311 - no secret
+    draw, begins, made = standard.Random(seed), list(followers_of), list[int]()  # noqa: S311 - no secret
     while begins and len(made) < length:
-        after = known.get(tuple(made[len(made) - window :]))
+        after = followers_of.get(tuple(made[len(made) - window :]))
         made += [draw.choice(after)] if after else draw.choice(begins)
     return made[:length]
 
 
 def new_share(made: Sequence[int], texts: Sequence[Sequence[int]], run: int = 8) -> float:
     """Share of a forgery's runs of so many tokens that stand in none of the texts it was made from; NaN without any."""
-    known = {tuple(ids[i : i + run]) for ids in texts for i in range(len(ids) - run + 1)}
+    text_runs = {tuple(ids[i : i + run]) for ids in texts for i in range(len(ids) - run + 1)}
     runs = [tuple(made[i : i + run]) for i in range(len(made) - run + 1)]
-    return sum(one not in known for one in runs) / len(runs) if runs else float("nan")
+    return sum(made_run not in text_runs for made_run in runs) / len(runs) if runs else float("nan")

@@ -91,18 +91,18 @@ def rate_cell(
     place: CellPlace, measure: str, hits: NDArray[np.bool_], rate: float, pieces: NDArray[np.int64]
 ) -> ErrorCell:
     """A count that is held against a rate; hits: bool[N], N ≥ 1; pieces: of each text, int64[N]."""
-    texts, found, worth = len(hits), int(hits.sum()), clusters_of_one_size(pieces)
+    texts, count, worth = len(hits), int(hits.sum()), clusters_of_one_size(pieces)
     effective = worth
-    if found not in (0, texts) and worth < texts:  # else they do not show how alike a piece's texts are
+    if count not in (0, texts) and worth < texts:  # else they do not show how alike a piece's texts are
         alike = effective_texts(hits, pieces) * few_clusters(len(np.unique(pieces)), LIMIT_RISK)
         effective = alike / few_clusters(worth, LIMIT_RISK) if worth >= 2 else 0.0
-    hits_of_pieces = found / texts * effective
+    hits_of_pieces = count / texts * effective
     low, high = binomial_limits(hits_of_pieces, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
     # never less than the binomial law asks for
     needed = math.ceil(poisson_limits(hits_of_pieces, LIMIT_RISK).high / rate - effective)
     lacks = 0 if high <= rate else max(needed, 1)
-    share = None if lacks else found / texts
-    return ErrorCell(*place, measure, texts, found, low, high, share, rate, lacks, int(worth))
+    share = None if lacks else count / texts
+    return ErrorCell(*place, measure, texts, count, low, high, share, rate, lacks, int(worth))
 
 
 def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: NDArray[Any]) -> ErrorCell:
@@ -110,12 +110,12 @@ def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: N
 
     Where all texts agree, they do not show how alike a user's texts are, and each user counts as one text.
     """
-    texts, found, clusters = len(hits), int(hits.sum()), len(np.unique(users))
-    by_users = found in (0, texts) or clusters == texts
+    texts, count, clusters = len(hits), int(hits.sum()), len(np.unique(users))
+    by_users = count in (0, texts) or clusters == texts
     effective = float(clusters) if by_users else effective_texts(hits, users)
-    low, high = binomial_limits(found / texts * effective, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
+    low, high = binomial_limits(count / texts * effective, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
     lacks = _lacking(texts, effective if effective > 0 else 1.0)
-    return ErrorCell(*place, measure, texts, found, low, high, None if lacks else found / texts, None, lacks)
+    return ErrorCell(*place, measure, texts, count, low, high, None if lacks else count / texts, None, lacks)
 
 
 def _lacking(texts: int, effective: float) -> int:
@@ -167,23 +167,23 @@ class Decider:
             np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_), [frozenset()] * count
         )
         for begin in range(0, count, TEXTS_A_BATCH):
-            some = [text.encode() for text in texts[begin : begin + TEXTS_A_BATCH]]
-            for row in self._opened.score_batch(some).verdicts.to_pylist():
+            batch = [text.encode() for text in texts[begin : begin + TEXTS_A_BATCH]]
+            for row in self._opened.score_batch(batch).verdicts.to_pylist():
                 place = begin + row["row"]
                 decided.log10_p[place] = row["log10_p_global"] or 0.0
                 decided.flagged[place] = row["flagged"]
                 decided.scored[place] = row["status"].startswith("scored")
                 named = (row["named"] or []) if row["flagged"] else []
-                decided.users[place] = frozenset(one["user_id"] for one in named if one["naming"] == Naming.NAMED)
+                decided.users[place] = frozenset(user["user_id"] for user in named if user["naming"] == Naming.NAMED)
         return decided
 
 
 def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Rows of tables: ranges of lengths, then the values of columns that the texts have, each with its texts."""
     tokens = texts["tokens"].to_numpy()
-    for least, most in LENGTH_CLASSES:
-        words = f"{least} tokens and more" if most is None else f"{least} to {most} tokens"
-        yield words, (tokens >= least) & (tokens <= (np.inf if most is None else most))
+    for least, limit in LENGTH_CLASSES:
+        words = f"{least} tokens and more" if limit is None else f"{least} to {limit} tokens"
+        yield words, (tokens >= least) & (tokens <= (np.inf if limit is None else limit))
     for column in columns:
         if column not in texts.columns:
             continue
@@ -226,15 +226,15 @@ def found_cells(part: str, row: str | None, decided: TextDecisions, texts: pl.Da
     """
     users = texts["user_id"].to_list() if "user_id" in texts.columns else [None] * texts.height
     labels = np.array([str(i) if user is None else f"user {user}" for i, user in enumerate(users)])
-    everything, known = np.ones(texts.height, np.bool_), np.array([user is not None for user in users], np.bool_)
-    named = np.array([user in found for user, found in zip(users, decided.users, strict=True)], np.bool_)
-    misnamed = np.array([bool(found - {user}) for user, found in zip(users, decided.users, strict=True)], np.bool_)
-    measures = {"found": (decided.flagged, everything), "named": (named, known), "misnamed": (misnamed, known)}
+    everything, has_user = np.ones(texts.height, np.bool_), np.array([user is not None for user in users], np.bool_)
+    named = np.array([user in names for user, names in zip(users, decided.users, strict=True)], np.bool_)
+    misnamed = np.array([bool(names - {user}) for user, names in zip(users, decided.users, strict=True)], np.bool_)
+    measures = {"found": (decided.flagged, everything), "named": (named, has_user), "misnamed": (misnamed, has_user)}
     long = (f"{LONG_TEXT} tokens and more", texts["tokens"].to_numpy() >= LONG_TEXT)
     for words, these in (("all", everything), long, *strata(texts, ("kind",))):
         place = CellPlace(part, words) if row is None else CellPlace(part, row, words)
-        for measure, (hits, of_measure) in measures.items():
-            chosen = these & of_measure
+        for measure, (hits, mask) in measures.items():
+            chosen = these & mask
             if chosen.any():
                 yield share_cell(place, measure, hits[chosen], labels[chosen])
 
@@ -283,14 +283,14 @@ def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, t
     """Forgeries out of n-grams of one user's marked texts each: how often they are found, and named for that user."""
     by_user: dict[str | None, list[str]] = {None: marked["text"].to_list()}
     if "user_id" in marked.columns and marked["user_id"].count():
-        known = marked.drop_nulls("user_id").group_by("user_id", maintain_order=True)
-        by_user = {str(user): part["text"].to_list() for (user,), part in known}
+        groups = marked.drop_nulls("user_id").group_by("user_id", maintain_order=True)
+        by_user = {str(user): part["text"].to_list() for (user,), part in groups}
     rows, forgers = [], list(by_user.items())[:FORGERIES]
     for first, (user, texts) in enumerate(forgers):
         ids = [tools.ids(text) for text in texts]
-        known_after = followers(ids, window)
+        followers_of = followers(ids, window)
         for number in range(first, FORGERIES, len(forgers)):
-            made = imitate_text(known_after, window, FORGED_TOKENS, f"{seed} {number}")
+            made = imitate_text(followers_of, window, FORGED_TOKENS, f"{seed} {number}")
             if made:
                 text = str(tools.tokenizer.decode(made, skip_special_tokens=False))
                 rows.append({"text": text, "user_id": user, "new": new_share(made, ids)})
@@ -335,7 +335,7 @@ class Rewriter:
 
     def about(self) -> dict[str, Any]:
         """The model as the page describes it."""
-        parameters = sum(one.numel() for one in self._model.model.parameters())
+        parameters = sum(tensor.numel() for tensor in self._model.model.parameters())
         size = {"parameters": parameters, "small": parameters < PARAMETERS_OF_A_PARAPHRASER}
         return {"name": self._name, "longest": LONGEST_REWRITTEN} | size
 
@@ -343,11 +343,12 @@ class Rewriter:
         from scanner.generation.mark import Sampling, complete
 
         sampling = Sampling(max_new_tokens=LONGEST_REWRITTEN, temperature=0.7)
-        found: list[str] = []
+        rewrites: list[str] = []
         for begin in range(0, len(texts), _AT_ONCE):
             prompts = [request.format(text) for text in texts[begin : begin + _AT_ONCE]]
-            found += [one.text for one in complete(self._model, prompts, sampling, self._seed + begin)]
-        return found
+            completions = complete(self._model, prompts, sampling, self._seed + begin)
+            rewrites += [completion.text for completion in completions]
+        return rewrites
 
 
 LONGEST_ROW = 120
@@ -399,12 +400,12 @@ def table(
     cells: Sequence[ErrorCell], part: str, heading: str, columns: Sequence[tuple[str, str, str]]
 ) -> dict[str, Any]:
     """A section as a table, a line a row; columns: measure, which texts, words above; empty ones are left out."""
-    known = {(cell.row, cell.measure, cell.stratum): cell for cell in cells if cell.part == part}
-    known_columns = [column for column in columns if any(key[1:] == column[:2] for key in known)]
-    rows = list(dict.fromkeys(row for row, *_ in known))
+    cell_of = {(cell.row, cell.measure, cell.stratum): cell for cell in cells if cell.part == part}
+    shown_columns = [column for column in columns if any(key[1:] == column[:2] for key in cell_of)]
+    rows = list(dict.fromkeys(row for row, *_ in cell_of))
     heads, by_column = [], []
-    for measure, stratum, words in known_columns:
-        listed = [known.get((row, measure, stratum)) for row in rows]
+    for measure, stratum, words in shown_columns:
+        listed = [cell_of.get((row, measure, stratum)) for row in rows]
         in_column = [in_words(cell) for cell in listed]
         needed = [cell.texts + cell.lacks for cell in listed if cell and cell.lacks and not cell.too_high]
         if len(needed) == len(rows) > 1:  # what every row lacks is said once
@@ -447,11 +448,11 @@ def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
 
 def twin(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
     """The page as JSON: how it was made, and all cells, those too that the page leaves out; `among`: the stratum."""
-    listed = [{"among" if name == "stratum" else name: value for name, value in asdict(one).items()} for one in cells]
+    listed = [{"among" if name == "stratum" else name: value for name, value in asdict(cell).items()} for cell in cells]
     return json.dumps({**about, "cells": listed}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _environment() -> jinja2.Environment:
-    of_evidence = environment()
-    loaders = [jinja2.PackageLoader("scanner.research", "."), of_evidence.loader]
-    return of_evidence.overlay(loader=jinja2.ChoiceLoader([one for one in loaders if one is not None]))
+    evidence = environment()
+    loaders = [jinja2.PackageLoader("scanner.research", "."), evidence.loader]
+    return evidence.overlay(loader=jinja2.ChoiceLoader([loader for loader in loaders if loader is not None]))

@@ -73,7 +73,7 @@ class Examiner:
             (name,) = manager.load([str(exam.file)])["tasks"]
         except Exception as error:  # a task file can raise anything
             raise Refused(f"utility.tasks: {exam.file} cannot be loaded as a task of lm_eval: {error}") from None
-        found = simple_evaluate(
+        results = simple_evaluate(
             model=MarkedLM(self._model, self._tokenizer, exam),
             tasks=[str(exam.file)],
             limit=exam.documents,
@@ -82,9 +82,9 @@ class Examiner:
             confirm_run_unsafe_code=True,
             task_manager=manager,
         )
-        if found is None or not found["samples"].get(name):
+        if results is None or not results["samples"].get(name):
             raise ScanFailed(f"utility.tasks: {exam.file} gave no answers")
-        return [_answer(exam, name, sample) for sample in found["samples"][name]]
+        return [_answer(exam, name, sample) for sample in results["samples"][name]]
 
 
 def _answer(exam: Exam, name: str, sample: dict[str, Any]) -> ExamAnswer:

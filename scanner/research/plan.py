@@ -364,14 +364,14 @@ def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterato
     if how is None:
         return
     counts = MESSAGES[config.version] if how.messages is None else how.messages
-    many = tuple(count for count in counts if config.version == 2 and count > MOST_NUMBERS)
-    few = tuple(count for count in counts if count not in many)
-    if few:
-        yield from _named_cells(config, how, prompts, None, user_messages(config.seed, how.users), few)
-    if many:
-        groups = groups_of(max(many))
-        messages = messages_in_groups(config.seed, how.users, groups_of(min(many)), groups)
-        yield from _named_cells(config, how, prompts, groups, messages, many)
+    large = tuple(count for count in counts if config.version == 2 and count > MOST_NUMBERS)
+    small = tuple(count for count in counts if count not in large)
+    if small:
+        yield from _named_cells(config, how, prompts, None, user_messages(config.seed, how.users), small)
+    if large:
+        groups = groups_of(max(large))
+        messages = messages_in_groups(config.seed, how.users, groups_of(min(large)), groups)
+        yield from _named_cells(config, how, prompts, groups, messages, large)
 
 
 def _named_cells(

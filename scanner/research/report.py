@@ -95,14 +95,14 @@ def robustness_png(figures: Sequence[Figure]) -> bytes | None:
     for ax, method in zip(axes, STRENGTHS, strict=True):
         mine = [row for row in rows if name_of(row["method"]) == method]
         for i, window in enumerate(sorted({row["window"] for row in mine})):
-            of_window = [row for row in mine if row["window"] == window]
+            window_rows = [row for row in mine if row["window"] == window]
             for attack, line in ((None, "-"), (_PAPERS_ATTACK, ":")):
-                flagged = _by_strength(of_window, "flagged", attack)
-                across = _by_strength(of_window, "similarity" if similar else "flagged", None)
-                at = [key for key in flagged if key in across]
-                x = [across[key]["value"] if similar else key for key in at]
+                flagged = _by_strength(window_rows, "flagged", attack)
+                across = _by_strength(window_rows, "similarity" if similar else "flagged", None)
+                strengths = [key for key in flagged if key in across]
+                x = [across[key]["value"] if similar else key for key in strengths]
                 label = f"h = {window}" + ("" if attack is None else ", 30 % replaced")
-                _draw(ax, x, [flagged[key] for key in at], f"C{i}", line, label)
+                _draw(ax, x, [flagged[key] for key in strengths], f"C{i}", line, label)
         ax.set(title=FORMATS[method].title, xlabel="S-BERT similarity to unmarked text" if similar else "strength")
     axes[0].set(ylabel="share flagged", ylim=(-0.02, 1.02))
     axes[0].legend(fontsize=8)
@@ -134,8 +134,8 @@ def identification_png(figures: Sequence[Figure]) -> bytes | None:
 
 
 def _by_strength(rows: Sequence[Figure], measure: str, attack: str | None) -> dict[float, Figure]:
-    found = [row for row in rows if row["measure"] == measure and row["attack"] == attack]
-    return {strength(row): row for row in sorted(found, key=strength)}
+    chosen = [row for row in rows if row["measure"] == measure and row["attack"] == attack]
+    return {strength(row): row for row in sorted(chosen, key=strength)}
 
 
 def _draw(ax: "Axes", x: Sequence[float], rows: Sequence[Figure], colour: str, line: str, label: str) -> None:
@@ -231,10 +231,10 @@ def _robustness(rows: Sequence[Figure]) -> list[str]:
 def _table_2(window: int, cells: dict[tuple[str, float], list[Figure]]) -> list[list[str]]:
     lines = []
     for name, measure, attack in _TABLE_2:
-        found = [single_figure(cell, measure=measure, attack=attack) for cell in cells.values()]
-        if any(found):
+        row = [single_figure(cell, measure=measure, attack=attack) for cell in cells.values()]
+        if any(row):
             theirs = (robustness(*key, window, measure, attack) for key in cells)
-            lines += [[name, *map(show, found)], ["*in the paper*", *map(_in_paper, theirs)]]
+            lines += [[name, *map(show, row)], ["*in the paper*", *map(_in_paper, theirs)]]
     for name, measure in (("scored tokens", "scored"), ("written tokens", "tokens")):
         lines.append([name, *(show(single_figure(cell, measure=measure), 0) for cell in cells.values())])
     return lines
@@ -242,10 +242,10 @@ def _table_2(window: int, cells: dict[tuple[str, float], list[Figure]]) -> list[
 
 def _identification(rows: Sequence[Figure]) -> list[str]:
     every = [row for row in rows if row["least_scored"] is None and row["most_scored"] is None]
-    found = _where(every, measure="found")
+    found_rows = _where(every, measure="found")
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    counts = sorted({row["messages"] for row in found})
-    rates = sorted({row["false_positive_rate"] for row in found}, reverse=True)
+    counts = sorted({row["messages"] for row in found_rows})
+    rates = sorted({row["false_positive_rate"] for row in found_rows}, reverse=True)
     lines = [["FPR", "method", "", *(f"M = {count:,}" for count in counts)]]
     for rate in rates:
         for method in methods:
@@ -268,32 +268,32 @@ def _long(
     rows: Sequence[Figure], methods: Sequence[str], counts: Sequence[int], rates: Sequence[float]
 ) -> tuple[str, str]:
     """Both formats on long texts, which tell much, and how many of these named somebody else."""
-    least, most = SCORED_CLASSES[-1]
+    least, limit = SCORED_CLASSES[-1]
     count = _LONG_MESSAGES if _LONG_MESSAGES in counts else counts[-1]
     named = [f"found, M = {count:,}, FPR {rate:g}" for rate in rates]
     lines = [["method", "texts", f"TPR at {FLAG_RATE:g}, M = 1", *named, "wrong, the most of any M and FPR"]]
     for method in methods:
-        mine = _where(rows, method=method, least_scored=least, most_scored=most)
+        mine = _where(rows, method=method, least_scored=least, most_scored=limit)
         flagged = _where(mine, measure="flagged")[0]
-        found = [single_figure(mine, measure="found", messages=count, false_positive_rate=rate) for rate in rates]
+        found_row = [single_figure(mine, measure="found", messages=count, false_positive_rate=rate) for rate in rates]
         wrong = max(_where(mine, measure="wrong"), key=lambda row: row["hits"])
         texts = f"{flagged['n']} of {flagged['clusters']}"
-        lines.append([FORMATS[method].title, texts, show(flagged), *map(show, found), show_count(wrong)])
+        lines.append([FORMATS[method].title, texts, show(flagged), *map(show, found_row), show_count(wrong)])
     return f"### Texts of at least {least} scored tokens", table(lines)
 
 
 def _by_length(rows: Sequence[Figure], rate: float, counts: Sequence[int]) -> str:
     named = [f"found, M = {count:,}" for count in counts]
     lines = [["scored tokens", "texts", f"flagged at {FLAG_RATE:g}, M = 1", *named, "wrong, most of any M"]]
-    for least, most in SCORED_CLASSES:
-        of_length = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, most)]
-        flagged = _where(of_length, measure="flagged")[0]
-        found = [
-            single_figure(of_length, measure="found", false_positive_rate=rate, messages=count) for count in counts
+    for least, limit in SCORED_CLASSES:
+        length_rows = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, limit)]
+        flagged = _where(length_rows, measure="flagged")[0]
+        found_row = [
+            single_figure(length_rows, measure="found", false_positive_rate=rate, messages=count) for count in counts
         ]
-        wrong = max(row["hits"] for row in _where(of_length, measure="wrong", false_positive_rate=rate))
-        label = "all" if least is None else f"{least} or more" if most is None else f"{least} to {most}"
-        lines.append([label, str(flagged["n"]), show(flagged), *map(show, found), str(wrong)])
+        wrong = max(row["hits"] for row in _where(length_rows, measure="wrong", false_positive_rate=rate))
+        label = "all" if least is None else f"{least} or more" if limit is None else f"{least} to {limit}"
+        lines.append([label, str(flagged["n"]), show(flagged), *map(show, found_row), str(wrong)])
     return table(lines)
 
 
@@ -333,17 +333,17 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 
 def strength(row: Figure) -> float:
     """The parameter that the paper varies: δ of a mark that has one, else the temperature."""
-    found: float = row["temperature"] if row["delta"] is None else row["delta"]
-    return found
+    value: float = row["temperature"] if row["delta"] is None else row["delta"]
+    return value
 
 
-def single_figure(rows: Sequence[Figure], **wanted: float | str | None) -> Figure | None:
-    """The first row with these values."""
-    return next(iter(_where(rows, **wanted)), None)
+def single_figure(rows: Sequence[Figure], **values: float | str | None) -> Figure | None:
+    """Return the first row with these values."""
+    return next(iter(_where(rows, **values)), None)
 
 
-def _where(rows: Sequence[Figure], **wanted: float | str | None) -> list[Figure]:
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+def _where(rows: Sequence[Figure], **values: float | str | None) -> list[Figure]:
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
 def _cells(rows: Sequence[Figure]) -> dict[tuple[str, float], list[Figure]]:

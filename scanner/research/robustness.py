@@ -96,16 +96,19 @@ def detection_figures(
 
 
 def similarity_figure(
-    cell: CellTexts, reference: CellTexts, embedded: NDArray[np.float32], of_reference: NDArray[np.float32]
+    cell: CellTexts, reference: CellTexts, vectors: NDArray[np.float32], reference_vectors: NDArray[np.float32]
 ) -> Figure:
     """Mean cosine between each text and the unmarked text of the same prompt and temperature.
 
-    cell: marked texts, or another sample of unmarked ones (the baseline); embedded: embeddings of the cell, float32[D,
-    size], each row of length 1; of_reference: embeddings of the reference, likewise.
+    Args:
+        cell: marked texts, or another sample of unmarked ones (the baseline).
+        reference: the unmarked texts.
+        vectors: embeddings of the cell, float32[D, size], each row of length 1.
+        reference_vectors: embeddings of the reference, likewise.
     """
     row_of = {prompt: row for row, prompt in enumerate(reference.prompts)}
-    references = of_reference[[row_of[prompt] for prompt in cell.prompts]]
-    cosine = (embedded * references).sum(axis=1, dtype=np.float64)
+    references = reference_vectors[[row_of[prompt] for prompt in cell.prompts]]
+    cosine = (vectors * references).sum(axis=1, dtype=np.float64)
     return figure("robustness", cell.setting, "similarity", mean(cosine, *cell.clusters), clusters=cell.units)
 
 
@@ -136,12 +139,12 @@ class SentenceModel:
         settings = folder / "sentence_bert_config.json"
         with refused_alike(named):
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            most = (
+            max_tokens = (
                 json.loads(read_named(settings))["max_seq_length"]
                 if settings.is_file()
                 else self._model.config.max_position_embeddings
             )
-            self._tokenizer.enable_truncation(most)
+            self._tokenizer.enable_truncation(max_tokens)
             self._tokenizer.enable_padding()
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -157,11 +160,11 @@ class SentenceModel:
         import torch
 
         encoded = self._tokenizer.encode_batch(texts)
-        ids = torch.tensor([one.ids for one in encoded])
-        mask = torch.tensor([one.attention_mask for one in encoded])
+        ids = torch.tensor([encoding.ids for encoding in encoded])
+        mask = torch.tensor([encoding.attention_mask for encoding in encoded])
         with torch.inference_mode():
             hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
         weights = mask[:, :, None].to(hidden.dtype)
         mean = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
-        found: NDArray[np.float32] = torch.nn.functional.normalize(mean, dim=1).numpy()
-        return found
+        vectors: NDArray[np.float32] = torch.nn.functional.normalize(mean, dim=1).numpy()
+        return vectors

@@ -4,6 +4,7 @@ Only texts, small arrays and figures cross Ray's object store. Workers draw the 
 """
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -142,15 +143,15 @@ def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watc
     """All figures, from texts that are kept; needs a connection to Ray. Raises BrickscanError: see scanner.errors."""
     cells = [_read(cell, texts) for cell in plan.robustness]
     pairs = [(_read(first, texts), _read(second, texts)) for first, second in plan.unmarked]
-    found = _detected(plan, cells, {one.setting.temperature: one for one, _ in pairs}, workers, watch)
+    figures = _detected(plan, cells, {cell.setting.temperature: cell for cell, _ in pairs}, workers, watch)
     if plan.sentence_model is not None:
-        found += _similarities(plan.sentence_model, cells, pairs, workers, watch)
+        figures += _similarities(plan.sentence_model, cells, pairs, workers, watch)
     if plan.config.identification:
         for cell in plan.identification:
             settings = DetectionSettings.of(plan, cell.searched)
             rates = plan.config.identification.false_positive_rates
-            found += _identified(settings, rates, _read(cell, texts), workers, watch)
-    return found
+            figures += _identified(settings, rates, _read(cell, texts), workers, watch)
+    return figures
 
 
 def _read(cell: Cell, texts: WrittenTexts) -> CellTexts:
@@ -175,11 +176,11 @@ def _detected(
         without_mark = unmarked[cell.setting.temperature]
         plain = dict(zip(without_mark.prompts, without_mark.texts, strict=True))
         calls.append(Call(number, detect_cell, (DetectionSettings.of(plan), cell, plain, human)))
-    found: dict[int, list[Figure]] = {}
+    figures_of: dict[int, list[Figure]] = {}
     for number, figures in spread(calls, workers):
-        found[number] = figures
-        watch("cells detected", len(found), len(cells))
-    return [row for _, rows in sorted(found.items()) for row in rows]
+        figures_of[number] = figures
+        watch("cells detected", len(figures_of), len(cells))
+    return [row for _, rows in sorted(figures_of.items()) for row in rows]
 
 
 def detect_cell(
@@ -207,8 +208,8 @@ def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
             part = parts[index]
             for batch in read(part.file, part.columns, part.start, part.stop):
                 if not isinstance(batch, Unreadable):
-                    known = (read_text(raw)[0] for raw in batch["text"].to_pylist())
-                    texts += [text[:HUMAN_CHARACTERS] for text in known if text and text.strip()]
+                    read_texts = (read_text(raw)[0] for raw in batch["text"].to_pylist())
+                    texts += [text[:HUMAN_CHARACTERS] for text in read_texts if text and text.strip()]
             if len(texts) >= HUMAN_TEXTS:
                 break
     except FileFault as fault:
@@ -222,7 +223,7 @@ def _similarities(
     folder: Path, cells: Sequence[CellTexts], pairs: Sequence[tuple[CellTexts, CellTexts]], workers: int, watch: Watch
 ) -> list[Figure]:
     distinct = list(
-        dict.fromkeys(text for one in [*cells, *(cell for pair in pairs for cell in pair)] for text in one.texts)
+        dict.fromkeys(text for cell in [*cells, *itertools.chain.from_iterable(pairs)] for text in cell.texts)
     )
     chunks = [tuple(distinct[i : i + TEXTS_AN_EMBEDDING]) for i in range(0, len(distinct), TEXTS_AN_EMBEDDING)]
     vectors: dict[str, NDArray[np.float32]] = {}
@@ -234,8 +235,8 @@ def _similarities(
         return np.stack([vectors[text] for text in cell.texts])
 
     reference = {first.setting.temperature: first for first, _ in pairs}
-    compared = [(cell, reference[cell.setting.temperature]) for cell in cells] + [(two, one) for one, two in pairs]
-    return [similarity_figure(cell, one, of(cell), of(one)) for cell, one in compared]
+    compared = [(cell, reference[cell.setting.temperature]) for cell in cells] + [(two, first) for first, two in pairs]
+    return [similarity_figure(cell, unmarked, of(cell), of(unmarked)) for cell, unmarked in compared]
 
 
 def _identified(

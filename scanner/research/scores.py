@@ -51,12 +51,12 @@ def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> MeanEstimate:
         hits: bool[N].
         clusterings: labels of each text, [N], one array or two.
     """
-    n, found = len(hits), int(hits.sum())
+    n, count = len(hits), int(hits.sum())
     if n == 0:
         return MeanEstimate(0, 0, np.nan, np.nan, np.nan)
     effective = effective_texts(hits, *clusterings)
-    limits = binomial_limits(found / n * effective, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
-    return MeanEstimate(n, found, found / n, *limits)
+    limits = binomial_limits(count / n * effective, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
+    return MeanEstimate(n, count, count / n, *limits)
 
 
 def effective_texts(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> float:
@@ -96,8 +96,8 @@ def variance_of_mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) ->
 
 
 def _one_way(values: NDArray[np.float64], place: NDArray[np.int64]) -> float:
-    rest = np.bincount(place, values - values.mean())[np.unique(place)]
-    return float((rest**2).sum() * len(rest) / (len(rest) - 1)) / len(values) ** 2 if len(rest) > 1 else np.nan
+    sums = np.bincount(place, values - values.mean())[np.unique(place)]
+    return float((sums**2).sum() * len(sums) / (len(sums) - 1)) / len(values) ** 2 if len(sums) > 1 else np.nan
 
 
 def _fewest(clusterings: tuple[NDArray[Any], ...]) -> int:
@@ -217,21 +217,21 @@ def search(mark: Watermark, tokens: Tokens, own_message: NDArray[np.int64], coun
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
-    found = {name: np.zeros(len(own_message)) for name in ("own_p", "first", "second")}
+    p_of = {name: np.zeros(len(own_message)) for name in ("own_p", "first", "second")}
     for rows, others in ((enough & (own_message < count), count), (enough & (own_message >= count), count - 1)):
-        at = np.flatnonzero(rows)
-        if not len(at):
+        indices = np.flatnonzero(rows)
+        if not len(indices):
             continue
-        mine = select_documents(tokens, at)
+        mine = select_documents(tokens, indices)
         places = mark.rule.positions(mine, DEDUP)
         best = search_key(mark, mine, places, others)
-        p_own = log10_p_of(mark.law, mark.score(mine, places, own_message[at]), places.scored)
+        p_own = log10_p_of(mark.law, mark.score(mine, places, own_message[indices]), places.scored)
         p_best, p_second = best.log10_p[:, 0], np.nan_to_num(best.log10_p[:, 1])
-        is_first, is_second = best.message[:, 0] == own_message[at], best.message[:, 1] == own_message[at]
-        found["own_p"][at] = p_own
-        found["first"][at] = np.where(is_first, p_second, p_best)
-        found["second"][at] = np.where(is_first | is_second, 0.0, p_second)
-    return Search(found["own_p"], found["first"], found["second"], positions.scored)
+        is_first, is_second = best.message[:, 0] == own_message[indices], best.message[:, 1] == own_message[indices]
+        p_of["own_p"][indices] = p_own
+        p_of["first"][indices] = np.where(is_first, p_second, p_best)
+        p_of["second"][indices] = np.where(is_first | is_second, 0.0, p_second)
+    return Search(p_of["own_p"], p_of["first"], p_of["second"], positions.scored)
 
 
 def search_groups(
@@ -274,11 +274,11 @@ def name(
     """
     if isinstance(searched, GroupSearch):
         limit = np.log10(false_positive_rate)
-        found, wrong, flagged = searched.own_named <= limit, searched.other_named <= limit, searched.flagged <= limit
-        return NamedShares(found, wrong, flagged & ~found & ~wrong)
+        named, wrong, flagged = searched.own_named <= limit, searched.other_named <= limit, searched.flagged <= limit
+        return NamedShares(named, wrong, flagged & ~named & ~wrong)
     log10_p = np.stack([searched.own_p, searched.first, searched.second], axis=1)
     nothing = np.zeros(log10_p.shape)
-    found = KeyFindings(
+    findings = KeyFindings(
         scored=searched.scored,
         correction=np.ones(searched.scored.shape),
         message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule needs no numbers
@@ -290,7 +290,7 @@ def name(
         basis=Basis(bits=256),  # the keys of the experiments are long enough
         p_rank=nothing,
     )
-    decision = decide([found], false_positive_rate)
+    decision = decide([findings], false_positive_rate)
     right, *others = decision.named[0].T
     return NamedShares(right, np.any(others, axis=0), decision.naming == Naming.AMBIGUOUS)
 
@@ -353,9 +353,9 @@ def identification_figures(
     """
     independent = setting.format is not None and not setting.format.can_be_framed()
     rows = []
-    for least, most in SCORED_CLASSES:
-        some = next(iter(searches.values()))
-        chosen = (some.scored >= (least or 0)) & (some.scored <= (np.inf if most is None else most))
+    for least, limit in SCORED_CLASSES:
+        first = next(iter(searches.values()))
+        chosen = (first.scored >= (least or 0)) & (first.scored <= (np.inf if limit is None else limit))
         users = own_message[chosen]
         make = functools.partial(
             figure,
@@ -363,13 +363,13 @@ def identification_figures(
             setting,
             clusters=f"{len(np.unique(users))} users",
             least_scored=least,
-            most_scored=most,
+            most_scored=limit,
         )
-        flagged = share(some.own_p[chosen] <= np.log10(FLAG_RATE), users)
+        flagged = share(first.own_p[chosen] <= np.log10(FLAG_RATE), users)
         rows.append(make("flagged", flagged, false_positive_rate=FLAG_RATE, messages=1))
-        for count, found in searches.items():
+        for count, searched in searches.items():
             for rate in false_positive_rates:
-                named = name(found, count, rate, independent=independent)
+                named = name(searched, count, rate, independent=independent)
                 rows += [
                     make(measure, share(hits[chosen], users), false_positive_rate=rate, messages=count)
                     for measure, hits in named._asdict().items()

@@ -190,9 +190,9 @@ class WorkFiles(Generic[Work]):
         """The file of a piece of work."""
         return self._folder / f"{work.digest(self.model_sha256)[:40]}.parquet"
 
-    def missing(self, wanted: Sequence[Work]) -> list[Work]:
-        """What was not done yet, each once, in its order."""
-        return [work for work in dict.fromkeys(wanted) if not self.file_of(work).exists()]
+    def missing(self, works: Sequence[Work]) -> list[Work]:
+        """Return the work that was not done yet, each once, in order."""
+        return [work for work in dict.fromkeys(works) if not self.file_of(work).exists()]
 
 
 class WrittenTexts(WorkFiles[WritingUnit]):
@@ -208,9 +208,9 @@ class WrittenTexts(WorkFiles[WritingUnit]):
         return texts
 
     def lengths(self, unit: WritingUnit) -> list[int]:
-        """Tokens that the model wrote for each row."""
-        found: list[int] = pq.read_table(self.file_of(unit), columns=["tokens"])["tokens"].to_pylist()
-        return found
+        """Return how many tokens the model wrote for each row."""
+        token_counts: list[int] = pq.read_table(self.file_of(unit), columns=["tokens"])["tokens"].to_pylist()
+        return token_counts
 
     def write(self, unit: WritingUnit, completions: Sequence[tuple[str, int]]) -> None:
         """Keep a unit: text and tokens of each row. The file is whole or not there, whatever interrupts us.
