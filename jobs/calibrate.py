@@ -102,13 +102,14 @@ def calibrate_and_tell(
         when_interrupted("calibrate: nothing was written; run it again, from the start") as check,
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
     ):
-        found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", StepProgress("calibrate", check))
-    rows = all_rows(audit, plan, found.law, found.fragments, found.keys, found.filters)
+        counts = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", StepProgress("calibrate", check))
+    rows = all_rows(audit, plan, counts.law, counts.fragments, counts.keys, counts.filters)
     append_audits(plan.results, rows)
-    files = _write_files(plan, audit.audit_id, rows, found, show_text)
+    files = _write_files(plan, audit.audit_id, rows, counts, show_text)
     tell(
-        f"audit {audit.audit_id}: {counted(found.documents, 'document')}, {counted(found.distinct, 'distinct text')}, "
-        f"{time.monotonic() - began:.0f} s; {len(rows):,} rows in {plan.results}/audits"
+        f"audit {audit.audit_id}: {counted(counts.documents, 'document')}, "
+        f"{counted(counts.distinct, 'distinct text')}, {time.monotonic() - began:.0f} s; "
+        f"{len(rows):,} rows in {plan.results}/audits"
     )
     tell(*table(rows, everything))
     for file in files:
@@ -166,14 +167,14 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
 
 
 def _write_files(
-    plan: "CalibrationPlan", audit_id: str, rows: list[dict[str, Any]], found: "CalibrationCounts", show_text: bool
+    plan: "CalibrationPlan", audit_id: str, rows: list[dict[str, Any]], counts: "CalibrationCounts", show_text: bool
 ) -> list[str]:
     from scanner.audit.calibration.calibration_report import FRAGMENT_THRESHOLDS, details, fragments_png, law_png
     from scanner.storage.locations import filesystem_of
 
-    files = {"details.json": json.dumps(details(plan, found.fragments, found.keys, show_text), indent=1).encode()}
-    if found.fragments:
-        files["figure.png"] = fragments_png(found.fragments, FRAGMENT_THRESHOLDS)
+    files = {"details.json": json.dumps(details(plan, counts.fragments, counts.keys, show_text), indent=1).encode()}
+    if counts.fragments:
+        files["figure.png"] = fragments_png(counts.fragments, FRAGMENT_THRESHOLDS)
     if any(row["kind"] == "law_total" for row in rows):
         files["law.png"] = law_png(rows)
     filesystem, folder = filesystem_of(f"{plan.results}/figures")
@@ -285,10 +286,10 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
       brickscan keys verify commitments.txt --earlier copy-of-march.txt
     """
     lines = read_published(file)
-    found = faults(lines, read_published(earlier) if earlier else [], registry)
+    problems = faults(lines, read_published(earlier) if earlier else [], registry)
     tell(_in_words(lines))
-    complain(*found)
-    return 3 if found else 0
+    complain(*problems)
+    return 3 if problems else 0
 
 
 def _in_words(lines: list[PublishedLine]) -> str:

@@ -73,20 +73,19 @@ def check(
     from scanner.scan_plan import AS_WRITTEN, NO_VARIANTS, lacks, looks_lacking
     from scanner.watermark.formats import format_of
 
-    found = None
+    night_filter = None
     if config is not None:
         request = replace(TextCheck.of_config(config, key_ids), record=users_of_config(config))
-        found = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
-        request = (
-            request if found is None else replace(request, rules=replace(request.rules, ngram_filter=found.open()))
-        )
+        night_filter = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
+        if night_filter is not None:
+            request = replace(request, rules=replace(request.rules, ngram_filter=night_filter.open()))
     elif registry is not None:
         folder = registry if is_uri(registry) else Path(registry)
         request = TextCheck.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
         request = replace(request, record=users_beside(folder))
     verdicts = check_text(request, _read(source))
     rate, tested, weights = request.rules.false_positive_rate, request.rules.keys_tested, request.rules.weights
-    scan_filter = None if found is None else found.scan_filter
+    scan_filter = None if night_filter is None else night_filter.scan_filter
     rows = [
         _line(
             row,
@@ -97,25 +96,25 @@ def check(
         for row, key in zip(verdicts, request.keys, strict=True)
     ]
     tell(*columns([("key", "says", "p-value", "tokens scored", "computed again"), *rows]))
-    of_keys = f"of {tested} key{'s' * (tested > 1)}"
+    tested_keys = f"of {tested} key{'s' * (tested > 1)}"
     if any(key.one_of is not None for key in request.keys):
-        of_keys = "and for the weight of each key"
+        tested_keys = "and for the weight of each key"
     if config is None:
-        of_keys += ", and for three looks: as it stands, normalised, in parts"
+        tested_keys += ", and for three looks: as it stands, normalised, in parts"
     elif weights != NO_VARIANTS:
-        of_keys += ", with the weights of scan.toml or equal ones"
-    tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {one_in(math.log10(rate))}")
+        tested_keys += ", with the weights of scan.toml or equal ones"
+    tell(f"p-values are corrected for all messages {tested_keys}; text counts as marked at {one_in(math.log10(rate))}")
     tell(*(f"under {key.key_id}: {lacking}" for key in request.keys for lacking in looks_lacking(key, weights)))
-    if found is not None:
-        tell(_filter_in_words(found))
+    if night_filter is not None:
+        tell(_filter_in_words(night_filter))
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0
 
 
-def _filter_in_words(found: "NightFilter") -> str:
-    name = f"the filter {found.sha256[:12]} of {found.night}"
-    if found.is_empty:
+def _filter_in_words(night_filter: "NightFilter") -> str:
+    name = f"the filter {night_filter.sha256[:12]} of {night_filter.night}"
+    if night_filter.is_empty:
         return f"no n-gram is left out: {name} knows no earlier night"
-    return f"n-grams that {found.scan_filter.texts} texts of earlier nights hold are left out, by {name}"
+    return f"n-grams that {night_filter.scan_filter.texts} texts of earlier nights hold are left out, by {name}"
 
 
 def _read(source: str) -> bytes:
@@ -139,19 +138,19 @@ def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tupl
     from scanner.results.shown_p_values import log10_p_shown
 
     chance = "-" if row["log10_p_global"] is None else one_in(log10_p_shown(row))
-    of_device = f" ({generator})" if generator else ""
+    device = f" ({generator})" if generator else ""
     if row["status"] == "too_short":
         says, p = "too short to be scored", "-"
     elif row["status"] == "filtered":
         says, p = "too short to be scored without its common n-grams", "-"
     elif row["flagged"] and row["basis"] == "assumed":
-        says, p = f"reads like its mark{of_device}, which anyone can make", chance
+        says, p = f"reads like its mark{device}, which anyone can make", chance
         if not admitted:
             says, p = f"{says}; no audit showed that its p-values hold, and a scan refuses this key", "-"
     elif row["flagged"]:
         says, p = f"contains text marked for {marked_for(row)}", chance
     else:
-        says, p = f"no mark found{of_device}", chance
+        says, p = f"no mark found{device}", chance
     if row["status"] == "scored_in_part":
         says += " (in the part that can be read)"
     return row["key_id"], says, p, f"{row['scored']:,}", row["proof"] or "-"

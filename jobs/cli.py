@@ -140,7 +140,7 @@ def _is_named(path: object, arguments: Sequence[str]) -> bool:
         return False
     words = (word.partition("=")[2] if word.startswith("--") else word for word in arguments)
     named = {os.path.abspath(word) for word in words if word} - {"/"}
-    return any(PurePath(os.path.abspath(path)).is_relative_to(one) for one in named)
+    return any(PurePath(os.path.abspath(path)).is_relative_to(place) for place in named)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def login_name() -> str:
 @results_argument
 @click.argument("document", metavar="[DOC]", required=False)
 @click.argument(
-    "decision", metavar="[DECISION]", required=False, type=click.Choice([one.value for one in ReviewDecision])
+    "decision", metavar="[DECISION]", required=False, type=click.Choice([entry.value for entry in ReviewDecision])
 )
 @click.option("--note", help="Why, in words.")
 @by_option
@@ -104,8 +104,8 @@ def decide(
     decide(location.folder, case.row, new_decision)
     ((_, decisions),) = on_documents(location.folder, [case.row]).items()
     tell(f"{printable(case.where)}: {decision}, by {printable(new_decision.decided_by)}")
-    others = [one for one in decisions if one["decided_by"] != new_decision.decided_by]
-    tell(*(f"  {printable(one['decided_by'])} decided: {one['decision']}" for one in others))
+    others = [entry for entry in decisions if entry["decided_by"] != new_decision.decided_by]
+    tell(*(f"  {printable(entry['decided_by'])} decided: {entry['decision']}" for entry in others))
 
 
 _FAULTS_SHOWN = 10
@@ -177,7 +177,7 @@ def export(
     config: Path,
     form: str,
     since: datetime | None,
-    before: datetime | None,
+    until: datetime | None,
     accounts: bool,
     undecided: bool,
 ) -> int:
@@ -207,64 +207,64 @@ def export(
     from scanner.results.queries import of_trial
 
     explainer = Explainer(config)
-    wanted = WantedFlags(since, before, state="open" if undecided else None)
+    query = WantedFlags(since, until, state="open" if undecided else None)
     if of_trial(explainer.results):
         raise Refused(f"results: {explainer.results} holds results of a trial, which no other system may have")
     if accounts:
-        _accounts(explainer, config, form, since, before)
+        _accounts(explainer, config, form, since, until)
         return 0
-    counted = count_flags(explainer.results, explainer.rate, wanted, explainer.canaries)
+    counted = count_flags(explainer.results, explainer.rate, query, explainer.canaries)
     complain(counted.in_words() + " (the canaries’ are left out)" * bool(counted.canaries))
-    found = _verdicts(explainer, config, wanted)
+    verdicts = _verdicts(explainer, config, query)
     if form == "csv":
-        for line in csv_lines(verdict for _, verdict in found):
+        for line in csv_lines(verdict for _, verdict in verdicts):
             tell(line)
     elif form == "label-studio":
-        return _tasks(found)
+        return _tasks(verdicts)
     else:
-        for _, verdict in found:
+        for _, verdict in verdicts:
             tell(visible(json.dumps(verdict.model_dump(mode="json"))))
     return 0
 
 
-def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "Iterator[tuple[Explanation, Verdict]]":
+def _verdicts(explainer: "Explainer", config: Path, query: "WantedFlags") -> "Iterator[tuple[Explanation, Verdict]]":
     from scanner.evidence.case import FlagCase
     from scanner.exports import verdict_of
     from scanner.results import scans
     from scanner.results.flags import newest
     from scanner.results.queries import ask
 
-    rows = newest(explainer.results, explainer.rate, wanted, None, fold=False, canaries=explainer.canaries).rows
-    of_id = {
+    rows = newest(explainer.results, explainer.rate, query, None, fold=False, canaries=explainer.canaries).rows
+    scan_of = {
         scan["scan_id"]: scan for scan in ask(explainer.results, lambda: scans(explainer.results).collect()).to_dicts()
     }
-    cases = [FlagCase(row, of_id.get(row["scan_id"])) for row in rows.sort("path", "row").iter_rows(named=True)]
+    cases = [FlagCase(row, scan_of.get(row["scan_id"])) for row in rows.sort("path", "row").iter_rows(named=True)]
     for explained in explainer.explain_cases(cases):
         yield explained, verdict_of(explained, str(config))
 
 
-def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, before: datetime | None) -> None:
+def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, until: datetime | None) -> None:
     from scanner.exports import account_csv_lines, account_verdict_of
     from scanner.looks.accounts.explanation import accounts_unread
 
-    found = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
-    users = [
-        one
-        for one in found
-        if (since is None or one.scanned_at >= since) and (before is None or one.scanned_at < before)
+    verdicts = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
+    accounts = [
+        verdict
+        for verdict in verdicts
+        if (since is None or verdict.scanned_at >= since) and (until is None or verdict.scanned_at < until)
     ]
     if form == "csv":
-        tell(*account_csv_lines(users))
+        tell(*account_csv_lines(accounts))
     else:
-        tell(*(visible(json.dumps(one.model_dump(mode="json"))) for one in users))
+        tell(*(visible(json.dumps(verdict.model_dump(mode="json"))) for verdict in accounts))
 
 
-def _tasks(found: "Iterator[tuple[Explanation, Verdict]]") -> int:
+def _tasks(verdicts: "Iterator[tuple[Explanation, Verdict]]") -> int:
     """Print tasks; a flag whose text cannot be read keeps no other from being printed."""
     from scanner.exports import label_studio_task
 
     tasks, code = [], 0
-    for explained, verdict in found:
+    for explained, verdict in verdicts:
         if explained.text is None:
             complain(f"not exported: its text is needed, and {explained.no_text}")
             code = 1

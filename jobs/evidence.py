@@ -41,7 +41,7 @@ _WIDEST = 100
 @results_argument
 @click.argument("document", metavar="DOC|ACCOUNT")
 @click.option(
-    "--account", "of_account", is_flag=True, help="Explain the account of this name, whatever documents have it."
+    "--account", "is_account", is_flag=True, help="Explain the account of this name, whatever documents have it."
 )
 @click.option("--date", "night", type=Day(), help="Of an account: its night, as the date of its data.  [the newest]")
 @click.option("--html", "page_file", type=NamedPath(path_type=Path), help="Write a page here; it needs no network.")
@@ -49,7 +49,7 @@ _WIDEST = 100
 def explain(
     results: str,
     document: str,
-    of_account: bool,
+    is_account: bool,
     night: datetime | None,
     page_file: Path | None,
     as_json: bool,
@@ -84,21 +84,23 @@ def explain(
     explainer = Explainer(location.config or location.folder)
     day = night.date() if night else None
     explained = None
-    if not of_account and day is None:
+    if not is_account and day is None:
         try:
             explained = explainer.explain(document)
         except Refused:
             if not marked_accounts(explainer, day, [document]):
                 raise
-    found = explain_account(explainer, document, day) if explained is None else []
+    accounts = explain_account(explainer, document, day) if explained is None else []
     if page_file is not None:
-        _write(page_file, page(explained) if explained else account_page(found))
+        _write(page_file, page(explained) if explained else account_page(accounts))
         tell(f"page: {page_file}")
     elif as_json:
-        record = record_of(explained) if explained else {"accounts": [record_of_account(one) for one in found]}
+        record = (
+            record_of(explained) if explained else {"accounts": [record_of_account(account) for account in accounts]}
+        )
         tell(*json.dumps(record, indent=1).splitlines())
     else:
-        tell(*(_lines(explained) if explained else _account_lines(found)))
+        tell(*(_lines(explained) if explained else _account_lines(accounts)))
 
 
 def _write(file: Path, html: str) -> None:
@@ -138,11 +140,11 @@ def _lines(explained: "Explanation") -> Iterator[str]:
         yield f"({counted(len(explained.text) - CHARACTERS_IN_TERMINAL, 'more character')}; --html shows more)"
 
 
-def _account_lines(found: "Sequence[AccountExplanation]") -> Iterator[str]:
+def _account_lines(accounts: "Sequence[AccountExplanation]") -> Iterator[str]:
     from scanner.looks.accounts.explanation import posts_in_words, what_was_found
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)
-    for explained in found:
+    for explained in accounts:
         for heading, sentence in what_was_found(explained):
             yield from wrap_line(f"{heading}: {safe(sentence)}", width, "  ")
         yield ""
@@ -213,44 +215,51 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
       brickscan replay scan.toml post-4711
       brickscan replay scan.toml post-4711 --proof case-17
     """
-    from scanner.evidence.replay import replay as replayed
+    from scanner.evidence.replay import replay as replay_flag
 
-    found = replayed(config, document)
-    if folder is not None and found.evidence_equal:
+    result = replay_flag(config, document)
+    if folder is not None and result.evidence_equal:
         from scanner.evidence.explainer import Explainer
         from scanner.evidence.replay import write_claim
 
-        write_claim(Explainer(config), found.case, folder)
+        write_claim(Explainer(config), result.case, folder)
     if as_json:
         fields = [
-            one._asdict() | {"recorded": _plain(one.recorded), "again": _plain(one.again)} for one in found.fields
+            comparison._asdict() | {"recorded": _plain(comparison.recorded), "again": _plain(comparison.again)}
+            for comparison in result.fields
         ]
-        record = {"document": found.case.where, "equal": found.equal, "text_not_from_file": found.not_from_file}
+        record = {"document": result.case.where, "equal": result.equal, "text_not_from_file": result.not_from_file}
         record["fields"] = fields
         tell(*json.dumps(record, indent=1).splitlines())
-        return 0 if found.equal else 3
+        return 0 if result.equal else 3
     rows = [
-        (one.field, _shown(one.recorded), _shown(one.again), "equal" if one.equal else "DIFFERS", one.why or "")
-        for one in found.fields
+        (
+            comparison.field,
+            _shown(comparison.recorded),
+            _shown(comparison.again),
+            "equal" if comparison.equal else "DIFFERS",
+            comparison.why or "",
+        )
+        for comparison in result.fields
     ]
     tell(*columns([("field", "recorded", "computed again", "", ""), *rows]))
-    if found.not_from_file is not None:
-        tell(f"The text is the one that the scan kept ({found.not_from_file}); what stood beside it is not compared.")
-    if folder is not None and not found.evidence_equal:
+    if result.not_from_file is not None:
+        tell(f"The text is the one that the scan kept ({result.not_from_file}); what stood beside it is not compared.")
+    if folder is not None and not result.evidence_equal:
         tell(f"no claim is written to {folder}: a verdict that comes out differently is none to prove")
     elif folder is not None:
         from scanner.evidence import check_claim
 
         tell(f"claim: {folder}; python -I check_claim.py {folder} SECRET_FILE LIST HEAD checks it")
         tell(f"The script is {check_claim.__file__}; whoever checks takes it from a copy of brickscan that they trust.")
-    if found.equal:
+    if result.equal:
         tell("The verdict comes out equal.")
-    elif found.evidence_equal:
-        why = "" if found.registry.agrees is not False else f" {found.registry.sentence}."
+    elif result.evidence_equal:
+        why = "" if result.registry.agrees is not False else f" {result.registry.sentence}."
         tell(f"The evidence comes out equal; whose the message is does not: look at `brickscan users verify`.{why}")
     else:
         tell("The verdict comes out DIFFERENTLY: do not use this flag.")
-    return 0 if found.equal else 3
+    return 0 if result.equal else 3
 
 
 def _plain(value: object) -> object:
@@ -302,15 +311,15 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as progress:
         marked = marked_accounts(explainer, night.day)
         pages = write_report(explainer, night, out, lambda: progress.update(), marked)
-    decided = [(which, found) for which, found in night.decided.items() if found.texts]
+    decided = [(which, precision) for which, precision in night.decided.items() if precision.texts]
     tell(
         f"night of {night.day}: {night.light}; {night.documents:,} documents read, {night.counted.in_words()}",
         *([f"false flags: {night.false_flags.in_words()}"] if night.flags and night.false_flags else []),
         *(f"- {reason}" for reason in night.why),
         *(
-            f"decided on, {which}: {counted(found.texts, 'text')}, precision {found.in_words()}: "
-            f"{found.counts_in_words()}"
-            for which, found in decided
+            f"decided on, {which}: {counted(precision.texts, 'text')}, precision {precision.in_words()}: "
+            f"{precision.counts_in_words()}"
+            for which, precision in decided
         ),
         *([f"{counted(len(marked), 'marked account')}; {_named(marked):,} named for a user"] if marked else []),
         f"{pages:,} pages of flags: {printable(str(out / 'index.html'))}",

@@ -114,7 +114,7 @@ def flagged(
     everything: bool,
     canaries: bool,
     since: datetime | None,
-    before: datetime | None,
+    until: datetime | None,
     users: tuple[str, ...],
     accounts: tuple[str, ...],
     keys: tuple[str, ...],
@@ -137,42 +137,44 @@ def flagged(
       brickscan flagged scan.toml --since 2026-11-01 --until 2026-11-07 --group-by user
       brickscan flagged results --account 4711 --all --format csv > flags.csv
     """
-    most = most_shown(limit, everything=everything)
+    max_rows = most_shown(limit, everything=everything)
     from scanner.results.flags import WantedFlags, newest, sums
     from scanner.results.scan_list import with_generator
 
     location = results_at(results)
     if not scanned(location):
         return
-    wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
+    query = WantedFlags(since, until, users, accounts, keys, docs, state)
     with_canaries = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
-    known = () if with_canaries else canaries_of(location)
+    left_out = () if with_canaries else canaries_of(location)
     if by is None:
-        found = newest(location.folder, location.false_positive_rate, wanted, most, fold=not everything, canaries=known)
+        flags = newest(
+            location.folder, location.false_positive_rate, query, max_rows, fold=not everything, canaries=left_out
+        )
     else:
-        found = sums(location.folder, location.false_positive_rate, wanted, most, by, canaries=known)
+        flags = sums(location.folder, location.false_positive_rate, query, max_rows, by, canaries=left_out)
     if by is None:
-        found = found._replace(rows=with_generator(location.folder, found.rows))
-    notes = _of_no_scan(location.folder)
+        flags = flags._replace(rows=with_generator(location.folder, flags.rows))
+    notes = _impossible_rows(location.folder)
     if location.registry is not None:
-        found, contradicted = _against_registry(location, found, by)
+        flags, contradicted = _against_registry(location, flags, by)
         notes += contradicted
-    if found.totals.alarmed:
+    if flags.totals.alarmed:
         warn = tell if form == "table" else complain
-        warn(*_alarm(found, location.folder))
-    notes += _show(found, by, form)
+        warn(*_alarm(flags, location.folder))
+    notes += _show(flags, by, form)
     if by is None and form == "table":
-        notes += [*_drawn(found), *_hash_alone(found)]
-    show_footer(form, [*_footer(found, location, wanted, listed=by is None), *notes])
+        notes += [*_drawn(flags), *_hash_alone(flags)]
+    show_footer(form, [*_footer(flags, location, query, listed=by is None), *notes])
 
 
-def _against_registry(location: Results, found: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
-    """Flags of which those name nobody that the registry contradicts, and sentences on these."""
+def _against_registry(location: Results, flags: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
+    """Take the names off flags that the registry contradicts. Returns the flags, and sentences on these."""
     from scanner.evidence.registry_check import held_against, with_registry_names
 
     if by is not None:
-        return _sums_against_registry(location, found, by)
-    rows = found.rows.to_dicts()
+        return _sums_against_registry(location, flags, by)
+    rows = flags.rows.to_dicts()
     checks = held_against(str(location.registry), location.folder, rows)
     as_registered = [with_registry_names(row, check) for row, check in zip(rows, checks, strict=True)]
     wrong = [
@@ -185,17 +187,17 @@ def _against_registry(location: Results, found: "FlagList", by: "By | None") -> 
         for row, check in zip(rows, checks, strict=True)
         if row["user_id"] and check.agrees is None and not check.erased
     }
-    return _with_names(found, as_registered), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(silent))]
+    return _with_names(flags, as_registered), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(silent))]
 
 
-def _sums_against_registry(location: Results, found: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":
-    """Sums, less names of users who never had the message, whenever that was, and sentences on these."""
+def _sums_against_registry(location: Results, flags: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":
+    """Take names of users who never had the message off sums. Returns the sums, and sentences on these."""
     from scanner.evidence.registry_check import strangers
     from scanner.registry import users_of
 
     if by == "account":
-        return found, []
-    users = found.rows["user_id"].drop_nulls().unique().sort().to_list()
+        return flags, []
+    users = flags.rows["user_id"].drop_nulls().unique().sort().to_list()
     wrong = strangers(str(location.registry), location.folder, location.false_positive_rate, users)
     notes = [
         f"user {printable(user, LONGEST_ID_SHOWN)}: {counted(documents, 'document')} name this user for messages that "
@@ -210,18 +212,18 @@ def _sums_against_registry(location: Results, found: "FlagList", by: "By") -> "t
         return row["user_id"] is not None and (row["user_id"], row["key_id"], row["message"]) not in held
 
     nobody = {"user_id": None, "naming": Naming.CONTRADICTED}
-    return _with_names(found, [row | nobody if never_held(row) else row for row in found.rows.to_dicts()]), notes
+    return _with_names(flags, [row | nobody if never_held(row) else row for row in flags.rows.to_dicts()]), notes
 
 
-def _with_names(found: "FlagList", as_registered: "Sequence[Mapping[str, Any]]") -> "FlagList":
+def _with_names(flags: "FlagList", as_registered: "Sequence[Mapping[str, Any]]") -> "FlagList":
     import polars as pl
 
     columns = [pl.Series(name, [row[name] for row in as_registered], pl.String) for name in ("user_id", "naming")]
-    return found._replace(rows=found.rows.with_columns(columns))
+    return flags._replace(rows=flags.rows.with_columns(columns))
 
 
-def _of_no_scan(results: str) -> list[str]:
-    """A sentence on rows that cannot be shown, since somebody changed them."""
+def _impossible_rows(results: str) -> list[str]:
+    """Return a sentence on rows that cannot be shown, because they were changed."""
     from scanner.results.queries import count_impossible_rows
 
     rows = count_impossible_rows(results)
@@ -229,13 +231,13 @@ def _of_no_scan(results: str) -> list[str]:
     return [f"{counted(rows, 'row')} of the table `flags` {why}"] if rows else []
 
 
-def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:
+def _show(flags: "FlagList", by: "By | None", form: Form) -> list[str]:
     """Print the flags; returns sentences for below the table, in place of columns."""
-    rows = list(found.rows.iter_rows(named=True))
+    rows = list(flags.rows.iter_rows(named=True))
     if form != "table":
         names = _RECORD if by is None else (*_GROUPS[by], *_SUMS)
-        expected = found.totals.expected_false
-        totals = {**found.totals._asdict(), "expected_false": None if expected is None else expected._asdict()}
+        expected = flags.totals.expected_false
+        totals = {**flags.totals._asdict(), "expected_false": None if expected is None else expected._asdict()}
         show_records(form, rows, totals, names)
     elif not rows:
         pass  # a sentence says so
@@ -255,9 +257,11 @@ def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [_line({**row, "path": "…/" + row["path"].rpartition("/")[2]}, user_or_nobody(row)) for row in rows]
     usual = {"account": "-", "p-value": one_in(-math.inf), "audit": AuditState.NO_ALARM, "copies": "1"}
     same = {name for name, value in usual.items() if all(line[head.index(name)] == value for line in lines)}
-    kept = [column for column, name in enumerate(head) if name not in same]
+    indices = [column for column, name in enumerate(head) if name not in same]
     narrowest = {name: least for name, least in _NARROWEST.items() if name not in same}
-    show_table([head[column] for column in kept], [[line[column] for column in kept] for line in lines], narrowest)
+    show_table(
+        [head[column] for column in indices], [[line[column] for column in indices] for line in lines], narrowest
+    )
     return [f"{name} of all that is shown: {usual[name]}" for name in ("p-value", "audit") if name in same]
 
 
@@ -308,21 +312,21 @@ def _shown(value: object) -> str:
     return "-" if value is None else printable(str(value), LONGEST_ID_SHOWN)
 
 
-def _footer(found: "FlagList", location: Results, wanted: "WantedFlags", *, listed: bool) -> list[str]:
-    """The totals of everything that was asked for, shown or not; listed: and not added up."""
-    totals = found.totals
+def _footer(flags: "FlagList", location: Results, query: "WantedFlags", *, listed: bool) -> list[str]:
+    """Return the totals of all flags that were asked for, shown or not. listed: whether flags are listed, not sums."""
+    totals = flags.totals
     hidden = (
         f"{counted(totals.canaries, 'document')} of canaries, found and named right, left out (--canaries shows them)"
     )
     canaries = [hidden] if totals.canaries else []
     if not totals.documents:
-        if any(value not in ((), None, "") for value in wanted):
+        if any(value not in ((), None, "") for value in query):
             return ["No flagged document is among those that were asked for.", *canaries]
         return ["No other document is flagged.", *canaries] if canaries else [_nothing(location.folder)]
-    more = " (--limit or --all shows more)" if totals.entries > len(found.rows) else ""
+    more = " (--limit or --all shows more)" if totals.entries > len(flags.rows) else ""
     folded = listed and totals.entries < totals.documents
     lines = [
-        f"{len(found.rows):,} of {totals.entries:,} shown{more}; {counted(totals.documents, 'flagged document')}, "
+        f"{len(flags.rows):,} of {totals.entries:,} shown{more}; {counted(totals.documents, 'flagged document')}, "
         f"{counted(totals.texts, 'distinct text')}{_pieces(totals)}"
         + (", copies of one text on one line" if folded else ""),
         *canaries,
@@ -334,16 +338,16 @@ def _footer(found: "FlagList", location: Results, wanted: "WantedFlags", *, list
     return lines
 
 
-def _alarm(found: "FlagList", results: str) -> Iterator[str]:
-    """Lines for above the list: which flags not to use, why, and what to do."""
+def _alarm(flags: "FlagList", results: str) -> Iterator[str]:
+    """Yield lines for above the list: which flags not to use, why, and what to do."""
     from scanner.controls.alarms import advise_on_scan
 
     yield (
-        f"AUDIT ALARM: {counted(found.totals.alarmed, 'document')} of scans whose audit alarmed. Use none of these "
+        f"AUDIT ALARM: {counted(flags.totals.alarmed, 'document')} of scans whose audit alarmed. Use none of these "
         "flags; `brickscan status` says why, and what to do."
     )
-    if "scan_id" in found.rows.columns:
-        alarmed = found.rows.filter(audit=str(AuditState.ALARM))["scan_id"].unique(maintain_order=True)
+    if "scan_id" in flags.rows.columns:
+        alarmed = flags.rows.filter(audit=str(AuditState.ALARM))["scan_id"].unique(maintain_order=True)
         for scan_id in alarmed[:ALARMS_EXPLAINED]:
             yield f"Scan {scan_id}: {advise_on_scan(results, scan_id)}"
 
@@ -352,9 +356,9 @@ ALARMS_EXPLAINED = 3
 """Scans whose alarms are explained above a list."""
 
 
-def _drawn(found: "FlagList") -> list[str]:
-    """That a mark is another one where its text was made on another device."""
-    counts = found.rows["generator"].drop_nulls().value_counts(sort=True, name="count")
+def _drawn(flags: "FlagList") -> list[str]:
+    """Return notes on marks that differ where the text was made on another device."""
+    counts = flags.rows["generator"].drop_nulls().value_counts(sort=True, name="count")
     return [
         f"{counted(number, 'flag')} shown under marks of torch's {generator}: text that the same code marked on a GPU "
         "has another mark, and is not flagged"
@@ -362,9 +366,9 @@ def _drawn(found: "FlagList") -> list[str]:
     ]
 
 
-def _hash_alone(found: "FlagList") -> list[str]:
-    """How p-values are shown of keys whose hash alone speaks."""
-    if (found.rows["basis"].fill_null("key") == "key").all():
+def _hash_alone(flags: "FlagList") -> list[str]:
+    """Return a note on how p-values of keys are shown where only the key's hash speaks."""
+    if (flags.rows["basis"].fill_null("key") == "key").all():
         return []
     return [
         "a p-value of a key whose hash alone speaks is shown no smaller than its rank among decoy keys, 1 in 1,000 for "

@@ -138,6 +138,6 @@ def schema(command: str) -> None:
       brickscan schema scan > scan.schema.json
     """
     module, name = _OF[command].split(":")
-    found = getattr(importlib.import_module(module), name).model_json_schema()
-    written = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | found
+    model_schema = getattr(importlib.import_module(module), name).model_json_schema()
+    written = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model_schema
     tell(*json.dumps(written, indent=2).splitlines())

@@ -77,17 +77,17 @@ def init(
     if config.exists():
         raise Refused(f"{config}: is there already; name another --folder, or go on with what is there")
     keys = _existing_keys(registry, tokenizer, key_id, trial)
-    found = sample_of(sample)
-    whole = found.table or found.folder  # None: a file, whose folder is read unless what is made lies in it
-    guess, path = guess_columns(found), found.table or input_path(found.folder / "*" if found.folder else sample)
-    of_iceberg = path.startswith(ICEBERG_PREFIX)
-    inside = not of_iceberg and folder.absolute().is_relative_to(whole or sample.absolute().parent)
+    source = sample_of(sample)
+    whole = source.table or source.folder  # None: a file, whose folder is read unless what is made lies in it
+    guess, path = guess_columns(source), source.table or input_path(source.folder / "*" if source.folder else sample)
+    is_iceberg = path.startswith(ICEBERG_PREFIX)
+    inside = not is_iceberg and folder.absolute().is_relative_to(whole or sample.absolute().parent)
     if inside and whole is not None:
         raise Refused(f"{folder}: lies in {whole}, which a scan would read; name a --folder outside of it")
     alone = "what is made here lies beside it" if inside else None if whole else _why_alone(sample)
     if alone:
         path = str(sample.absolute())
-    if not sample.is_absolute() and not of_iceberg:  # as the user named it, so that everything can be moved together
+    if not sample.is_absolute() and not is_iceberg:  # as the user named it, so that everything can be moved together
         path = os.path.relpath(path, folder.absolute())
     if keys:
         tell(f"registry {registry}: is there already, with {counted(len(keys), 'key')}: {', '.join(keys)}")
@@ -101,16 +101,16 @@ def init(
     if trial:
         begin_trial(registry)
         add_users(registry, None, users)
-    path = path if found.table is None or of_iceberg else DELTA_PREFIX + path
-    config.write_text(_toml(sample, path, guess._asdict() | {"where": found.where}), encoding="utf-8")
-    guessed_from = sample if found.folder is None else f"its newest file, {found.file}"
+    path = path if source.table is None or is_iceberg else DELTA_PREFIX + path
+    config.write_text(_toml(sample, path, guess._asdict() | {"where": source.where}), encoding="utf-8")
+    guessed_from = sample if source.folder is None else f"its newest file, {source.file}"
     tell("", f"wrote {config}; guessed from {guessed_from}:")
-    of_file = f"the file alone, since {alone}" if alone else "the file's folder"
-    read = "the table" if found.table else "the folder" if found.folder else of_file
+    file_words = f"the file alone, since {alone}" if alone else "the file's folder"
+    read = "the table" if source.table else "the folder" if source.folder else file_words
     tell(f"  paths    {path!r}: {read}", *(f"  {line}" for line in guess.why))
-    folder_name = (found.folder or sample.absolute().parent).name
+    folder_name = (source.folder or sample.absolute().parent).name
     dated = re.search(r"\d{4}-\d{2}-\d{2}", folder_name) if "{date}" in path else None
-    newest = dated[0] if dated else found.date
+    newest = dated[0] if dated else source.date
     date = f" --date {newest}" if newest else ""
     tell("", "Next:")
     if trial:
@@ -222,17 +222,17 @@ def canaries(
     refuse_output(out)
     refuse_wrong_clock(registry)
 
-    known = read_prompts(prompts)
+    prompt_list = read_prompts(prompts)
     measured = [] if marked_file is None else _measured(marked_file, registry)
     if measured:
         power = _power(registry, measured)
     recorded = make_canaries(registry, key_ids or None, users, 0.9 if power is None else power, measured=measured)
     names = list(dict.fromkeys(canary.account_id for canary in recorded.made))[:users]
     generator = np.random.default_rng()  # seeded by the operating system
-    rounds = -(-texts // len(known))
-    chosen = np.concatenate([generator.permutation(len(known)) for _ in range(rounds)])[:texts]
+    rounds = -(-texts // len(prompt_list))
+    chosen = np.concatenate([generator.permutation(len(prompt_list)) for _ in range(rounds)])[:texts]
     rows = pl.DataFrame(
-        {"user_id": [names[i % len(names)] for i in range(texts)], "prompt": [known[i] for i in chosen.tolist()]}
+        {"user_id": [names[i % len(names)] for i in range(texts)], "prompt": [prompt_list[i] for i in chosen.tolist()]}
     )
     write_whole(out, lambda file: rows.write_parquet(file))
     tell(
@@ -243,33 +243,33 @@ def canaries(
 
 
 def _measured(file: Path, registry: Path) -> list[CanaryStrength]:
-    """Texts like canaries', read back under their keys."""
+    """Read texts like canaries' back under their keys."""
     from scanner.detection.one_text import canary_strength
 
-    known, marked = load_registry(registry), read_marked(file)
-    of_keys = (
+    record, marked = load_registry(registry), read_marked(file)
+    key_groups = (
         (name, marked.filter(key_id=name).head(TEXTS_MEASURED)) for name in marked["key_id"].unique(maintain_order=True)
     )
     return [
         canary_strength(
-            registry, find_key(known, name), texts_of_key["text"].to_list(), texts_of_key["message"].to_numpy()
+            registry, find_key(record, name), texts_of_key["text"].to_list(), texts_of_key["message"].to_numpy()
         )
-        for name, texts_of_key in of_keys
+        for name, texts_of_key in key_groups
     ]
 
 
 def _power(registry: Path, measured: list[CanaryStrength]) -> float:
-    """Share of the measured texts that pass at 1e-6 among the registry's keys with one look, from 0.01 to 0.99."""
+    """Return the share of measured texts that pass at 1e-6 among the registry's keys with one look: 0.01 to 0.99."""
     from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.scan_plan import keys_tested
     from scanner.watermark.rule import corrected, passes
 
-    known, shares = load_registry(registry), []
-    for of_key in measured:
-        key = find_key(known, of_key.key_id)
-        correction = key.tested_among(keys_tested(known))
-        share = float(passes(corrected(of_key.log10_p, key.messages, correction), USUAL_RATE).mean())
-        number = len(of_key.scored)
+    record, shares = load_registry(registry), []
+    for strength in measured:
+        key = find_key(record, strength.key_id)
+        correction = key.tested_among(keys_tested(record))
+        share = float(passes(corrected(strength.log10_p, key.messages, correction), USUAL_RATE).mean())
+        number = len(strength.scored)
         tell(
             f"{key.key_id}: {share:.0%} of {number:,} texts pass at {USUAL_RATE:g} among {correction:,} keys, "
             "with one look"

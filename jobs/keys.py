@@ -52,8 +52,8 @@ def weight_in_words(key: MasterKey) -> list[str]:
     """The weight of a later key: its share of the false-positive rate, and the share of older keys."""
     if key.one_of is None:
         return []
-    kept = "the keys that the registry began with keep one half, and no verdict on record is weakened"
-    return [f"weight      1/{key.one_of:,} of a false-positive rate, for ever: {kept}"]
+    note = "the keys that the registry began with keep one half, and no verdict on record is weakened"
+    return [f"weight      1/{key.one_of:,} of a false-positive rate, for ever: {note}"]
 
 
 def strength_in_words(key: MasterKey) -> list[str]:
@@ -342,8 +342,8 @@ def _price(registry: Path | str, key: MasterKey) -> list[str]:
     """The cost of a key in every scan, if it is high."""
     from scanner.watermark.formats import format_of, price
 
-    found = price(format_of(key), open_key(registry, key), key.messages)
-    return [] if found is None else [f"cost        {found.words()} (timed here)"]
+    cost = price(format_of(key), open_key(registry, key), key.messages)
+    return [] if cost is None else [f"cost        {cost.words()} (timed here)"]
 
 
 @click.group()

@@ -86,22 +86,22 @@ def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
         users = None
         if parquet:
             columns = parquet.read(columns=[name for name in ("prompt", "user_id") if name in names])
-            found = columns.column("prompt").to_pylist()
+            entries = columns.column("prompt").to_pylist()
             users = columns.column("user_id").to_pylist() if "user_id" in names else None
         else:
             with io.TextIOWrapper(io.BytesIO(read_named(path, MOST_LIST)), encoding="utf-8") as lines:
-                found = [line.removesuffix("\n") for line in lines]
+                entries = [line.removesuffix("\n") for line in lines]
     except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
         raise Refused(f"{field} {path}: cannot be read as prompts: {in_a_line(error)}") from None
-    written = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
-    prompts = list(compress(found, written))
+    written = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in entries]
+    prompts = list(compress(entries, written))
     if not prompts:
         raise Refused(f"{field} {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
     blank = [number for number, prompt in enumerate(written, 0 if rows else 1) if not prompt]
     if blank:
         what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
         first = ", ".join(map(str, blank[:MOST_ROWS_NAMED])) + (", …" if len(blank) > MOST_ROWS_NAMED else "")
-        complain(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}")
+        complain(f"prompts {path}: {len(blank)} of {len(entries)} left out, {what}: {first}")
     return PromptList(prompts, None if users is None else list(compress(users, written)))
 
 
@@ -191,11 +191,11 @@ def kept_rows(out: Path, call: Sequence[Any]) -> Iterator[KeptRows]:
                 f"--out {out}: {path.name} beside it has the completions of an interrupted call with other options, "
                 "prompts, users or model; call it as before to go on, or remove that file to begin anew"
             )
-        kept = KeptRows(out, file, [[tuple(row) for row in batch] for batch in batches])
+        store = KeptRows(out, file, [[tuple(row) for row in batch] for batch in batches])
         try:
-            yield kept
+            yield store
         finally:
-            if not kept.batches:
+            if not store.batches:
                 path.unlink(missing_ok=True)
 
 
@@ -308,20 +308,20 @@ def mark(
     prompts_of_turns = list(zip(turns, texts, strict=True))
     with (
         when_interrupted(f"mark: finished batches are kept beside {out}; the same command goes on") as check,
-        kept_rows(out, [*call, prompts_of_turns]) as kept,
+        kept_rows(out, [*call, prompts_of_turns]) as store,
         MarkProgress(len(texts), check) as progress,
     ):
         for batch, start in enumerate(range(0, len(texts), batch_size)):
-            if batch >= kept.batches:
+            if batch >= store.batches:
                 whom, these = zip(*prompts_of_turns[start : start + batch_size], strict=True)
                 messages_of = [recipient.message for recipient in whom]
                 done = complete(model, these, how, seed + batch, watermark, messages_of, progress.token)
-                kept.add([(key_id, *to, prompt, *text) for to, prompt, text in zip(whom, these, done, strict=True)])
-            progress(len(kept.rows))
-        kept.finish()
-    tell(f"{len(kept.rows)} completions marked with {key_id}: {out}")
+                store.add([(key_id, *to, prompt, *text) for to, prompt, text in zip(whom, these, done, strict=True)])
+            progress(len(store.rows))
+        store.finish()
+    tell(f"{len(store.rows)} completions marked with {key_id}: {out}")
     if verify:
-        tell(*_verified(registry, key, kept.rows))
+        tell(*_verified(registry, key, store.rows))
 
 
 def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[str]:
@@ -350,11 +350,11 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
             str(number),
             printable(str(row[index_of["user_id"]] or f"message {row[index_of['message']]}"), 40),
             f"{scored:,}",
-            f"{of_token:.3f}" if law.discrete else _probability_and_entropy(of_token),
+            f"{token_score:.3f}" if law.discrete else _probability_and_entropy(token_score),
             f"{p:.1f}",
             f"{chance:.3f}",
         )
-        for number, (row, scored, of_token, p, chance) in enumerate(cells)
+        for number, (row, scored, token_score, p, chance) in enumerate(cells)
     ]
     head = ("row", "marked for", "scored tokens", strength, "log10 p", "expected power")
     return [
@@ -364,11 +364,11 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     ]
 
 
-def _probability_and_entropy(of_token: float) -> str:
+def _probability_and_entropy(mean_score: float) -> str:
     """The probability that all tokens would have at this mean score, and its entropy −p ln p, as `plan` takes them."""
     from scanner.power import probability_of
 
-    p = probability_of(of_token)
+    p = probability_of(mean_score)
     return f"{p:.3f}, {-p * math.log(p):.3f}"
 
 

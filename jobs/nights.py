@@ -82,8 +82,8 @@ def status(results: str, limit: int, form: Form) -> None:
         *_hands(last, in_quarantine(location.folder, QuarantineFilter(), 0, "reason"), location),
         *_nights_to_scan_anew(location),
     ]
-    of_scans = counts_of_scans(location.folder, location.false_positive_rate, canaries_of(location))
-    rows = [row | of_scans.get(row["scan_id"], NO_FLAGS)._asdict() for row in last.ended.iter_rows(named=True)]
+    counts_of = counts_of_scans(location.folder, location.false_positive_rate, canaries_of(location))
+    rows = [row | counts_of.get(row["scan_id"], NO_FLAGS)._asdict() for row in last.ended.iter_rows(named=True)]
     if form != "table":
         show_records(form, rows, {"scans": last.number, "needs_a_hand": hands}, _RECORD)
     elif rows:
@@ -174,7 +174,7 @@ def _left(row: Mapping[str, Any]) -> int:
 
 
 def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> Iterator[str]:
-    """Sentences on what somebody must look at, the worst first."""
+    """Yield sentences on what needs a hand, the worst first."""
     rows = list(last.ended.iter_rows(named=True))
     for row in rows:
         if row["audit"] == AuditState.ALARM:
@@ -206,7 +206,7 @@ def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> 
                 f"{counted(row['weighing_left'], 'shard')}; run the same command again"
             )
     see = f"`brickscan quarantine {shlex.quote(str(location.config or location.folder))} --group-by document`"
-    yield from _of_newest(rows[0], see) if rows else ()
+    yield from _newest_hands(rows[0], see) if rows else ()
     if unscored.files:
         yield f"{counted(unscored.files, 'whole file')} could not be read: {see} names them and says why"
 
@@ -232,8 +232,8 @@ def _gone_on(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
     return any(resumed_by(row, other) for other in rows if other is not row)
 
 
-def _of_newest(row: Mapping[str, Any], see: str) -> Iterator[str]:
-    """What the newest scan says; see: the command that lists what could not be read."""
+def _newest_hands(row: Mapping[str, Any], see: str) -> Iterator[str]:
+    """Yield sentences on the newest scan. see: the command that lists what could not be read."""
     if row["exit_code"] == 4:
         unread = row["quarantined"] or row["files_quarantined"]
         what = f"more could not be read than the configuration allows; {see} lists it" if unread else "nothing was read"
@@ -301,7 +301,7 @@ def quarantine(
     limit: int | None,
     everything: bool,
     since: datetime | None,
-    before: datetime | None,
+    until: datetime | None,
     reasons: tuple[str, ...],
     accounts: tuple[str, ...],
     form: Form,
@@ -317,22 +317,22 @@ def quarantine(
       brickscan quarantine scan.toml --since 2026-11-01 --group-by account
       brickscan quarantine results --reason timed_out --group-by document --all --format csv > timed_out.csv
     """
-    most = most_shown(limit, everything=everything)
+    max_rows = most_shown(limit, everything=everything)
     from scanner.results.scan_list import QuarantineFilter, in_quarantine
 
     location = results_at(results)
     if not scanned(location):
         return
-    wanted = QuarantineFilter(since, before, reasons, accounts)
-    found = in_quarantine(location.folder, wanted, most, by)
-    _show(found, by, form)
-    show_footer(form, [_footer(found, filtered=any(wanted))])
+    query = QuarantineFilter(since, until, reasons, accounts)
+    listing = in_quarantine(location.folder, query, max_rows, by)
+    _show(listing, by, form)
+    show_footer(form, [_footer(listing, filtered=any(query))])
 
 
-def _show(found: "QuarantineList", by: "By", form: Form) -> None:
-    rows = list(found.rows.iter_rows(named=True))
+def _show(listing: "QuarantineList", by: "By", form: Form) -> None:
+    rows = list(listing.rows.iter_rows(named=True))
     if form != "table":
-        totals = {"entries": found.entries, "documents": found.documents, "files": found.files}
+        totals = {"entries": listing.entries, "documents": listing.documents, "files": listing.files}
         show_records(form, rows, totals, _QUARANTINE_RECORD[by])
     elif not rows:
         pass  # a sentence says so
@@ -370,12 +370,12 @@ def _id(value: str | None) -> str:
     return "-" if value is None else printable(value, LONGEST_ID_SHOWN)
 
 
-def _footer(found: "QuarantineList", *, filtered: bool) -> str:
-    if not found.entries:
+def _footer(listing: "QuarantineList", *, filtered: bool) -> str:
+    if not listing.entries:
         return "Nothing that was asked for is in quarantine." if filtered else "Nothing is in quarantine."
-    more = " (--limit or --all shows more)" if found.entries > len(found.rows) else ""
-    what = documents_and_files(found.documents, found.files)
-    return f"{len(found.rows):,} of {found.entries:,} shown{more}; in quarantine: {what}"
+    more = " (--limit or --all shows more)" if listing.entries > len(listing.rows) else ""
+    what = documents_and_files(listing.documents, listing.files)
+    return f"{len(listing.rows):,} of {listing.entries:,} shown{more}; in quarantine: {what}"
 
 
 def documents_and_files(documents: int, files: int) -> str:
@@ -413,7 +413,7 @@ def accounts(
       brickscan accounts scan.toml
       brickscan accounts scan.toml --date 2026-11-20 --all --format csv > accounts.csv
     """
-    most = most_shown(limit, everything=everything)
+    max_rows = most_shown(limit, everything=everything)
     from scanner.evidence.explainer import Explainer
     from scanner.looks.accounts.explanation import marked_accounts, none_tested
     from scanner.results.queries import count_impossible_rows
@@ -421,15 +421,15 @@ def accounts(
     location = results_at(results)
     if not scanned(location):
         return
-    found = marked_accounts(Explainer(location.config or location.folder), night.date() if night else None, account_ids)
-    listed = found[:most]
+    rows = marked_accounts(Explainer(location.config or location.folder), night.date() if night else None, account_ids)
+    listed = rows[:max_rows]
     if form != "table":
-        show_records(form, listed, {"accounts": len({row["account_id"] for row in found})}, _RECORD_OF_ACCOUNT)
+        show_records(form, listed, {"accounts": len({row["account_id"] for row in rows})}, _RECORD_OF_ACCOUNT)
     elif listed:
         show_table(_HEAD_OF_ACCOUNTS, [_line_of_account(row) for row in listed], {"account": 8})
-    named = len({row["account_id"] for row in found if row["naming"] == Naming.NAMED})
+    named = len({row["account_id"] for row in rows if row["naming"] == Naming.NAMED})
     lines = [
-        f"{len(listed):,} of {counted(len(found), 'marked account')} shown; {named:,} named for a user. A mark says "
+        f"{len(listed):,} of {counted(len(rows), 'marked account')} shown; {named:,} named for a user. A mark says "
         "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
     ]
     if not none_tested(location.folder) and (wrong := count_impossible_rows(location.folder, "accounts")):

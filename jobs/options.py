@@ -44,8 +44,8 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], narrowest: Ma
     """Print a table of printable cells. On a terminal some columns are cut, each to its limit, until the table fits."""
     lines: Sequence[Sequence[str]] = [head, *rows]
     if on_terminal():
-        most = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
-        lines = fit_rows(lines, most, {head.index(name): least for name, least in narrowest.items()})
+        max_width = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
+        lines = fit_rows(lines, max_width, {head.index(name): least for name, least in narrowest.items()})
     tell(*columns(lines))
 
 
@@ -152,8 +152,8 @@ MOST_SEEDS = 2**32 - 1
 class Whole(click.IntRange):
     """A whole number from one to another."""
 
-    def __init__(self, least: int, most: int = MOST_WHOLE) -> None:
-        super().__init__(least, most)
+    def __init__(self, least: int, limit: int = MOST_WHOLE) -> None:
+        super().__init__(least, limit)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
         """Read it; what nobody can read whole is not repeated whole."""
@@ -212,12 +212,12 @@ class Day(click.DateTime):
         """Read a date as its first moment."""
         if value == "yesterday":
             return datetime.combine(datetime.now(UTC).date() - timedelta(days=1), time())
-        found = super().convert(value, param, ctx)
-        assert isinstance(found, datetime)  # noqa: S101
+        day = super().convert(value, param, ctx)
+        assert isinstance(day, datetime)  # noqa: S101
         last = datetime.now(UTC).date() + timedelta(days=1)  # of zones in which a day begins before it does in UTC
-        if not _FIRST_DAY <= found.date() <= last:
+        if not _FIRST_DAY <= day.date() <= last:
             self.fail(f"{str(value)!r} is no date of data; allowed: {_FIRST_DAY} to {last}", param, ctx)
-        return found
+        return day
 
 
 class Results(NamedTuple):
@@ -233,9 +233,9 @@ def groups_of(users: float) -> int:
     """Groups of a key with room for so many users. Raises Refused where a key has no room for them."""
     from scanner.watermark.native.format import groups_for, users_of
 
-    most = users_of(MOST_NUMBERS)
-    if not 1 <= users <= most:
-        raise Refused(f"--users {users:g} is not allowed; a key has 1 to {most:,.0f}")
+    max_users = users_of(MOST_NUMBERS)
+    if not 1 <= users <= max_users:
+        raise Refused(f"--users {users:g} is not allowed; a key has 1 to {max_users:,.0f}")
     return groups_for(users)
 
 
@@ -262,16 +262,16 @@ def results_at(path: str) -> Results:
 
 
 def canaries_of(location: Results) -> "Sequence[Canary] | None":
-    """Canaries of the registry; None: there is no configuration, or its registry cannot be read."""
+    """Return the canaries of the registry. None: there is no configuration, or its registry cannot be read."""
     from scanner.registry import load_registry
 
     try:
-        known = None if location.registry is None else load_registry(location.registry)
+        registry = None if location.registry is None else load_registry(location.registry)
     except Refused:
         return None
-    if known is None:
+    if registry is None:
         return None
-    return known.canaries.made if known.canaries else ()
+    return registry.canaries.made if registry.canaries else ()
 
 
 def scanned(location: Results) -> bool:
@@ -344,7 +344,7 @@ def refuse_wrong_clock(registry: Path | str) -> None:
 results_argument = click.argument("results", metavar="CONFIG|RESULTS")
 since_option = click.option("--since", type=Moment(), help="Scanned at this time (UTC) or later, or on this date.")
 until_option = click.option(
-    "--until", "before", type=Moment(through=True), help="Scanned before this time (UTC), or up to and on this date."
+    "--until", type=Moment(through=True), help="Scanned before this time (UTC), or up to and on this date."
 )
 key_ids_option = click.option(
     "--key", "key_ids", multiple=True, metavar="KEY_ID", help="A key; may be given several times."

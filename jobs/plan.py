@@ -141,10 +141,10 @@ def plan(
             raise click.UsageError(
                 "CONFIG says it: give no --method, --registry, --fpr, --messages, --users or --keys."
             )
-        of_file = None if marked_file is None else _key_of(marked_file)[1]
-        if None not in (key_id, of_file) and key_id != of_file:
-            raise Refused(f"--key {key_id}: the texts of --from {marked_file} are of key {of_file}; leave --key out")
-        scanned = ScannedKey.of_config(config, of_file or key_id)
+        file_key = None if marked_file is None else _key_of(marked_file)[1]
+        if None not in (key_id, file_key) and key_id != file_key:
+            raise Refused(f"--key {key_id}: the texts of --from {marked_file} are of key {file_key}; leave --key out")
+        scanned = ScannedKey.of_config(config, file_key or key_id)
         registry, fpr, keys = scanned.registry, scanned.false_positive_rate, scanned.correction
     elif key_id is not None:
         raise click.UsageError("--key goes with CONFIG.")
@@ -179,7 +179,7 @@ def plan(
     def row(aim: "Aim", power: float, marked: "MarkAssumption", kind: str | None) -> PlanRow:
         scored = max(tokens_needed(marked, aim, power), scanned.min_scored if scanned else 1)
         passed = marked.passed(scored, aim, simulate, generator) if simulate else None
-        kind = kind or _kind(marked, scored, aim, of_a_mean=green_share is not None)
+        kind = kind or _kind(marked, scored, aim, rests_on_mean=green_share is not None)
         return PlanRow(aim, power, scored, passed, _estimate(marked, aim, power), kind)
 
     rows = [row(aim, power, marked, None) for aim in aims for power in powers]
@@ -246,11 +246,11 @@ def _estimate(marked: "MarkAssumption", aim: "Aim", power: float) -> int | None:
 _KINDS = {"GumbelEntropy": "bound", "MeasuredTexts": "measured"}
 
 
-def _kind(marked: "MarkAssumption", scored: int, aim: "Aim", *, of_a_mean: bool) -> str:
-    """The kind of an answer. of_a_mean: the answer rests on a mean, while single tokens' chances may differ."""
+def _kind(marked: "MarkAssumption", scored: int, aim: "Aim", *, rests_on_mean: bool) -> str:
+    """Return the kind of an answer. rests_on_mean: it rests on a mean, while single tokens' chances may differ."""
     from scanner.power import GreenShare
 
-    if of_a_mean and isinstance(marked, GreenShare):
+    if rests_on_mean and isinstance(marked, GreenShare):
         return "exact or more" if marked.bounds(scored, aim) else "exact if chances are alike"
     return _KINDS.get(type(marked).__name__, "exact")
 
@@ -265,8 +265,8 @@ def _table(rows: list[PlanRow], window: int, texts: int) -> list[str]:
         if row.passed is not None:
             interval = stats.binomtest(row.passed, texts).proportion_ci(0.95)
             power = f"{row.passed / texts:.3f} ({interval.low:.3f} to {interval.high:.3f}), n = {texts}"
-        most = "at most " if row.kind in ("bound", "named") else ""
+        prefix = "at most " if row.kind in ("bound", "named") else ""
         estimate = "" if row.estimate is None else f"; about {row.estimate:,} if all tokens are alike"
-        cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{estimate}", power)
+        cells = (f"{prefix}{row.scored:,}", f"{prefix}{row.scored + window:,}", f"{row.kind}{estimate}", power)
         lines.append((f"{row.aim.messages:,}", f"{row.power:g}", *cells))
     return [*numbers(lines)]

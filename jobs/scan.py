@@ -60,8 +60,8 @@ def failures_too(form: Form) -> Iterator[None]:
         raise
 
 
-def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
-    """The summary's values by name; bytes and seconds as numbers, None where there is no value."""
+def outcome_record(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
+    """Return the summary's values by name. Bytes and seconds are numbers; None: there is no value."""
     work, totals, counts = outcome.work, outcome.totals, outcome.totals.counts
     return {
         "exit_code": int(outcome.exit_code),
@@ -103,11 +103,11 @@ def of_outcome(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
         "rows_dropped": outcome.dropped,
         "trial": outcome.trial,
         "left_out": [key._asdict() for key in outcome.unsupported_keys],
-        "audit": None if outcome.audit is None else _of_audit(outcome.audit),
+        "audit": None if outcome.audit is None else _audit_record(outcome.audit),
     }
 
 
-def _of_audit(audit: "ScanAudit") -> dict[str, Any]:
+def _audit_record(audit: "ScanAudit") -> dict[str, Any]:
     return {
         "state": str(audit.state),
         "advice": audit.advice,
@@ -271,7 +271,7 @@ def scan_and_tell(
     if outcome.audit is not None:
         progress.audited(outcome.audit)
     if form == "json":
-        say_json(of_outcome(outcome, plan))
+        say_json(outcome_record(outcome, plan))
     else:
         advice = [sentence for sentence in (advise_fast_backend(),) if sentence]
         cautions = [*plan.cautions, *advice]

@@ -63,8 +63,8 @@ def run(config: Path, host: str, port: int) -> None:
         from scanner.service.signing import new_signing_key, signing_keys
     read = read_toml(config, DetectorConfig)
     forbid_core_dumps()
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     state = config.absolute().parent / read.state
     if not signing_keys(state):
         tell(f"signing key: {new_signing_key(state).key_id} is new")
@@ -187,12 +187,12 @@ def _list_tokens(config: Path) -> None:
 
     rows = [
         (
-            one.token_id,
-            printable(one.expert),
-            f"{one.until:%Y-%m-%d}",
-            f"{one.revoked_at:%Y-%m-%d}" if one.revoked_at else "-",
+            entry.token_id,
+            printable(entry.expert),
+            f"{entry.until:%Y-%m-%d}",
+            f"{entry.revoked_at:%Y-%m-%d}" if entry.revoked_at else "-",
         )
-        for one in tokens(_state(config))
+        for entry in tokens(_state(config))
     ]
     tell(*columns([("token", "for", "until", "revoked"), *rows]))
 

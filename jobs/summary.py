@@ -33,7 +33,7 @@ AUDIT_STATE_WORDS: Mapping[AuditState, str] = {
 """Meaning of each state of an audit, for a scan that ended."""
 
 _NAMES = {kind: words for control in CONTROLS for kind, words in control.kinds.items() if words}
-_OF_LAW = {kind for control in CONTROLS for kind in control.law_kinds}
+_LAW_KINDS = {kind for control in CONTROLS for kind in control.law_kinds}
 
 Row = Mapping[str, Any]
 
@@ -43,12 +43,12 @@ def verdict_in_words(audit: ScanAudit) -> str:
     ending = f"{audit.state}: {AUDIT_STATE_WORDS[audit.state]}"
     if audit.state != AuditState.NO_ALARM:
         return ending
-    of_law = [row for row in audit.rows if row["kind"] in _OF_LAW]
-    down_to = [holds_down_to(rows) for rows in questions(of_law).values()]
-    known = [least for least in down_to if least is not None]
-    if len(known) < len(down_to) or not known:
+    law_rows = [row for row in audit.rows if row["kind"] in _LAW_KINDS]
+    down_to = [holds_down_to(rows) for rows in questions(law_rows).values()]
+    limits = [least for least in down_to if least is not None]
+    if len(limits) < len(down_to) or not limits:
         return f"{ending}; too few decoys to measure how small a p-value may be relied on"
-    return f"{ending}; on decoy keys at most twice the stated rates, for p from {max(known):g} up"
+    return f"{ending}; on decoy keys at most twice the stated rates, for p from {max(limits):g} up"
 
 
 def has_near_duplicates(traffic: "Traffic") -> bool:
@@ -65,14 +65,14 @@ def texts_and_pieces(traffic: "Traffic") -> str:
 
 
 def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of an audit by question, in words; only those that people are shown."""
-    found: dict[str, list[Row]] = {}
+    """Group the rows of an audit that people are shown by question, in words."""
+    rows_of: dict[str, list[Row]] = {}
     for row in rows:
         if row["kind"] in _NAMES:
-            of_many = "" if row["messages"] == 1 else f", {counted(row['messages'], 'message')}"
-            what = row["key_id"] or f"{row['label'] or row['method']}{of_many}"
-            found.setdefault(f"{_NAMES[row['kind']]}, {what}", []).append(row)
-    return found
+            messages = "" if row["messages"] == 1 else f", {counted(row['messages'], 'message')}"
+            what = row["key_id"] or f"{row['label'] or row['method']}{messages}"
+            rows_of.setdefault(f"{_NAMES[row['kind']]}, {what}", []).append(row)
+    return rows_of
 
 
 def table(audit: ScanAudit) -> list[str]:
@@ -85,8 +85,8 @@ def table(audit: ScanAudit) -> list[str]:
             if row["threshold"] >= SHOWN_DOWN_TO
         ]
         least = holds_down_to(rows)
-        known = "too few to measure" if least is None else f"known to hold for p from {least:g} up"
-        lines += [f"{question}: {known}", f"    hits / expected, p <= {'; '.join(cells)}"]
+        words = "too few to measure" if least is None else f"known to hold for p from {least:g} up"
+        lines += [f"{question}: {words}", f"    hits / expected, p <= {'; '.join(cells)}"]
     return lines
 
 
@@ -114,7 +114,7 @@ def summary(
         *[TRIAL_LINE] * outcome.trial,
         *(wrap_line(advice.replace(USE_NO_FLAG, USE_NO_FLAG.upper()), LINE_WIDTH, "") if advice else ()),
         *_read(outcome),
-        *_found(outcome, false_positive_rate),
+        *_flags(outcome, false_positive_rate),
         *_audited(outcome, verbose=verbose),
     ]  # the advice stands first, where nobody misses it
     lines += _nothing_found(outcome)
@@ -144,7 +144,7 @@ def _line(label: str, text: str) -> list[str]:
 
 
 def _read(outcome: "ScanOutcome") -> Iterator[str]:
-    """How much was read, how fast, and how much of it was not scored."""
+    """Yield lines on how much was read, how fast, and how much of it was not scored."""
     work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
     yield from wrap_line(
         f"scan {outcome.scan_id}: {counted(counts.documents, 'document')} in {seconds:.1f} s "
@@ -156,8 +156,8 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
     if outcome.share is not None:
         yield from _line("part", f"{outcome.share} of the input's files; the scan without --part judges all of them")
     if work.skipped:
-        before = f"{work.skipped:,} of {counted(work.shards, 'shard')} committed before"
-        text = before if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {before}"
+        skipped = f"{work.skipped:,} of {counted(work.shards, 'shard')} committed before"
+        text = skipped if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {skipped}"
         yield from _line("whole input" if outcome.share is None else "whole part", text)
     if whole.too_short:
         yield from _line("too short", counted(whole.too_short, "document"))
@@ -179,8 +179,8 @@ def _whole(outcome: "ScanOutcome") -> "WholeInput":
     return WholeInput.of(outcome.totals.counts)._replace(files_at_fault=outcome.totals.files_quarantined)
 
 
-def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
-    """The flags, and how many of them chance explains."""
+def _flags(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
+    """Yield lines on the flags, and on how many of them chance explains."""
     whole = _whole(outcome)
     flagged = counted(whole.flagged, "document")
     if outcome.audit is not None:
@@ -202,16 +202,14 @@ def _found(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
             documents = counted(outcome.model_pass.given_up, "document")
             yield from _line("", f"{documents} that the model cannot read, as the scan's log says")
     if outcome.accounts is not None:
-        of_accounts = outcome.accounts
-        by_posts = f"{counted(of_accounts.flagged, 'account')} of {of_accounts.tested:,} by their posts together"
+        accounts = outcome.accounts
+        by_posts = f"{counted(accounts.flagged, 'account')} of {accounts.tested:,} by their posts together"
         again = "none tested again: an earlier scan tested those of this night, and p is corrected for one look a night"
-        yield from _line("accounts", again if of_accounts.had_look else by_posts)
-        if of_accounts.refuted:
-            yield from _line(
-                "", f"{of_accounts.refuted:,} name nobody: computed again, their scores came out differently"
-            )
-        if of_accounts.not_proved:
-            yield from _line("", f"{of_accounts.not_proved:,} name nobody: too many or too long to be computed again")
+        yield from _line("accounts", again if accounts.had_look else by_posts)
+        if accounts.refuted:
+            yield from _line("", f"{accounts.refuted:,} name nobody: computed again, their scores came out differently")
+        if accounts.not_proved:
+            yield from _line("", f"{accounts.not_proved:,} name nobody: too many or too long to be computed again")
     if outcome.audit is not None and outcome.audit.expected_false is not None and whole.flagged:
         yield from _line("false flags", outcome.audit.expected_false.in_words())
         if has_near_duplicates(outcome.audit.traffic):

@@ -39,7 +39,7 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Lines of a table whose cells are printable values, each column as wide as its widest cell."""
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (cell + " " * (most + 2 - width(cell)) for cell, most in zip(row, widths, strict=True))
+        cells = (cell + " " * (widest + 2 - width(cell)) for cell, widest in zip(row, widths, strict=True))
         yield "".join(cells).rstrip()
 
 
@@ -49,16 +49,16 @@ def numbers(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield from ("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows)
 
 
-def fit_rows(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int]) -> list[list[str]]:
-    """Cells of a table cut until its lines take so many columns of a terminal, or all that may be cut is cut.
+def fit_rows(rows: Sequence[Sequence[str]], max_width: int, narrowest: Mapping[int, int]) -> list[list[str]]:
+    """Cut cells of a table until its lines fit into a terminal, or until nothing more may be cut.
 
     Args:
         rows: of printable cells.
-        most: columns of the terminal.
-        narrowest: fewest columns for each place that may be cut; the widest is cut first.
+        max_width: columns of the terminal.
+        narrowest: fewest columns for each place that may be cut. The widest is cut first.
     """
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    while sum(widths) + 2 * (len(widths) - 1) > most:
+    while sum(widths) + 2 * (len(widths) - 1) > max_width:
         widest = max(narrowest, key=lambda column: widths[column] - narrowest[column])
         if widths[widest] <= narrowest[widest]:
             break
@@ -74,9 +74,9 @@ def _cut_to(text: str, room: int) -> str:
     return out
 
 
-def wrap_line(line: str, most: int, indent: str) -> list[str]:
-    """A line in lines of so many columns, the second and later ones indented; paths and ids stay whole."""
-    return textwrap.wrap(line, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def wrap_line(line: str, max_width: int, indent: str) -> list[str]:
+    """Wrap a line to a width. Later lines are indented; paths and ids stay whole."""
+    return textwrap.wrap(line, max_width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def tell(*lines: str) -> None:
@@ -104,8 +104,8 @@ def show_usage_error(error: click.ClickException) -> None:
 def show_failure(error: BaseException) -> None:
     """Show where an unforeseen error came from, as Python does, and no more lines than that."""
     for block in traceback.format_exception(error):
-        of_code = block.startswith("  File ")
-        complain(*(block.splitlines() if of_code else [block.strip("\n")]))  # a message is one line, whatever is in it
+        is_code = block.startswith("  File ")
+        complain(*(block.splitlines() if is_code else [block.strip("\n")]))  # a message is one line, whatever is in it
 
 
 def _show_warning(
@@ -127,14 +127,14 @@ class _OneLine(logging.Formatter):
 @contextlib.contextmanager
 def logs_printable() -> Iterator[None]:
     """Send logs and Python's warnings to stderr meanwhile, each in a line, unless other handlers take them."""
-    before, handler = (logging.lastResort, warnings.showwarning), logging.StreamHandler(sys.stderr)
+    originals, handler = (logging.lastResort, warnings.showwarning), logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(_OneLine())
     logging.lastResort, warnings.showwarning = handler, _show_warning
     try:
         yield
     finally:
-        logging.lastResort, warnings.showwarning = before
+        logging.lastResort, warnings.showwarning = originals
 
 
 _STEPS_SECONDS = 5.0
@@ -172,7 +172,7 @@ class Progress:
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
         self._pace, self._scored = ProgressPace(), 0
-        self._at = 0.0, 0.0  # seconds that had passed at the last line, and that the driver had waited
+        self._last_line = 0.0, 0.0  # seconds that had passed at the last line, and that the driver had waited
         self._committed: ScanTotals | None = None
         self._bar: tqdm[None] | None = None
         self._kernels: tqdm[None] | None = None
@@ -216,9 +216,11 @@ class Progress:
         _log(pairs | busy | _eta(left))
 
     def _busy(self, seconds: float, waited: float) -> dict[str, str]:
-        """Share of the time since the last line in which the driver waited for no worker; 1: workers wait for it."""
-        (began, before), self._at = self._at, (seconds, waited)
-        return {"driver_busy": f"{1 - (waited - before) / (seconds - began):.2f}"} if seconds > began and waited else {}
+        """Return the share of the time since the last line in which the driver did not wait. 1: workers wait for it."""
+        (last_seconds, last_waited), self._last_line = self._last_line, (seconds, waited)
+        if seconds <= last_seconds or not waited:
+            return {}
+        return {"driver_busy": f"{1 - (waited - last_waited) / (seconds - last_seconds):.2f}"}
 
     def show_step(self, step: str) -> None:
         """Explain on a terminal what the scan does before the first document is scored."""
@@ -289,7 +291,7 @@ class StatusLine:
         self._began = time.monotonic()
         self._interval = interval
         self._work: ScanWork | None = None
-        self._before = self._now = Sums()
+        self._earlier_sums = self._scan_sums = Sums()
         self._pace, self._scored, self._eta = ProgressPace(), 0, dict[str, str]()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -298,17 +300,17 @@ class StatusLine:
     @property
     def sums(self) -> Sums:
         """Sums over all scans so far, the running one included."""
-        return self._before + self._now
+        return self._earlier_sums + self._scan_sums
 
     def __call__(self, work: "ScanWork", totals: "ScanTotals") -> None:
         """Note what a scan, the same as before or the next one, has committed."""
         if work is not self._work:
-            self._work, self._before = work, self._before + self._now
+            self._work, self._earlier_sums = work, self._earlier_sums + self._scan_sums
             self._pace, self._scored = ProgressPace(), 0
         counts = totals.counts
         self._scored = max(self._scored, counts.documents + totals.under_way)
         self._eta = _eta(self._pace.left(self._scored, work.documents))
-        self._now = Sums(
+        self._scan_sums = Sums(
             scans=1,
             files=work.files,
             shards=totals.shards,

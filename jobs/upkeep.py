@@ -99,10 +99,10 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     if not old.nights:
         tell(f"no night is older than {counted(keep, 'day')}, from its date or its scan, the later one")
         return
-    kept = ", of which those that stand are kept" if keep_flags else ""
+    note = ", of which those that stand are kept" if keep_flags else ""
     nights = f"{counted(len(old.nights), 'night')}, {old.nights[0]} to {old.nights[-1]}"
     what = f"drops {nights}: {counted(old.documents, 'document')} and "
-    if confirm([what + f"{counted(old.flagged, 'flag')}{kept}"], yes, dry_run):
+    if confirm([what + f"{counted(old.flagged, 'flag')}{note}"], yes, dry_run):
         rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=StepProgress("retain"))
         tell(f"{rows:,} rows dropped")
 
@@ -124,5 +124,5 @@ def redate(results: str, scan_id: str, night: datetime) -> None:
     """
     from scanner.results.retention import redate as correct
 
-    before = correct(results_at(results).folder, scan_id, night.date())
-    tell(f"scan {scan_id}: its night is {night:%Y-%m-%d}; it was {before}")
+    old_night = correct(results_at(results).folder, scan_id, night.date())
+    tell(f"scan {scan_id}: its night is {night:%Y-%m-%d}; it was {old_night}")

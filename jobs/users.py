@@ -99,7 +99,7 @@ def list_(
       brickscan users list --registry registry --key summer-2026 --held --begins acme-
       brickscan users list --registry registry --after summer-2026:73311 --limit 10000
     """
-    wanted = WantedUsers(
+    query = WantedUsers(
         key_ids=key_ids or None,
         after=None if after is None else _message_after(after),
         removed=None if held is None else not held,
@@ -107,7 +107,7 @@ def list_(
         since=since and since.replace(tzinfo=UTC),
         until=until and until.replace(tzinfo=UTC),
     )
-    rows = (row for page in pages(registry, wanted) for row in page.iter_rows())
+    rows = (row for page in pages(registry, query) for row in page.iter_rows())
     if form != "table":
         listed = list(islice(rows, limit))
         more = len(listed) == limit and next(rows, None) is not None
@@ -199,21 +199,21 @@ def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...
     for head in heads:
         if len(head) != 64 or not set(head.lower()) <= set("0123456789abcdef"):
             raise Refused(f"--head {head!r}: is no head; 64 hexadecimal digits are needed, as this command shows them")
-    found = verify_users(registry, {head.lower() for head in heads}, seen)
-    tell(*_in_words(found, len({one.head for one in seen}), without))
-    complain(*found.faults, *(f"head {head}: the chain never had it" for head in found.lost))
-    if found.clocks:
-        complain("a machine's clock was wrong, or users were restored from a copy:", *_first(found.clocks))
-    return 0 if found.holds else 3
+    verification = verify_users(registry, {head.lower() for head in heads}, seen)
+    tell(*_in_words(verification, len({scan.head for scan in seen}), without))
+    complain(*verification.faults, *(f"head {head}: the chain never had it" for head in verification.lost))
+    if verification.clocks:
+        complain("a machine's clock was wrong, or users were restored from a copy:", *_first(verification.clocks))
+    return 0 if verification.holds else 3
 
 
-def _in_words(found: Verification, heads: int, without: int) -> Iterator[str]:
-    yield f"{counted(found.events, 'event')}, head {found.head or '-'}"
+def _in_words(verification: Verification, heads: int, without: int) -> Iterator[str]:
+    yield f"{counted(verification.events, 'event')}, head {verification.head or '-'}"
     if heads:
         yield f"{counted(heads, 'head')} that scans wrote down"
     if without:
         yield f"{counted(without, 'scan')} wrote no head down: there were no users then"
-    if found.holds:
+    if verification.holds:
         yield "each event is as it was written, and the index says the same"
 
 
@@ -226,9 +226,9 @@ def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
     for folder in results:
         if not exist(folder):
             raise Refused(f"--results {folder}: holds no results; give the folder named in the scan's configuration")
-        found = ask(folder, lambda place=folder: scans(place).select(columns_of_scan).collect())  # type: ignore[misc]
-        seen += map(SeenHead._make, found.drop_nulls("users_head").iter_rows())
-        without += found["users_head"].null_count()
+        heads = ask(folder, lambda place=folder: scans(place).select(columns_of_scan).collect())  # type: ignore[misc]
+        seen += map(SeenHead._make, heads.drop_nulls("users_head").iter_rows())
+        without += heads["users_head"].null_count()
     return seen, without
 
 
@@ -320,9 +320,9 @@ def _add(
     warnings += [f"user {name!r} looks like user {other!r}; they are two users" for name, other in alike]
     complain(*_first(warnings))
     for done in add_users(registry, key_ids or None, names):
-        kept = f", {done.kept:,} had a message and keep it" if done.kept else ""
+        note = f", {done.kept:,} had a message and keep it" if done.kept else ""
         left = "1 message is left" if done.left == 1 else f"{done.left:,} messages are left"
-        tell(f"{done.key_id}: {counted(done.added, 'user')} added{kept}; {left}")
+        tell(f"{done.key_id}: {counted(done.added, 'user')} added{note}; {left}")
     return 0
 
 
@@ -453,14 +453,14 @@ def _erase(
             raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
         raise Refused(f"user {unknown[0]!r} is neither in the registry nor in the results; nothing was changed")
     # 2. withdraw the messages, then erase names in results and last in the registry, which knows them until then
-    known = [name for name in names if name not in unknown]
-    _withdraw(registry, known)
+    recorded = [name for name in names if name not in unknown]
+    _withdraw(registry, recorded)
     if results is not None:
-        in_results += erase_user(results, known, watch)
+        in_results += erase_user(results, recorded, watch)
         if accounts:
-            in_results += erase_accounts(results, known, watch)
+            in_results += erase_accounts(results, recorded, watch)
         tell(f"names erased from {counted(in_results, 'row')} of the results")
-    tell(f"names erased from {counted(erase_users(registry, known), 'row')} of the registry")
+    tell(f"names erased from {counted(erase_users(registry, recorded), 'row')} of the registry")
     # 3. say what stays
     if results is None:
         tell("the names may still be in results of scans: run this again with --results FOLDER for each")
@@ -514,6 +514,6 @@ def _columns_of(names: Sequence[str], suffix: str) -> str:
         return columns
     for mark, name in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
         if mark in names[0]:
-            wanted = "tabs" if suffix == ".tsv" else "commas"
-            return f"{columns}: its columns are parted by {name}, and {wanted} are needed in a {suffix} file"
+            separator = "tabs" if suffix == ".tsv" else "commas"
+            return f"{columns}: its columns are parted by {name}, and {separator} are needed in a {suffix} file"
     return columns

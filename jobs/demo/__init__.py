@@ -69,8 +69,8 @@ def make_registry(folder: Path, *, canaries: bool = False) -> None:
     if canaries:
         table = pq.read_table(CANARY_USERS).cast(USER_EVENTS)
         restore_users(folder, table)
-        known = tuple(
+        made = tuple(
             Canary(account_id=row["user_id"], key_id=row["key_id"], message=row["message"], names=True)
             for row in table.to_pylist()
         )
-        set_canaries(folder, Canaries(power=CANARY_POWER, made=known))
+        set_canaries(folder, Canaries(power=CANARY_POWER, made=made))

@@ -100,8 +100,8 @@ def write_replies(samples: Sequence[Path], out: Path) -> None:
     samples: files of the sample, in which the quoted documents stand.
     """
     documents = pa.concat_tables(pq.read_table(path, columns=["doc_id", "text"]) for path in samples)
-    wanted = documents.filter(pc.is_in(documents["doc_id"], pa.array([reply.quoted for reply in REPLIES])))
-    text_of = dict(zip(*(wanted[name].to_pylist() for name in ("doc_id", "text")), strict=True))
+    quoted = documents.filter(pc.is_in(documents["doc_id"], pa.array([reply.quoted for reply in REPLIES])))
+    text_of = dict(zip(*(quoted[name].to_pylist() for name in ("doc_id", "text")), strict=True))
     rows = [
         {
             "doc_id": reply.doc_id,
@@ -144,16 +144,16 @@ def compare(folder: str) -> pl.DataFrame:
         .unique("doc_id")
         .rename({"tokens": "tokens_true"})
     )
-    of_others = results.verdicts(folder).filter(~pl.col("flagged"))
+    unflagged = results.verdicts(folder).filter(~pl.col("flagged"))
     canaries = pl.read_parquet(CANARY_USERS)["user_id"].unique().to_list()
-    of_canaries = pl.col("account_id").is_in(canaries).fill_null(value=False)
-    verdicts = pl.concat([of_others, results.flagged(folder).drop("audit")]).filter(~of_canaries).collect()
-    of_its_key = (pl.col("key_id") == pl.col("key_id_true")).fill_null(value=False)
+    is_canary = pl.col("account_id").is_in(canaries).fill_null(value=False)
+    verdicts = pl.concat([unflagged, results.flagged(folder).drop("audit")]).filter(~is_canary).collect()
+    has_own_key = (pl.col("key_id") == pl.col("key_id_true")).fill_null(value=False)
     reply = pl.col("doc_id").is_in([reply.doc_id for reply in REPLIES]).fill_null(value=False)
     return verdicts.join(truth, on="doc_id", how="left", suffix="_true").with_columns(
         # beside replies, a document without an id alone has no truth
         pl.when(reply).then(pl.lit("reply")).otherwise(pl.col("kind").fill_null("bad")).alias("kind"),
-        right=pl.col("flagged") & pl.col("user_id").eq_missing(pl.col("user_id_true")) & of_its_key,
+        right=pl.col("flagged") & pl.col("user_id").eq_missing(pl.col("user_id_true")) & has_own_key,
         wrong=~reply
         & pl.col("named")
         .list.eval(pl.element().struct.field("user_id").drop_nulls())
@@ -211,10 +211,10 @@ def _names(marked: pl.DataFrame, spans: list[str]) -> list[str]:
 
 def example(rows: pl.DataFrame) -> str:
     """The least certain of the right flags, in the words that a flag allows."""
-    found = rows.filter("right").drop_nulls("user_id").sort("log10_p_global").tail(1)
-    if found.is_empty():
+    right_flags = rows.filter("right").drop_nulls("user_id").sort("log10_p_global").tail(1)
+    if right_flags.is_empty():
         return ""
-    row = found.row(0, named=True)
+    row = right_flags.row(0, named=True)
     return (
         f"The least certain of them: {row['doc_id']}, posted by {row['account_id']}, contains text marked for "
         f"{row['user_id']}\n(log10 p = {row['log10_p_global']:.1f}, corrected for {row['messages_tested']:,} messages, "

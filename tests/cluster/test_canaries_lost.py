@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.scan import of_outcome
+from jobs.scan import outcome_record
 from jobs.summary import summary
 from scanner.controls.canaries.canary_counts import CANARY_WORDS, CanaryCounts
 from scanner.registry import make_canaries
@@ -26,4 +26,4 @@ def test_a_night_whose_canaries_carry_each_others_messages_ends_with_5(night, ow
     said = " ".join(summary(outcome, night.results, 1e-6).split())
     assert f"canaries: {counted.wrong} of 20 were {CANARY_WORDS['canary_wrong']}" in said
     assert "They came and were not found" in said
-    assert of_outcome(outcome, night.plan())["exit_code"] == 5
+    assert outcome_record(outcome, night.plan())["exit_code"] == 5

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jobs.scan import of_outcome
+from jobs.scan import outcome_record
 from jobs.summary import summary
 from scanner.cluster.worker import Worker
 from scanner.results.current_rows import flags
@@ -46,7 +46,7 @@ def test_a_flag_that_is_not_proved_names_nobody_and_raises_the_alarm(night, regi
     said = " ".join(summary(outcome, night.results, 1e-6).split())
     assert f"{counts.unproved} name nobody: the proof, counted again in high precision, gave another result" in said
     assert said.startswith(f"USE NO FLAG OF THIS SCAN. A slow path computed {counts.unproved} flags again")
-    assert of_outcome(outcome, night.plan())["unproved"] == counts.unproved
+    assert outcome_record(outcome, night.plan())["unproved"] == counts.unproved
     code, out, _ = call("flagged", night.config)
     assert (
         code,

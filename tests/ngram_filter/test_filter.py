@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.scan import of_outcome
+from jobs.scan import outcome_record
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster import work
@@ -148,7 +148,7 @@ def test_texts_that_the_filter_made_too_short_have_a_status_of_their_own(nightly
     assert results.scans(nightly.results).collect()["filtered"].to_list() == [0, 4]
     assert "filtered     4 documents: the filter of common n-grams" in summary(outcome, nightly.results, 1e-6)
     assert "too short    2 documents" in summary(outcome, nightly.results, 1e-6)
-    assert of_outcome(outcome, make_plan(nightly.config, SECOND))["filtered"] == 4
+    assert outcome_record(outcome, make_plan(nightly.config, SECOND))["filtered"] == 4
     assert "11 (4 filtered)" in call("status", nightly.config)[1]
     assert call("report", nightly.config, "--out", tmp_path / "report")[0] == 0
     assert "left too few n-grams to be scored: 4." in (tmp_path / "report" / "index.html").read_text()
