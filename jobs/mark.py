@@ -31,7 +31,7 @@ from schemas.registry import MAX_MESSAGES, RESERVED_EVERY, is_reserved
 if TYPE_CHECKING:
     import polars as pl
 
-    from scanner.registry.ledger import UsersSnapshot
+    from scanner.registry.users_snapshot import UsersSnapshot
     from schemas.registry import MasterKey
 
 MOST_ROWS_NAMED = 10

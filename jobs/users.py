@@ -51,7 +51,7 @@ from scanner.storage.locations import MOST_LIST, read_named
 from schemas.registry import MAX_MESSAGES, is_reserved
 
 if TYPE_CHECKING:
-    from scanner.registry.ledger import UsersSnapshot
+    from scanner.registry.users_snapshot import UsersSnapshot
 
 LINES_OF_ONE_WIDTH = 1000
 """Lines of `users list` whose columns have the same widths."""

@@ -11,8 +11,8 @@ import polars as pl
 
 from scanner.registry import ledger
 from scanner.registry.keys_file import find_key, load_registry
-from scanner.registry.ledger import UsersSnapshot
 from scanner.registry.sorted_files import BELOW_ALL_VALUES, LARGEST_VALUE
+from scanner.registry.users_snapshot import UsersSnapshot
 from schemas.tables import USER_LIST
 
 _LISTED = USER_LIST.names

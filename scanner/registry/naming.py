@@ -16,7 +16,7 @@ from schemas.registry import is_reserved
 from schemas.words import Naming
 
 if TYPE_CHECKING:
-    from scanner.registry.ledger import GivenMessage, UsersSnapshot
+    from scanner.registry.users_snapshot import GivenMessage, UsersSnapshot
 
 Answer = TypeVar("Answer")
 

@@ -23,8 +23,8 @@ from scanner.registry.holders import messages_held
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys import TRIAL_BEGAN, refuse_real_name
 from scanner.registry.keys_file import change_registry, find_key, load_registry
-from scanner.registry.ledger import UsersSnapshot
 from scanner.registry.sorted_files import Ints
+from scanner.registry.users_snapshot import UsersSnapshot
 from schemas.registry import (
     CANARY_ID,
     MAX_MESSAGES,

@@ -21,9 +21,9 @@ from scanner.registry.clock import KnownTimes, SeenHead, wrong_times_of_keys
 from scanner.registry.holders import numbers_of_heads
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
-from scanner.registry.ledger import GivenMessage, UsersSnapshot
 from scanner.registry.record import NamesPart, Record
 from scanner.registry.sorted_files import Ints, SortedFile
+from scanner.registry.users_snapshot import GivenMessage, UsersSnapshot
 from schemas.tables import USER_LIST
 
 _WINDOW = 2**20  # events at a time

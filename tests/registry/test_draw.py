@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from scanner.registry import find_key, load_registry
 from scanner.registry.chain import FIRST_HEAD, chain_events
-from scanner.registry.ledger import UsersSnapshot
 from scanner.registry.users import draw
+from scanner.registry.users_snapshot import UsersSnapshot
 from schemas.tables import USER_EVENTS
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
