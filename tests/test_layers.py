@@ -137,6 +137,7 @@ def test_tests_are_imported_by_nothing():
     [
         ("jobs.cli", TORCH | {"ray"}),
         ("scanner.detection.detector", TORCH | {"ray"}),
+        ("scanner.controls.observation", TORCH | {"ray", "polars", "deltalake"}),  # of each worker
         ("scanner.watermark", TORCH | {"ray", "pyarrow", "polars", "deltalake", "tokenizers"}),
         # these also run alone, where nothing else of ours is installed
         (
