@@ -195,21 +195,9 @@ def _flags(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
             f"{outcome.work.looks_price:.4g} times as often, over all of these scans",
         )
     yield from _proved(outcome)
-    if outcome.model_pass.reader_sha256 is not None:
-        read, more = outcome.model_pass.texts, counted(outcome.model_pass.flagged, "more document")
-        yield from _line("weighed", f"{counted(read, 'text')} read by the model; {more} flagged by their weights")
-        if outcome.model_pass.given_up:
-            documents = counted(outcome.model_pass.given_up, "document")
-            yield from _line("", f"{documents} that the model cannot read, as the scan's log says")
-    if outcome.accounts is not None:
-        accounts = outcome.accounts
-        by_posts = f"{counted(accounts.flagged, 'account')} of {accounts.tested:,} by their posts together"
-        again = "none tested again: an earlier scan tested those of this night, and p is corrected for one look a night"
-        yield from _line("accounts", again if accounts.had_look else by_posts)
-        if accounts.refuted:
-            yield from _line("", f"{accounts.refuted:,} name nobody: computed again, their scores came out differently")
-        if accounts.not_proved:
-            yield from _line("", f"{accounts.not_proved:,} name nobody: too many or too long to be computed again")
+    for look in outcome.looks.values():
+        for heading, sentence in look.summary:
+            yield from _line(heading, sentence)
     if outcome.audit is not None and outcome.audit.expected_false is not None and whole.flagged:
         yield from _line("false flags", outcome.audit.expected_false.in_words())
         if has_near_duplicates(outcome.audit.traffic):
@@ -260,11 +248,7 @@ def _hands(outcome: "ScanOutcome", most_alarms: int | None) -> Iterator[str]:
             yield f"AUDIT ALARM: {len(alarms) - most_alarms:,} more (--verbose, and the table `audits`)"
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
     yield from _ended(outcome)
-    if outcome.model_pass.left:
-        yield (
-            f"NOT FINAL: the model has not read {counted(outcome.model_pass.left, 'shard')}; run the same command "
-            "again, which goes on from there"
-        )
+    yield from (hand for look in outcome.looks.values() for hand in look.hands)
     counts, over = outcome.totals.counts, outcome.unread.passed_over
     yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.unsupported_keys)
     if counts.values_not_read:

@@ -6,6 +6,7 @@ follow-up imports Ray. `scanner.capabilities.FOLLOW_UPS` lists those that end a 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from scanner.input.shards import Shard
@@ -39,11 +40,18 @@ class OnActors(Protocol):
 
 
 class CommittedScan(NamedTuple):
-    """A scan whose documents are committed. shards: of all of its input, whichever scan committed them."""
+    """A scan whose documents are committed.
+
+    shards: of all of its input, whichever scan committed them.
+    began: when the scan began.
+    whole: whether its input is all that the configuration names.
+    """
 
     plan: Plan
     scan_id: str
     shards: Sequence[Shard]
+    began: datetime
+    whole: bool
 
 
 FollowUp = Callable[[CommittedScan, OnActors], None]

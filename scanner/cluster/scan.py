@@ -7,8 +7,8 @@ import contextlib
 import importlib.metadata
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ import ray
 from scanner.capabilities import FOLLOW_UPS
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.machines import cluster, fit_gpus, ray_begun, share_gpus, worker_count, worker_memory
-from scanner.cluster.model_pass import NO_MODEL_PASS, ModelPassResult, run_model_pass, shards_not_read, shards_of_pass
 from scanner.cluster.pool import Pool, on_actors
 from scanner.cluster.rewritten import leave_out_rewritten
+from scanner.cluster.second_pass import read_again
 from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.work import (
     ALL_READ,
@@ -44,9 +44,8 @@ from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
 from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, original_interrupt, sigterm_interrupts
-from scanner.looks.accounts.follow_up import AccountTotals, AccountUnit, judge_parts, parts_left, unit_of
-from scanner.looks.accounts.posts import count_marked, count_refuted
-from scanner.looks.levels.token_levels import model_pass_of
+from scanner.looks.look import NO_RESULT, LookResult, LookRun, SecondPass, SecondPassTotals
+from scanner.looks.looks import LOOKS
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.filters import with_filter
@@ -135,7 +134,7 @@ def scan_row(
     begun: ScanStart,
     work: ScanWork,
     totals: ScanTotals,
-    model_pass: ModelPassResult,
+    looks: Iterable[LookResult],
     audit: ScanAudit | None,
 ) -> dict[str, object]:
     """The row of schemas.tables.SCANS, without `finished_at` and `exit_code`; audit: None where it was not judged."""
@@ -171,8 +170,8 @@ def scan_row(
         "users_head": begun.users_head,
         "part": None if begun.share is None else str(begun.share),
         "snapshots": [table._asdict() for table in snapshots_of(work)],
-        **model_pass.columns(),
         **costs(totals),
+        **{name: value for look in looks for name, value in look.columns.items()},
     }
 
 
@@ -180,12 +179,16 @@ def scan_row(
 class ScanOutcome:
     """Result of a scan.
 
-    first_commit: seconds from its start, None when there was none; audit: None when interrupted;
-    to_retry: files at fault for now, to be tried again; unread: what it did not read, the reasons alone
-    where it was interrupted; stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes
-    nothing any more; dropped: rows of nights that were older than `retain`; accounts: those that this scan tested;
-    share: its share of the input, None: all of it; unsupported_keys: keys that no text was scored under; trial: the
-    registry was made for a trial; model_pass: what a model read.
+    first_commit: seconds from its start; None: there was none.
+    audit: None when interrupted.
+    to_retry: files at fault for now, to be tried again.
+    unread: what it did not read; the reasons alone where it was interrupted.
+    stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing any more.
+    dropped: rows of nights that were older than `retain`.
+    share: its share of the input; None: all of it.
+    unsupported_keys: keys that no text was scored under.
+    trial: the registry was made for a trial.
+    looks: what each look did once all documents were committed, by its name.
     """
 
     scan_id: str
@@ -199,11 +202,10 @@ class ScanOutcome:
     unread: UnreadInput = ALL_READ
     stopped: bool = False
     dropped: int = 0
-    accounts: AccountTotals | None = None
     share: DriverShare | None = None
     unsupported_keys: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
-    model_pass: ModelPassResult = NO_MODEL_PASS
+    looks: Mapping[str, LookResult] = field(default_factory=lambda: {look.name: NO_RESULT for look in LOOKS})
 
 
 def run_scan(
@@ -258,10 +260,7 @@ class _Scan:
         self._verified = NO_RECORD
         self._first_commit: float | None = None
         self._audit: ScanAudit | None = None
-        self._unit: AccountUnit | None = None
-        self._accounts: AccountTotals | None = None
-        self._of_unit: dict[str, object] = {}  # columns of its row
-        self._model_pass, self._model_pass_ids = NO_MODEL_PASS, list[str]()
+        self._looks: dict[str, LookRun] = {}  # by the name of their look
         self._unread = ALL_READ
         self._dropped, self._recorded, self._stopped = 0, False, False
 
@@ -302,7 +301,8 @@ class _Scan:
             refuse_early_clock(plan.results)
             self._verified = verify_registry(plan.registry, plan.results)
             self._users_head = head_of(plan.registry)
-            model_plan = model_pass_of(plan)
+            follow_ups = {look.name: look.follow_up(plan) for look in LOOKS}
+            self._looks = {name: each for name, each in follow_ups.items() if each is not None}
             self._plan = plan = with_filter(plan, self._scan_id)
             self._committer = Committer(plan, self._scan_id)
             self._find_work(files, strict=strict)
@@ -312,10 +312,10 @@ class _Scan:
                 self._report_metrics()
                 self._work_through(workers)
             self._commit()  # while Ray's metrics can still take it
-            self._test_accounts(whole=whole)
-            self._read_by_model(model_plan and replace(model_plan, filter_sha256=plan.filter_sha256))
+            self._look_further(whole=whole)
             self._judge(whole=whole)
-            if self._committer.totals.counts.flagged or self._accounts:  # somebody may have been named
+            looked = any(look.result.counts for look in self._looks.values())
+            if self._committer.totals.counts.flagged or looked:  # somebody may have been named
                 refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
             if whole:
                 self._follow_up()  # before old nights are dropped, which asks for flags and may fail
@@ -344,8 +344,7 @@ class _Scan:
         record_verification(plan.results, self._scan_id, self._verified)
         if plan.config.evidence.keep_text:
             open_tables(plan.results, ["flag_texts"])
-        if plan.config.accounts is not None:
-            open_tables(plan.results, ["account_posts"])
+        open_tables(plan.results, [table for look in LOOKS for table in look.tables(plan)])
         merge_bookkeeping(plan.results)
         freeze(plan.results, self._started_at)
         # an old file that lands among others keeps none of these waiting
@@ -410,45 +409,25 @@ class _Scan:
         state = self._audit.state if self._audit else AuditState.NOT_JUDGED
         self._metrics.report(self._work.shards - self._work.skipped, self._committer.totals, audit=state)
 
-    def _test_accounts(self, *, whole: bool) -> None:
-        """Test the posts of each account together, in all files of the input, if it is configured."""
-        shards = self._work.of_input
+    def _look_further(self, *, whole: bool) -> None:
+        """Have each look do what follows a scan, now that all documents are committed."""
         plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.found))
-        self._unit = unit_of(plan, shards, self._started_at) if whole else None
-        if self._unit is not None and (left := parts_left(plan, self._unit)):
-            self._accounts = judge_parts(plan, self._scan_id, self._unit, left, self._on_actors)
-        if self._unit is not None:
-            marked = count_marked(plan.results, [self._unit.name])
-            self._of_unit = {"accounts_unit": self._unit.name, "accounts_marked": marked[self._unit.name]}
-
-    def _read_by_model(self, model_plan: Plan | None) -> None:
-        """Have a model read texts, and score them by levels, if it is configured."""
-        shards = self._work.of_input
-        if model_plan is None:
-            return
-        of_pass = shards_of_pass(model_plan, shards)
-        self._model_pass_ids, left = [shard.shard_id for shard in of_pass], shards_not_read(model_plan, of_pass, shards)
-        self._model_pass = ModelPassResult(model_plan.reader_sha256, left=len(left))
-        if left:
-            self._wait("starting workers whose model reads texts")
-            model_plan = replace(model_plan, documents=sum(shard.rows.documents for shard in shards))
-            with cluster(model_plan.config.cluster, self._connect) as workers:
-                given = self._scan_id, self._started_at, left, shards, workers, self._end_on_signal
-                self._model_pass = run_model_pass(model_plan, *given)
+        scan = CommittedScan(plan, self._scan_id, self._work.of_input, self._started_at, whole)
+        for look in self._looks.values():
+            look.run(scan, self._on_actors, self._read_again)
 
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
         found, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.found, self._work.earlier))
-        parts = self._unit.parts if self._unit else []
-        refuted = count_refuted(self._plan.results, parts)
-        units = [*parts, *self._model_pass_ids]
-        self._audit = audit_scan(self._plan, self._scan_id, found, earlier, units, refuted, whole=whole)
+        looks = [look.result for look in self._looks.values()]
+        audited, unproved = [name for look in looks for name in look.audited], sum(look.unproved for look in looks)
+        self._audit = audit_scan(self._plan, self._scan_id, found, earlier, audited, unproved, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
         self._report_metrics()
 
     def _follow_up(self) -> None:
         """Have capabilities do what they do after a scan of the whole input."""
-        scan = CommittedScan(self._plan, self._scan_id, self._work.of_input)
+        scan = CommittedScan(self._plan, self._scan_id, self._work.of_input, self._started_at, whole=True)
         for follow_up in FOLLOW_UPS:
             follow_up(scan, self._on_actors)
 
@@ -459,6 +438,12 @@ class _Scan:
         workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
         return on_actors(actor, arguments, parts, workers, self._end_on_signal)
 
+    def _read_again(self, scan: CommittedScan, again: SecondPass) -> SecondPassTotals:
+        """As scanner.looks.look.ReadAgain says."""
+        self._wait("starting workers that read texts once more")
+        workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
+        return read_again(scan, again, workers, self._end_on_signal)
+
     def _drop_old_nights(self) -> None:
         plan, days = self._plan, self._plan.config.retain_days
         if days is not None:
@@ -468,11 +453,12 @@ class _Scan:
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
         begun = ScanStart(self._scan_id, self._started_at, self._users_head, self._share)
-        row = scan_row(self._plan, begun, self._work, self._committer.totals, self._model_pass, self._audit)
+        looks = [look.result for look in self._looks.values()]
+        row = scan_row(self._plan, begun, self._work, self._committer.totals, looks, self._audit)
         try:
             with interrupts_held():
                 ended = {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)}
-                append_scan(self._plan.results, row | self._of_unit | ended)
+                append_scan(self._plan.results, row | ended)
                 self._recorded = True
         except KeyboardInterrupt:
             self._stopped = True
@@ -480,6 +466,7 @@ class _Scan:
                 raise
 
     def _outcome(self, exit_code: ExitCode) -> ScanOutcome:
+        names = [look.name for look in LOOKS]
         return ScanOutcome(
             self._scan_id,
             exit_code,
@@ -492,9 +479,8 @@ class _Scan:
             self._unread,
             self._stopped,
             self._dropped,
-            self._accounts,
             self._share,
             self._plan.unsupported_keys,
             self._plan.trial,
-            self._model_pass,
+            {name: self._looks[name].result if name in self._looks else NO_RESULT for name in names},
         )

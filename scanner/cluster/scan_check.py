@@ -12,7 +12,6 @@ from scanner import results
 from scanner.cluster.cost_estimate import CostEstimate, estimate
 from scanner.cluster.embedded import ray_folder
 from scanner.cluster.machines import WORKER_MEMORY, cluster, share_gpus, worker_memory
-from scanner.cluster.model_pass import shards_not_read, shards_of_pass
 from scanner.cluster.work import (
     InspectedInput,
     ScanWork,
@@ -29,6 +28,7 @@ from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.files import empty_in_a_store, list_files
 from scanner.input.named_files import describe
 from scanner.input.shards import DriverShare
+from scanner.looks.levels.follow_up import shards_not_read, shards_of_pass
 from scanner.looks.levels.model_scoring import reading_cost
 from scanner.looks.levels.token_levels import model_pass_of, reader_config
 from scanner.printable import counted

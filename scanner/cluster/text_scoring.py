@@ -25,7 +25,8 @@ from scanner.detection.rows import (
     with_ids,
 )
 from scanner.detection.rules import NO_FILTER
-from scanner.looks.keepers import Keeper, keepers_of
+from scanner.looks.look import Keeper
+from scanner.looks.looks import LOOKS
 from scanner.scan_plan import Plan
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class TextScoring:
 
     @cached_property
     def _keepers(self) -> list[Keeper]:
-        return keepers_of(self._plan, self._scan_id, self._text_ids)
+        found = (look.keeper(self._plan, self._scan_id, self._text_ids) for look in LOOKS)
+        return [keeper for keeper in found if keeper is not None]
 
     def prepare(self, device: "torch.device | None") -> None:
         """Open all that is needed, and compile kernels. Raises as `open_detector`."""

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from scanner.cluster.machines import device_of_worker, give_back_memory, limit_memory, peak_memory, resident
 from scanner.cluster.piece_rows import Rows
 from scanner.cluster.pieces import Busy, DocumentCounts, Files, PackReport, Piece, Report, Seconds
-from scanner.cluster.scoring import Scoring
 from scanner.cluster.signs_of_life import SignsOfLife
 from scanner.cluster.text_scoring import TextScoring
 from scanner.detection.attribution import BatchOrigin, EarlierScans, FileHistory
@@ -26,6 +25,7 @@ from scanner.detection.rows import quarantine_rows
 from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Identity, Reader, Unreadable, identify, identities
 from scanner.input.shards import Shard
+from scanner.looks.look import Scoring
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
 

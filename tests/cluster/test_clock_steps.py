@@ -7,6 +7,7 @@ import pytest
 from scanner import results
 from scanner.cluster import commits, scan
 from scanner.errors import Refused
+from scanner.looks.levels.follow_up import ModelPass
 from scanner.registry import clock
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import USERS, held
@@ -49,12 +50,12 @@ def test_flags_of_a_pass_stand_although_the_clock_steps_back_before_it(
     night, write = Night(tmp_path, chain_key[0]), writer_of_foregone(chain_key[1], words_of_one_token())
     night.write("a", [write(held(chain_key)[USERS[0]], 30, 0), write(None, 25, 1)])
     night.configure(more=f'[weights_by]\nmodel = "{chain_model}"\n')
-    real_pass = scan.run_model_pass
+    real_pass = ModelPass.run
 
     def step_back_before(*given):
         monkeypatch.setattr(commits, "datetime", clock_behind(timedelta(minutes=10)))
         return real_pass(*given)
 
-    monkeypatch.setattr(scan, "run_model_pass", step_back_before)
+    monkeypatch.setattr(ModelPass, "run", step_back_before)
     night.scan()
     assert results.flagged(night.results).collect()["user_id"].to_list() == [USERS[0]]

@@ -21,6 +21,7 @@ FLOORS = [
     "scanner.ngram_filter",
     "scanner.audit.statistics",
     "scanner.controls",
+    "scanner.looks.look",
     "scanner.looks.levels",
     "scanner.evidence",
     "scanner.looks.accounts",

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, machines, model_pass, scan, scan_check, work
+from scanner.cluster import calibrate, machines, scan, scan_check, second_pass, work
 from scanner.cluster.pieces import FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Call
 from scanner.cluster.todo import PiecePace
@@ -116,7 +116,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     asked = SimpleNamespace(
         remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list, is_initialized=lambda: False
     )
-    for module in (scan, model_pass):
+    for module in (scan, second_pass):
         patch.setattr(module, "Pool", PoolOfOne)
         patch.setattr(module, "ray", asked)
         patch.setattr(module, "worker_memory", lambda _config: None)  # a limit would bind the tests' process

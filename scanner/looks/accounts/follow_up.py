@@ -5,7 +5,7 @@ once. A digest of the account says in which part of the pass its posts are. Each
 by itself, under a name that hashes all that decides it: a pass that was killed goes on with the parts that are left.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -17,11 +17,22 @@ from scanner.controls.observation import OpenControls
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
 from scanner.detection.rules import Rules
-from scanner.follow_up import OnActors
+from scanner.follow_up import CommittedScan, OnActors
 from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard
 from scanner.looks.accounts.judge import AccountJudge, Posts, account_rows
-from scanner.looks.accounts.posts import ROWS_A_PART, PostGroup, drop_posts, part_of, some_accounts, window_begins
+from scanner.looks.accounts.posts import (
+    ROWS_A_PART,
+    PostGroup,
+    count_marked,
+    count_refuted,
+    drop_posts,
+    part_of,
+    some_accounts,
+    window_begins,
+)
+from scanner.looks.look import NO_RESULT, LookResult, ReadAgain
+from scanner.printable import counted
 from scanner.registry import Holders
 from scanner.results.filters import open_filter
 from scanner.results.transactions import OF_NO_RUN, TableEntry, commit, find_committed, open_tables
@@ -169,6 +180,41 @@ def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
     open_tables(plan.results, [ACCOUNTS_TABLE])
     done = find_committed(plan.results, ACCOUNTS_TABLE, unit.parts)
     return [part for part, name in enumerate(unit.parts) if name not in done]
+
+
+class AccountTests:
+    """Tests the posts of each account together, in all files of the input."""
+
+    def __init__(self) -> None:
+        self.result = NO_RESULT
+
+    def run(self, scan: CommittedScan, on_actors: OnActors, read_again: ReadAgain) -> None:
+        """Test the accounts of the parts that are left. Where the input is not whole, no account is tested."""
+        del read_again
+        plan = scan.plan
+        unit = unit_of(plan, scan.shards, scan.began) if scan.whole else None
+        if unit is None:
+            return
+        left = parts_left(plan, unit)
+        totals = judge_parts(plan, scan.scan_id, unit, left, on_actors) if left else None
+        marked = count_marked(plan.results, [unit.name])
+        self.result = LookResult(
+            counts=None if totals is None else totals._asdict(),
+            columns={"accounts_unit": unit.name, "accounts_marked": marked[unit.name]},
+            audited=unit.parts,
+            unproved=count_refuted(plan.results, unit.parts),
+            summary=[] if totals is None else list(_summary(totals)),
+        )
+
+
+def _summary(totals: AccountTotals) -> Iterator[tuple[str, str]]:
+    by_posts = f"{counted(totals.flagged, 'account')} of {totals.tested:,} by their posts together"
+    again = "none tested again: an earlier scan tested those of this night, and p is corrected for one look a night"
+    yield "accounts", again if totals.had_look else by_posts
+    if totals.refuted:
+        yield "", f"{totals.refuted:,} name nobody: computed again, their scores came out differently"
+    if totals.not_proved:
+        yield "", f"{totals.not_proved:,} name nobody: too many or too long to be computed again"
 
 
 def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], on_actors: OnActors) -> AccountTotals:

@@ -72,7 +72,7 @@ class ModelScoring:
 
     holds_model = True
 
-    def __init__(self, plan: Plan, flagged: Mapping[str, FlaggedRows], *, on_gpu: bool) -> None:
+    def __init__(self, plan: Plan, flagged: Mapping[str, FlaggedRows], on_gpu: bool) -> None:
         self._plan, self._flagged, self._by = plan, flagged, reader_config(plan)
         self._reading_device = "cuda" if on_gpu else "cpu"
 

@@ -15,11 +15,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.summary import summary
 from scanner import generation, results
-from scanner.cluster import model_pass, scan
+from scanner.cluster import scan, second_pass
 from scanner.cluster.pieces import FinishedPack, FinishedShard, LostDocument, Pack, Piece
 from scanner.cluster.rewritten import leave_out_rewritten, read_documents
 from scanner.errors import Refused
 from scanner.input.shards import Shard
+from scanner.looks.levels.follow_up import ModelPass
 from scanner.looks.levels.model_scoring import texts_read_together
 from scanner.looks.levels.token_levels import TextLevels
 from scanner.results.transactions import read_whole
@@ -118,11 +119,12 @@ def test_a_document_that_ends_the_model_s_workers_keeps_its_verdict(twice: Night
         def run(self, units: Iterable[Shard | Pack]) -> Iterator[FinishedShard | FinishedPack | None]:
             return super().run(shard for unit in units for shard in (unit.shards if isinstance(unit, Pack) else [unit]))
 
-    monkeypatch.setattr(model_pass, "Pool", EndedByTheFirstRow)
+    monkeypatch.setattr(second_pass, "Pool", EndedByTheFirstRow)
     twice.configure(more=weights_by(chain_model))
     outcome = twice.scan()
     assert flags(twice) == [("a:2", None)]
-    assert (outcome.model_pass.texts, outcome.model_pass.given_up, outcome.model_pass.left) == (1, 1, 0)
+    counts = outcome.looks["weighed"].counts
+    assert (counts["texts"], counts["given_up"], counts["left"]) == (1, 1, 0)
     assert len(twice.verdicts()) == 3
     assert twice.quarantine().is_empty()
     shown = " ".join(summary(outcome, twice.results, 1e-6).split())
@@ -134,14 +136,14 @@ def test_another_model_than_the_pinned_one_reads_nothing(twice, chain_model, tmp
     """A model that is written anew while the night is scanned, or that lies under the same name on another machine."""
     folder = unknowing(chain_model, tmp_path / "changing")
     twice.configure(more=weights_by(folder))
-    real = model_pass.run_model_pass
+    real = ModelPass.run
 
     def after_a_change(*given: object) -> object:
         (folder / "model.safetensors").write_bytes((chain_model / "model.safetensors").read_bytes())
         return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(scan, "run_model_pass", after_a_change)
+        patch.setattr(ModelPass, "run", after_a_change)
         with pytest.raises(Refused, match="is another model than when the scan began"):
             twice.scan()
     assert flags(twice) == [("a:2", None)]  # what the sum found is committed
@@ -168,7 +170,7 @@ def test_a_model_that_is_put_back_after_another_was_loaded_reads_nothing(
             super().__init__(of, *given)
             put(chain_model)
 
-    real = model_pass.run_model_pass
+    real = ModelPass.run
 
     def after_a_change(*given: object) -> object:
         put(other)
@@ -176,7 +178,7 @@ def test_a_model_that_is_put_back_after_another_was_loaded_reads_nothing(
 
     twice.configure(more=weights_by(folder))
     monkeypatch.setattr(generation, "TextReader", PutBack)
-    monkeypatch.setattr(scan, "run_model_pass", after_a_change)
+    monkeypatch.setattr(ModelPass, "run", after_a_change)
     with pytest.raises(Refused, match="is another model than when the scan began"):
         twice.scan()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from scanner.cluster import scan
+from scanner.looks.levels.follow_up import ModelPass
 from scanner.results.transactions import read_whole
 from schemas.words import WEIGHED
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
@@ -37,7 +37,7 @@ def night(tmp_path: Path, chain_key, chain_model: Path) -> Night:  # noqa: F811
 def killed_at(night: Night, number: int) -> bool:
     """Scan, and kill the driver before it writes a commit of the pass; whether it came so far."""
     commits, of_pass, dead = 0, False, False
-    real_pass, real_write = scan.run_model_pass, DeltaTable.create_write_transaction
+    real_pass, real_write = ModelPass.run, DeltaTable.create_write_transaction
 
     def begun(*given: object) -> object:
         nonlocal of_pass
@@ -53,7 +53,7 @@ def killed_at(night: Night, number: int) -> bool:
         real_write(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "run_model_pass", begun)
+        patch.setattr(ModelPass, "run", begun)
         patch.setattr(DeltaTable, "create_write_transaction", write)
         try:
             night.scan()

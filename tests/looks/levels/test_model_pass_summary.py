@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scanner.cluster import scan
+from scanner.looks.levels.follow_up import ModelPass
 from tests.support.command_line import call
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import USERS, held
@@ -44,14 +44,14 @@ def test_a_night_that_the_model_has_not_read_is_not_final_and_is_gone_on_with(fo
     assert facts["core_hours"] > 0
     assert len(str(facts["reader_sha256"])) == 64
 
-    file, real, kept = next(foregone.input.glob("a.parquet")), scan.run_model_pass, foregone.folder / "kept"
+    file, real, kept = next(foregone.input.glob("a.parquet")), ModelPass.run, foregone.folder / "kept"
 
     def without_a_file(*given: object) -> object:
         file.rename(kept)
         return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(scan, "run_model_pass", without_a_file)
+        patch.setattr(ModelPass, "run", without_a_file)
         code, out, _ = call("scan", foregone.config)
     kept.rename(file)
     summary = " ".join(out.split())

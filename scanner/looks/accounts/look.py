@@ -1,0 +1,30 @@
+"""What a scan asks of the look at accounts."""
+
+from collections.abc import Sequence
+
+from scanner.detection.rows import TextIds
+from scanner.looks.accounts.post_rows import PostKeeper, keep_posts
+from scanner.looks.look import LookRun
+from scanner.scan_plan import Plan
+
+
+class Accounts:
+    """Keeps posts while documents are scanned, and tests all posts of each account together when all are committed."""
+
+    name = "accounts"
+
+    def tables(self, plan: Plan) -> Sequence[str]:
+        """Name the table of posts, if accounts are tested."""
+        return [PostKeeper.table] if plan.config.accounts else []
+
+    def keeper(self, plan: Plan, scan_id: str, text_ids: TextIds) -> PostKeeper | None:
+        """Make what keeps the posts of a scan; None: no accounts are tested."""
+        return keep_posts(plan, scan_id, text_ids)
+
+    def follow_up(self, plan: Plan) -> LookRun | None:
+        """Make what tests accounts; None: none are tested."""
+        if plan.config.accounts is None:
+            return None
+        from scanner.looks.accounts.follow_up import AccountTests  # a worker needs no library of tables
+
+        return AccountTests()

@@ -1,0 +1,133 @@
+"""The pass in which a model reads texts after all were scored, and tokens count by how much they surprised it.
+
+Each shard is worked through once more, under another id, which hashes the model too. It goes through the same pool and
+the same commits as before: rows of flags, texts, readings and decoys beside, and the shard's transaction in `verdicts`
+last, without a row. So a pass that was killed goes on with the shards that are left, and of two drivers one stands.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from scanner.follow_up import CommittedScan, OnActors
+from scanner.input.shards import Shard, shard_id
+from scanner.input.tables import pack_rows
+from scanner.looks.levels.model_scoring import FlaggedRows, ModelScoring, reading_seconds
+from scanner.looks.levels.token_levels import reader_config
+from scanner.looks.look import NO_RESULT, LookResult, ReadAgain, SecondPass, SecondPassTotals
+from scanner.printable import counted
+from scanner.results.current_rows import flags
+from scanner.results.queries import ask
+from scanner.results.retention import done_in_frozen_nights
+from scanner.results.transactions import Tables, find_committed, read_whole
+from scanner.scan_plan import Plan
+from schemas.words import Naming
+
+
+class ModelPass:
+    """Has a model read the shards that it has not read. plan: of the pass, which names the model by its digest."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._ids: list[str] = []
+        self._totals: SecondPassTotals | None = None  # it has not begun
+
+    @property
+    def result(self) -> LookResult:
+        """What the model read, and what is left."""
+        if self._totals is None:
+            return NO_RESULT
+        totals, reader = self._totals, {"reader_sha256": self._plan.reader_sha256}
+        columns = {"weighed": totals.texts, "flagged_weighed": totals.flagged, "weighing_left": totals.left}
+        return LookResult(
+            counts={**reader, **totals._asdict()},
+            columns={**reader, **columns},
+            audited=self._ids,
+            summary=list(_summary(totals)),
+            hands=[
+                f"NOT FINAL: the model has not read {counted(totals.left, 'shard')}; run the same command again, which "
+                "goes on from there"
+            ]
+            * bool(totals.left),
+        )
+
+    def run(self, scan: CommittedScan, on_actors: OnActors, read_again: ReadAgain) -> None:
+        """Have the model read what is left. A shard whose file cannot be read now is left for a later run."""
+        del on_actors
+        plan = replace(
+            self._plan,
+            filter_sha256=scan.plan.filter_sha256,
+            documents=sum(shard.rows.documents for shard in scan.shards),
+        )
+        shards = shards_of_pass(plan, scan.shards)
+        self._ids = [shard.shard_id for shard in shards]
+        left = shards_not_read(plan, shards, scan.shards)
+        self._totals = SecondPassTotals(left=len(left))  # as an interrupted scan records it
+        if not left:
+            return
+        flagged, by = _flagged_rows(plan, scan.shards), reader_config(plan)
+        again = SecondPass(
+            plan,
+            left,
+            ["flag_readings", *["flag_texts"] * plan.config.evidence.keep_text],
+            partial(ModelScoring, plan, flagged),
+            reading_seconds(Path(by.model)),
+            by.gpus,
+            "weights_by.gpus",
+        )
+        self._totals = read_again(scan, again)
+
+
+def _summary(totals: SecondPassTotals) -> Iterator[tuple[str, str]]:
+    more = counted(totals.flagged, "more document")
+    yield "weighed", f"{counted(totals.texts, 'text')} read by the model; {more} flagged by their weights"
+    if totals.given_up:
+        yield "", f"{counted(totals.given_up, 'document')} that the model cannot read, as the scan's log says"
+
+
+def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
+    """The shards of a pass, for those of a scan, under whichever keys these were scanned."""
+    ranges = {(shard.file.path, shard.rows): shard for shard in shards}.values()
+    return [
+        replace(shard, shard_id=shard_id(shard.file, shard.rows, plan.verdict_settings), keys=()) for shard in ranges
+    ]
+
+
+def shards_not_read(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard]) -> list[Shard]:
+    """The shards of a pass that no scan has committed, those of tables without rows that a commit moved.
+
+    The verdicts on such rows stand where they were, and so does what a model found there. All that the shards of the
+    scan have verdicts on was not moved (scanner.cluster.rewritten).
+    """
+    tables = Tables(plan.results)
+    done = find_committed(tables, "verdicts", [shard.shard_id for shard in shards]) | done_in_frozen_nights(
+        tables, shards
+    )
+    left = [shard for shard in shards if shard.shard_id not in done]
+    paths = {shard.file.path for shard in left if shard.file.entry is not None and shard.file.entry.parents}
+    if not paths:
+        return left
+    ids = [shard.shard_id for shard in scanned if shard.file.path in paths]
+    verdicts = read_whole(plan.results, "verdicts", pl.Series(sorted(paths))).filter(pl.col("shard_id").is_in(ids))
+    rows_of = dict(verdicts.group_by("path").agg("row").collect().iter_rows())
+
+    def without_moved(shard: Shard) -> Shard:
+        moved, rows = np.ones(shard.rows.stop, np.bool_), np.array(rows_of.get(shard.file.path, []), np.int64)
+        moved[rows[rows < shard.rows.stop]] = False
+        return replace(shard, file=replace(shard.file, rewritten=pack_rows(moved)))
+
+    return [without_moved(shard) if shard.file.path in paths else shard for shard in left]
+
+
+def _flagged_rows(plan: Plan, shards: Sequence[Shard]) -> dict[str, FlaggedRows]:
+    """Rows of each path that are flagged without weights."""
+    of_shards = pl.col("shard_id").is_in([shard.shard_id for shard in shards])
+    rows = ask(plan.results, lambda: flags(plan.results).filter(of_shards).select("path", "row", "naming").collect())
+    found: dict[str, tuple[set[int], set[int]]] = {}
+    for path, row, naming in rows.iter_rows():
+        found.setdefault(path, (set(), set()))[naming == Naming.UNDECIDED].add(row)
+    return {path: FlaggedRows(*map(frozenset, rows)) for path, rows in found.items()}

@@ -1,0 +1,34 @@
+"""What a scan asks of the look at levels."""
+
+from collections.abc import Sequence
+
+from scanner.detection.rows import TextIds
+from scanner.looks.levels.token_levels import model_pass_of
+from scanner.looks.look import Keeper, LookRun
+from scanner.scan_plan import Plan
+from schemas.words import WEIGHED
+
+
+class Levels:
+    """Has a model read texts once more when all are committed, and scores them by levels."""
+
+    name = WEIGHED
+
+    def tables(self, plan: Plan) -> Sequence[str]:
+        """Name no table: workers of a scan fill none for it."""
+        del plan
+        return []
+
+    def keeper(self, plan: Plan, scan_id: str, text_ids: TextIds) -> Keeper | None:
+        """Keep nothing: texts are read again."""
+        del plan, scan_id, text_ids
+        return None
+
+    def follow_up(self, plan: Plan) -> LookRun | None:
+        """Pin the model, and make what reads by it; None: no model is configured. Raises as `model_pass_of`."""
+        pinned = model_pass_of(plan)
+        if pinned is None:
+            return None
+        from scanner.looks.levels.follow_up import ModelPass  # a worker needs no library of tables
+
+        return ModelPass(pinned)
