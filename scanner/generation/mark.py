@@ -21,7 +21,10 @@ from scanner.generation.processor import (
     check_prompts,
     check_sampling,
 )
-from scanner.generation.stacks import sglang, vllm
+from scanner.generation.stacks import (
+    sglang,
+    vllm,
+)
 from scanner.watermark import Watermark
 from scanner.watermark.format import format_name
 

@@ -19,10 +19,24 @@ from scanner.watermark.format import Case, Format, Pairs, Watermark
 from scanner.watermark.native.format import GreenListFormat, GreenListFormat2, GumbelFormat, GumbelFormat2
 from scanner.watermark.positions import Tokens
 from scanner.watermark.rule import candidates
-from scanner.watermark.stacks import huggingface, sbw, sglang, synthid, three_bricks, vllm
+from scanner.watermark.stacks import (
+    huggingface,
+    sbw,
+    sglang,
+    synthid,
+    three_bricks,
+    vllm,
+)
 from schemas.registry import MasterKey
 
-STACKS = (vllm.STACK, sglang.STACK, huggingface.STACK, synthid.STACK, three_bricks.STACK, sbw.STACK)
+STACKS = (
+    vllm.STACK,
+    sglang.STACK,
+    huggingface.STACK,
+    synthid.STACK,
+    three_bricks.STACK,
+    sbw.STACK,
+)
 """Every other stack whose marks are read; each is a folder of scanner.watermark.stacks."""
 
 _OURS: tuple[type[Format], ...] = (GreenListFormat, GumbelFormat, GreenListFormat2, GumbelFormat2)
