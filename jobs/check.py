@@ -20,7 +20,7 @@ from schemas.registry import MasterKey
 from schemas.words import Proof
 
 if TYPE_CHECKING:
-    from scanner.results.filters import NightFilter
+    from scanner.filtering import FilterOfNight
 
 
 @click.command()
@@ -68,7 +68,7 @@ def check(
     if date is not None and config is None:
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
     from scanner.detection.one_text import TextCheck, check_text
-    from scanner.results.filters import filter_of_config
+    from scanner.filtering import filter_of_config
     from scanner.results.registry_record import users_beside, users_of_config
     from scanner.scan_plan import AS_WRITTEN, NO_VARIANTS, lacks, looks_lacking
     from scanner.watermark.formats import format_of
@@ -110,7 +110,7 @@ def check(
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0
 
 
-def _filter_in_words(night_filter: "NightFilter") -> str:
+def _filter_in_words(night_filter: "FilterOfNight") -> str:
     name = f"the filter {night_filter.sha256[:12]} of {night_filter.night}"
     if night_filter.is_empty:
         return f"no n-gram is left out: {name} knows no earlier night"

@@ -377,7 +377,7 @@ ACCOUNTS = pa.schema(
 FILTER_SKETCHES = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),
-        pa.field("unit", pa.string(), nullable=False),  # digest of the shards that a sketch was learnt from
+        pa.field("sample", pa.string(), nullable=False),  # digest of the shards that a sketch was learnt from
         pa.field("night", pa.string(), nullable=False),  # date of the input: --date
         pa.field("tokenizer_sha256", pa.string(), nullable=False),
         pa.field("reach", pa.int64(), nullable=False),  # tokens of an n-gram before its last

@@ -20,7 +20,6 @@ from scanner.audit.calibration.calibration_plan import (
     CalibrationPlan,
     CorpusLesson,
     FragmentCounts,
-    common_in,
     count_fragments,
     cut_fragments,
     distinct_documents,
@@ -46,13 +45,15 @@ from scanner.cluster.corpus import (
 )
 from scanner.cluster.machines import cluster
 from scanner.cluster.pool import Call, spread
+from scanner.detection.left_out import LeftOut
 from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.filtering import filtering
 from scanner.registry import open_key, tokenizer_path
 from scanner.storage.locations import filesystem_of
 from scanner.storage.toml import digest
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
-from scanner.watermark.positions import LEAST_REACH, CommonNgrams, hash_key, reach_of
+from scanner.watermark.positions import reach_of
 from schemas.audit import FigureConfig, LawConfig
 from schemas.registry import AuditedFilter, MasterKey
 
@@ -65,9 +66,9 @@ class CorpusFilter(NamedTuple):
     seed: bytes
     audited: AuditedFilter
 
-    def against(self, half: int) -> CommonNgrams:
+    def against(self, half: int) -> LeftOut:
         """The n-grams that texts of a half are scored without: those common in the other half."""
-        return CommonNgrams(self.reach, hash_key(self.seed), _read(self.file)[1 - half])
+        return filtering().left_out(self.reach, self.seed, _read(self.file)[1 - half])
 
 
 def learn_filter(
@@ -78,13 +79,12 @@ def learn_filter(
     seed: seed of the hash of n-grams; the corpus is no secret. length: most tokens of a document that are learnt;
     common_from: distinct texts that make an n-gram common.
     """
-    key = hash_key(seed)
     common = np.stack(
         [
-            common_in(
-                ((cut_documents(load(encoding, one.part), one.documents, length), one.bits) for one in half),
+            filtering().find_common(
+                ((cut_documents(load(encoding, one.part), one.documents, length), one.numbers) for one in half),
                 reach,
-                key,
+                seed,
                 common_from,
             )
             for half in halves
@@ -208,7 +208,7 @@ class _Corpus:
     def filter(self, audited: AuditedKeys, key: MasterKey) -> CorpusFilter | None:
         """The n-grams that a key's audit leaves out, learnt once for its tokenizer and window; None: none."""
         requested, encoding, reach = audited.config, self.encoding(audited, key), reach_of(format_of(key).rule())
-        if requested.filter is None or reach < LEAST_REACH:
+        if requested.filter is None or reach < filtering().least_reach:
             return None
         if (encoding, reach) not in self._filters:
             parts = self.parts(encoding)

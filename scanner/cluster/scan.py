@@ -39,6 +39,7 @@ from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
 from scanner.errors import Refused
+from scanner.filtering import fix_filter
 from scanner.follow_up import Actor, CommittedScan, Part, Result
 from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
@@ -48,7 +49,6 @@ from scanner.looks.look import NO_RESULT, LookResult, LookRun, SecondPass, Secon
 from scanner.looks.looks import LOOKS
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.earlier_scans import read_earlier_scans
-from scanner.results.filters import with_filter
 from scanner.results.registry_record import record_verification, refuse_changed_since, verify_registry
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_early_clock, refuse_mixed
@@ -303,7 +303,7 @@ class _Scan:
             self._users_head = head_of(plan.registry)
             follow_ups = {look.name: look.follow_up(plan) for look in LOOKS}
             self._looks = {name: each for name, each in follow_ups.items() if each is not None}
-            self._plan = plan = with_filter(plan, self._scan_id)
+            self._plan = plan = fix_filter(plan, self._scan_id)
             self._committer = Committer(plan, self._scan_id)
             self._find_work(files, strict=strict)
             if self._work.left:

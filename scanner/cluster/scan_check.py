@@ -25,6 +25,7 @@ from scanner.cluster.work import (
 from scanner.controls.observation import OpenControls
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
 from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.filtering import fix_filter
 from scanner.input.files import empty_in_a_store, list_files
 from scanner.input.named_files import describe
 from scanner.input.shards import DriverShare
@@ -33,7 +34,6 @@ from scanner.looks.levels.model_scoring import reading_cost
 from scanner.looks.levels.token_levels import model_pass_of, reader_config
 from scanner.printable import counted
 from scanner.registry import open_key
-from scanner.results.filters import with_filter
 from scanner.results.registry_record import verify_registry
 from scanner.results.scan_list import readiness
 from scanner.scan_plan import Plan, looks_in_words, make_plan
@@ -82,7 +82,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     yield _registry(plan)
     check_secrets(plan)
     model_plan = model_pass_of(plan)
-    plan = with_filter(plan, None)
+    plan = fix_filter(plan, None)
     decoys = bool(OpenControls(plan))
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
     yield CheckFinding("secrets", (f"of {counted(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})

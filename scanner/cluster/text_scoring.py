@@ -24,7 +24,7 @@ from scanner.detection.rows import (
     with_canaries,
     with_ids,
 )
-from scanner.detection.rules import NO_FILTER
+from scanner.filtering import open_filter
 from scanner.looks.look import Keeper
 from scanner.looks.looks import LOOKS
 from scanner.scan_plan import Plan
@@ -46,11 +46,8 @@ class TextScoring:
     @cached_property
     def detector(self) -> Detector:
         """Open keys, tokenizers, users and the filter."""
-        plan, ngram_filter = self._plan, NO_FILTER
-        if plan.filter_sha256 is not None:
-            from scanner.results.filters import open_filter  # a worker without one needs no library of tables
-
-            ngram_filter = open_filter(plan.results, plan.filter_sha256, self._text_ids.ngram_secret())
+        plan = self._plan
+        ngram_filter = open_filter(plan.results, plan.filter_sha256, self._text_ids.ngram_secret())
         return open_detector(plan, self._device, ngram_filter)
 
     @cached_property

@@ -23,6 +23,7 @@ import polars as pl
 
 from scanner.cluster.pieces import Pack
 from scanner.errors import FileFault, Refused
+from scanner.filtering import FILTERS
 from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
@@ -30,7 +31,6 @@ from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, key_set, 
 from scanner.printable import counted, printable
 from scanner.results import quarantine
 from scanner.results.current_rows import sets_of_keys, settle
-from scanner.results.filters import filters_used, fixed_filter
 from scanner.results.queries import rules_ever
 from scanner.results.retention import cutoff, done_in_frozen_nights
 from scanner.results.scan_list import EXAMPLES_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
@@ -339,10 +339,10 @@ def _stamped(file: InputFile) -> tuple[str, str]:
 def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
     """Rules of scans that may have had the same texts: of their night, with its filter or with none."""
     stated = {*rules_ever(plan.results), (plan.config.dedup, plan.config.min_scored)}
-    of_night = (
-        set() if plan.date is None else {fixed_filter(plan.results, plan.date), *filters_used(plan.results, plan.date)}
-    )
-    return [(*rule, sha256) for rule in stated for sha256 in {None, *of_night}]
+    filters = set[str | None]({None})
+    if plan.date is not None:
+        filters = filters.union(*(each.digests(plan.results, plan.date) for each in FILTERS))
+    return [(*rule, sha256) for rule in stated for sha256 in filters]
 
 
 def leave_out_done(

@@ -31,6 +31,7 @@ from scanner.detection.attribution import (
     TextOutcomes,
     users_at,
 )
+from scanner.detection.left_out import counted_positions
 from scanner.detection.proving import Prover
 from scanner.detection.rows import plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
@@ -303,7 +304,7 @@ class Detector:
             ids = np.random.default_rng(0).integers(opened_key.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
             name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
-            positions = self._rules.ngram_filter.positions(name, rule, tokens, self._rules.dedup)
+            positions = counted_positions(self._rules.ngram_filter, name, rule, tokens, self._rules.dedup)
             segments = None
             if self._token_offsets is not None:
                 blank = pa.array([b" ", b" "], pa.large_binary())
@@ -338,7 +339,7 @@ class Detector:
             if (name, rule) not in positions:
                 whole = rule.positions(tokens[name], self._rules.dedup)
                 enough |= whole.scored >= self._rules.min_scored
-                common = self._rules.ngram_filter.common and self._rules.ngram_filter.of(name, rule)
+                common = self._rules.ngram_filter.of(name, rule)
                 positions[name, rule] = common.without(tokens[name], whole) if common else whole
             has_parts = scores_of_stored[place].has_parts[differing] if scores_of_stored else None
             of_texts = tokens[name], positions[name, rule], segments.get(name)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from scanner.detection.attribution import OpenedKey, stay_on_cpu
 from scanner.detection.detector import Detector
+from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
-from scanner.detection.rules import NO_FILTER, Filter, Rules
+from scanner.detection.rules import Rules
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
@@ -52,7 +53,7 @@ def check_users(plan: Plan) -> None:
     Holders.load(plan.registry, [key.key_id for key in plan.keys])
 
 
-def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter: Filter = NO_FILTER) -> Detector:
+def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter: NgramFilter = NO_FILTER) -> Detector:
     """Read secrets, tokenizers and users; every worker does so itself. Raises as `check_plan` does.
 
     device: all messages of a key are scored there; ngram_filter: n-grams that are left out of scoring.

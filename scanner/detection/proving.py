@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import DocumentSpan
-from scanner.detection.rules import Rules, common_places_of
+from scanner.detection.left_out import LeftOut, places_left_out
+from scanner.detection.rules import Rules
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import segments_of
@@ -25,7 +26,6 @@ from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath as SlowPath
 from scanner.watermark.format import ProvesParts, ProvesUserEvidence
 from scanner.watermark.hidden_value import HiddenValue
-from scanner.watermark.positions import CommonNgrams
 from scanner.watermark.rule import LEAST_RANK, Decision, KeyFindings
 from scanner.watermark.span_search import Span
 from schemas.words import Dedup, Naming, Proof
@@ -102,7 +102,7 @@ def prove_spans(
     tests: tuple[int, float],
     dedup: Dedup,
     kinds: PartKinds,
-    common: CommonNgrams | None = None,
+    common: LeftOut | None = None,
 ) -> Proof:
     """Prove all spans of one key in a text: `differs` where one is not confirmed.
 
@@ -112,7 +112,7 @@ def prove_spans(
         return Proof.NOT_OFFERED
     ids = tokenizer.encode([text]).ids
     messages = sorted({one.span.message for one in document_spans})
-    places, terms, of_user, users = path.parts(ids, messages, dedup, common_places_of(common, ids))
+    places, terms, of_user, users = path.parts(ids, messages, dedup, places_left_out(common, ids))
     parts = frozenset(parts_of(kinds, tokenizer, text, places))
     of_message = dict(zip(messages, terms, strict=True))
     tests_of = tests[0], users, tests[1]
@@ -150,7 +150,7 @@ class ProvedKey(NamedTuple):
     messages: int
     corrections: NDArray[np.float64]
     correction_of_spans: float | None = None
-    common: CommonNgrams | None = None
+    common: LeftOut | None = None
 
     @property
     def path(self) -> SlowPath | None:
@@ -328,7 +328,7 @@ class Prover:
         ids = key.tokenizer.encode([plain if flag.variant else flag.text]).ids
         has_normal_form, has_parts = plain != flag.text, self._has_parts(path, key, flag.text)
         correction = float(key.corrections[flag.variant, int(has_normal_form), int(has_parts)])
-        return TextReading(ids, common_places_of(key.common, ids), correction)
+        return TextReading(ids, places_left_out(key.common, ids), correction)
 
     def _recompute(
         self, path: SlowPath, number: int, text: TextReading, sizes: tuple[int, int], claims: Sequence[Claim]
@@ -361,7 +361,7 @@ class Prover:
         if key.correction_of_spans is None or not isinstance(path, ProvesParts):
             return False
         ids = key.tokenizer.encode([text]).ids
-        places = path.parts(ids, [0], self._dedup, common_places_of(key.common, ids))[0]
+        places = path.parts(ids, [0], self._dedup, places_left_out(key.common, ids))[0]
         return len(places) >= self._min_scored and len(parts_of(self._kinds, key.tokenizer, text, places)) > 1
 
     def _log10_p_user(

@@ -166,7 +166,7 @@ class TextIds:
         return hashlib.blake2b(text, key=self._secret, digest_size=16, person=b"filter-text-v1").digest()
 
     def ngram_secret(self) -> bytes:
-        """The secret under which a filter hashes n-grams (scanner.watermark.positions.hash_key): 32 bytes."""
+        """The secret under which a filter hashes n-grams (scanner.ngram_filter.common_ngrams): 32 bytes."""
         return hashlib.blake2b(b"", key=self._secret, digest_size=32, person=b"ngram-filter-v1").digest()
 
     def of_accounts(self, account_ids: pa.Array) -> pa.Array:

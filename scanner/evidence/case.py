@@ -10,15 +10,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.rows import TextIds
-from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused
+from scanner.filtering import open_filter
 from scanner.input.shards import key_set
 from scanner.printable import printable
 from scanner.registry import read_secret
 from scanner.results import flagged
 from scanner.results.current_rows import ranges_ever
-from scanner.results.filters import open_filter
 from scanner.results.queries import ask, verdicts
 from scanner.results.scan_list import recorded_scan
 from scanner.results.transactions import read_whole
@@ -137,7 +137,7 @@ def surprise_of(results: str, case: FlagCase) -> NDArray[np.uint8]:
     return np.frombuffer(found["surprise"][0], np.uint8)
 
 
-def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> Filter:
+def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> NgramFilter:
     """The filter under which a verdict was given; none where its scan did not end, or had none.
 
     Raises:

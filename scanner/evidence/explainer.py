@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from scanner.controls.alarms import advise_on_scan
 from scanner.detection.attribution import OpenedKey
+from scanner.detection.left_out import LeftOut, NgramFilter
 from scanner.detection.open_plan import open_keys
 from scanner.detection.proving import PartKinds, nearly_equal
 from scanner.detection.rows import TextIds
-from scanner.detection.rules import Filter
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners
 from scanner.evidence.case import FlagCase, filter_of, find_case, refuse_impossible, surprise_of, text_ids_of
@@ -61,7 +61,7 @@ from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import TextPart, parts_of
 from scanner.watermark import Tokens
-from scanner.watermark.positions import CommonNgrams, reach_of
+from scanner.watermark.positions import reach_of
 from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry
@@ -174,7 +174,7 @@ class Explainer:
             self._rows = StoredTexts(columns, locations, self.results, self._text_id)
             self._texts = StoredTexts(Columns(columns.text, None, None, None), locations, self.results, self._text_id)
         self._opened: dict[str, OpenedKey] = {}
-        self._filters: dict[str | None, Filter] = {}
+        self._filters: dict[str | None, NgramFilter] = {}
         self._advise = lru_cache(partial(advise_on_scan, self.results))
         self._tokens_of = lru_cache(EARLIER_TEXTS_HELD)(self._read_tokens)
 
@@ -318,7 +318,7 @@ class Explainer:
         opened_key = self._open(self._key(case))
         return text, opened_key.tokenizer.reference.encode([text]), opened_key
 
-    def common(self, case: FlagCase) -> CommonNgrams | None:
+    def common(self, case: FlagCase) -> LeftOut | None:
         """The n-grams that the scan of a flag left out under its key; None: none.
 
         Raises:
@@ -364,7 +364,7 @@ class Explainer:
         """A key, opened with its reference tokenizer. Raises as `scored_text` does."""
         return self._open(find_key(self._registry, key_id))
 
-    def open_filter(self, sha256: str) -> Filter:
+    def open_filter(self, sha256: str) -> NgramFilter:
         """The filter of a digest. Raises as `common` does."""
         return filter_of(self.results, self._folder, self._registry, FlagCase({}, {"filter_sha256": sha256}))
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.detection.left_out import LeftOut
 from scanner.evidence.case import FlagCase
 from scanner.evidence.copied_text import CopiedShare
 from scanner.evidence.registry_check import NOT_ASKED, RegistryCheck
@@ -21,7 +22,7 @@ from scanner.text.quoting import Kind, TextPart
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import TellsUserEvidence
 from scanner.watermark.formats import generator_of
-from scanner.watermark.positions import CommonNgrams, Dedup
+from scanner.watermark.positions import Dedup
 from scanner.watermark.rule import corrected, log10_p_of, search
 from schemas.registry import MasterKey
 from schemas.words import WEIGHED, Naming
@@ -107,7 +108,7 @@ class Omissions(NamedTuple):
     """What is left out of scoring: repeats, and n-grams that many texts hold; None: none of these."""
 
     dedup: Dedup
-    common: CommonNgrams | None = None
+    common: LeftOut | None = None
 
 
 def evidence_of_text(

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from scanner.detection.attribution import BatchOrigin, FileHistory
 from scanner.detection.detector import Detector
+from scanner.detection.left_out import NgramFilter, places_left_out
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
-from scanner.detection.rules import Filter, Rules, common_places_of
+from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.case import FlagCase, filter_of, find_case, surprise_of
@@ -240,7 +241,7 @@ def _detected(
     keys: Sequence[MasterKey],
     case: FlagCase,
     raw: bytes,
-    ngram_filter: Filter,
+    ngram_filter: NgramFilter,
     steps: NDArray[np.uint8] | None,
 ) -> Mapping[str, Any]:
     """The verdict by the scan's own rule: a row of VERDICTS. steps: of surprise, None: all tokens counted alike."""
@@ -276,7 +277,12 @@ def _detected(
 
 
 def _by_slow_path(
-    folder: str, registry: Registry, case: FlagCase, raw: bytes, ngram_filter: Filter, steps: NDArray[np.uint8] | None
+    folder: str,
+    registry: Registry,
+    case: FlagCase,
+    raw: bytes,
+    ngram_filter: NgramFilter,
+    steps: NDArray[np.uint8] | None,
 ) -> tuple[dict[str, Any], float]:
     """Score and p-value of the verdict's message, and their rounding, by its format's slow path; parts: see proving."""
     row = case.row
@@ -291,7 +297,7 @@ def _by_slow_path(
     if steps is not None:
         levels = levels_on_record([opened_key], text, steps, case.where)
         path = ByLevelsProof(path, levels.of(key.tokenizer.sha256), form)
-    common_places = common_places_of(ngram_filter.of(key.tokenizer.sha256, opened_key.watermark.rule), ids)
+    common_places = places_left_out(ngram_filter.of(key.tokenizer.sha256, opened_key.watermark.rule), ids)
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], common_places)
     log10_p = max(path.log10_p(score, scored), opened_key.log10_reach)
     room = path.rounding(scored) if isinstance(path, BoundsRounding) else 0.0

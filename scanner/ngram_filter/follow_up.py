@@ -2,7 +2,7 @@
 
 One worker reads a sample of the texts once more, and its sketches are committed once under a name that hashes their
 shards. A pass that was killed is made anew by the next scan of the same input. Nothing that it learns is read on the
-same night (scanner.results.filters).
+same night.
 """
 
 import hashlib
@@ -13,17 +13,17 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from scanner.detection.open_plan import open_keys, open_text_ids
-from scanner.detection.rules import Learner
 from scanner.errors import FileFault
 from scanner.follow_up import CommittedScan, OnActors
 from scanner.input.documents import Reader, Unreadable
 from scanner.input.shards import Shard
-from scanner.results.filters import SKETCHES_TABLE, drop_sketches, unit_name, write_sketches
+from scanner.ngram_filter.common_ngrams import MOST_NGRAMS
+from scanner.ngram_filter.learner import Learner
+from scanner.ngram_filter.sketches import SKETCHES_TABLE, drop_sketches, sample_name, write_sketches
 from scanner.results.transactions import TableEntry, commit, find_committed, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import DataFile
 from scanner.storage.toml import digest
-from scanner.watermark.positions import MOST_NGRAMS
 
 SHARDS_LEARNT = 64
 """Shards that are read; of more, those are drawn whose digests are least."""
@@ -34,12 +34,12 @@ BYTES_A_TOKEN = 4
 
 
 class FilterSample(NamedTuple):
-    """Texts to be learnt from: shards, and the share of their texts. unit: name by which what is learnt is committed.
+    """Texts to be learnt from: shards, and the share of their texts. name: by which what is learnt is committed.
 
     most: n-grams at most.
     """
 
-    unit: str
+    name: str
     night: str
     shards: tuple[Shard, ...]
     share: float
@@ -67,7 +67,7 @@ class FilterWorker:
         for shard in sample.shards:
             if not learner.full:
                 self._learn_from(learner, shard)
-        about = {"scan_id": self._scan_id, "unit": sample.unit, "night": sample.night, "ngrams": learner.ngrams}
+        about = {"scan_id": self._scan_id, "sample": sample.name, "night": sample.night, "ngrams": learner.ngrams}
         return write_sketches(plan.results, learner.sketches, learner.texts, learner.key, **about)
 
     def _learn_from(self, learner: Learner, shard: Shard) -> None:
@@ -88,12 +88,12 @@ def sample_of(plan: Plan, shards: Sequence[Shard]) -> FilterSample | None:
         return None
     ranges = {(shard.file.path, shard.file.modified, shard.rows): shard for shard in shards}
     by_account = plan.config.input.account is not None
-    unit = unit_name(by_account, digest({"night": plan.date.isoformat(), "rows": sorted(map(str, ranges))})[:32])
+    name = sample_name(by_account, digest({"night": plan.date.isoformat(), "rows": sorted(map(str, ranges))})[:32])
     drawn = sorted(ranges, key=lambda rows: hashlib.sha256(repr(rows).encode()).digest())[:SHARDS_LEARNT]
     most = MOST_NGRAMS // plan.config.filter.nights
     tokens = sum(rows.text_bytes for _, _, rows in drawn) / BYTES_A_TOKEN
     share = min(1.0, most / max(tokens, 1.0))
-    return FilterSample(unit, plan.date.isoformat(), tuple(ranges[rows] for rows in drawn), share, most)
+    return FilterSample(name, plan.date.isoformat(), tuple(ranges[rows] for rows in drawn), share, most)
 
 
 def learn_ngrams(scan: CommittedScan, on_actors: OnActors) -> None:
@@ -107,7 +107,7 @@ def learn_ngrams(scan: CommittedScan, on_actors: OnActors) -> None:
     if sample is None or is_sketched(plan, sample):
         return
     for _, file in on_actors(FilterWorker, (plan, scan.scan_id), [sample]):
-        commit(plan.results, SKETCHES_TABLE, [TableEntry(sample.unit, (file,) if file else ())])
+        commit(plan.results, SKETCHES_TABLE, [TableEntry(sample.name, (file,) if file else ())])
     if plan.config.filter is not None and plan.date is not None:
         today = datetime.now(UTC).date()  # a scan may state a later date by mistake, and would drop too much
         drop_sketches(plan.results, min(plan.date, today) - timedelta(days=plan.config.filter.nights))
@@ -120,4 +120,4 @@ def is_sketched(plan: Plan, sample: FilterSample) -> bool:
         Refused: the table cannot be opened or made.
     """
     open_tables(plan.results, [SKETCHES_TABLE])
-    return bool(find_committed(plan.results, SKETCHES_TABLE, [sample.unit]))
+    return bool(find_committed(plan.results, SKETCHES_TABLE, [sample.name]))

@@ -20,10 +20,10 @@ from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.detection.rows import p_class
 from scanner.detection.sketches import gram_key, keyed_grams
 from scanner.errors import BrickscanError, Refused
+from scanner.filtering import filter_of_config
 from scanner.input.documents import read_text
 from scanner.registry import NamedUser, VerifiedHolders, check_secret
 from scanner.registry.ledger import open_users
-from scanner.results.filters import filter_of_config
 from scanner.results.registry_record import users_of_config
 from scanner.service.processes import confine_process
 from scanner.text.normal_form import normalise_all

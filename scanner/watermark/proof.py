@@ -51,27 +51,6 @@ def units(contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str) -> It
     return {"ngram": zip(contexts, tokens, strict=True), "context": contexts, "none": range(len(tokens))}[dedup]
 
 
-def find_common_places(ids: Sequence[int], reach: int, key: Sequence[int], common: Sequence[bytes]) -> frozenset[int]:
-    """Places of a text whose n-gram is common, and left out of scoring (scanner.watermark.positions).
-
-    Args:
-        ids: the tokens of the text.
-        reach: how many tokens before a token its n-gram has.
-        key: the key of the hash, numbers of 64 bits.
-        common: for each row of cells a bit a cell, the lowest of a byte first.
-    """
-    found = set()
-    for place in range(reach, len(ids)):
-        h = key[0] + sum(k * x for k, x in zip(key[1:], ids[place - reach : place + 1], strict=False))
-        h %= 2**64
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-            h = (h ^ (h >> shift)) * factor % 2**64
-        cells = [(h >> 32 * row) % (8 * len(bits)) for row, bits in enumerate(common)]
-        if all(bits[cell // 8] >> cell % 8 & 1 for bits, cell in zip(common, cells, strict=True)):
-            found.add(place)
-    return frozenset(found)
-
-
 def counted_positions(
     places: Sequence[int],
     contexts: Sequence[Hashable],
@@ -81,7 +60,7 @@ def counted_positions(
 ) -> list[int]:
     """Which of P positions count, by number: without repeats (see `units`), and without the places that are left out.
 
-    places: of the P positions in the text; common_places: places that do not count, as find_common_places finds them.
+    places: of the P positions in the text; common_places: places that a filter leaves out.
     """
     return [i for i in first_of_each(units(contexts, tokens, dedup)) if places[i] not in common_places]
 

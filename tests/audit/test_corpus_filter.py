@@ -16,9 +16,10 @@ from scanner.audit.calibration.calibration_plan import CORPUS_HALVES, in_halves,
 from scanner.cluster import calibrate as on_ray
 from scanner.cluster.calibrate import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch
+from scanner.ngram_filter import common_ngrams
 from scanner.registry import load_registry, new_key
 from scanner.text import sha256_file
-from scanner.watermark import GreenList, Tokens, batch_tokens, join_batches, positions, scored_positions
+from scanner.watermark import GreenList, Tokens, batch_tokens, join_batches, scored_positions
 from scanner.watermark.positions import consecutive_positions
 from tests.support.demo_texts import DEMO
 
@@ -40,7 +41,7 @@ TEXTS = 1200
 
 @pytest.fixture(autouse=True)
 def small_sketches(monkeypatch):
-    monkeypatch.setattr(positions, "CELLS_OF_A_ROW", 1 << 16)
+    monkeypatch.setattr(common_ngrams, "CELLS_OF_A_ROW", 1 << 16)
 
 
 def digests_of(count: int, seed: int = 1) -> np.ndarray:
@@ -54,7 +55,7 @@ def test_the_texts_that_teach_are_as_many_as_asked_and_of_their_half():
         assert sum(len(one.documents) for one in half) == 100
         for one in half:
             assert set(one.documents) <= set(parts[one.part][number])
-            assert one.bits.max() < 64
+            assert one.numbers.tolist() == (digests[one.part][one.documents] // np.uint64(CORPUS_HALVES)).tolist()
     every = lessons(digests, distinct, 10**6)
     taught = [sum(len(one.documents) for one in half) for half in every]
     assert sum(taught) == 550

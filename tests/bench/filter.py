@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from jobs.demo import TOKENIZER
 from scanner.audit.statistics.hits import chances
+from scanner.ngram_filter.common_ngrams import MOST_NGRAMS, CommonNgrams, Sketch, hash_key
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Positions, Tokens, Watermark, select_positions
 from scanner.watermark.formats import make_format
-from scanner.watermark.positions import MOST_NGRAMS, CommonNgrams, Sketch, consecutive_positions, hash_key, reach_of
+from scanner.watermark.positions import consecutive_positions, reach_of
 from scanner.watermark.rule import log10_p_best
 from tests.bench.spans import opened, sample
 

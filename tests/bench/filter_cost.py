@@ -22,16 +22,17 @@ from scanner.cluster.pieces import Piece
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
 from scanner.detection.open_plan import open_keys, open_text_ids
-from scanner.detection.rules import Learner
 from scanner.input.files import list_files
 from scanner.input.shards import Shard
+from scanner.ngram_filter.common_ngrams import MOST_NGRAMS
+from scanner.ngram_filter.learner import Learner
+from scanner.ngram_filter.night_filter import with_filter
+from scanner.ngram_filter.sketches import SKETCHES_TABLE, write_sketches
 from scanner.registry import new_key, suggested_parameters
-from scanner.results.filters import SKETCHES_TABLE, with_filter, write_sketches
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.scan_plan import Plan, make_plan
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark.native.format import groups_for
-from scanner.watermark.positions import MOST_NGRAMS
 
 NIGHT = date(2026, 11, 22)
 LONGEST = 256
@@ -78,7 +79,7 @@ def learn(plan: Plan, texts: list[str]) -> None:
     learner = Learner(open_keys(plan.registry, plan.keys), open_text_ids(plan), 1.0, MOST_NGRAMS, 16, by_account=False)
     learner.learn(pa.array([text.encode() for text in texts], pa.large_binary()), pa.nulls(len(texts), pa.string()))
     before = (NIGHT - timedelta(days=1)).isoformat()
-    about = {"scan_id": "s", "unit": "u", "night": before, "ngrams": learner.ngrams}
+    about = {"scan_id": "s", "sample": "u", "night": before, "ngrams": learner.ngrams}
     file = write_sketches(plan.results, learner.sketches, learner.texts, learner.key, **about)
     commit(plan.results, SKETCHES_TABLE, [TableEntry("u", (file,) if file else ())])
 

@@ -16,7 +16,6 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.scan import outcome_record
 from jobs.summary import summary
 from scanner import results
-from scanner.cluster import work
 from scanner.cluster.scan import run_scan
 from scanner.cluster.scan_check import check_scan
 from scanner.detection.one_text import TextCheck, check_text
@@ -26,15 +25,13 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
-from scanner.ngram_filter import follow_up
+from scanner.ngram_filter import common_ngrams, follow_up, night_filter, sketches
 from scanner.ngram_filter.follow_up import SHARDS_LEARNT, sample_of
 from scanner.registry import admit_key, load_registry
-from scanner.results import filters
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from scanner.storage.locations import table_uri
 from scanner.storage.toml import digest
-from scanner.watermark import positions
 from schemas.registry import Admission, AuditedFilter
 from schemas.tables import FILTERS
 from tests.support.command_line import call
@@ -52,7 +49,7 @@ SAME = ("key_id", "scored", "score", "log10_p", "log10_p_global", "message", "us
 @pytest.fixture
 def nightly(night, monkeypatch):
     """A folder of nights whose texts end with the same signature; sketches are small, since texts are few."""
-    monkeypatch.setattr(positions, "CELLS_OF_A_ROW", 1 << 15)
+    monkeypatch.setattr(common_ngrams, "CELLS_OF_A_ROW", 1 << 15)
     night.configure(more=ON, paths=["in/{date}"])
     return night
 
@@ -90,7 +87,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     write(nightly, SECOND, "a", [*signed(plain, 2000), marked(alice, 80, 3) + plain(30, 1)])
     checked = [looked.facts for looked in check_scan(nightly.config, SECOND)]
     assert checked
-    assert filters.fixed_filter(nightly.results, SECOND) is None  # --check writes nothing
+    assert night_filter.fixed_filter(nightly.results, SECOND) is None  # --check writes nothing
     assert scan(nightly, SECOND).exit_code == 0
     rows = nightly.verdicts().filter(pl.col("path").str.contains(str(SECOND)))
     assert rows["scored"].to_list() == [40] * TEXTS + [80]
@@ -98,7 +95,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     assert (flag["user_id"], flag["proof"]) == ("alice", "proved")
     post = nightly.folder / "post.txt"
     post.write_text(marked(alice, 80, 3) + plain(30, 1))
-    found = filters.filter_of_config(nightly.config, SECOND)
+    found = night_filter.filter_of_config(nightly.config, SECOND)
     check = TextCheck.of_config(nightly.config)
     one = check_text(replace(check, rules=replace(check.rules, ngram_filter=found.open())), post.read_bytes())[0]
     assert {name: one[name] for name in SAME} == {name: flag[name] for name in SAME}
@@ -107,7 +104,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     assert "the filter" not in call("check", "--registry", nightly.registry, "--text", post)[1]
     assert f"of {FIRST} knows no earlier night" in call("check", nightly.config, "--text", post, "--date", FIRST)[1]
     of_scans = results.scans(nightly.results).collect()["filter_sha256"].to_list()
-    assert of_scans == [filters.fixed_filter(nightly.results, day) for day in (FIRST, SECOND)]
+    assert of_scans == [night_filter.fixed_filter(nightly.results, day) for day in (FIRST, SECOND)]
     again = replay(nightly.config, flag["doc_id"])
     assert again.equal, [field for field in again.fields if not field.equal]
     explained = Explainer(nightly.config).explain(flag["doc_id"])
@@ -120,8 +117,8 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     assert (said.returncode, "NOT CHECKED 28 tokens are left out as common n-grams" in said.stdout) == (3, True), said
     assert "FAILS" not in said.stdout
     with pytest.raises(Refused, match="another audit secret"):
-        filters.open_filter(nightly.results, of_scans[1], bytes(32))
-    shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
+        night_filter.open_filter(nightly.results, of_scans[1], bytes(32))
+    shutil.rmtree(Path(nightly.results, night_filter.FILTERS_TABLE))
     with pytest.raises(Refused, match="lacks the filter"):
         replay(nightly.config, flag["doc_id"])
     assert "lacks the filter" in Explainer(nightly.config).explain(flag["doc_id"]).no_evidence
@@ -166,13 +163,13 @@ def test_a_night_whose_filter_is_lost_is_given_no_other(nightly, plain):
     write(nightly, SECOND, "a", signed(plain, 2000))
     scan(nightly, SECOND)
     assert results.scans(nightly.results).collect()["night"].to_list() == [str(FIRST), str(SECOND)]
-    (lost,) = filters.filters_used(nightly.results, SECOND)
-    shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
-    assert filters.drop_sketches(nightly.results, SECOND)
+    (lost,) = night_filter.filters_used(nightly.results, SECOND)
+    shutil.rmtree(Path(nightly.results, night_filter.FILTERS_TABLE))
+    assert sketches.drop_sketches(nightly.results, SECOND)
     write(nightly, SECOND, "b", signed(plain, 3000))
     with pytest.raises(Refused, match=rf"scans of {SECOND} left n-grams out by the filter {lost}, which .* restore"):
         scan(nightly, SECOND)
-    assert filters.fixed_filter(nightly.results, SECOND) is None
+    assert night_filter.fixed_filter(nightly.results, SECOND) is None
 
 
 @pytest.mark.costly
@@ -182,16 +179,16 @@ def test_no_filter_knows_texts_of_its_own_night(nightly, plain, marked, registry
     scan(nightly, FIRST)
     write(nightly, SECOND, "a", viral(marked, plain, registry, 3000))
     assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
-    fixed = filters.fixed_filter(nightly.results, SECOND)
+    fixed = night_filter.fixed_filter(nightly.results, SECOND)
     write(nightly, SECOND, "b", viral(marked, plain, registry, 4000))  # the night's texts have been learnt by now
     assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
-    shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
+    shutil.rmtree(Path(nightly.results, night_filter.FILTERS_TABLE))
     write(nightly, SECOND, "c", viral(marked, plain, registry, 5000))
     assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
-    assert filters.fixed_filter(nightly.results, SECOND) == fixed
+    assert night_filter.fixed_filter(nightly.results, SECOND) == fixed
     write(nightly, THIRD, "a", viral(marked, plain, registry, 6000))
     assert scan(nightly, THIRD).totals.counts.flagged == 0
-    learnt = read_whole(nightly.results, filters.SKETCHES_TABLE).select("unit", "night").unique().collect()
+    learnt = read_whole(nightly.results, sketches.SKETCHES_TABLE).select("sample", "night").unique().collect()
     assert sorted(learnt["night"].to_list()) == sorted(map(str, [FIRST, SECOND, SECOND, SECOND, THIRD]))
 
 
@@ -200,14 +197,14 @@ def test_a_filter_learnt_from_tonight_would_lose_what_goes_round(nightly, plain,
     """The sabotage that the test above catches: a filter is made as if its night were over."""
     write(nightly, SECOND, "a", viral(marked, plain, registry, 3000))
     assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
-    before, over = filters.sketches_before, THIRD
-    monkeypatch.setattr(filters, "sketches_before", lambda place, how, _night, key: before(place, how, over, key))
-    shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
+    before, over = night_filter.sketches_before, THIRD
+    monkeypatch.setattr(night_filter, "sketches_before", lambda place, how, _night, key: before(place, how, over, key))
+    shutil.rmtree(Path(nightly.results, night_filter.FILTERS_TABLE))
     write(nightly, SECOND, "b", viral(marked, plain, registry, 4000))
     with pytest.raises(Refused, match="makes another"):
         scan(nightly, SECOND)
-    for asked in (filters, work):  # as if `scans` did not say which filter the night had
-        monkeypatch.setattr(asked, "filters_used", lambda _results, _night: set())
+    # as if `scans` did not say which filter the night had
+    monkeypatch.setattr(night_filter, "filters_used", lambda _results, _night: set())
     assert scan(nightly, SECOND).totals.counts.flagged == 0
 
 
@@ -240,15 +237,15 @@ def test_several_scans_of_a_night_fill_no_sketch_and_count_no_text_twice(nightly
     for number in range(3):
         write(nightly, FIRST, f"a{number}", signed(plain, 1000 * number))
         scan(nightly, FIRST)
-    rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()
-    assert rows["unit"].n_unique() == 3
+    rows = read_whole(nightly.results, sketches.SKETCHES_TABLE).collect()
+    assert rows["sample"].n_unique() == 3
     found = with_filter_rows(nightly, SECOND)
     assert found.scan_filter.learnt
     assert set(found.scan_filter.learnt.values()) == {3 * TEXTS}
     most = rows.sort("ngrams").group_by("tokenizer_sha256").last()
     for row in most.iter_rows(named=True):
         (common,) = (one["common"] for one in found.rows if one["tokenizer_sha256"] == row["tokenizer_sha256"])
-        alone = filters.read_sketch(nightly.results, row["unit"], row["tokenizer_sha256"], row["reach"], found.key)
+        alone = sketches.read_sketch(nightly.results, row["sample"], row["tokenizer_sha256"], row["reach"], found.key)
         assert alone.common(16).tobytes() == common
 
 
@@ -264,7 +261,7 @@ def test_several_scans_of_a_night_fill_no_sketch_and_count_no_text_twice(nightly
         ("filter_sketches", "cells", b"\xff" * (1 << 19), "was changed after a scan wrote it"),
         ("filter_sketches", "night", str(FIRST - timedelta(days=1)), "was changed after a scan wrote it"),
         ("filter_sketches", "ngrams", 2**24, "was changed after a scan wrote it"),
-        ("filter_sketches", "unit", "0" * 32, "was changed after a scan wrote it"),
+        ("filter_sketches", "sample", "0" * 32, "was changed after a scan wrote it"),
         ("filter_sketches", "part", 1, "restore the table"),
     ],
 )
@@ -320,8 +317,8 @@ def test_a_scan_of_a_date_to_come_drops_nothing_that_the_next_nights_need(nightl
     assert with_filter_rows(nightly, today + timedelta(days=1)).scan_filter.learnt
 
 
-def with_filter_rows(night, day) -> filters.NightFilter:
-    found = filters.filter_of_config(night.config, day)
+def with_filter_rows(night, day) -> night_filter.NightFilter:
+    found = night_filter.filter_of_config(night.config, day)
     assert found is not None
     return found
 
@@ -339,12 +336,12 @@ def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, 
     monkeypatch.setattr(follow_up, "commit", real)
     again = scan(nightly, FIRST)
     assert again.work.skipped == again.work.shards
-    rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()
+    rows = read_whole(nightly.results, sketches.SKETCHES_TABLE).collect()
     assert rows["texts"].unique().to_list() == [TEXTS]
     scan(nightly, FIRST)
-    assert read_whole(nightly.results, filters.SKETCHES_TABLE).collect().equals(rows)
-    assert filters.drop_sketches(nightly.results, FIRST) == 0
-    assert filters.drop_sketches(nightly.results, SECOND) == len(rows)
+    assert read_whole(nightly.results, sketches.SKETCHES_TABLE).collect().equals(rows)
+    assert sketches.drop_sketches(nightly.results, FIRST) == 0
+    assert sketches.drop_sketches(nightly.results, SECOND) == len(rows)
 
 
 @pytest.mark.parametrize(("texts", "learnt", "lacking"), [(16, TEXTS, None), (16, TEXTS + 1, "learnt from 40 texts"),
@@ -365,7 +362,7 @@ def test_a_key_that_was_admitted_with_a_filter_needs_one_that_leaves_out_as_much
     if texts == 16:
         with pytest.raises(Refused, match=r"its filter was learnt from 0 texts, that of the audit from"):
             scan(nightly, FIRST)
-        assert filters.fixed_filter(nightly.results, FIRST) is None
+        assert night_filter.fixed_filter(nightly.results, FIRST) is None
     nightly.configure(more=ON, paths=["in/{date}"])
     assert scan(nightly, FIRST).exit_code == 0
     nightly.configure(more=ON, **required)
@@ -388,23 +385,23 @@ def test_a_key_whose_admission_the_filter_of_another_driver_does_not_support_is_
         about = {"holds_down_to": 1e-9, "candidates": 1, "messages": key.messages, "filter": with_filter}
         admit_key(own_registry, key.key_id, Admission(audit_id="a", audited_at=datetime.now(UTC), **about))
     write(nightly, SECOND, "a", signed(plain, 2000))
-    ours, plan = filters.commit, make_plan(nightly.config, SECOND)
+    ours, plan = night_filter.commit, make_plan(nightly.config, SECOND)
 
     def another_is_first(*given):
         with monkeypatch.context() as earlier:
-            earlier.setattr(filters, "commit", ours)
-            earlier.setattr(filters, "sketches_before", lambda *_: iter(()))
-            filters.with_filter(plan, "another")
+            earlier.setattr(night_filter, "commit", ours)
+            earlier.setattr(night_filter, "sketches_before", lambda *_: iter(()))
+            night_filter.with_filter(plan, "another")
         ours(*given)
 
-    monkeypatch.setattr(filters, "commit", another_is_first)
+    monkeypatch.setattr(night_filter, "commit", another_is_first)
     nightly.configure(more=ON, audit="require_admission = true", paths=["in/{date}"])
     with pytest.raises(Refused, match="learnt from 0 texts, that of the audit from"):
         scan(nightly, SECOND)
 
 
 def with_filter_of(night, day) -> str | None:
-    return filters.with_filter(make_plan(night.config, day), None).filter_sha256
+    return night_filter.with_filter(make_plan(night.config, day), None).filter_sha256
 
 
 @pytest.mark.parametrize(("first", "then"), [("", 'account = "who"'), ('account = "who"', "")])
@@ -462,8 +459,8 @@ def test_a_lesson_is_a_sample_of_bounded_size(nightly):
     assert (len(sample.shards), sample.most) == (SHARDS_LEARNT, (1 << 25) // 7)
     assert sample.share == pytest.approx(sample.most * 4 / (SHARDS_LEARNT * 10**8))
     twice = [Shard(f"other {i}", file, shard.rows, keys=("k",)) for i, shard in enumerate(shards)]
-    assert sample_of(plan, [*twice, *shards]).unit == sample.unit  # keys that came later bring no new texts
-    assert sample_of(make_plan(nightly.config, SECOND), shards).unit != sample.unit
+    assert sample_of(plan, [*twice, *shards]).name == sample.name  # keys that came later bring no new texts
+    assert sample_of(make_plan(nightly.config, SECOND), shards).name != sample.name
     assert sample_of(plan, []) is None
 
 

@@ -19,6 +19,7 @@ FLOORS = [
     "scanner.detection",
     "scanner.results",
     "scanner.ngram_filter",
+    "scanner.filtering",
     "scanner.audit.statistics",
     "scanner.controls",
     "scanner.looks.look",

@@ -10,7 +10,7 @@ spread between them.
 
 import datetime
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,7 @@ from scanner.text import load_tokenizer
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.laws import Law, Normal
 from scanner.watermark.native.format import of_the_paper
-from scanner.watermark.positions import BITS_A_CELL, PositionRule, Sketch
+from scanner.watermark.positions import PositionRule
 from schemas.audit import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
@@ -181,11 +181,11 @@ CORPUS_HALVES = 2
 
 
 class CorpusLesson(NamedTuple):
-    """Texts of one part of the corpus that teach: which of its documents, int64[D], and the bit of each, uint8[D]."""
+    """Texts of one part of the corpus that teach: which of its documents, int64[D], and a number of each, uint64[D]."""
 
     part: int
     documents: NDArray[np.int64]
-    bits: NDArray[np.uint8]
+    numbers: NDArray[np.uint64]
 
 
 def in_halves(digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -224,22 +224,7 @@ def lessons(
 
 
 def _lesson(part: int, digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> CorpusLesson:
-    bits = digests[documents] // np.uint64(CORPUS_HALVES) % np.uint64(BITS_A_CELL)
-    return CorpusLesson(part, documents, bits.astype(np.uint8))
-
-
-def common_in(
-    texts: Iterable[tuple[Tokens, NDArray[np.uint8]]], reach: int, key: NDArray[np.uint64], common_from: int
-) -> NDArray[np.uint8]:
-    """The n-grams that so many distinct texts hold, as Sketch.common gives them.
-
-    texts: tokens, with the bit of each text; key: as hash_key makes it; common_from: distinct texts that make an n-gram
-    common.
-    """
-    sketch = Sketch(reach)
-    for tokens, bits in texts:
-        sketch.learn(key, tokens, bits)
-    return sketch.common(common_from)
+    return CorpusLesson(part, documents, digests[documents] // np.uint64(CORPUS_HALVES))
 
 
 PANELS: tuple[tuple[str, Dedup], ...] = (("z", "none"), ("exact", "none"), ("exact", "ngram"))

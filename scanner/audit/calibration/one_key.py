@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.hits import ClusterSums, chances, cluster_sums
 from scanner.audit.statistics.judgement import clusters_of_one_size
+from scanner.detection.left_out import LeftOut
 from scanner.detection.sketches import CORPUS_CONTEXT, EQUAL_IN_CORPUS, pieces_of, sketch
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Positions, Tokens, Watermark
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import CommonNgrams, PositionRule, reach_of
+from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import log10_p_of, search
 
 EXCESS_AT = 1e-3
@@ -115,7 +116,7 @@ def key_counts(
     dedup: Dedup,
     thresholds: Sequence[float],
     sample: int,
-    common: CommonNgrams | None = None,
+    common: LeftOut | None = None,
 ) -> KeyCounts:
     """Score documents as a scan does, under all messages, and under a sample of the messages, one by one.
 

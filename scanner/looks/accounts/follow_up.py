@@ -17,6 +17,7 @@ from scanner.controls.observation import OpenControls
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
 from scanner.detection.rules import Rules
+from scanner.filtering import open_filter
 from scanner.follow_up import CommittedScan, OnActors
 from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard
@@ -34,7 +35,6 @@ from scanner.looks.accounts.posts import (
 from scanner.looks.look import NO_RESULT, LookResult, ReadAgain
 from scanner.printable import counted
 from scanner.registry import Holders
-from scanner.results.filters import open_filter
 from scanner.results.transactions import OF_NO_RUN, TableEntry, commit, find_committed, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import DataFile, write_file

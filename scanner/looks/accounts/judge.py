@@ -30,8 +30,9 @@ from scanner.detection.attribution import (
     name_candidates,
     users_at,
 )
+from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.proving import Prover
-from scanner.detection.rules import NO_FILTER, Filter, Rules
+from scanner.detection.rules import Rules
 from scanner.input.documents import read_text
 from scanner.looks.accounts.pooled_positions import by_post, pooled_positions
 from scanner.looks.accounts.proving import AccountDecision, AccountProver
@@ -153,7 +154,7 @@ class AccountJudge:
         *,
         nights: int,
         first_looks: Collection[str] | None = None,
-        open_filter: Callable[[str], Filter] = lambda _: NO_FILTER,
+        open_filter: Callable[[str], NgramFilter] = lambda _: NO_FILTER,
         open_prover: Callable[[Sequence[OpenedKey]], Prover] | None = None,
     ) -> None:
         under_key = [

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import OpenedKey
+from scanner.detection.left_out import NgramFilter, places_left_out
 from scanner.detection.proving import Prover, TextReading
-from scanner.detection.rules import Filter, common_places_of
 from scanner.watermark.format import ProofPath
 from scanner.watermark.positions import reach_of
 from scanner.watermark.rule import Decision, KeyFindings
@@ -65,7 +65,7 @@ class AccountProver:
         prover: Prover,
         opened_keys: Sequence[OpenedKey],
         corrections: Sequence[float],
-        open_filter: Callable[[str], Filter],
+        open_filter: Callable[[str], NgramFilter],
     ) -> None:
         self._prover, self._keys, self._corrections = prover, opened_keys, corrections
         self._open_filter = open_filter
@@ -109,7 +109,7 @@ class AccountProver:
             left_out.update(range(begin, begin + min(reach_of(rule), len(ids))))
             if sha256 is not None:
                 common = self._open_filter(sha256).of(opened_key.key.tokenizer.sha256, rule)
-                left_out.update(begin + place for place in common_places_of(common, ids))
+                left_out.update(begin + place for place in places_left_out(common, ids))
             posts.append(ids)
             begin += len(ids)
         return TextReading(np.concatenate(posts), left_out, self._corrections[key])

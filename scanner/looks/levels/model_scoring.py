@@ -19,9 +19,11 @@ from scanner.controls.control import Observer, Subject
 from scanner.controls.observation import OpenControls
 from scanner.detection.attribution import BatchOrigin, FileHistory, OpenedKey, ScoreObserver
 from scanner.detection.detector import Detector
+from scanner.detection.left_out import NgramFilter
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
 from scanner.detection.rows import TextIds, flagged_rows, texts_of_flags, with_canaries, with_ids
-from scanner.detection.rules import Filter, Rules
+from scanner.detection.rules import Rules
+from scanner.filtering import open_filter
 from scanner.input.documents import read_text
 from scanner.looks.levels.token_levels import (
     LevelsName,
@@ -32,7 +34,6 @@ from scanner.looks.levels.token_levels import (
     worth_reading,
 )
 from scanner.registry import Holders
-from scanner.results.filters import open_filter
 from scanner.scan_plan import Plan
 from schemas.tables import DOCUMENTS, FLAG_READINGS
 from schemas.words import WEIGHED
@@ -180,7 +181,9 @@ class ModelScoring:
         }
 
 
-def open_model_pass(plan: Plan, opened_keys: Sequence[OpenedKey], levels: TextLevels, ngram_filter: Filter) -> Detector:
+def open_model_pass(
+    plan: Plan, opened_keys: Sequence[OpenedKey], levels: TextLevels, ngram_filter: NgramFilter
+) -> Detector:
     """As `open_detector`, for the pass in which tokens count by levels; opened_keys: opened without levels."""
     rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
     rules = dataclasses.replace(rules, weights=plan.weights.of_model_pass())

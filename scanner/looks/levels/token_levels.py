@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.attribution import OpenedKey
+from scanner.detection.left_out import counted_positions
 from scanner.detection.rules import Rules
 from scanner.errors import Refused, install_of
 from scanner.scan_plan import Plan
@@ -195,7 +196,7 @@ def worth_reading(
         name, mark = opened_key.key.tokenizer.sha256, opened_key.watermark
         if name not in tokens:
             tokens[name] = opened_key.tokenizer.encode(texts)
-        positions = rules.ngram_filter.positions(name, mark.rule, tokens[name], rules.dedup)
+        positions = counted_positions(rules.ngram_filter, name, mark.rule, tokens[name], rules.dedup)
         documents, kept = long_enough(positions, rules.min_scored)
         if opened_key.key.messages == 1:
             documents = documents[passes(search(mark, tokens[name], kept, 1).log10_p[:, 0], by.cut)]

@@ -8,9 +8,9 @@ import pytest
 from scanner.cluster.scan import run_scan
 from scanner.looks.accounts import follow_up
 from scanner.looks.accounts.judge import Posts
+from scanner.ngram_filter import common_ngrams
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
-from scanner.watermark import positions
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -29,7 +29,7 @@ def two_nights(night, registry, marked, plain, monkeypatch):
 
     The posts of each night end with a signature, which 40 other texts of the first night hold too.
     """
-    monkeypatch.setattr(positions, "CELLS_OF_A_ROW", 1 << 15)
+    monkeypatch.setattr(common_ngrams, "CELLS_OF_A_ROW", 1 << 15)
     monkeypatch.setattr(follow_up, "window_begins", lambda day, _nights: day - timedelta(days=10))
     alice = message_of(registry, "green", "alice")
     signatures = {FIRST: plain(SIGNATURE, 1), SECOND: plain(SIGNATURE, 2)}

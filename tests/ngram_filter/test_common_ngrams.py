@@ -5,9 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
+from scanner.ngram_filter.common_ngrams import CommonNgrams, Sketch, hash_key, least_bits
+from scanner.ngram_filter.proof import find_common_places
 from scanner.watermark import Positions, batch_tokens
-from scanner.watermark.positions import CommonNgrams, Sketch, consecutive_positions, hash_key, least_bits
-from scanner.watermark.proof import find_common_places
+from scanner.watermark.positions import consecutive_positions
 
 KEY = hash_key(b"a secret of 16 b")
 SHARED = list(range(100, 120))

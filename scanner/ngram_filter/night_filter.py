@@ -1,8 +1,4 @@
-"""Filters of nights in the results, and the sketches that they are learnt from.
-
-Sketches of several nights are merged by OR. Where a night has several, the one that learnt most counts: each scan
-samples the whole input anew, and together they would hold more n-grams than a sketch has room for. Sketches that count
-accounts, and those that count texts, are never merged: their units tell them apart by their names.
+"""The filter of a night: made of the sketches of the nights before it, fixed by the night's first scan, and opened.
 
 A night is the date of its input. Its filter never knows its texts, whenever a scan of it is resumed or repeated: it
 is read from the table once it is there, and made from earlier dates alone.
@@ -10,150 +6,44 @@ is read from the table once it is there, and made from earlier dates alone.
 
 import functools
 import hashlib
-import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
+from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.rows import TextIds
-from scanner.detection.rules import NO_FILTER, Filter
 from scanner.errors import Refused
+from scanner.ngram_filter.common_ngrams import CELLS_AN_NGRAM, CommonNgrams, Sketch, hash_key
+from scanner.ngram_filter.sketches import SKETCHES_TABLE, hashed_under, keyed_digest, read_sketch, sketches_before
 from scanner.registry import load_registry, read_secret
 from scanner.results.transactions import TableEntry, commit, faults_named, open_tables, read_whole
-from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
 from scanner.scan_plan import Plan, ScanFilter, UnsupportedKey, audit_secret_of, read_config, results_of, supported_keys
-from scanner.storage.data_files import DataFile, write_file
+from scanner.storage.data_files import write_file
 from scanner.storage.locations import absolute, table_uri
 from scanner.storage.toml import digest
-from scanner.watermark import positions
-from scanner.watermark.positions import CELLS_AN_NGRAM, CommonNgrams, Sketch, hash_key
+from scanner.watermark.positions import PositionRule, reach_of
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey
-from schemas.tables import FILTER_SKETCHES, FILTERS
-
-SKETCHES_TABLE = "filter_sketches"
-
-CELLS_A_ROW = 1 << 16
-"""Cells of a row of the table of sketches: half a MiB."""
-
-_OF_A_SKETCH = ("ngrams", "unit", "tokenizer_sha256", "reach", "night", "texts")
+from schemas.tables import FILTERS
 
 
-def hashed_under(key: NDArray[np.uint64]) -> str:
-    """Digest of the key of the hash of n-grams, which does not show the key."""
-    return hashlib.sha256(b"ngram-filter-v1" + key.tobytes()).hexdigest()[:32]
+class OpenFilter(NamedTuple):
+    """The n-grams that a scan leaves out, by the SHA-256 of their tokenizer and by their tokens before the last."""
 
+    common: Mapping[tuple[str, int], CommonNgrams]
 
-def write_sketches(
-    results: str, sketches: Sequence[tuple[str, Sketch]], texts: Sequence[int], key: NDArray[np.uint64], **about: object
-) -> DataFile | None:
-    """Write sketches, each with the SHA-256 of its tokenizer, to a file that is in no table yet; None: there are none.
-
-    texts: how many each was learnt from; about: the columns scan_id, unit, night and ngrams of FILTER_SKETCHES.
-
-    Raises:
-        ScanFailed: the file cannot be written.
-    """
-    same = {"hashed_under": hashed_under(key), "learnt_at": datetime.now(UTC), **about}
-    batches = []
-    for (tokenizer, sketch), learnt in zip(sketches, texts, strict=True):
-        parts = sketch.cells.reshape(-1, CELLS_A_ROW)
-        of_learner = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach, "texts": learnt}
-        rows = [of_learner | {"part": i, "cells": part.astype("<u8").tobytes()} for i, part in enumerate(parts)]
-        signed = [row | {"signed": _signature(row, key)} for row in rows]
-        batches.append(pa.RecordBatch.from_pylist(signed, FILTER_SKETCHES))
-    return write_file(results, SKETCHES_TABLE, batches)
-
-
-_SIGNED = ("unit", "night", "tokenizer_sha256", "reach", "texts", "ngrams", "part")
-"""Columns of a part of a sketch that its signature holds, beside its cells: what no editor of tables can write."""
-
-
-def _signature(row: Mapping[str, Any], key: NDArray[np.uint64]) -> bytes:
-    cells = hashlib.sha256(row["cells"]).hexdigest()
-    return _keyed_digest(key, digest([*(row[name] for name in _SIGNED), cells]))
-
-
-def _keyed_digest(key: NDArray[np.uint64], digest_of_rows: str) -> bytes:
-    """A digest under the key of the hash of n-grams, by which rows are known to be a scan's (HMAC, SHA-256)."""
-    return hmac.digest(key.tobytes(), digest_of_rows.encode(), "sha256")
-
-
-_OF_ACCOUNTS = "accounts:"
-
-
-def unit_name(by_account: bool, digest_of_rows: str) -> str:
-    """Name of the unit that a sketch was learnt from, which is signed; by_account: each account counts once."""
-    return f"{_OF_ACCOUNTS}{digest_of_rows}" if by_account else digest_of_rows
-
-
-def drop_sketches(results: str, before: date) -> int:
-    """Take out the sketches of nights before this date. Returns how many rows; their files go with `vacuum`.
-
-    Raises:
-        ScanFailed: others kept committing first, or the table cannot be read or written.
-    """
-    return rewrite(results, SKETCHES_TABLE, partial(_younger, before.isoformat()))
-
-
-def _younger(before: str, file: pq.ParquetFile) -> RewrittenFile | None:
-    return keep_rows(SKETCHES_TABLE, file, pl.Series(file.read(["night"])["night"]) >= before)
-
-
-def sketches_before(
-    results: str, config: ScanConfig, night: date, key: str
-) -> Iterator[tuple[tuple[str, int], list[tuple[str, int]]]]:
-    """Sketches of the nights before one, by tokenizer and reach: units, and how many texts each was learnt from.
-
-    A night has one unit at most for a tokenizer and reach, and of units that count what the configuration counts alone.
-    """
-    if config.filter is None or not DeltaTable.is_deltatable(table_uri(results, SKETCHES_TABLE)):
-        return
-    first = (night - timedelta(days=config.filter.nights)).isoformat()
-    same_unit = pl.col("unit").str.starts_with(_OF_ACCOUNTS) == (config.input.account is not None)
-    earlier = pl.col("night").is_between(pl.lit(first), pl.lit(night.isoformat()), closed="left")
-    earlier &= (pl.col("hashed_under") == key) & same_unit
-    rows = read_whole(results, SKETCHES_TABLE).filter(earlier).select(_OF_A_SKETCH).unique().sort(_OF_A_SKETCH)
-    most = rows.unique(["tokenizer_sha256", "reach", "night"], keep="last", maintain_order=True).sort("night")
-    with faults_named(results):
-        found = most.collect()
-    for (tokenizer, reach), units in found.group_by("tokenizer_sha256", "reach", maintain_order=True):
-        yield (str(tokenizer), int(str(reach))), units.select("unit", "texts").rows()
-
-
-def read_sketch(results: str, unit: str, tokenizer: str, reach: int, key: NDArray[np.uint64]) -> Sketch:
-    """What was learnt from the texts of a unit; key: of the hash of n-grams.
-
-    Raises:
-        Refused: the table lacks a part of it, or has one twice, or one that no scan wrote.
-    """
-    of_sketch = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
-    with faults_named(results):
-        parts = read_whole(results, SKETCHES_TABLE).filter(of_sketch).collect().sort("part")
-    if any(row["signed"] != _signature(row, key) for row in parts.iter_rows(named=True)):
-        raise Refused(
-            f"results: table {table_uri(results, SKETCHES_TABLE)} has a part of unit {unit} that was changed after a "
-            "scan wrote it; restore the table from a backup or an older version of it, or take that unit out"
-        )
-    cells = np.frombuffer(b"".join(parts["cells"]), "<u8")
-    number = CELLS_AN_NGRAM * positions.CELLS_OF_A_ROW
-    if len(cells) != number or parts["part"].to_list() != [*range(len(parts))]:
-        raise Refused(
-            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {number:,} "
-            f"cells of unit {unit}; restore the table from a backup or an older version of it, or take that unit out"
-        )
-    return Sketch(reach, cells.reshape(CELLS_AN_NGRAM, -1).astype(np.uint64, copy=False))
+    def of(self, tokenizer: str, rule: PositionRule) -> CommonNgrams | None:
+        """See scanner.detection.left_out.NgramFilter."""
+        return self.common.get((tokenizer, reach_of(rule)))
 
 
 FILTERS_TABLE = "filters"
@@ -226,9 +116,9 @@ class NightFilter:
         learnt = {(row["tokenizer_sha256"], row["reach"]): row["learnt_texts"] for row in self._learnt}
         return ScanFilter(self.rows[0]["texts"], learnt)
 
-    def open(self) -> Filter:
+    def open(self) -> NgramFilter:
         """The n-grams that it leaves out."""
-        return Filter({(row["tokenizer_sha256"], row["reach"]): self._common(row) for row in self._learnt})
+        return OpenFilter({(row["tokenizer_sha256"], row["reach"]): self._common(row) for row in self._learnt})
 
     def _common(self, row: Mapping[str, Any]) -> CommonNgrams:
         return CommonNgrams(row["reach"], self.key, np.frombuffer(row["common"], np.uint8).reshape(CELLS_AN_NGRAM, -1))
@@ -300,7 +190,7 @@ def _refuse_another(results: str, night: date, sha256: str) -> None:
         )
 
 
-def open_filter(results: str, sha256: str | None, secret: bytes) -> Filter:
+def open_filter(results: str, sha256: str | None, secret: bytes) -> NgramFilter:
     """The filter of this digest; None: no filter.
 
     secret: the secret under which n-grams are hashed (TextIds.ngram_secret).
@@ -343,7 +233,7 @@ def _filter_rows(results: str, config: ScanConfig, night: date, key: NDArray[np.
     if config.filter is None:
         raise ValueError("the configuration has no section [filter]")
     for (tokenizer, reach), of_kind in sketches_before(results, config, night, hashed_under(key)):
-        each = (read_sketch(results, unit, tokenizer, reach, key) for unit, _ in of_kind)
+        each = (read_sketch(results, sample, tokenizer, reach, key) for sample, _ in of_kind)
         common = functools.reduce(Sketch.merge, each).common(config.filter.texts)
         texts = sum(learnt for _, learnt in of_kind)
         share = float(np.unpackbits(common).mean())
@@ -359,4 +249,4 @@ def _sha256(rows: Sequence[Mapping[str, Any]], key: NDArray[np.uint64]) -> str:
     # So nobody who may write tables makes a filter that hides texts.
     names = ("texts", "tokenizer_sha256", "reach", "hashed_under", "learnt_texts")
     of_rows = [[row[name] for name in names] + [hashlib.sha256(row["common"] or b"").hexdigest()] for row in rows]
-    return _keyed_digest(key, digest({"night": rows[0]["night"], "rows": sorted(of_rows, key=str)})).hex()
+    return keyed_digest(key, digest({"night": rows[0]["night"], "rows": sorted(of_rows, key=str)})).hex()

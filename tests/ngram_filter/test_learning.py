@@ -6,10 +6,10 @@ import pytest
 
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rows import TextIds
-from scanner.detection.rules import Learner
+from scanner.ngram_filter import common_ngrams
+from scanner.ngram_filter.common_ngrams import CommonNgrams
+from scanner.ngram_filter.learner import Learner
 from scanner.registry import load_registry
-from scanner.watermark import positions as of_texts
-from scanner.watermark.positions import CommonNgrams
 
 pytestmark = pytest.mark.seconds
 
@@ -18,7 +18,7 @@ LEAST = 16
 
 @pytest.fixture
 def tests(registry, monkeypatch):
-    monkeypatch.setattr(of_texts, "CELLS_OF_A_ROW", 1 << 15)
+    monkeypatch.setattr(common_ngrams, "CELLS_OF_A_ROW", 1 << 15)
     return [test for test in open_keys(registry, load_registry(registry).keys) if test.key.key_id == "green"]
 
 
@@ -69,7 +69,7 @@ def test_what_is_learnt_depends_on_no_key(tests, plain, marked, registry):
 
 def test_texts_are_counted_for_each_tokenizer(registry, monkeypatch):
     """An admission asks from how many texts a filter was learnt: ten words are many bytes, and too few tokens."""
-    monkeypatch.setattr(of_texts, "CELLS_OF_A_ROW", 1 << 15)
+    monkeypatch.setattr(common_ngrams, "CELLS_OF_A_ROW", 1 << 15)
     keys = open_keys(registry, load_registry(registry).keys)
     learner = Learner(keys, TextIds(bytes(32)), 1.0, 1 << 20, LEAST, by_account=False)
     short = " ".join(["number"] * 10)
