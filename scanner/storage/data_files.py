@@ -41,10 +41,11 @@ TABLES: Mapping[str, pa.Schema] = {
     "flags": FLAGS,
     "spans": SPANS,
     "shards": SHARDS,
-    "verdicts": VERDICTS,
     "scans": SCANS,
     "audits": AUDITS,
+    "verdicts": VERDICTS,
 }
+"""Tables of every scan, in the order in which they are made: where verdicts are, all others are."""
 
 
 SCHEMAS: Mapping[str, pa.Schema] = {

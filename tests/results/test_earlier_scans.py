@@ -13,7 +13,7 @@ from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.transactions import TableEntry, commit, open_tables
-from scanner.storage.data_files import write_file
+from scanner.storage.data_files import TABLES, write_file
 from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS
 from tests.support.command_line import call
 from tests.support.night import Night
@@ -303,3 +303,12 @@ def test_the_earliest_time_counts_and_its_files_only_without_one_of_its_own(own,
     earliest = max(hour for hour in hours if hour is not None)
     assert known.existed_by(time_of(own), b"x") == (at(earliest) if earliest else None)
     assert FileHistory(BEGAN, {}, None, None).existed_by(None, b"x") is None
+
+
+@pytest.mark.parametrize("tables", [1, len(TABLES) - 2, len(TABLES) - 1])
+def test_a_scan_begins_where_one_died_while_it_made_its_tables(night, plain, without_ray, tables):
+    """As on a full disk: a folder with some of the tables was refused for those that it lacked."""
+    night.write("a", [plain(30, 1)])
+    open_tables(str(night.results), list(TABLES)[:tables])
+    assert night.scan().exit_code == 0
+    assert night.verdicts().height == 1
