@@ -29,7 +29,8 @@ PARAMETERS = {"gamma", "window", "method"}
 FORMATS_AND_TABLES = {
     "scanner/watermark": "the formats",
     "scanner/gpu/marks.py": "which are scored on a GPU",
-    "scanner/generation/mark.py": "which mark text, and how other stacks do",
+    "scanner/generation/mark.py": "which mark text",
+    "scanner/generation/stacks": "how other stacks do",
     "scanner/generation/processor.py": "how the native ones do",
     "scanner/power.py": "of which power is known",
     "scanner/research": "the paper's experiments, whose files name the paper's methods",

@@ -197,7 +197,7 @@ def test_two_tokens_in_one_request_are_nobodys(server, plain, good_first):
 
 def test_bodies_together_have_a_bound(server, monkeypatch):
     """1,024 of 6 MB each, which anybody may send, were more memory than a pod has."""
-    monkeypatch.setattr(server.room, "_most", 50_000)
+    monkeypatch.setattr(server.room, "_max_bytes", 50_000)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
         slow.sendall(b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n" + b" " * 40_000)
         until(lambda: server.room._held == 40_000)
@@ -250,7 +250,7 @@ def test_a_look_at_the_registry_reads_each_file_once(tmp_path, registry, monkeyp
     read = list[str]()
     monkeypatch.setattr(toml, "read_named", lambda path: (read.append(path.name), read_named(path))[1])
     served = ServedScan.of(DetectorConfig(version=2), tmp_path)
-    refuse_older(registry, served.known, tmp_path / "known.json")
+    refuse_older(registry, served.key_ids, tmp_path / "known.json")
     assert sorted(read) == ["keys.toml", "scan.toml"]
 
 
