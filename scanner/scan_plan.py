@@ -198,7 +198,7 @@ def reads_normal_forms(key: MasterKey) -> bool:
     return not format_of(key).basis().assumed
 
 
-LOOKS: Mapping[str, Callable[[MasterKey], bool]] = {
+LOOK_SUPPORT: Mapping[str, Callable[[MasterKey], bool]] = {
     "normalised text": reads_normal_forms,
     "parts of texts": lambda key: format_of(key).scores_parts,
     "all posts of an account": lambda key: format_of(key).basis().proven,
@@ -209,13 +209,15 @@ LOOKS: Mapping[str, Callable[[MasterKey], bool]] = {
 
 def _looks_on(weights: ErrorShares) -> list[str]:
     shares = (weights.normalised, weights.span, weights.account, weights.weighed)
-    return [look for look, share in zip(LOOKS, shares, strict=True) if share is not None]
+    return [look for look, share in zip(LOOK_SUPPORT, shares, strict=True) if share is not None]
 
 
 def looks_lacking(key: MasterKey, weights: ErrorShares) -> list[str]:
     """Sentences on the looks that are turned on and that a key does not take."""
     return [
-        f"no look at {look}, which its format does not offer" for look in _looks_on(weights) if not LOOKS[look](key)
+        f"no look at {look}, which its format does not offer"
+        for look in _looks_on(weights)
+        if not LOOK_SUPPORT[look](key)
     ]
 
 
@@ -223,7 +225,7 @@ def looks_in_words(keys: Sequence[MasterKey], weights: ErrorShares) -> list[str]
     """A sentence on each look that is turned on, and the keys that take it."""
     sentences = []
     for look in _looks_on(weights):
-        under = [key.key_id for key in keys if LOOKS[look](key)]
+        under = [key.key_id for key in keys if LOOK_SUPPORT[look](key)]
         where = "every key" if len(under) == len(keys) else ", ".join(under) + " alone" if under else "none of the keys"
         sentences.append(f"a look at {look}: under {where}")
     return sentences
