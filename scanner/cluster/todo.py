@@ -191,7 +191,10 @@ class Todo:
         failures = sum(self._nodes.gone(node_id) is None for node_id in work.failed_on)
         attempts = self._attempts(work)
         if failures < attempts and len(work.failed_on) < NODES_A_DOCUMENT:
-            self._retry(work)
+            # behind all else, so that a minute in which all workers are killed blames no document; large ones of a file
+            # are tried one after the other, until enough of them are lost
+            postponed = reason == "killed_worker" and work.single and work.state is not PieceState.LARGE
+            self._retry(work, postponed=postponed)
         elif work.single:
             self._give_up(work, reason, detail)
         else:
@@ -273,9 +276,9 @@ class Todo:
             return LARGE_ATTEMPTS
         return 1 if work.state is PieceState.HALF and not work.single else ATTEMPTS
 
-    def _retry(self, work: PieceWork) -> None:
+    def _retry(self, work: PieceWork, *, postponed: bool = False) -> None:
         work.shard.finished.retries += 1
-        if work.single:  # behind all else, so that a minute in which all workers are killed blames no document
+        if postponed:
             work.exclusive = True
             self._waiting.append(work)
         else:
