@@ -59,10 +59,17 @@ def night(tmp_path, registry, marked, plain, without_ray, monkeypatch) -> Night:
 
 
 def rows_of(results: str, table: str) -> Counter[str]:
-    """Rows of a table, in no order, without what tells of a run."""
+    """Rows of a table, in no order, without what tells of a run.
+
+    Sums of reals are told to 12 digits: into which pieces a shard is cut, and so in which order they are added up,
+    depends on how fast the machine was.
+    """
     rows = pl.from_arrow(DeltaTable(table_uri(results, table)).to_pyarrow_table())
     kept = rows.select(name for name in rows.columns if name not in OF_A_RUN)
-    return Counter(map(repr, kept.iter_rows()))
+    return Counter(
+        repr([float(f"{value:.12g}") if isinstance(value, float) else value for value in row])
+        for row in kept.iter_rows()
+    )
 
 
 def fill_the_disk(monkeypatch, after: int) -> None:
