@@ -7,6 +7,7 @@ COPIED = (
     "schemas/registry.py",
     "schemas/words.py",
     "scanner/errors.py",
+    "scanner/look_alikes.py",
     "scanner/printable.py",
     "scanner/gpu/vectors.py",
     "scanner/gpu/kernels.py",

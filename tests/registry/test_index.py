@@ -24,6 +24,7 @@ from scanner.registry import (
     remove_users,
     unknown_users,
     users_of,
+    users_snapshot,
     verify_users,
 )
 from scanner.registry.index import IndexFolder
@@ -91,7 +92,9 @@ def test_a_large_registry_is_read_in_parts(filled, monkeypatch):
 @pytest.mark.costly
 @pytest.mark.seconds
 def test_names_whose_digests_are_equal_are_told_apart(folder, make_key, small_index, monkeypatch):
-    monkeypatch.setattr(index, "digests", lambda names: np.array([len(name or "") % 2 for name in names], np.int64))
+    hashed = lambda names: np.array([len(name or "") % 2 for name in names], np.int64)  # noqa: E731
+    for module in (index, users_snapshot):
+        monkeypatch.setattr(module, "digests", hashed)
     small_index()
     make_key()
     names = [f"u{'x' * n}" for n in range(12)]
