@@ -435,8 +435,9 @@ class _Scan:
         self, actor: type[Actor[Part, Result]], arguments: tuple[Any, ...], parts: Iterable[Part]
     ) -> Iterator[tuple[Part, Result]]:
         """As scanner.follow_up.OnActors says."""
-        workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
-        return on_actors(actor, arguments, parts, workers, self._end_on_signal)
+        if left := [*parts]:  # where nothing is left to do, Ray need not start
+            workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
+            yield from on_actors(actor, arguments, left, workers, self._end_on_signal)
 
     def _read_again(self, scan: CommittedScan, again: SecondPass) -> SecondPassTotals:
         """As scanner.looks.look.ReadAgain says."""
