@@ -1,7 +1,5 @@
 """Texts whose best message is reserved are noted while they are scored; the audit counts the same from exact rows."""
 
-from datetime import UTC, datetime
-
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -12,20 +10,12 @@ from scanner.controls.reserved.reserved_counts import count_reserved
 from scanner.controls.reserved.texts import LARGEST_P, reserved_texts
 from scanner.controls.traffic import measure
 from scanner.detection.rows import TextIds, for_everybody, with_ids
-from schemas.registry import MasterKey, TokenizerFile, is_reserved
+from schemas.registry import is_reserved
 from schemas.tables import VERDICTS
+from tests.support.rows import GUMBEL_KEY as KEY
 from tests.support.rows import measured, reserved_of, verdict
 
 IDS = TextIds(bytes(range(16)))
-KEY = MasterKey(
-    key_id="k",
-    format="gumbel",
-    parameters={"window": 4},
-    messages=1000,
-    tokenizer=TokenizerFile(file="t.json", sha256="a" * 64),
-    secret="env:SECRET",
-    created_at=datetime(2026, 1, 1, tzinfo=UTC),
-)
 OTHER = KEY.model_copy(update={"key_id": "other", "messages": 60})
 
 

@@ -1,7 +1,5 @@
 """Counts of a night's verdicts over distinct texts."""
 
-from datetime import UTC, datetime
-
 import numpy as np
 import polars as pl
 import pytest
@@ -13,19 +11,10 @@ from scanner.controls.reserved.expectation import reserved_moments, single_p, un
 from scanner.controls.traffic import Traffic
 from scanner.scan_plan import ErrorShares
 from scanner.watermark.formats import format_of
-from schemas.registry import MasterKey, TokenizerFile, reserved_count
+from schemas.registry import reserved_count
 from schemas.words import Naming
+from tests.support.rows import GUMBEL_KEY as KEY
 from tests.support.rows import measured, verdict
-
-KEY = MasterKey(
-    key_id="k",
-    format="gumbel",
-    parameters={"window": 4},
-    messages=1000,
-    tokenizer=TokenizerFile(file="t.json", sha256="a" * 64),
-    secret="env:SECRET",
-    created_at=datetime(2026, 1, 1, tzinfo=UTC),
-)
 
 
 def rows(*namings: str) -> pl.DataFrame:

@@ -10,10 +10,20 @@ from scanner.controls.traffic import Traffic, measure
 from scanner.results.transactions import TableEntry, commit
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import table_uri
-from schemas.registry import is_reserved
+from schemas.registry import MasterKey, TokenizerFile, is_reserved
 from schemas.tables import FLAGS, SCANS, SHARDS, VERDICTS
 
 NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)
+
+GUMBEL_KEY = MasterKey(
+    key_id="k",
+    format="gumbel",
+    parameters={"window": 4},
+    messages=1000,
+    tokenizer=TokenizerFile(file="t.json", sha256="a" * 64),
+    secret="env:SECRET",
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
 
 
 def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0, **changes) -> dict:
