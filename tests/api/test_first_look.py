@@ -24,6 +24,7 @@ def check(notebook) -> None:
     assert "bob" not in words.replace("users add alice bob", "")
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert "shape: (0," not in words
 
 
 def test_the_notebook_is_kept_with_what_it_shows():
