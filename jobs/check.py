@@ -68,9 +68,10 @@ def check(
     if date is not None and config is None:
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
     from scanner.detection.one_text import TextCheck, check_text
+    from scanner.error_shares import AS_WRITTEN, NO_VARIANTS, looks_lacking
     from scanner.filtering import filter_of_config
+    from scanner.key_support import lacks
     from scanner.results.registry_record import users_beside, users_of_config
-    from scanner.scan_plan import AS_WRITTEN, NO_VARIANTS, lacks, looks_lacking
     from scanner.watermark.formats import format_of
 
     night_filter = None

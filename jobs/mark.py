@@ -328,9 +328,10 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     """A line for each completion: how strongly it is marked, and how likely texts of its length are found."""
     from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.detection.one_text import strengths_of
+    from scanner.error_shares import AS_WRITTEN, ErrorShares
     from scanner.power import LEAST_SCORED, Aim, MeasuredTexts
     from scanner.registry import load_registry
-    from scanner.scan_plan import AS_WRITTEN, ErrorShares, keys_tested
+    from scanner.scan_plan import keys_tested
     from scanner.watermark.rule import corrected, log10_p_of
 
     index_of = {name: MARKED_COLUMNS.names.index(name) for name in MARKED_COLUMNS.names}

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from scanner.detection.left_out import NO_FILTER, LeftOut, NgramFilter
 from scanner.errors import Refused
+from scanner.key_support import ScanFilter
 from scanner.ngram_filter import COMMON_NGRAMS
-from scanner.scan_plan import Plan, ScanFilter
+from scanner.scan_plan import Plan
 from scanner.watermark import Tokens
 
 

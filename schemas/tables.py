@@ -133,7 +133,7 @@ SHARDS = pa.schema(
         pa.field("moved_from", pa.list_(pa.string())),  # files in which its file's rows were scanned
         pa.field("dedup", pa.string()),  # as in SCANS, also of scans that were killed
         pa.field("min_scored", pa.int64()),  # as dedup
-        # shares of the false-positive rate that the looks at its texts had, as JSON (scanner.scan_plan.ErrorShares)
+        # shares of the false-positive rate that the looks at its texts had, as JSON (scanner.error_shares.ErrorShares)
         pa.field("looks", pa.string()),
     ]
 )

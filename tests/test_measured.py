@@ -18,6 +18,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.one_text import NOWHERE, ScannedKey, strengths_of
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
+from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.power import (
     Aim,
@@ -31,7 +32,7 @@ from scanner.power import (
     tokens_needed,
 )
 from scanner.registry import Holders, find_key, load_registry, new_key, open_key
-from scanner.scan_plan import ErrorShares, read_config
+from scanner.scan_plan import read_config
 from scanner.text.normal_form import normalise
 from scanner.watermark.laws import Binomial, Gamma
 from schemas.tables import DOCUMENTS

@@ -18,9 +18,9 @@ from scanner.controls.control import Conclusion
 from scanner.controls.reserved.framing import framing_warnings
 from scanner.controls.scan_audit import ScanAudit
 from scanner.controls.traffic import Traffic
+from scanner.key_support import UnsupportedKey
 from scanner.results.expected_false_flags import ExpectedFalseFlags
 from scanner.results.scan_list import Reason, WholeInput, whole_input
-from scanner.scan_plan import UnsupportedKey
 from schemas.words import AuditState
 from tests.support.rescanned import Shard, write
 

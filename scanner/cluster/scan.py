@@ -45,6 +45,7 @@ from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
 from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, original_interrupt, sigterm_interrupts
+from scanner.key_support import UnsupportedKey
 from scanner.looks.look import NO_RESULT, LookResult, LookRun, SecondPass, SecondPassTotals
 from scanner.looks.looks import LOOKS
 from scanner.registry import NO_RECORD, head_of
@@ -54,7 +55,7 @@ from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_early_clock, refuse_mixed
 from scanner.results.transactions import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
-from scanner.scan_plan import Plan, UnsupportedKey
+from scanner.scan_plan import Plan
 from schemas.words import AuditState
 
 

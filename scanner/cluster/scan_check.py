@@ -24,6 +24,7 @@ from scanner.cluster.work import (
 )
 from scanner.controls.observation import OpenControls
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
+from scanner.error_shares import looks_in_words
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.filtering import fix_filter
 from scanner.input.files import empty_in_a_store, list_files
@@ -36,7 +37,7 @@ from scanner.printable import counted
 from scanner.registry import open_key
 from scanner.results.registry_record import verify_registry
 from scanner.results.scan_list import readiness
-from scanner.scan_plan import Plan, looks_in_words, make_plan
+from scanner.scan_plan import Plan, make_plan
 from scanner.watermark.formats import format_of, price
 
 MIB = 2**20

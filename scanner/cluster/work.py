@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from scanner.cluster.pieces import Pack
+from scanner.error_shares import ErrorShares, price_of_looks
 from scanner.errors import FileFault, Refused
 from scanner.filtering import FILTERS
 from scanner.input.files import InputFile
@@ -35,7 +36,7 @@ from scanner.results.queries import rules_ever
 from scanner.results.retention import cutoff, done_in_frozen_nights
 from scanner.results.scan_list import EXAMPLES_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
 from scanner.results.transactions import Tables, find_committed, read_whole
-from scanner.scan_plan import ErrorShares, Plan, price_of_looks
+from scanner.scan_plan import Plan
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class ScanWork:
     found: all of sound files, done ones included. faults: files at fault that are not yet in quarantine. at_fault: ids
     of all files at fault. earlier: shards of the same rows as others of `found`, done under other keys, which do not
     look at them again. looks_price: how many times the false-positive rate unmarked texts of it may be flagged, since
-    scans before had other looks at them (scanner.scan_plan.price_of_looks); 1: they had none.
+    scans before had other looks at them (scanner.error_shares.price_of_looks); 1: they had none.
     """
 
     shards: int

@@ -37,9 +37,9 @@ from scanner.detection.rows import plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
 from scanner.detection.spans import ScoredBatch, SpanKey, with_spans
+from scanner.error_shares import AS_WRITTEN, NORMALISED
 from scanner.input.documents import decode_text, read_text
 from scanner.printable import has_manifest, without_manifests
-from scanner.scan_plan import AS_WRITTEN, NORMALISED
 from scanner.text import TokenOffsets
 from scanner.text.normal_form import normal_forms, normalise
 from scanner.text.quoting import Utf8, segments_of_texts

@@ -14,18 +14,12 @@ from scanner.detection.attribution import BatchOrigin, BatchResult, NamesUsers, 
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
+from scanner.error_shares import AS_WRITTEN, ErrorShares
 from scanner.errors import Refused
+from scanner.key_support import ScanFilter, supported_keys
 from scanner.power import Strengths, measure
 from scanner.registry import NO_RECORD, Record, VerifiedHolders, load_registry
-from scanner.scan_plan import (
-    AS_WRITTEN,
-    ErrorShares,
-    ScanFilter,
-    keys_tested,
-    keys_under_test,
-    read_config,
-    supported_keys,
-)
+from scanner.scan_plan import keys_tested, keys_under_test, read_config
 from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_have_levels
 from scanner.watermark.laws import Law
@@ -69,7 +63,7 @@ class TextCheck:
     def of_scan(cls, config_file: Path, scan_filter: ScanFilter | None) -> "tuple[TextCheck, tuple[str, ...]]":
         """The check of a scan's configuration under the keys alone whose p-values law or audit supports in scans.
 
-        Returns it, and the ids of all keys of its registry. scan_filter: as for scanner.scan_plan.lacks.
+        Returns it, and the ids of all keys of its registry. scan_filter: as for scanner.key_support.lacks.
 
         Raises:
             Refused: it cannot be right, or no key is left.

@@ -138,11 +138,14 @@ SECONDS_A_TOKEN = 5e-5
 
 
 class ProvedKey(NamedTuple):
-    """A key under test: what opens its slow path (None: it has none), the reference tokenizer, M and K of SPEC §3.
+    """A key under test, as flags are proved.
 
-    corrections: K of whole texts, float64[variant, has_normal_form, has_parts]
-    (scanner.scan_plan.ErrorShares.corrections); correction_of_spans: K of spans; common: n-grams that are left out of
-    scoring, None: none are.
+    open_path: opens its slow path; None: its format has none.
+    tokenizer: the reference tokenizer.
+    messages: M of SPEC §3.
+    corrections: K of whole texts, float64[variant, has_normal_form, has_parts] (ErrorShares.corrections).
+    correction_of_spans: K of spans; None: spans are not tested.
+    common: n-grams that are left out of scoring; None: none are.
     """
 
     open_path: Callable[[], SlowPath] | None

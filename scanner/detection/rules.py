@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scanner.detection.left_out import NO_FILTER, NgramFilter
-from scanner.scan_plan import NO_VARIANTS, ErrorShares
+from scanner.error_shares import NO_VARIANTS, ErrorShares
 from schemas.config import ScanConfig
 from schemas.words import Dedup
 

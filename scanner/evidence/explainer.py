@@ -23,6 +23,7 @@ from scanner.detection.left_out import LeftOut, NgramFilter
 from scanner.detection.open_plan import open_keys
 from scanner.detection.proving import PartKinds, nearly_equal
 from scanner.detection.rows import TextIds
+from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners
 from scanner.evidence.case import FlagCase, filter_of, find_case, refuse_impossible, surprise_of, text_ids_of
@@ -56,7 +57,7 @@ from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS
 from scanner.results.queries import ask, spans
 from scanner.results.scan_list import refuse_impossible_scans
 from scanner.results.shown_p_values import log10_p_shown
-from scanner.scan_plan import ErrorShares, read_config, results_of
+from scanner.scan_plan import read_config, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.text.quoting import TextPart, parts_of

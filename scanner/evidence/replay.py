@@ -31,6 +31,7 @@ from scanner.detection.left_out import NgramFilter, places_left_out
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.proving import nearly_equal, parts_of
 from scanner.detection.rules import Rules
+from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.case import FlagCase, filter_of, find_case, surprise_of
@@ -48,7 +49,7 @@ from scanner.registry.keys_file import gives_p_values
 from scanner.results.earlier_scans import RecordedHistory, recorded_history
 from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
-from scanner.scan_plan import ErrorShares, read_config, results_of
+from scanner.scan_plan import read_config, results_of
 from scanner.storage.locations import absolute
 from scanner.text.normal_form import normalise
 from scanner.watermark.by_levels import BoundsRounding, ByLevelsProof

@@ -1,7 +1,7 @@
 """The seam of a look: a way to test a text besides the whole text as written.
 
 A look is never asked for its share of the false-positive rate: the core computes all shares in one place
-(scanner.scan_plan.ErrorShares).
+(scanner.error_shares.ErrorShares).
 """
 
 from collections import defaultdict

@@ -22,11 +22,12 @@ from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.rows import TextIds
 from scanner.errors import Refused
+from scanner.key_support import ScanFilter, UnsupportedKey, supported_keys
 from scanner.ngram_filter.common_ngrams import CELLS_AN_NGRAM, CommonNgrams, Sketch, hash_key
 from scanner.ngram_filter.sketches import SKETCHES_TABLE, hashed_under, keyed_digest, read_sketch, sketches_before
 from scanner.registry import load_registry, read_secret
 from scanner.results.transactions import TableEntry, commit, faults_named, open_tables, read_whole
-from scanner.scan_plan import Plan, ScanFilter, UnsupportedKey, audit_secret_of, read_config, results_of, supported_keys
+from scanner.scan_plan import Plan, audit_secret_of, read_config, results_of
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import absolute, table_uri
 from scanner.storage.toml import digest

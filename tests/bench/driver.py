@@ -19,10 +19,10 @@ from typing import Any
 from scanner.cluster import commits, pool
 from scanner.cluster.pieces import Busy, DocumentCounts, Piece, Report, Seconds
 from scanner.cluster.todo import PiecePace
+from scanner.error_shares import ErrorShares
 from scanner.input.files import InputFile
 from scanner.input.shards import MAX_TEXT_BYTES, Range, Shard
 from scanner.results.transactions import open_tables
-from scanner.scan_plan import ErrorShares
 from scanner.watermark.native.format import SECONDS_A_MESSAGE
 from tests.bench.log import a_file, shard_id
 

@@ -18,8 +18,8 @@ from jobs.demo import HERE, make_registry
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
+from scanner.error_shares import ErrorShares
 from scanner.registry import Holders
-from scanner.scan_plan import ErrorShares
 from scanner.text import load_tokenizer, sha256_file
 from schemas.tables import DOCUMENTS
 from tests.support.evasions import EVASIONS, PLATFORMS

@@ -25,9 +25,10 @@ from scanner.controls.decoys.whole_texts import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.open_plan import open_detector, open_keys
 from scanner.detection.rules import NO_FILTER
+from scanner.error_shares import AS_WRITTEN
 from scanner.looks.levels.model_scoring import open_model_pass
 from scanner.looks.levels.token_levels import TextLevels
-from scanner.scan_plan import AS_WRITTEN, make_plan
+from scanner.scan_plan import make_plan
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Watermark
 from scanner.watermark.by_levels import level_counts, tail_of

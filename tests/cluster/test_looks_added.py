@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from jobs.summary import summary
+from scanner.error_shares import ErrorShares, price_of_looks
 from scanner.errors import Refused
-from scanner.scan_plan import ErrorShares, price_of_looks
 from schemas.registry import MasterKey, TokenizerFile
 from tests.support.command_line import call
 

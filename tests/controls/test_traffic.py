@@ -9,7 +9,7 @@ from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS, ClusterSu
 from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.controls.reserved.expectation import reserved_moments, single_p, unmarked
 from scanner.controls.traffic import Traffic
-from scanner.scan_plan import ErrorShares
+from scanner.error_shares import ErrorShares
 from scanner.watermark.formats import format_of
 from schemas.registry import reserved_count
 from schemas.words import Naming

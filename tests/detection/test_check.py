@@ -13,7 +13,8 @@ from jobs.demo import __main__ as demo
 from jobs.init import _HEAD
 from scanner.cluster import scan
 from scanner.detection.one_text import OpenedCheck, TextCheck, check_text
-from scanner.scan_plan import ErrorShares, read_config
+from scanner.error_shares import ErrorShares
+from scanner.scan_plan import read_config
 from scanner.watermark.laws import Binomial
 from scanner.watermark.native import keyed
 from schemas.config import COST_OF_LOOKS, DEFAULT_LOOKS

@@ -12,8 +12,9 @@ from scanner.detection.detector import Detector
 from scanner.detection.one_text import TextCheck, check_text
 from scanner.detection.open_plan import open_detector, open_prover
 from scanner.detection.rules import Rules
+from scanner.error_shares import ErrorShares
 from scanner.registry import Holders
-from scanner.scan_plan import ErrorShares, make_plan
+from scanner.scan_plan import make_plan
 from schemas.tables import DOCUMENTS
 from tests import reference2
 from tests.support.groups import GROUPS, USERS, held, make_key, writer

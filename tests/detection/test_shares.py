@@ -16,10 +16,11 @@ from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
+from scanner.error_shares import AS_WRITTEN, ErrorShares
 from scanner.errors import Refused
 from scanner.evidence.replay import replay
 from scanner.registry import Holders
-from scanner.scan_plan import AS_WRITTEN, ErrorShares, make_plan
+from scanner.scan_plan import make_plan
 from scanner.text.normal_form import normalise
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import MasterKey, TokenizerFile

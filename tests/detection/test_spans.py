@@ -12,8 +12,8 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
 from scanner.detection.spans import namings, quoted_shares
+from scanner.error_shares import ErrorShares
 from scanner.registry import Holders
-from scanner.scan_plan import ErrorShares
 from scanner.text.quoting import parts_of
 from scanner.watermark import span_search
 from scanner.watermark.rule import corrected

@@ -14,6 +14,8 @@ FLOORS = [
     "scanner.registry",
     "scanner.generation",
     "scanner.input",
+    "scanner.error_shares",
+    "scanner.key_support",
     "scanner.scan_plan",
     "scanner.follow_up",
     "scanner.detection",

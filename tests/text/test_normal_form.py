@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scanner.detection.attribution import BatchOrigin, OpenedKey
 from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
+from scanner.error_shares import ErrorShares
 from scanner.look_alikes import SCRIPTS, STYLED
 from scanner.printable import (
     BLANKS,
@@ -28,7 +29,6 @@ from scanner.printable import (
     skeleton,
 )
 from scanner.registry import Holders
-from scanner.scan_plan import ErrorShares
 from scanner.text.bidirectional import as_read
 from scanner.text.normal_form import (
     CHARACTERS_A_CHANGE,

@@ -13,7 +13,8 @@ import polars as pl
 
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
 from scanner.audit.statistics.judgement import Judgement, binomial_limits, binomial_tail
-from scanner.scan_plan import AS_WRITTEN, Plan
+from scanner.error_shares import AS_WRITTEN
+from scanner.scan_plan import Plan
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import Canaries, Canary
 from schemas.words import AuditVerdict, Naming

@@ -179,7 +179,7 @@ class WholeTextDecoys:
         for of_key in scores:
             key, places = self._keys[of_key.opened_key.key.key_id], of_key.documents
             messages, scored, parted = of_key.opened_key.key.messages, of_key.positions.scored, of_key.has_parts
-            # a text that lacks a look has its share elsewhere (scanner.scan_plan.ErrorShares.corrections)
+            # a text that lacks a look has its share elsewhere (scanner.error_shares.ErrorShares.corrections)
             without = 0.0 if can_have_levels(of_key.opened_key.key) else weights.weighed or 0.0
             look = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
             of_whole = look * (weights.as_written + np.where(differs, 0.0, normalised))

@@ -62,7 +62,7 @@ def reserved_moments(
         traffic: counts over distinct texts.
         texts: how many may meet a reserved message by chance, above 0.
         key: the key of the messages.
-        tested: K of SPEC §3, float64[variant, has_normal_form, has_parts] (scanner.scan_plan.ErrorShares.corrections).
+        tested: K of SPEC §3, float64[variant, has_normal_form, has_parts] (ErrorShares.corrections).
             The kind of text that expects most counts for all.
         hits: of each message at each threshold, int64[R, J].
         of_spans: chance that a text has a message in another way, as by a span that is flagged: float64[J].

@@ -2,7 +2,7 @@
 
 The plain sum has decided on every text before. A keyed digest of a text and, under keys of one message, the p-value of
 the sum say whether a model reads it. Both only keep a text from a second look, whose share of the rate is spent in any
-case (scanner.scan_plan.ErrorShares), so that p-values need to know nothing of it.
+case (scanner.error_shares.ErrorShares), so that p-values need to know nothing of it.
 """
 
 import dataclasses

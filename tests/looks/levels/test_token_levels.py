@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from scanner.detection.one_text import ScannedKey
 from scanner.detection.proving import LONGEST_PROVED, ProvedKey, Prover, nearly_equal
 from scanner.detection.rules import Rules
+from scanner.error_shares import AS_WRITTEN, ErrorShares
 from scanner.errors import Refused
 from scanner.looks.levels.token_levels import TextLevels, model_pass_of, reader_sha256, worth_reading
 from scanner.registry import new_key
-from scanner.scan_plan import AS_WRITTEN, ErrorShares, make_plan
+from scanner.scan_plan import make_plan
 from scanner.watermark import Tokens
 from scanner.watermark.by_levels import ByLevels, ByLevelsProof
 from scanner.watermark.formats import make_format

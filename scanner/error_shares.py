@@ -1,0 +1,231 @@
+"""Shares of the false-positive rate: how p is corrected for all ways in which a text is tested.
+
+Each way to test a text under a key has a share of the false-positive rate (SPEC §3): a p-value is corrected by
+1/(weight of the key · weight of the look · weight of the variant). The weights of each kind sum to 1 at most, so that
+P(flagged falsely in any way) stays within the rate. A way that a text does not have gives its share to another way
+(ErrorShares.corrections). Other weights for texts that were scanned are further looks at them, and raise the rate by a
+factor (price_of_looks): a scan refuses them, unless it is told to pay.
+"""
+
+import tomllib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.formats import can_have_levels, format_of
+from schemas.config import DEFAULT_LOOKS, ScanConfig, SpansConfig, VariantsConfig, exact_fraction
+from schemas.registry import MasterKey
+
+AS_WRITTEN, NORMALISED = 0, 1
+"""Variants of a text, by their places in tables of corrections: as it is written, and its normalised text."""
+
+
+class ErrorShares(NamedTuple):
+    """Weights of looks and of variants of texts.
+
+    document: weight of a document as a whole; as_written: of its text as it stands; normalised: of its normalised text,
+    None: not scored; span: of its parts together, None: not tested; windows, segments: which parts; account: of all
+    posts of an account together, None: not tested; weighed: of the whole text with tokens that count by a model, None:
+    not tested.
+    """
+
+    document: float = 1.0
+    as_written: float = 1.0
+    normalised: float | None = None
+    span: float | None = None
+    windows: bool = True
+    segments: bool = False
+    account: float | None = None
+    weighed: float | None = None
+
+    @classmethod
+    def of(cls, config: ScanConfig) -> "ErrorShares":
+        """Weights as a configuration states them, else equal shares of the looks and variants that it turns on."""
+        stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
+        accounts, weighed = config.accounts is not None, config.weights_by is not None
+        equal = cls.equal(normalised=normalised, looks=1 + spans + accounts + weighed)
+        return cls(
+            document=equal.document if stated.document is None else stated.document,
+            span=(stated.span or equal.document) if spans else None,
+            account=(stated.account or equal.document) if accounts else None,
+            weighed=(stated.weighed or equal.document) if weighed else None,
+            as_written=equal.as_written if stated.as_written is None else stated.as_written,
+            normalised=stated.normalised if normalised and stated.normalised is not None else equal.normalised,
+            windows=config.spans.windows or not spans,
+            segments=config.spans.segments,
+        )
+
+    @classmethod
+    def equal(cls, *, normalised: bool, looks: int = 1) -> "ErrorShares":
+        """Equal shares of documents beside other looks, and of the variants that are on."""
+        return cls(round(1 / looks, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
+
+    @classmethod
+    def by_default(cls) -> "ErrorShares":
+        """Equal shares of DEFAULT_LOOKS, for texts that no scan's configuration is about."""
+        looks = tomllib.loads(DEFAULT_LOOKS)
+        variants, spans = VariantsConfig(**looks["variants"]), SpansConfig(**looks["spans"])
+        equal = cls.equal(normalised=variants.normalised, looks=1 + spans.tested)
+        return equal._replace(span=equal.document, windows=spans.windows, segments=spans.segments)
+
+    def digest_fields(self) -> dict[str, float]:
+        """The weights' part of shard ids: empty for equal shares, since ids existed before weights.
+
+        Where spans or accounts are tested, their weight stands in it, and the kinds of spans unless these are windows
+        alone, since ids are older than segments.
+        """
+        if self == self.equal(normalised=self.normalised is not None):
+            return {}
+        of_units = {name: weight for name, weight in self._asdict().items() if weight is not None}
+        of_parts = {name: of_units.pop(name) for name in ("windows", "segments")}
+        return of_units | of_parts if self.segments else of_units
+
+    def looks(self, key: MasterKey, *, has_normal_form: bool, has_parts: bool) -> dict[str, float]:
+        """The share of each look that a text of some form has under a key, by a name: at most 1 together.
+
+        has_normal_form, has_parts: as for `corrections`.
+        """
+        shares = key.tested_among(1) / self.corrections(key, 1)[:, int(has_normal_form), int(has_parts)]
+        found = {"as written": float(shares[AS_WRITTEN])}
+        if self.normalised is not None and has_normal_form and reads_normal_forms(key):
+            found["normalised"] = float(shares[NORMALISED])
+        if self.span is not None and has_parts and format_of(key).scores_parts:  # other kinds of parts are other looks
+            found[f"parts {self.windows:d}{self.segments:d}"] = self.span
+        if self.account is not None:
+            found["account"] = self.account
+        if self.weighed is not None and can_have_levels(key):
+            found["weighed"] = self.weighed
+        return found
+
+    def of_model_pass(self) -> "ErrorShares":
+        """Weights of a text whose tokens count by a model: as a whole, as it stands. Raises ValueError: not tested."""
+        if self.weighed is None:
+            raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
+        return ErrorShares(self.weighed)
+
+    def corrections(self, key: MasterKey, keys_tested: int) -> NDArray[np.float64]:
+        """Return K of SPEC §3 for whole texts under a key: float64[variant, has_normal_form, has_parts].
+
+        K = 1 / (weight of the key · weight of the look · weight of the variant).
+
+        A text that lacks a look gives its weight to the text as a whole, as it is written:
+        - without another normal form, `as_written` has the weight of `normalised` too;
+        - without parts, `document` has the weight of `span` too;
+        - under a key whose tokens no model can weigh, `document` has the weight of `weighed` too.
+
+        So the weights of the looks that a text has are at most 1 together. A look passes where p ≤ 1 − (1 − α)^weight.
+        The scores of one key increase in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α.
+        All three facts are known before any draw: no score, cut or missing machine moves a weight.
+
+        Example: one of two keys, document 0.6, span 0.4, as_written 0.75 and normalised 0.25.
+
+            variant     has_normal_form  has_parts  K
+            AS_WRITTEN  0                0          2 / (1.0 · 1.00) = 2.00
+            AS_WRITTEN  0                1          2 / (0.6 · 1.00) = 3.33
+            AS_WRITTEN  1                0          2 / (1.0 · 0.75) = 2.67
+            AS_WRITTEN  1                1          2 / (0.6 · 0.75) = 4.44
+            NORMALISED  1                0          2 / (1.0 · 0.25) = 8.00
+            NORMALISED  1                1          2 / (0.6 · 0.25) = 13.33
+
+        Args:
+            key: a key whose law is assumed reads no normal form, and marks of some formats score no parts. Under it all
+                texts have K of a text without.
+            keys_tested: keys that share equally, for a key without a weight of its own.
+
+        Returns:
+            variant: AS_WRITTEN, and NORMALISED if normalised texts are scored.
+            has_normal_form: 1 where the normalised text is another one.
+            has_parts: 1 where the text has parts that are tested.
+        """
+        key_tests = key.tested_among(keys_tested)
+        as_written, normalised, span, weighed = (
+            exact_fraction(weight or 0) for weight in (self.as_written, self.normalised, self.span, self.weighed)
+        )
+        document = exact_fraction(self.document) + (0 if can_have_levels(key) else weighed)
+        table = np.empty((1 if self.normalised is None else 2, 2, 2))
+        for has_normal_form, has_parts in product((0, 1), repeat=2):
+            look = document + (0 if has_parts and format_of(key).scores_parts else span)
+            given_back = 0 if has_normal_form and reads_normal_forms(key) else normalised
+            table[AS_WRITTEN, has_normal_form, has_parts] = key_tests / (look * (as_written + given_back))
+            if self.normalised is not None:
+                table[NORMALISED, has_normal_form, has_parts] = key_tests / (look * normalised)
+        return table
+
+    def correction_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
+        """K of SPEC §3 for the spans of a key. None: spans are not tested.
+
+        Spans are looked for only in texts as they stand.
+        """
+        return None if self.span is None else float(key.tested_among(keys_tested) / exact_fraction(self.span))
+
+    def correction_of_accounts(self, key: MasterKey, keys_tested: int) -> float:
+        """K of SPEC §3 for the posts of accounts under a key. Raises ValueError: accounts are not tested."""
+        if self.account is None:
+            raise ValueError("accounts have no weight: they are not tested")
+        return float(key.tested_among(keys_tested) / exact_fraction(self.account))
+
+
+def reads_normal_forms(key: MasterKey) -> bool:
+    """Whether normalised texts are scored under a key: its law holds for any text that was fixed before the draw.
+
+    An assumed law was audited on texts as they stand, and says nothing of others.
+    """
+    return not format_of(key).basis().assumed
+
+
+LOOK_SUPPORT: Mapping[str, Callable[[MasterKey], bool]] = {
+    "normalised text": reads_normal_forms,
+    "parts of texts": lambda key: format_of(key).scores_parts,
+    "all posts of an account": lambda key: format_of(key).basis().proven,
+    "tokens weighed by a model": can_have_levels,
+}
+"""Looks besides that at the whole text as it stands, and whether a key takes them."""
+
+
+def _looks_on(weights: ErrorShares) -> list[str]:
+    shares = (weights.normalised, weights.span, weights.account, weights.weighed)
+    return [look for look, share in zip(LOOK_SUPPORT, shares, strict=True) if share is not None]
+
+
+def looks_lacking(key: MasterKey, weights: ErrorShares) -> list[str]:
+    """Sentences on the looks that are turned on and that a key does not take."""
+    return [
+        f"no look at {look}, which its format does not offer"
+        for look in _looks_on(weights)
+        if not LOOK_SUPPORT[look](key)
+    ]
+
+
+def looks_in_words(keys: Sequence[MasterKey], weights: ErrorShares) -> list[str]:
+    """A sentence on each look that is turned on, and the keys that take it."""
+    sentences = []
+    for look in _looks_on(weights):
+        under = [key.key_id for key in keys if LOOK_SUPPORT[look](key)]
+        where = "every key" if len(under) == len(keys) else ", ".join(under) + " alone" if under else "none of the keys"
+        sentences.append(f"a look at {look}: under {where}")
+    return sentences
+
+
+def price_of_looks(history: Collection[ErrorShares], keys: Sequence[MasterKey]) -> float:
+    """How many times the false-positive rate texts may be flagged falsely that were tested with several shares.
+
+    A look that had several shares flags at the largest of them, so that the price is the sum of the looks' largest, in
+    the form of text and under the key where it is largest. Example: a text that was tested as it stands with all of the
+    rate, then with one half as it stands and one half normalised, is flagged falsely at most 1 + 1/2 times as often.
+    """
+    prices = [1.0]
+    for key in keys:
+        for has_normal_form, has_parts in product((False, True), repeat=2):
+            largest: dict[str, float] = {}
+            for shares in history:
+                for look, share in shares.looks(key, has_normal_form=has_normal_form, has_parts=has_parts).items():
+                    largest[look] = max(largest.get(look, 0.0), share)
+            prices.append(sum(largest.values()))
+    return round(max(prices), 9)  # what shares as decimal numbers leave of 1
+
+
+NO_VARIANTS = ErrorShares()
+"""Weights of documents as they stand alone."""
