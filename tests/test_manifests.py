@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.detection.detector import read_texts
+from scanner.detection.stored_texts import read_texts
 from scanner.input.documents import decode_text, read_text
 from scanner.printable import MOST_UNSEEN, without_manifests
 from scanner.text import load_tokenizer, sha256_file

@@ -41,115 +41,123 @@ def namings(
     characters: Sequence[tuple[int, int]],
     misnaming_rate: float,
 ) -> list[Naming]:
-    """Which spans of one document name their user, each by its own evidence: `named`, or why not.
+    """Say for each span of one document whether it names its user by its own evidence: `named`, or why not.
 
     A span names its message if the message passes on what it shares with no other. Where one message's mark raises the
     scores of others, it names unless another message has a span in the same place: an overlap of at least half of the
     shorter span.
-    characters: first character of each span, and the one after its last; misnaming_rate: largest p, on what a span
-    shares with no other, at which it names.
+
+    Args:
+        document_spans: of the document, under all keys.
+        characters: first character of each span, and the one after its last.
+        misnaming_rate: largest p, on what a span shares with no other, at which it names.
     """
-    whose = [(one.key, one.span.message) for one in document_spans]
-    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(whose))}
-    messages = np.array([numbers[pair] for pair in whose], np.int64)
+    pairs = [(document_span.key, document_span.span.message) for document_span in document_spans]
+    number_of_pair = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    messages = np.array([number_of_pair[pair] for pair in pairs], np.int64)
     begins, ends = np.array(characters, np.int64).reshape(-1, 2).T
-    names = []
-    for number, one in enumerate(document_spans):
-        if not passes(one.span.log10_p_own, misnaming_rate):
-            names.append(Naming.UNDECIDED)
-        elif not one.span.independent and bool(
+    namings_of_spans = []
+    for number, document_span in enumerate(document_spans):
+        span = document_span.span
+        if not passes(span.log10_p_own, misnaming_rate):
+            namings_of_spans.append(Naming.UNDECIDED)
+        elif not span.independent and bool(
             (_in_one_place(begins, ends, number) & (messages != messages[number])).any()
         ):
-            names.append(Naming.AMBIGUOUS)
+            namings_of_spans.append(Naming.AMBIGUOUS)
         else:
-            names.append(Naming.NAMED)
-    return names
+            namings_of_spans.append(Naming.NAMED)
+    return namings_of_spans
 
 
 def _in_one_place(begins: NDArray[np.int64], ends: NDArray[np.int64], number: int) -> NDArray[np.bool_]:
-    """Which of S places share at least half of the shorter place with a given one, by its number: bool[S]."""
+    """Return which of S places share at least half of the shorter place with a given place: bool[S]."""
     common = np.minimum(ends, ends[number]) - np.maximum(begins, begins[number])
     lengths = ends - begins
     return np.asarray(2 * common >= np.maximum(1, np.minimum(lengths, lengths[number])), np.bool_)
 
 
 def quoted_shares(text: str, characters: Sequence[tuple[int, int]]) -> list[float]:
-    """Share of the characters at some places of a text that are quotations by their form."""
+    """Return the share of the characters at each place of a text that are quotations by their form."""
     parts = [(part.begin, part.end) for part in parts_of(text) if part.kind == "quoted"]
     begins, ends = np.array(parts, np.int64).reshape(-1, 2).T
     sums = np.append(0, np.cumsum(ends - begins))
 
-    def before(at: NDArray[np.int64]) -> NDArray[np.int64]:
-        begun = np.searchsorted(begins, at)
-        beyond = np.maximum(np.append(0, ends)[begun] - at, 0)
+    def count_quoted(end: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the quoted characters from the text's begin to each end."""
+        begun = np.searchsorted(begins, end)
+        beyond = np.maximum(np.append(0, ends)[begun] - end, 0)
         return np.asarray(sums[begun] - beyond, np.int64)
 
     first, last = np.array(characters, np.int64).reshape(-1, 2).T
-    shares: list[float] = ((before(last) - before(first)) / np.maximum(last - first, 1)).tolist()
+    shares: list[float] = ((count_quoted(last) - count_quoted(first)) / np.maximum(last - first, 1)).tolist()
     return shares
 
 
-def located_spans(scores: Sequence[KeyPositions]) -> list[DocumentSpan]:
-    """Every span that keys found in a batch, with the place of its tokens."""
-    found = []
+def locate_spans(scores: Sequence[KeyPositions]) -> list[DocumentSpan]:
+    """Return every span that passes under a key in a batch, with the place of its tokens."""
+    document_spans = []
     for key, of_key in enumerate(scores):
         offsets, index = of_key.positions.offsets, of_key.positions.index
         for span in of_key.spans:
             document, begin = int(of_key.documents[span.document]), int(offsets[span.document])
             first, last = index[begin + span.begin], index[begin + span.end - 1]
-            at = of_key.tokens.offsets[document]
-            found.append(DocumentSpan(document, key, int(first - at), int(last - at), span))
-    return found
+            first_token = of_key.tokens.offsets[document]
+            document_spans.append(DocumentSpan(document, key, int(first - first_token), int(last - first_token), span))
+    return document_spans
 
 
 @dataclass(frozen=True)
 class ScoredBatch:
     """The documents of a batch by place, and the keys by place.
 
-    scores: the scores of each key; documents: with their digests and times; text_of: gives a text as it stands; known:
-    what is known of their file; users_at: gives key id and named user, by place of the key and message, for a document
-    that existed then; prover: computes spans again, None: spans are not proved.
+    scores: what each key scored, with its spans.
+    documents: with their digests and times.
+    text_of: gives a text as it is written.
+    history: of their file.
+    users_at: gives key id and named user by key and message, for a document that existed at a time.
+    prover: computes spans again; None: spans are not proved.
     """
 
     scores: Sequence[KeyPositions]
     documents: pa.RecordBatch
     text_of: Callable[[int], str]
-    known: FileHistory
+    history: FileHistory
     users_at: Callable[[datetime], UserOfMessage]
     prover: Prover | None
 
     def existed_by(self, place: int) -> datetime | None:
-        """Time by which a document existed; None: not known to exist before the scan."""
+        """Return the time by which a document existed; None: not known to exist before the scan."""
         latest, digest = (self.documents[name][place].as_py() for name in ("created_at_latest", "text_sha256"))
-        return self.known.existed_by(latest, digest)
+        return self.history.existed_by(latest, digest)
 
     def user_of(self, existed_by: datetime | None) -> UserOfMessage:
-        """The named user by place of the key and message, in a document that existed then."""
-        return self.users_at(existed_by or self.known.began)
+        """Return what names users by key and message, in a document that existed then."""
+        return self.users_at(existed_by or self.history.began)
 
     def sketch(self, place: int, key: int) -> bytes | None:
-        """Sketch by which near-duplicates of a document are recognised."""
+        """Return the sketch by which near-duplicates of a document are recognised."""
         tokens = self.scores[key].tokens
         ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
         return sketch(ids, reach_of(self.scores[key].opened_key.watermark.rule))
 
     def lengths(self, place: int, key: int) -> tuple[int, int]:
-        """Tokens of a document, and how many are scored."""
+        """Return tokens of a document, and how many are scored."""
         of_key = self.scores[key]
         scored = of_key.positions.scored[int(np.searchsorted(of_key.documents, place))]
         return int(of_key.tokens.offsets[place + 1] - of_key.tokens.offsets[place]), int(scored)
 
-    def drawn(self, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
-        """Documents whose spans are computed again; salt: the batch's, as for Prover.prove."""
+    def draw(self, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
+        """Draw the documents whose spans are computed again; salt: the batch's, as for Prover.prove."""
         if self.prover is None:
             return set()
         sizes: dict[int, int] = {}
-        for place, key in {(one.document, one.key) for one in document_spans}:
+        for place, key in {(document_span.document, document_span.key) for document_span in document_spans}:
             sizes[place] = sizes.get(place, 0) + self.lengths(place, key)[0]
-        return self.prover.drawn(((place, self.text_of(place), size) for place, size in sizes.items()), salt)
+        return self.prover.draw(((place, self.text_of(place), size) for place, size in sizes.items()), salt)
 
     def prove(self, text: str, key: int, of_text: Sequence[DocumentSpan], drawn: Collection[int]) -> Proof | None:
-        """Result of computing spans of one key in a text again; None: spans are not proved."""
+        """Compute spans of one key in a text again; None: spans are not proved."""
         if self.prover is None:
             return None
         return self.prover.prove_spans(text, key, of_text) if of_text[0].document in drawn else Proof.NOT_DRAWN
@@ -163,7 +171,7 @@ WINDOW = "window"
 
 
 class SpanKey(NamedTuple):
-    """Columns of rows that come from a key: the key, its tokenizer, K of its spans, its basis."""
+    """What rows of spans say of a key, and how its tokens are located. correction: K of its spans."""
 
     key: MasterKey
     tokenizer: HuggingFaceTokenizer
@@ -172,9 +180,15 @@ class SpanKey(NamedTuple):
 
 
 class SpanFindings(NamedTuple):
-    """A span as its row shows it: its place, its form, its user, and whether it was confirmed.
+    """A span as its row shows it.
 
+    document_span: the span, and where its tokens are.
+    characters: its first character, and the one after its last.
     message: None where it does not pass on what it shares with no other, since the best may be a stranger there.
+    naming: whether it names a user, or why not.
+    proof: of the spans of its key in its document; None: spans are not proved.
+    quoted: share of its characters that are quotations by their form.
+    form: WINDOW, or the form of its segment.
     """
 
     document_span: DocumentSpan
@@ -185,6 +199,11 @@ class SpanFindings(NamedTuple):
     quoted: float
     form: str
 
+    @property
+    def names(self) -> bool:
+        """Whether it names a user."""
+        return self.naming == Naming.NAMED
+
 
 def with_spans(
     verdicts: pa.RecordBatch,
@@ -193,25 +212,30 @@ def with_spans(
     misnaming_rate: float,
     salt: bytes,
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Verdicts with the changes of spans in them, and rows of SPANS.
+    """Return verdicts with the changes of spans in them, and rows of SPANS.
 
-    verdicts: exact rows of VERDICTS, of all documents of the batch; misnaming_rate: largest p, on what a span shares
-    with no other, at which it names; salt: the batch's salt, as for Prover.prove.
+    Args:
+        verdicts: exact rows of VERDICTS, of all documents of the batch.
+        keys: what rows say of each key.
+        batch: the documents and their scores.
+        misnaming_rate: largest p, on what a span shares with no other, at which it names.
+        salt: the batch's salt, as for Prover.prove.
     """
-    document_spans = located_spans(batch.scores)
-    drawn = batch.drawn(document_spans, salt)
+    document_spans = locate_spans(batch.scores)
+    drawn = batch.draw(document_spans, salt)
     rows: list[dict[str, Any]] = []
     changed: dict[int, dict[str, Any]] = {}
-    for place, of_document in groupby(sorted(document_spans, key=_best_first), key=lambda one: one.document):
+    for place, group in groupby(sorted(document_spans, key=_best_first), key=lambda span: span.document):
         verdict = verdicts.slice(place, 1).to_pylist()[0]
-        findings = _tell(list(of_document), keys, batch, misnaming_rate, verdict["proof"], drawn)
+        findings = _tell(list(group), keys, batch, misnaming_rate, verdict["proof"], drawn)
         existed_by = batch.existed_by(place)
         user_of = batch.user_of(existed_by)
-        rows += [_row(verdict, one, keys[one.document_span.key], user_of) for one in findings]
+        rows += [_row(verdict, finding, keys[finding.document_span.key], user_of) for finding in findings]
         # each message's span of smallest p, best first
-        of_message = {_message(one): one for one in reversed(findings) if one.naming == Naming.NAMED}
-        entries = [_entry(one, user_of) for one in findings if of_message.get(_message(one)) is one]
-        differing = next((one for one in findings if one.proof == Proof.DIFFERS), None)
+        best_of_message = {_message(finding): finding for finding in reversed(findings) if finding.names}
+        naming = [finding for finding in findings if best_of_message.get(_message(finding)) is finding]
+        entries = [_entry(finding, user_of) for finding in naming]
+        differing = next((finding for finding in findings if finding.proof == Proof.DIFFERS), None)
         if differing and verdict["flagged"]:
             changed[place] = NameColumns.of_nobody(np.array([Naming.UNPROVED], object)).first_row | {
                 "proof": Proof.DIFFERS
@@ -219,42 +243,52 @@ def with_spans(
         elif verdict["named"] is not None:
             changed[place] = _more_names(verdict, entries)
         elif entries or not verdict["flagged"]:
-            best = differing or next((one for one in findings if one.naming == Naming.NAMED), findings[0])
-            changed[place] = _replaced_spans(best, entries, keys[best.document_span.key], batch, existed_by)
+            best = differing or next((finding for finding in findings if finding.names), findings[0])
+            changed[place] = _columns_of_span(best, entries, keys[best.document_span.key], batch, existed_by)
     return _amended(verdicts, changed), pa.RecordBatch.from_pylist(rows, SPANS)
 
 
-def _best_first(one: DocumentSpan) -> tuple[int, float, int, int, int]:
-    return one.document, one.span.log10_p_global, one.key, one.span.begin, one.span.message
+def _best_first(document_span: DocumentSpan) -> tuple[int, float, int, int, int]:
+    span = document_span.span
+    return document_span.document, span.log10_p_global, document_span.key, span.begin, span.message
 
 
 def _tell(
-    of_document: Sequence[DocumentSpan],
+    document_spans: Sequence[DocumentSpan],
     keys: Sequence[SpanKey],
     batch: ScoredBatch,
     misnaming_rate: float,
-    whole: Proof | None,
+    proof_of_whole: Proof | None,
     drawn: Collection[int],
 ) -> list[SpanFindings]:
-    """All spans of a document, the smallest p first, those `drawn` computed again; nameless where its proof differs."""
-    text = batch.text_of(of_document[0].document)
-    found = {one.key for one in of_document}
-    token_characters = {key: keys[key].tokenizer.encode_with_offsets(text)[1] for key in found}
-    proofs = {key: batch.prove(text, key, [one for one in of_document if one.key == key], drawn) for key in found}
-    characters = [one.characters(token_characters[one.key]) for one in of_document]
-    named = namings(of_document, characters, misnaming_rate)
-    quoted = quoted_shares(text, characters)
-    differs = Proof.DIFFERS in (whole, *proofs.values())
-    wanted = {one.span.segment for one in of_document} - {-1}
-    form_of = {at: one.form for at, one in enumerate(segments_of(text)) if at in wanted} if wanted else {}
-    forms = [form_of.get(one.span.segment, WINDOW) for one in of_document]
-    messages = [
-        None if naming == Naming.UNDECIDED else one.span.message for one, naming in zip(of_document, named, strict=True)
-    ]
+    """Return what rows say of the spans of a document, best first. Where a proof differs, none names a user.
+
+    drawn: documents whose spans are computed again.
+    """
+    text = batch.text_of(document_spans[0].document)
+    token_characters, proofs = {}, {}
+    for key in {document_span.key for document_span in document_spans}:
+        token_characters[key] = keys[key].tokenizer.encode_with_offsets(text)[1]
+        proofs[key] = batch.prove(text, key, [span for span in document_spans if span.key == key], drawn)
+    characters = [span.characters(token_characters[span.key]) for span in document_spans]
+    differs = Proof.DIFFERS in (proof_of_whole, *proofs.values())
+    segments = [*segments_of(text)] if any(span.span.segment >= 0 for span in document_spans) else []
     return [
-        SpanFindings(one, where, message, Naming.UNPROVED if differs else naming, proofs[one.key], share, form)
-        for one, where, message, naming, share, form in zip(
-            of_document, characters, messages, named, quoted, forms, strict=True
+        SpanFindings(
+            document_span,
+            place,
+            None if naming == Naming.UNDECIDED else document_span.span.message,
+            Naming.UNPROVED if differs else naming,
+            proofs[document_span.key],
+            quoted,
+            segments[document_span.span.segment].form if document_span.span.segment >= 0 else WINDOW,
+        )
+        for document_span, place, naming, quoted in zip(
+            document_spans,
+            characters,
+            namings(document_spans, characters, misnaming_rate),
+            quoted_shares(text, characters),
+            strict=True,
         )
     ]
 
@@ -270,9 +304,9 @@ def _entry(findings: SpanFindings, user_of: UserOfMessage) -> NamedMessage:
 
 
 def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_of: UserOfMessage) -> dict[str, Any]:
-    """A row of SPANS without `keys`, which the scan's plan knows."""
+    """Return a row of SPANS without `keys`, which the scan's plan knows."""
     span, document_span = findings.document_span.span, findings.document_span
-    named = _entry(findings, user_of).user if findings.naming == Naming.NAMED else None
+    named = _entry(findings, user_of).user if findings.names else None
     return {
         **{name: verdict[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "scanned_at")},
         "keys": "",
@@ -292,26 +326,26 @@ def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_
 
 
 def _more_names(verdict: Mapping[str, Any], entries: Sequence[NamedMessage]) -> dict[str, Any]:
-    """Users of spans whom a verdict that names somebody does not name yet."""
-    named_before, further_messages = verdict["named"], verdict["further_messages"] or []
-    known = {(one["key_id"], one["message"]) for one in (*named_before, *further_messages)}
-    new = (entry for entry in entries if (entry.key_id, entry.message) not in known)
-    named, further_messages = each_user_once(new, named_before, further_messages)
+    """Return the columns of a verdict that names users, with those of spans whom it does not name yet."""
+    named, further_messages = verdict["named"], verdict["further_messages"] or []
+    messages = {(row["key_id"], row["message"]) for row in (*named, *further_messages)}
+    new = (entry for entry in entries if (entry.key_id, entry.message) not in messages)
+    named, further_messages = each_user_once(new, named, further_messages)
     return {"named": named, "further_messages": further_messages}
 
 
-def _replaced_spans(
+def _columns_of_span(
     best: SpanFindings,
     entries: Sequence[NamedMessage],
     key: SpanKey,
     batch: ScoredBatch,
     existed_by: datetime | None,
 ) -> dict[str, Any]:
-    """Columns of a verdict that comes from its best span, the first entry; spans beside it have rows of their own."""
+    """Return the columns of a verdict that comes from its best span; entries: its user, then those of other spans."""
     span, place = best.document_span.span, best.document_span.document
     names = NameColumns.of_nobody(np.array([best.naming], object))
     if entries:
-        names.name_users(0, entries, existed_by, batch.known.began)
+        names.name_users(0, entries, existed_by, batch.history.began)
     tokens, scored = batch.lengths(place, best.document_span.key)
     return {
         **names.first_row,
@@ -336,9 +370,9 @@ def _amended(verdicts: pa.RecordBatch, changed: Mapping[int, Mapping[str, Any]])
         return verdicts
     columns = dict(zip(VERDICTS.names, verdicts.columns, strict=True))
     for name in sorted({name for values in changed.values() for name in values}):
-        findings = columns[name].to_pylist()
+        column = columns[name].to_pylist()
         for place, values in changed.items():
             if name in values:
-                findings[place] = values[name]
-        columns[name] = pa.array(findings, VERDICTS.field(name).type)
+                column[place] = values[name]
+        columns[name] = pa.array(column, VERDICTS.field(name).type)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=VERDICTS)

@@ -21,8 +21,9 @@ from scanner.controls.alarms import advise_on_scan
 from scanner.detection.attribution import OpenedKey
 from scanner.detection.left_out import LeftOut, NgramFilter
 from scanner.detection.open_plan import open_keys
-from scanner.detection.proving import PartKinds, nearly_equal
+from scanner.detection.rounding import nearly_equal
 from scanner.detection.rows import TextIds
+from scanner.detection.span_proofs import PartKinds
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners

@@ -29,8 +29,9 @@ from scanner.detection.attribution import BatchOrigin, FileHistory
 from scanner.detection.detector import Detector
 from scanner.detection.left_out import NgramFilter, places_left_out
 from scanner.detection.open_plan import open_keys, open_prover
-from scanner.detection.proving import nearly_equal, parts_of
+from scanner.detection.rounding import nearly_equal
 from scanner.detection.rules import Rules
+from scanner.detection.span_proofs import parts_of
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence import check_claim
@@ -269,10 +270,9 @@ def _detected(
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]
-    known = FileHistory(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
-    verdicts, *_ = detector.score_batch(
-        document, BatchOrigin(row["scan_id"], row["shard_id"], row["path"]), known=known
-    )
+    history = FileHistory(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
+    origin = BatchOrigin(row["scan_id"], row["shard_id"], row["path"])
+    verdicts, *_ = detector.score_batch(document, origin, history=history)
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
     return found if levels is None or not found["flagged"] else {**found, "look": WEIGHED}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.detection.proving import ROUNDING, nearly_equal
+from scanner.detection.rounding import ROUNDING, nearly_equal
 
 
 @pytest.mark.seconds

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection import detector as texts_module
+from scanner.detection import stored_texts
 from scanner.detection.attribution import BatchOrigin, FileHistory, OpenedKey
-from scanner.detection.detector import Detector
+from scanner.detection.detector import Detector, TextForms
 from scanner.detection.rules import Rules
 from scanner.detection.sketches import sketch
+from scanner.error_shares import AS_WRITTEN
 from scanner.input.documents import read_text
 from scanner.registry import Holders
 from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
@@ -36,7 +37,7 @@ def row_by_row(detector, documents, known):
             digest = hashlib.sha256(raw).digest()
             verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": digest, "reason": reason or None})
     tokens = detector._tokenise(texts)
-    found, *_ = detector._score(tokens, {}, np.empty(0, np.int64))
+    found = detector._score(tokens, {}, TextForms(AS_WRITTEN, np.zeros(len(texts), np.bool_))).findings
     for i, row in enumerate(verdicts):
         of_text = known.texts.get(row["text_sha256"])
         times = [row.pop("created_at_latest") or known.written, known.first_scanned, of_text, known.began]
@@ -121,7 +122,7 @@ def keys(registry):
 @pytest.mark.parametrize("rate", [1e-6, 0.3])
 @pytest.mark.parametrize("under_test", [[0], [2], [0, 1], [2, 1, 0], [0, 0, 2]])
 def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypatch):
-    monkeypatch.setattr(texts_module, "FEW_BYTES", 500)  # so that a batch is worked on in a dozen parts
+    monkeypatch.setattr(stored_texts, "FEW_BYTES", 500)  # so that a batch is worked on in a dozen parts
     alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
     texts = [marked(alice, 60, 1), marked(bob, 60, 2), marked(39, 60, 3), marked(alice, 80, 4) + marked(bob, 80, 5)]
     texts += ["", "a", None, b"\xff\xfe", b"a \xed\xa0\x80", "<s>" * 9, "\0" * 40]

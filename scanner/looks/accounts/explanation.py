@@ -15,7 +15,7 @@ import polars as pl
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.proving import nearly_equal
+from scanner.detection.rounding import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase

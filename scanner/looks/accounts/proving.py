@@ -83,7 +83,7 @@ class AccountProver:
             for place, (name, _) in enumerate(of_account)
             if max(sizes[place]) <= LONGEST_ACCOUNT
         ]
-        drawn = self._prover.drawn(short, salt, most=TOKENS_OF_ACCOUNTS, longest=TOKENS_OF_ACCOUNTS)
+        drawn = self._prover.draw(short, salt, most=TOKENS_OF_ACCOUNTS, longest=TOKENS_OF_ACCOUNTS)
         return {name: self._proof(decisions, drawn=i in drawn) for i, (name, decisions) in enumerate(of_account)}
 
     def _proof(self, decisions: Sequence[AccountDecision], *, drawn: bool) -> Proof:

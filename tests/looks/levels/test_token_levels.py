@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from scanner.detection.one_text import ScannedKey
-from scanner.detection.proving import LONGEST_PROVED, ProvedKey, Prover, nearly_equal
+from scanner.detection.proving import LONGEST_PROVED, ProvedKey, Prover
+from scanner.detection.rounding import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.error_shares import AS_WRITTEN, ErrorShares
 from scanner.errors import Refused

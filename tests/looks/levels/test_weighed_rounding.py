@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scanner import generation
 from scanner.detection.attribution import OpenedKey
-from scanner.detection.proving import nearly_equal
+from scanner.detection.rounding import nearly_equal
 from scanner.evidence.replay import replay
 from scanner.registry import new_key
 from scanner.watermark.level_laws import CHARACTERS_READ

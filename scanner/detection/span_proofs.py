@@ -1,0 +1,124 @@
+"""Spans are proved before their rows are committed: computed again from the stored text and the key's secret."""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.detection.attribution import DocumentSpan
+from scanner.detection.left_out import LeftOut, places_left_out
+from scanner.detection.rounding import nearly_equal
+from scanner.text import HuggingFaceTokenizer
+from scanner.text.quoting import segments_of
+from scanner.watermark.format import ProofPath, ProvesParts
+from scanner.watermark.span_search import Span
+from schemas.words import Dedup, Proof
+
+
+class PartKinds(NamedTuple):
+    """Parts at which documents are tested besides the whole."""
+
+    windows: bool
+    segments: bool
+
+
+def parts_of(
+    kinds: PartKinds, tokenizer: HuggingFaceTokenizer, text: str, places: NDArray[np.int64]
+) -> list[tuple[int, int, int]]:
+    """Return all parts of a text: first scored position, position after the last, number of its segment, −1: none.
+
+    Segments have SHORTEST_PART scored positions or more and are not the whole; a position is where its token begins.
+
+    Args:
+        kinds: of parts.
+        tokenizer: the reference tokenizer.
+        text: as it is written.
+        places: int64[P], which of its tokens are scored.
+    """
+    from scanner.watermark.proof import SHORTEST_PART, windows_of  # flags alone need mpmath
+
+    parts = [(*window, -1) for window in (windows_of(len(places)) if kinds.windows else {(0, len(places))})]
+    if kinds.segments:
+        begins = tokenizer.begins(text)[places]
+        for number, segment in enumerate(segments_of(text)):
+            begin, end = (int(np.searchsorted(begins, edge)) for edge in (segment.begin, segment.end))
+            if SHORTEST_PART <= end - begin < len(places):
+                parts.append((begin, end, number))
+    return parts
+
+
+def span_holds(
+    span: Span,
+    terms: NDArray[np.float64],
+    of_user: NDArray[np.bool_] | None,
+    path: ProofPath,
+    parts: Collection[tuple[int, int, int]],
+    tests: tuple[int, int, float],
+) -> bool:
+    """Whether a span's score and p-values are confirmed, and its place is a part of its document.
+
+    Args:
+        span: as it was found.
+        terms: float64[P], what each position of the document adds to the message's score.
+        of_user: bool[P], positions that the message shares with no other; None: names need no second p-value.
+        path: the key's slow path.
+        parts: of the document, as `parts_of` gives them.
+        tests: M; number of messages among which it is the best by its own positions; K.
+    """
+    from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
+
+    messages, users, correction = tests
+    part = slice(span.begin, span.end)
+    if (span.begin, span.end, span.segment) not in parts or not nearly_equal(
+        span.score, math.fsum(terms[part].tolist())
+    ):
+        return False
+    # p of the claimed score, so that rounding of scores does not count twice
+    uncorrected = path.log10_p(span.score, span.end - span.begin)
+    of_all = log10_any_of(log10_any_of(uncorrected, messages), len(parts))
+    stated = [(span.log10_p, uncorrected), (span.log10_p_in_document, of_all)]
+    stated.append((span.log10_p_global, log10_any_of(of_all, correction)))
+    if of_user is None:
+        by_group = span.log10_p_own == -math.inf
+    else:
+        user_terms = terms[part][of_user[part]]
+        p = log10_any_of(path.log10_p(math.fsum(user_terms.tolist()), len(user_terms)), users * len(parts))
+        by_group = nearly_equal(span.log10_p_own, log10_any_of(p, correction))
+    return by_group and all(nearly_equal(a, b) for a, b in stated)
+
+
+def prove_spans(
+    path: ProofPath | None,
+    tokenizer: HuggingFaceTokenizer,
+    text: str,
+    document_spans: Sequence[DocumentSpan],
+    tests: tuple[int, float],
+    dedup: Dedup,
+    kinds: PartKinds,
+    common: LeftOut | None = None,
+) -> Proof:
+    """Prove all spans of one key in a text: `differs` where one is not confirmed.
+
+    Args:
+        path: the key's slow path; None: its format has none.
+        tokenizer: the reference tokenizer.
+        text: as it is written.
+        document_spans: of the key.
+        tests: M and K of SPEC §3.
+        dedup: which repeats are left out.
+        kinds: of parts.
+        common: n-grams that are left out of scoring; None: none are.
+    """
+    if not isinstance(path, ProvesParts):
+        return Proof.NOT_OFFERED
+    ids = tokenizer.encode([text]).ids
+    messages = sorted({document_span.span.message for document_span in document_spans})
+    places, terms, of_user, users = path.parts(ids, messages, dedup, places_left_out(common, ids))
+    parts = frozenset(parts_of(kinds, tokenizer, text, places))
+    terms_of = dict(zip(messages, terms, strict=True))
+    tests_of = tests[0], users, tests[1]
+    spans = [document_span.span for document_span in document_spans]
+    holds = all(span_holds(span, terms_of[span.message], of_user, path, parts, tests_of) for span in spans)
+    return Proof.PROVED if holds else Proof.DIFFERS

@@ -1,0 +1,156 @@
+"""Texts of a batch as they are stored, read: digests, tokens, normalised texts and segments, or why one cannot be read.
+
+A few texts are read, hashed and tokenised at a time, so that they stay in the cache.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from scanner.input.documents import decode_text
+from scanner.printable import has_manifest, without_manifests
+from scanner.text import TokenOffsets
+from scanner.text.normal_form import normal_forms
+from scanner.text.quoting import Utf8, segments_of_texts
+from scanner.watermark import Tokens, join_batches
+from scanner.watermark.span_search import Segments, joined_segments
+
+FEW_BYTES = 2**19
+"""Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache; fewer
+pay more often for each call of a tokenizer, which short texts and their normal forms feel.
+"""
+
+
+class TokenisedTexts(NamedTuple):
+    """D stored texts, R of which can be read, as a whole or in part.
+
+    readable: bool[D].
+    manifests: bool[D], texts whose C2PA manifests are cut off.
+    digests: SHA-256 of each stored text; None where nothing is stored.
+    tokens: of the R texts, by tokenizer.
+    faults: reason and detail by document, of texts that cannot be read (schemas.words.DOCUMENT_REASONS) or only in part
+        (PART_REASONS).
+    differing: int64[V], which of the R texts have a normalised text that differs.
+    normalised: tokens of these V normalised texts, by tokenizer.
+    segments: of the R texts, by tokenizer, by their tokens; empty where no segments are tested.
+    """
+
+    readable: NDArray[np.bool_]
+    manifests: NDArray[np.bool_]
+    digests: list[bytes | None]
+    tokens: dict[str, Tokens]
+    faults: dict[int, tuple[str, str]]
+    differing: NDArray[np.int64]
+    normalised: dict[str, Tokens]
+    segments: dict[str, Segments]
+
+
+def read_texts(
+    stored: pa.LargeBinaryArray,
+    tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]],
+    *,
+    normalised: bool = False,
+    token_offsets: Mapping[str, TokenOffsets] | None = None,
+) -> TokenisedTexts:
+    """Read texts as they are stored.
+
+    Args:
+        stored: the texts of D documents.
+        tokenise: gives the tokens of every tokenizer, by its name.
+        normalised: whether to tokenise normalised texts too, where these differ.
+        token_offsets: of each tokenizer, to cut texts into segments; None: no segments.
+    """
+    readable, manifests = np.ones(len(stored), np.bool_), np.zeros(len(stored), np.bool_)
+    digests: list[bytes | None] = []
+    faults: dict[int, tuple[str, str]] = {}
+    tokens: list[Mapping[str, Tokens]] = []
+    segments: list[dict[str, Segments]] = []
+    differing, normalised_tokens = list[int](), list[Mapping[str, Tokens]]()
+    read = 0
+    for begin, few in _few_at_a_time(stored):
+        texts: list[str] = []
+        as_stored = True
+        for row, raw in enumerate(few.to_pylist(), begin):
+            text, reason, detail = decode_text(raw)
+            digests.append(None if raw is None else hashlib.sha256(raw).digest())
+            if reason:
+                faults[row] = reason, detail
+            if text is None:
+                readable[row] = False
+            else:
+                texts.append(without_manifests(text))
+                manifests[row] = texts[-1] != text and has_manifest(text)
+            as_stored = as_stored and not reason and (text is None or texts[-1] == text)
+        tokens.append(tokenise(texts))
+        as_scored = few if as_stored else pa.array([*map(str.encode, texts)], pa.large_binary())
+        if token_offsets is not None:
+            segments.append(segments_of_stored(as_scored, tokens[-1], token_offsets))
+        if normalised:
+            normal = normal_forms(texts, _utf8(as_scored))
+            differing += [read + place for place in normal]
+            normalised_tokens += [tokenise([*normal.values()])] if normal else []
+        read += len(texts)
+    return TokenisedTexts(
+        readable,
+        manifests,
+        digests,
+        _joined(tokens),
+        faults,
+        np.array(differing, np.int64),
+        _joined(normalised_tokens),
+        {name: joined_segments([few[name] for few in segments]) for name in (segments[0] if segments else ())},
+    )
+
+
+def segments_of_stored(
+    stored: pa.LargeBinaryArray, tokens: Mapping[str, Tokens], token_offsets: Mapping[str, TokenOffsets]
+) -> dict[str, Segments]:
+    """Cut texts that are stored as they are scored into segments: a segment has the tokens that begin in it."""
+    texts = _utf8(stored)
+    by_bytes = segments_of_texts(texts)
+    return {name: offsets.by_tokens(texts, tokens[name], by_bytes) for name, offsets in token_offsets.items()}
+
+
+def split_by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return documents that can be read and others, with digests and faults in place of their texts.
+
+    Texts are not copied.
+    """
+    count = len(documents)
+    columns = dict(zip(documents.schema.names, documents.columns, strict=True))
+    del columns["text"]
+    columns |= {name: pa.nulls(count, pa.string()) for name in ("manifest", "reason", "detail")}
+    columns["text_sha256"] = pa.array(texts.digests, pa.binary())
+    if texts.manifests.any():
+        columns["manifest"] = pa.array(np.full(count, "c2pa"), pa.string(), mask=~texts.manifests)
+    if texts.faults:
+        reasons, details = zip(*(texts.faults.get(row, (None, None)) for row in range(count)), strict=True)
+        columns |= {"reason": pa.array(reasons, pa.string()), "detail": pa.array(details, pa.string())}
+    batch = pa.RecordBatch.from_pydict(columns)
+    if texts.readable.all():
+        return batch, batch.slice(0, 0)
+    return batch.filter(pa.array(texts.readable)), batch.filter(pa.array(~texts.readable))
+
+
+def _utf8(stored: pa.LargeBinaryArray) -> Utf8:
+    """Return the bytes of stored texts where they lie; they are not copied."""
+    _, offsets, data = stored.buffers()
+    views = np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64)[stored.offset :][: len(stored) + 1]
+    for view in views:
+        view.setflags(write=False)  # as kernels are compiled for, whoever made the buffer
+    return Utf8(*views)
+
+
+def _joined(batches: Sequence[Mapping[str, Tokens]]) -> dict[str, Tokens]:
+    return {name: join_batches([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
+
+
+def _few_at_a_time(stored: pa.LargeBinaryArray) -> Iterator[tuple[int, pa.LargeBinaryArray]]:
+    """Slices of equally many rows, each with its first row; one slice where there are no rows."""
+    rows = max(len(stored) * FEW_BYTES // max(stored.nbytes, 1), 1)
+    for begin in range(0, max(len(stored), 1), rows):
+        yield begin, stored[begin : begin + rows]
