@@ -4,8 +4,8 @@ Ids, paths, column names and the messages of libraries are written by strangers.
 forge a line of a log, vanish, or pass for another column.
 
 Characters that pass for others have one table of each kind: what shows nothing, other blanks, and what
-`scanner.look_alikes` has of Unicode. `scanner.text.normal_form` takes a disguise off a text by these tables, `skeleton`
-compares names by them. Imports nothing else but the standard library, since every command imports it.
+`scanner.look_alikes` has of Unicode. `scanner.looks.normal_form` takes a disguise off a text by these tables, and
+`skeleton` compares names by them. Imports nothing else but the standard library, since every command imports it.
 
 C2PA manifests inside of texts are cut off before a text is scored: nobody reads them, and a tokenizer does. A manifest
 says who made a text, and is signed; its issuer is not verified here. In plain text it is a wrapper of invisible

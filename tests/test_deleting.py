@@ -59,6 +59,13 @@ CAPABILITIES = {
     "synthid": stack("synthid"),
     "three_bricks": stack("three_bricks"),
     "vllm": marking_stack("vllm"),
+    "normal_form": Capability(
+        ("scanner/looks/normal_form",),
+        (
+            ("scanner/looks/normalising.py", r"from scanner\.looks\.normal_form.*\n"),
+            ("scanner/looks/normalising.py", r"\bfind_normal_forms,"),
+        ),
+    ),
     "decoys": control("decoys", "DecoyControl"),
     "reserved": control("reserved", "ReservedControl"),
     "canaries": control("canaries", "CanaryControl"),

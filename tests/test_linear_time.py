@@ -233,7 +233,7 @@ def test_time_of_all_that_reads_text_goes_by_the_length():
         ".\n'",
     ]
     found |= {name: (call, iter(of_parsers)) for name, call in parsers().items()}
-    assert {"scanner.text.normal_form.normalise", "scanner.printable.safe", "scanner.text.quoting.parts_of"} < {*found}
+    assert {"scanner.looks.normalising.normalise", "scanner.printable.safe", "scanner.text.quoting.parts_of"} < {*found}
     tokenizer = demo_tokenizer()
     for name, encode in (("fast", tokenizer.encode), ("reference", tokenizer.reference.encode)):
         found[name] = (lambda text, encode=encode: encode([text])), iter([*FIXED, "ab", "a ", "\n ", "<s>"])

@@ -20,6 +20,7 @@ from scanner.detection.open_plan import open_keys
 from scanner.detection.rules import Rules
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
+from scanner.looks.normalising import normalise
 from scanner.power import (
     Aim,
     GreenShare,
@@ -33,7 +34,6 @@ from scanner.power import (
 )
 from scanner.registry import Holders, find_key, load_registry, new_key, open_key
 from scanner.scan_plan import read_config
-from scanner.text.normal_form import normalise
 from scanner.watermark.laws import Binomial, Gamma
 from schemas.tables import DOCUMENTS
 from tests.fixed import fix_secrets

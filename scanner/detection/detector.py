@@ -38,8 +38,8 @@ from scanner.detection.spans import ScoredBatch, SpanKey, with_spans
 from scanner.detection.stored_texts import TokenisedTexts, read_texts, segments_of_stored, split_by_readable
 from scanner.error_shares import AS_WRITTEN, NORMALISED
 from scanner.input.documents import read_text
+from scanner.looks.normalising import normalise
 from scanner.text import TokenOffsets
-from scanner.text.normal_form import normalise
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import ScoresParts, SearchesWindows
 from scanner.watermark.formats import format_of

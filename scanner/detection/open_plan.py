@@ -11,6 +11,7 @@ from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
+from scanner.looks.normalising import check_variants
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuse, before any work, secrets, tokenizers and users that workers could not open. Opens no key, keeps nothing.
+    """Refuse, before any work, what workers could not open. Opens no key, keeps nothing.
 
     Raises:
         SecretError: a secret cannot be read or is not the one on record.
         TokenizerError: a tokenizer file cannot be read or is not the pinned one.
-        Refused: the users cannot be read.
+        Refused: the users cannot be read, or texts are to be normalised without a normal form.
     """
+    check_variants(plan.config.variants)
     for look in (check_secrets, check_tokenizers, check_users):
         look(plan)
 

@@ -22,8 +22,8 @@ from scanner.detection.left_out import LeftOut, places_left_out
 from scanner.detection.rounding import equal_numbers, nearly_equal
 from scanner.detection.rules import Rules
 from scanner.detection.span_proofs import PartKinds, parts_of, prove_spans
+from scanner.looks.normalising import normalise
 from scanner.text import HuggingFaceTokenizer
-from scanner.text.normal_form import normalise
 from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath, ProvesParts, ProvesUserEvidence
 from scanner.watermark.hidden_value import HiddenValue

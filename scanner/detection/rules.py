@@ -7,6 +7,7 @@ from typing import Any
 
 from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.error_shares import NO_VARIANTS, ErrorShares
+from scanner.looks.normalising import check_variants
 from schemas.config import ScanConfig
 from schemas.words import Dedup
 
@@ -38,7 +39,8 @@ class Rules:
 
     @classmethod
     def of(cls, config: ScanConfig, keys_tested: int, ngram_filter: NgramFilter = NO_FILTER) -> "Rules":
-        """The rules of a scan's configuration."""
+        """Return the rules of a scan's configuration. Raises Refused: texts cannot be normalised."""
+        check_variants(config.variants)
         rates = config.false_positive_rate, keys_tested, config.misnaming_rate
         return cls(*rates, config.dedup, config.min_scored, ErrorShares.of(config), ngram_filter)
 

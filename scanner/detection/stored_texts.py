@@ -12,9 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.input.documents import decode_text
+from scanner.looks.normalising import normal_forms
 from scanner.printable import has_manifest, without_manifests
 from scanner.text import TokenOffsets
-from scanner.text.normal_form import normal_forms
 from scanner.text.quoting import Utf8, segments_of_texts
 from scanner.watermark import Tokens, join_batches
 from scanner.watermark.span_search import Segments, joined_segments

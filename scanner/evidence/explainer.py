@@ -51,6 +51,7 @@ from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.looks.levels.token_levels import keys_with_levels, levels_on_record
+from scanner.looks.normalising import scored_text
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry
 from scanner.results.decision_log import users_of
@@ -60,7 +61,6 @@ from scanner.results.scan_list import refuse_impossible_scans
 from scanner.results.shown_p_values import log10_p_shown
 from scanner.scan_plan import read_config, results_of
 from scanner.storage.locations import absolute
-from scanner.text.normal_form import normalise
 from scanner.text.quoting import TextPart, parts_of
 from scanner.watermark import Tokens
 from scanner.watermark.positions import reach_of
@@ -105,8 +105,7 @@ MOST_OTHER_USERS = 3
 
 
 def _as_scored(case: FlagCase, found: StoredText) -> str:
-    text = read_text(found.text)[0] or ""
-    return text if case.row["variant"] is None else normalise(text)
+    return scored_text(read_text(found.text)[0] or "", case.row["variant"])
 
 
 def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, check: RegistryCheck) -> RegistryCheck:

@@ -44,6 +44,7 @@ from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.looks.levels.token_levels import keys_with_levels, levels_on_record, pinned_reader
+from scanner.looks.normalising import check_variants, scored_text
 from scanner.registry import NamedUser, VerifiedHolders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
@@ -52,7 +53,6 @@ from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
 from scanner.scan_plan import read_config, results_of
 from scanner.storage.locations import absolute
-from scanner.text.normal_form import normalise
 from scanner.watermark.by_levels import BoundsRounding, ByLevelsProof
 from scanner.watermark.format import ProofPath, Proves
 from scanner.watermark.formats import can_have_levels, format_of
@@ -251,6 +251,7 @@ def _detected(
     if row["key_id"] not in {key.key_id for key in keys}:
         why = "is none that its scan tested, so the row was changed: name nobody by it"
         raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
+    check_variants(config.variants)
     weights, levels = ErrorShares.of(config), None
     if steps is not None and weights.weighed is None:
         raise Refused(
@@ -293,7 +294,7 @@ def _by_slow_path(
         return {}, 0.0
     (opened_key,) = open_keys(folder, [key], fast=False)
     text = read_text(raw)[0] or ""
-    ids = opened_key.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
+    ids = opened_key.tokenizer.reference.encode([scored_text(text, row["variant"])]).ids
     path: ProofPath = form.proof(check_secret(folder, key))
     if steps is not None:
         levels = levels_on_record([opened_key], text, steps, case.where)

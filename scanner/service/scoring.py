@@ -22,11 +22,11 @@ from scanner.detection.sketches import gram_key, keyed_grams
 from scanner.errors import BrickscanError, Refused
 from scanner.filtering import filter_of_config
 from scanner.input.documents import read_text
+from scanner.looks.normalising import normalise_all
 from scanner.registry import NamedUser, VerifiedHolders, check_secret
 from scanner.registry.ledger import open_users
 from scanner.results.registry_record import users_of_config
 from scanner.service.processes import confine_process
-from scanner.text.normal_form import normalise_all
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import reach_of
 from schemas.service import DetectorConfig, DetectorResult, Part

@@ -14,7 +14,7 @@ of the reference.
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -146,6 +146,14 @@ class Utf8(NamedTuple):
 
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Utf8":
+        """Encode texts; half of a pair of surrogates stays as it is."""
+        encoded = [text.encode(errors="surrogatepass") for text in texts]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([*map(len, encoded)], out=offsets[1:])
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)
 
 
 def segments_of_texts(texts: Utf8) -> Segments:

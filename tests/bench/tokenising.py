@@ -10,8 +10,8 @@ from statistics import median
 import numpy as np
 
 from scanner.errors import BackendUnlike
+from scanner.looks.normalising import normal_forms, normalise
 from scanner.text import FastTokenizer, HuggingFaceTokenizer
-from scanner.text.normal_form import normal_forms, normalise
 from scanner.text.quoting import Utf8
 from scanner.text.tokenizers import SAMPLE_TEXTS
 from tests.bench.inputs import size, texts

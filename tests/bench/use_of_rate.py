@@ -31,9 +31,9 @@ from scanner.audit.statistics.judgement import binomial_limits
 from scanner.controls.decoys.whole_texts import TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.open_plan import open_detector
+from scanner.looks.normalising import normalise
 from scanner.registry import NamedUser
 from scanner.scan_plan import Plan, make_plan
-from scanner.text.normal_form import normalise
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Law, least_score
 from scanner.watermark.text_windows import windows

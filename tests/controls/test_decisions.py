@@ -10,7 +10,7 @@ from scanner.audit.statistics.judgement import counts, judge
 from scanner.controls.decoys.whole_texts import DECISION, DECISION_WHOLE, TEXTS_A_DRAW, WholeTextDecoys
 from scanner.detection.open_plan import open_detector
 from scanner.error_shares import ErrorShares
-from scanner.text.normal_form import normalise
+from scanner.looks.normalising import normalise
 from scanner.watermark import log10_any_of, rule, span_search
 from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict

@@ -19,9 +19,9 @@ from scanner.detection.rules import Rules
 from scanner.error_shares import AS_WRITTEN, ErrorShares
 from scanner.errors import Refused
 from scanner.evidence.replay import replay
+from scanner.looks.normalising import normalise
 from scanner.registry import Holders
 from scanner.scan_plan import make_plan
-from scanner.text.normal_form import normalise
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS

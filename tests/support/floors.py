@@ -11,6 +11,8 @@ FLOORS = [
     "scanner.power",
     "scanner.gpu",
     "scanner.text",
+    "scanner.looks.normal_form",
+    "scanner.looks.normalising",
     "scanner.registry",
     "scanner.generation",
     "scanner.input",

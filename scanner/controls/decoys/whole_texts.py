@@ -26,9 +26,9 @@ from scanner.controls.decoys.hit_counts import HitCounts, HitSubject
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.detector import Detector
 from scanner.detection.spans import SPAN
+from scanner.looks.normalising import normalise_all
 from scanner.registry import NamedUser, read_secret
 from scanner.scan_plan import Plan
-from scanner.text.normal_form import normalise_all
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.formats import can_have_levels, format_of

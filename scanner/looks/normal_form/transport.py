@@ -1,7 +1,7 @@
 """What mail and web pages add to a text, undone by signs in the text alone.
 
 Quoted-printable (RFC 2045) whose escapes are all valid; comments, tags and character references of HTML. A kernel looks
-for signs of them, and most texts have none. Line ends that a program put in are those of `scanner.text.normal_form`.
+for signs of them, and most texts have none. Line ends that a program put in are those of `normal_form.py`.
 """
 
 import html

@@ -10,7 +10,7 @@ hides a mark would stay below it. A rule that would change less than one word in
 leaves the mark: 81 of 83 texts are still found.
 
 A kernel reads all texts and does what goes by characters, lines and sentences; Python looks through the few texts with
-other letters than usual ones. What mail and web pages add (`scanner.text.transport`) is undone first.
+other letters than usual ones. What mail and web pages add (`transport.py`) is undone first.
 """
 
 import re
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from scanner import printable as characters
 from scanner.look_alikes import LOOK_ALIKES_BY_SCRIPT, SCRIPTS, STYLED
+from scanner.looks.normal_form import bidirectional
+from scanner.looks.normal_form.transport import arrived_text, transport_signs
 from scanner.printable import AS_FOREIGN, LOOK_ALIKES, compose
-from scanner.text import bidirectional
 from scanner.text.quoting import Utf8
-from scanner.text.transport import arrived_text, transport_signs
 from scanner.watermark.kernel import inlined, kernel
 
 CHARACTERS_A_CHANGE = 250
@@ -93,19 +93,8 @@ _GERMAN = (
 """Words in small letters that tell a German sentence, whose nouns have capitals; few stand in other languages."""
 
 
-def normalise(text: str) -> str:
-    """A text as it was before somebody hid its mark, as far as the text shows that; mostly the same text."""
-    return normalise_all([text])[0]
-
-
-def normalise_all(texts: Sequence[str]) -> list[str]:
-    """As `normalise`, of several texts, which takes a tenth of the time of one after the other."""
-    forms = normal_forms(texts, _utf8(texts))
-    return [forms.get(place, text) for place, text in enumerate(texts)]
-
-
-def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
-    """The normal forms of texts that are not their own, by their places; texts and utf8 are the same texts."""
+def find_normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
+    """Return the normal forms of texts that differ from them, by place; texts and utf8 are the same texts."""
     forms, disguised = _folded(utf8)
     arrived: dict[int, str] = {}
     for place in np.flatnonzero(signs := transport_signs(utf8.data, utf8.offsets)).tolist():
@@ -113,24 +102,17 @@ def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
         if (len(texts[place]) - len(text)) * CHARACTERS_A_CHANGE >= len(texts[place]) > len(text):
             arrived[place] = text
     if arrived:
-        again, disguised[[*arrived]] = _folded(_utf8([*arrived.values()]))
+        again, disguised[[*arrived]] = _folded(Utf8.of([*arrived.values()]))
         forms |= {place: again.get(i, text) for i, (place, text) in enumerate(arrived.items())}
     places = np.flatnonzero(disguised).tolist()
     plain = [with_plain_characters(arrived.get(place, texts[place])) for place in places]
     if plain:
-        again, _ = _folded(_utf8(plain), are_plain=True)
+        again, _ = _folded(Utf8.of(plain), are_plain=True)
         forms |= {place: again.get(i, text) for i, (place, text) in enumerate(zip(places, plain, strict=True))}
     for place in (*arrived, *places):
         if forms.get(place) == texts[place]:
             del forms[place]
     return dict(sorted(forms.items()))
-
-
-def _utf8(texts: Sequence[str]) -> Utf8:
-    stored = [text.encode(errors="surrogatepass") for text in texts]
-    offsets = np.zeros(len(stored) + 1, np.int64)
-    np.cumsum([*map(len, stored)], out=offsets[1:])
-    return Utf8(np.frombuffer(b"".join(stored), np.uint8), offsets)
 
 
 def _folded(texts: Utf8, *, are_plain: bool = False) -> tuple[dict[int, str], NDArray[np.bool_]]:

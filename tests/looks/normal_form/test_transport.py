@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.text.normal_form import normalise
-from scanner.text.transport import HTML, QUOTED_PRINTABLE, arrived_text, transport_signs, without_transport
+from scanner.looks.normal_form.transport import HTML, QUOTED_PRINTABLE, arrived_text, transport_signs, without_transport
+from scanner.looks.normalising import normalise
 from tests.support.evasions import PLATFORMS
 
 PROSE = (

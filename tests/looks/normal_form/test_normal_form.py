@@ -18,6 +18,10 @@ from scanner.detection.detector import Detector
 from scanner.detection.rules import Rules
 from scanner.error_shares import ErrorShares
 from scanner.look_alikes import SCRIPTS, STYLED
+from scanner.looks.normal_form.bidirectional import as_read
+from scanner.looks.normal_form.normal_form import CHARACTERS_A_CHANGE, WORDS_A_CAPITAL, with_plain_characters
+from scanner.looks.normal_form.transport import without_transport
+from scanner.looks.normalising import normal_forms, normalise, normalise_all
 from scanner.printable import (
     BLANKS,
     COMBINING_LINES,
@@ -29,17 +33,7 @@ from scanner.printable import (
     skeleton,
 )
 from scanner.registry import Holders
-from scanner.text.bidirectional import as_read
-from scanner.text.normal_form import (
-    CHARACTERS_A_CHANGE,
-    WORDS_A_CAPITAL,
-    normal_forms,
-    normalise,
-    normalise_all,
-    with_plain_characters,
-)
 from scanner.text.quoting import Utf8
-from scanner.text.transport import without_transport
 from schemas.tables import DOCUMENTS
 from tests.support.evasions import EVASIONS
 from tests.support.opened import opened

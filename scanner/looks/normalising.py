@@ -1,0 +1,61 @@
+"""The seam of normalised texts: a second text that is scored where it differs from the text as it is written.
+
+A normal form follows from the text alone, and no key has a part in it, so p-values hold for it as for any text. It is a
+look of its own, with a share of the rate (scanner.error_shares).
+"""
+
+from collections.abc import Callable, Sequence
+
+from scanner.errors import Refused
+from scanner.looks.normal_form.normal_form import find_normal_forms
+from scanner.text.quoting import Utf8
+from schemas.config import VariantsConfig
+
+NORMAL_FORMS: tuple[Callable[[Sequence[str], Utf8], dict[int, str]], ...] = (find_normal_forms,)
+"""The normal form that there is, on a line that can be taken out with its folder: each text is its own one then."""
+
+
+def check_variants(variants: VariantsConfig) -> None:
+    """Raise Refused where normalised texts are to be scored, and there is no normal form."""
+    if variants.normalised and not NORMAL_FORMS:
+        raise Refused("variants.normalised: this brickscan has no normal form of texts; leave it out")
+
+
+def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
+    """Return the normal forms of texts that differ from them, by place.
+
+    Args:
+        texts: the texts.
+        utf8: the same texts as bytes.
+    """
+    for find in NORMAL_FORMS:
+        return find(texts, utf8)
+    return {}
+
+
+def normalise(text: str) -> str:
+    """Return a text as it was before somebody hid its mark, as far as the text shows that; mostly the same text."""
+    return normalise_all([text])[0]
+
+
+def normalise_all(texts: Sequence[str]) -> list[str]:
+    """Normalise several texts, which takes a tenth of the time of one after the other."""
+    forms = normal_forms(texts, Utf8.of(texts))
+    return [forms.get(place, text) for place, text in enumerate(texts)]
+
+
+def scored_text(text: str, variant: str | None) -> str:
+    """Return the text that was scored for a row of VERDICTS.
+
+    Args:
+        text: as it is written.
+        variant: of the row.
+
+    Raises:
+        Refused: it was normalised, and there is no normal form.
+    """
+    if variant is None:
+        return text
+    if not NORMAL_FORMS:
+        raise Refused(f"the {variant} text was scored, and this brickscan has no normal form of texts")
+    return normalise(text)
