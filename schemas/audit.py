@@ -111,7 +111,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("stratum", pa.string()),  # part of the traffic, as a length or host; null: all of it
     ]
 )
-"""Counts of the decoys of each shard; rows enter with the shard, exactly once, and any group of them adds up.
+"""Counts of the controls of each shard; rows enter with the shard, exactly once, and any group of them adds up.
 
 Each text whose best message is a reserved one at p ≤ 0.1 has a row of kind RESERVED_TEXT besides, with the least
 threshold that its corrected p is at or below: verdicts do not show the message.

@@ -158,6 +158,8 @@ class Committer:
 
     def _enqueue(self, files: Sequence[Files], counts: Mapping[Shard, DocumentCounts]) -> None:
         """Keep the files of shards, an entry a table, until they are committed."""
+        if unknown := {table for of_tables in files for table in of_tables} - self._waiting.keys():
+            raise ValueError(f"rows of {', '.join(sorted(unknown))} would be lost: they are not rows on shards")
         first, *others = (shard.shard_id for shard in counts)
         for shard, of_it in counts.items():
             self._counts[shard.shard_id] = of_it

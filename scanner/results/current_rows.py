@@ -30,14 +30,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS
 from scanner.results.canary_flags import of_canary
 from scanner.results.transactions import TableEntry, Tables, additions, kept_tables, read_whole, try_to_commit
-from scanner.storage.data_files import SCHEMAS, write_file
+from scanner.storage.data_files import AFTER_VERDICTS, OF_A_NIGHT, SCHEMAS, write_file
 from scanner.storage.delta import attempts
 from scanner.storage.locations import table_uri
 from schemas.tables import DECADES, NAMED_LISTS
 from schemas.words import OF_PASS, Naming
 
 CONTESTED = 0
-SIDE_TABLES = ("quarantine", "audit_counts", "flags", "flag_texts", "flag_readings", "spans", "account_posts", "shards")
+SIDE_TABLES = (*(name for name in OF_A_NIGHT if name not in ("verdicts", "shards", *AFTER_VERDICTS)), "shards")
 """Tables whose rows belong to verdicts, by shard_id and scan_id; a scan makes those that it is configured to fill."""
 
 

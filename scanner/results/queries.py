@@ -23,6 +23,7 @@ from scanner.results.current_rows import (
     shards,
 )
 from scanner.results.transactions import faults_named, read_whole
+from scanner.storage.data_files import OF_USERS
 from scanner.storage.delta import open_table
 from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS
@@ -58,7 +59,7 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
     raise ScanFailed(f"results: {results} cannot be read while names are erased from it; run again later")
 
 
-_ERASED = ("flags", "flag_texts", "flag_readings", "decisions", "spans", "accounts", "account_posts")
+_ERASED = ("account_posts", *(name for name in OF_USERS if name != "verdicts"))
 """Tables that an erasure takes names from, beside `verdicts`."""
 
 

@@ -41,7 +41,7 @@ from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
 from scanner.results.transactions import OF_NO_RUN, ORPHANS_AFTER_HOURS, Tables, read_whole, try_to_commit
 from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
-from scanner.storage.data_files import SCHEMAS
+from scanner.storage.data_files import OF_A_NIGHT, OF_USERS, SCHEMAS
 from scanner.storage.delta import attempts, open_table
 from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS, SHARDS
@@ -160,13 +160,13 @@ def _keep_for_a_time(tables: Tables, name: str) -> None:
             raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None
 
 
-OF_A_NIGHT = (
-    *("flag_texts", "flag_readings", "account_posts", "accounts", "spans", "decisions", "flags"),
-    *("audit_counts", "verdicts", "shards", "quarantine"),
-)
-"""Tables whose rows belong to a scan, in the order in which they are gone through: a range of `shards` is marked before
-its rows leave quarantine, without which it would seem to have a result and hide flags that are kept; texts, spans and
-decisions leave before their flags, which show which of them stand.
+_LAST = ("flags", "audit_counts", "verdicts", "shards", "quarantine")
+
+IN_ORDER = (*(name for name in OF_A_NIGHT if name not in _LAST), *_LAST)
+"""Tables of nights in the order in which rows leave them.
+
+Texts, spans and decisions leave before their flags, which show which of them are current. A range of `shards` is marked
+before its rows leave quarantine: without these it would seem to have a result, and hide flags that stay.
 """
 
 
@@ -230,7 +230,7 @@ def retain(
     """
     ids = pl.DataFrame({"scan_id": scans}, schema={"scan_id": pl.String})
     gone = 0
-    for name in OF_A_NIGHT:
+    for name in IN_ORDER:
         if DeltaTable.is_deltatable(table_uri(results, name)):
             which = ask(results, lambda: _taken_back(results, ids)) if keep_flags and name in _OF_FLAGS else ids
             change = partial(_marked, ids) if name == "shards" else partial(_without, name, which)
@@ -360,14 +360,13 @@ def erase_user(
         return 0
     open_table(table_uri(results, "verdicts"))
     changed = {}
-    names = [(name, _without_names) for name in ("verdicts", "flags", "spans", "accounts")]
     if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
         rewrite(results, "account_posts", partial(_without_posts, _accounts_of(results, user_ids)))
         _delete_replaced(table_uri(results, "account_posts"))
-    of_texts = (("flag_texts", _without_texts), ("flag_readings", _without_texts), ("decisions", _without_notes))
-    for name, without in (*of_texts, *names):
+    # texts before names, and verdicts before what is made of them
+    for name in sorted(OF_USERS, key=lambda name: ("user_id" in SCHEMAS[name].names, name != "verdicts")):
         if DeltaTable.is_deltatable(table_uri(results, name)):  # not every scan makes them all
-            changed[name] = rewrite(results, name, partial(without, name, user_ids), watch=partial(watch, name))
+            changed[name] = rewrite(results, name, partial(_erased, name, user_ids), watch=partial(watch, name))
             _delete_replaced(table_uri(results, name))  # also where no name was left: an erasure may have died before
     return changed["verdicts"]
 
@@ -437,6 +436,13 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
         at = rows.schema.get_field_index(column)
         rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
     return RewrittenFile(int(anywhere.sum()), rows)
+
+
+def _erased(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
+    """Rewrite a file by its table's columns: without the names of its rows, their notes, or the rows."""
+    columns = SCHEMAS[name].names
+    erase = _without_names if "user_id" in columns else _without_notes if "note" in columns else _without_texts
+    return erase(name, user_ids, file)
 
 
 def _without_texts(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:

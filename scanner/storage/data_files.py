@@ -59,7 +59,17 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "filters": FILTERS,
     "verified_users": VERIFIED_USERS,
 }
-"""Schemas of all tables that may exist; a scan makes those of TABLES."""
+"""Schemas of all tables that may exist; a scan makes those of TABLES.
+
+Columns decide what becomes of a table's rows, so that a new table is never forgotten: rows with a `shard_id` leave with
+their night (OF_A_NIGHT), and rows with a `user_id` or `user_ids` are looked through when a name is erased (OF_USERS).
+"""
+
+OF_A_NIGHT = tuple(name for name, schema in SCHEMAS.items() if "shard_id" in schema.names)
+OF_USERS = tuple(name for name, schema in SCHEMAS.items() if {"user_id", "user_ids"} & {*schema.names})
+
+AFTER_VERDICTS = ("decisions", "accounts")
+"""Tables of rows on shards whose verdicts are committed; those of all others are committed before the verdicts."""
 
 
 WITH_BOUNDS = ("path", "row", "log10_p_global", "scan_id")

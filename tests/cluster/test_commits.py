@@ -1,6 +1,7 @@
 """Finished shards reach the tables whole and once, whatever breaks off: all rows of a shard come from one run."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -95,6 +96,14 @@ def assert_whole(night, scan_id: str, lost: int | None) -> None:
     assert quarantine["row"].to_list() == bad * 2
     assert verdicts["row"].to_list() == [row for row in range(ROWS) if row not in bad] * 2
     assert set(verdicts["scan_id"]) | set(quarantine["scan_id"]) == {scan_id}
+
+
+def test_rows_of_a_table_that_is_not_committed_beside_verdicts_are_refused(night, plan):
+    ours, finished = committer(plan, "first"), finish(plan, "first", shards(plan)[0])
+    report = finished.reports[0]
+    files = {**report.files, "scans": report.files["verdicts"]}
+    with pytest.raises(ValueError, match="rows of scans would be lost"):
+        ours.add(replace(finished, reports=[replace(report, files=files)]))
 
 
 @pytest.mark.parametrize("table", ["quarantine", "shards", "verdicts"])

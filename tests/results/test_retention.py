@@ -11,12 +11,12 @@ from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, upkeep
 from scanner.results.earlier_scans import _files, _wanted_files
-from scanner.results.retention import OF_A_NIGHT, cutoff, drop_older, expired_rows, retain
+from scanner.results.retention import IN_ORDER, cutoff, drop_older, expired_rows, retain
 from scanner.results.scan_list import NOTHING_READ, whole_input
 from scanner.results.transactions import append_scan, find_committed, open_tables
 from scanner.results.upkeep import compact
 from scanner.storage import delta
-from scanner.storage.data_files import SCHEMAS
+from scanner.storage.data_files import OF_USERS, SCHEMAS
 from scanner.storage.locations import table_uri
 from schemas.tables import SCANS
 from tests.support.command_line import call
@@ -65,7 +65,7 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
     assert (len(old.nights), set(old.scans), old.documents, old.flagged) == (2, nights(range(2, 4)), 6, 2)
     rows = retain(year, old.scans, keep_flags=keep_flags)
     assert rows == 2 * (3 + 5 + 5 * (not keep_flags))  # five rows of a flag: flag, text, reading, span, decision
-    for name in OF_A_NIGHT:
+    for name in IN_ORDER:
         stays = range(NIGHTS if name in OF_FLAG and keep_flags else 2)
         assert scans_in(year, name) == nights(stays), name
     assert scans_in(year, "scans") == nights(range(NIGHTS))
@@ -107,10 +107,10 @@ def test_who_is_interrupted_is_finished_by_the_next_call(year, monkeypatch):
         patch.setattr(retention, "rewrite", stops)
         with pytest.raises(KeyboardInterrupt):
             retain(year, old.scans, keep_flags=False)
-    assert seen == list(OF_A_NIGHT[: OF_A_NIGHT.index("verdicts") + 1])
+    assert seen == list(IN_ORDER[: IN_ORDER.index("verdicts") + 1])
     assert expired_rows(year, cutoff(1)) == old._replace(flagged=0)
     retain(year, old.scans, keep_flags=False)
-    assert all(scans_in(year, name) == nights(range(2)) for name in OF_A_NIGHT)
+    assert all(scans_in(year, name) == nights(range(2)) for name in IN_ORDER)
 
 
 @pytest.mark.costly
@@ -157,7 +157,7 @@ def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, mo
     monkeypatch.setattr(upkeep.pq, "ParquetFile", opened)
     retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
     assert len(others) == 5
-    assert len(read) == len(OF_A_NIGHT)  # statistics show that the others' files hold later scans alone
+    assert len(read) == len(IN_ORDER)  # statistics show that the others' files hold later scans alone
     assert len(files_in(year, "verdicts") - there) == len(others) + 1
     assert pl.read_delta(table_uri(year, "verdicts"))["row"].sort().to_list() == [0, 0, 1, 1, 2, 2, *range(10, 15)]
 
@@ -250,7 +250,7 @@ def test_a_kept_flag_is_not_hidden_by_a_row_in_quarantine(tmp_path, monkeypatch)
     enter(folder, "quarantine", "shard 2", [filled(SCHEMAS["quarantine"], row=0, **about)])
     enter(folder, "shards", "shard 2", [filled(SCHEMAS["shards"], night=f"{at:%Y-%m-%d}", **span, **about)])
     enter(folder, "verdicts", "shard 2", [])
-    left = list(OF_A_NIGHT)
+    left = list(IN_ORDER)
 
     def stops(folder, name, *how, real=retention.rewrite):
         rows = real(folder, name, *how)
@@ -307,3 +307,11 @@ def test_a_scan_that_came_to_its_end_today_is_the_one_that_drops(year, code, dro
     append_scan(year, did)
     assert (drop_older(year, 1, keep_flags=False, config_sha256="c") > 0) == drops
     assert (drop_older(year, 1, keep_flags=False, config_sha256="of another input") > 0) == (not drops)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_table_leaves_and_forgets_by_its_columns(name):
+    """A table that shows a night's users is never left behind, whichever capability it belongs to."""
+    columns = {*SCHEMAS[name].names}
+    assert (name in IN_ORDER) == ("shard_id" in columns)
+    assert (name in OF_USERS) == bool(columns & {"user_id", "user_ids", "named"})

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import pyarrow as pa
 
-from scanner.results.retention import OF_A_NIGHT
+from scanner.results.retention import IN_ORDER
 from scanner.results.transactions import TableEntry, append_scan, commit
 from scanner.storage.data_files import SCHEMAS, write_file
 from schemas.tables import SCANS
@@ -46,7 +46,7 @@ def add_night(folder: str, night: int, path: str, flagged: int, keys: str = "set
         "flag_texts": [filled(SCHEMAS["flag_texts"], **about, row=i) for i in range(flagged)],
         "shards": [filled(SCHEMAS["shards"], keys=keys, **span, **about)],
     }
-    for name in OF_A_NIGHT:
+    for name in IN_ORDER:
         told = {column: value for column, value in about.items() if column in SCHEMAS[name].names}
         enter(folder, name, f"shard {night}", tables.get(name, [filled(SCHEMAS[name], **told)]))
     append_scan(folder, filled(SCANS, scan_id=scan_of(night)))
