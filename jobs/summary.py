@@ -156,7 +156,7 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
     if outcome.share is not None:
         yield from _line("part", f"{outcome.share} of the input's files; the scan without --part judges all of them")
     if work.skipped:
-        skipped = f"{work.skipped:,} of {counted(work.shards, 'shard')} committed before"
+        skipped = f"{work.skipped:,} of {counted(work.shard_count, 'shard')} committed before"
         text = skipped if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {skipped}"
         yield from _line("whole input" if outcome.share is None else "whole part", text)
     if whole.too_short:
@@ -264,7 +264,7 @@ def _hands(outcome: "ScanOutcome", most_alarms: int | None) -> Iterator[str]:
             "before it came into the registry (then set its `active_from` in keys.toml)"
         )
     if over:
-        from scanner.cluster.work import passed_over_in_words
+        from scanner.cluster.unread_input import passed_over_in_words
 
         yield from passed_over_in_words(over)
 
@@ -282,6 +282,6 @@ def _ended(outcome: "ScanOutcome") -> Iterator[str]:
     if outcome.exit_code > 128:
         yield (
             f"Interrupted by {'Ctrl-C' if outcome.exit_code == 130 else 'SIGTERM'}: {done:,} of "
-            f"{outcome.work.shards:,} shards are committed. Run the same command again to go on from there."
+            f"{outcome.work.shard_count:,} shards are committed. Run the same command again to go on from there."
         )
     yield from outcome.unread.too_much

@@ -204,7 +204,7 @@ class Progress:
         busy = self._busy(seconds, totals.waited)
         pairs = {
             "event": "scan",
-            "shards": f"{totals.shards + work.skipped}/{work.shards}",
+            "shards": f"{totals.shards + work.skipped}/{work.shard_count}",
             "documents": f"{totals.counts.documents}/{work.documents}",
             "scored": scored,
             "flagged": totals.counts.flagged,

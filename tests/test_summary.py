@@ -13,7 +13,8 @@ from jobs.text import width
 from scanner.cluster.commits import ScanTotals
 from scanner.cluster.pieces import DocumentCounts
 from scanner.cluster.scan import ScanOutcome
-from scanner.cluster.work import ScanWork, UnreadInput
+from scanner.cluster.unread_input import UnreadInput
+from scanner.cluster.work import ScanWork
 from scanner.controls.control import Conclusion
 from scanner.controls.reserved.framing import framing_warnings
 from scanner.controls.scan_audit import ScanAudit
@@ -59,7 +60,7 @@ def outcome(**changes: object) -> ScanOutcome:
     values = {
         "scan_id": SCAN_ID,
         "exit_code": 0,
-        "work": ScanWork(shards=12, skipped=9, left=(), found=(), faults=()),
+        "work": ScanWork(shard_count=12, skipped=9, left=(), shards=(), faults=()),
         "totals": ScanTotals(
             shards=3, counts=DocumentCounts(documents=1200, flagged=5, proved=5, text_bytes=2_460_000)
         ),

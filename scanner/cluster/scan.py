@@ -18,22 +18,13 @@ import ray
 from scanner.capabilities import FOLLOW_UPS
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.machines import cluster, fit_gpus, ray_begun, share_gpus, worker_count, worker_memory
+from scanner.cluster.packs import pack_shards
 from scanner.cluster.pool import Pool, on_actors
 from scanner.cluster.rewritten import leave_out_rewritten
 from scanner.cluster.second_pass import read_again
 from scanner.cluster.todo import PiecePace, seconds_a_byte
-from scanner.cluster.work import (
-    ALL_READ,
-    ScanWork,
-    UnreadInput,
-    find_work,
-    inspect_input,
-    pack_shards,
-    reasons_of,
-    refuse_wrong_columns,
-    what_was_not_read,
-    without_expired,
-)
+from scanner.cluster.unread_input import ALL_READ, UnreadInput, find_unread, reasons_of
+from scanner.cluster.work import ScanWork, find_work, inspect_input, refuse_wrong_columns, without_expired
 from scanner.cluster.worker import Worker
 from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import EarlierScans
@@ -125,7 +116,7 @@ class ScanStart(NamedTuple):
 
 def snapshots_of(work: ScanWork) -> list[Snapshot]:
     """The tables of an input, as they were read; each at its newest version, where the input was listed twice."""
-    entries = {shard.file.entry.snapshot for shard in work.found if shard.file.entry is not None}
+    entries = {shard.file.entry.snapshot for shard in work.shards if shard.file.entry is not None}
     newest = {snapshot.table: snapshot for snapshot in sorted(entries)}
     return [*newest.values()]
 
@@ -151,7 +142,7 @@ def scan_row(
         "min_scored": plan.config.min_scored,
         "false_positive_rate": plan.config.false_positive_rate,
         "misnaming_rate": plan.config.misnaming_rate,
-        "shards": work.shards,
+        "shards": work.shard_count,
         "shards_skipped": work.skipped,
         "documents": totals.counts.documents,
         "too_short": totals.counts.too_short,
@@ -270,7 +261,9 @@ class _Scan:
             exit_code = self._scan(files)
             self._record(exit_code)
         except BaseException as error:
-            ending = ending_of(original_interrupt(error, self._end_on_signal), work_was_found=bool(self._work.shards))
+            ending = ending_of(
+                original_interrupt(error, self._end_on_signal), work_was_found=bool(self._work.shard_count)
+            )
             if not ending.commits:
                 if ending.recorded:
                     self._audit = None
@@ -322,9 +315,7 @@ class _Scan:
                 self._follow_up()  # before old nights are dropped, which asks for flags and may fail
         if self._share is None:
             self._drop_old_nights()
-        self._unread = what_was_not_read(
-            plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over
-        )
+        self._unread = find_unread(plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over)
         if self._share is not None:
             self._unread = replace(self._unread, nothing="")  # other parts may hold something
         empty = whole and bool(self._unread.nothing) and not self._unread.allowed
@@ -358,7 +349,7 @@ class _Scan:
         """Have the shards scanned, and commit them as they come: first the shards that all keys look at."""
         plan = self._plan
         earlier = read_earlier_scans(plan, {shard.file for shard in self._work.left}, self._started_at)
-        live = frozenset(shard.file.path for shard in self._work.found)
+        live = frozenset(shard.file.path for shard in self._work.shards)
         for key_ids, shards in self._work.by_keys.items():
             under = plan.under(key_ids)
             known = [replace(shard, first_scanned=earlier.files.get(shard.file.path)) for shard in shards]
@@ -370,7 +361,7 @@ class _Scan:
         pieces = pace.pieces_of(shards)
         workers, gpus = share_gpus(plan.config.cluster, min(workers, pieces))
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
-        documents = sum(shard.rows.documents for shard in self._work.found)
+        documents = sum(shard.rows.documents for shard in self._work.shards)
         shared = ray.put(replace(plan, documents=documents))
         earlier_scans = ray.put(earlier)
         memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
@@ -408,18 +399,18 @@ class _Scan:
 
     def _report_metrics(self) -> None:
         state = self._audit.state if self._audit else AuditState.NOT_JUDGED
-        self._metrics.report(self._work.shards - self._work.skipped, self._committer.totals, audit=state)
+        self._metrics.report(self._work.shard_count - self._work.skipped, self._committer.totals, audit=state)
 
     def _look_further(self, *, whole: bool) -> None:
         """Have each look do what follows a scan, now that all documents are committed."""
-        plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.found))
-        scan = CommittedScan(plan, self._scan_id, self._work.of_input, self._started_at, whole)
+        plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.shards))
+        scan = CommittedScan(plan, self._scan_id, self._work.shards_under_any_key, self._started_at, whole)
         for look in self._looks.values():
             look.run(scan, self._on_actors, self._read_again)
 
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
-        found, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.found, self._work.earlier))
+        found, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.shards, self._work.earlier))
         looks = [look.result for look in self._looks.values()]
         audited, unproved = [name for look in looks for name in look.audited], sum(look.unproved for look in looks)
         self._audit = audit_scan(self._plan, self._scan_id, found, earlier, audited, unproved, whole=whole)
@@ -428,7 +419,7 @@ class _Scan:
 
     def _follow_up(self) -> None:
         """Have capabilities do what they do after a scan of the whole input."""
-        scan = CommittedScan(self._plan, self._scan_id, self._work.of_input, self._started_at, whole=True)
+        scan = CommittedScan(self._plan, self._scan_id, self._work.shards_under_any_key, self._started_at, whole=True)
         for follow_up in FOLLOW_UPS:
             follow_up(scan, self._on_actors)
 

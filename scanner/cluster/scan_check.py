@@ -12,12 +12,12 @@ from scanner import results
 from scanner.cluster.cost_estimate import CostEstimate, estimate
 from scanner.cluster.embedded import ray_folder
 from scanner.cluster.machines import WORKER_MEMORY, cluster, share_gpus, worker_memory
+from scanner.cluster.unread_input import passed_over_in_words
 from scanner.cluster.work import (
     InspectedInput,
     ScanWork,
     inspect_input,
     leave_out_done,
-    passed_over_in_words,
     refuse_wrong_columns,
     without_expired,
     work_left,
@@ -230,7 +230,7 @@ class _Input:
         scanned = results.exist(self._plan.results)
         found = work_left(self._plan, self._inspected) if scanned else leave_out_done(self._inspected, ())
         self.work = work = without_expired(self._plan, found, refuse=True)
-        says = [f"{work.skipped:,} of {counted(work.shards, 'shard')}; {counted(work.documents, 'document')} left"]
+        says = [f"{work.skipped:,} of {counted(work.shard_count, 'shard')}; {counted(work.documents, 'document')} left"]
         by_one_key = {
             ", ".join(keys): sum(shard.rows.documents for shard in shards)
             for keys, shards in work.by_keys.items()
@@ -244,7 +244,7 @@ class _Input:
                 "as often as false_positive_rate says (looks_added)"
             )
         facts = {
-            "shards": work.shards,
+            "shards": work.shard_count,
             "shards_done": work.skipped,
             "documents_left": work.documents,
             "documents_left_for_some_keys": by_one_key,
@@ -293,8 +293,12 @@ MARKED_SHARE = 0.1
 
 def _model(model_plan: Plan, work: ScanWork) -> CheckFinding:
     """What the model reads of what is left, at most, and how long one core takes for it."""
-    of_pass = shards_of_pass(model_plan, work.of_input)
-    left = shards_not_read(model_plan, of_pass, work.of_input) if results.exist(model_plan.results) else of_pass
+    of_pass = shards_of_pass(model_plan, work.shards_under_any_key)
+    left = (
+        shards_not_read(model_plan, of_pass, work.shards_under_any_key)
+        if results.exist(model_plan.results)
+        else of_pass
+    )
     seconds, share = reading_cost(model_plan)
     of_all = share + MARKED_SHARE * (reader_config(model_plan).share - share)
     hours = of_all * seconds * sum(shard.rows.text_bytes for shard in left) / 3600

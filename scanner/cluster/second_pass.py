@@ -9,10 +9,10 @@ import ray
 
 from scanner.cluster.commits import Committer
 from scanner.cluster.machines import fit_gpus, worker_memory
+from scanner.cluster.packs import pack_shards
 from scanner.cluster.pieces import FinishedShard
 from scanner.cluster.pool import Pool
 from scanner.cluster.todo import PiecePace, seconds_a_byte
-from scanner.cluster.work import pack_shards
 from scanner.cluster.worker import Worker
 from scanner.follow_up import CommittedScan
 from scanner.looks.look import SecondPass, SecondPassTotals

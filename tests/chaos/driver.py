@@ -123,7 +123,11 @@ def main() -> int:
         if not told:
             told = True
             spoil(fault)
-        print(f"shards={totals.shards + work.skipped}/{work.shards} at {time.monotonic()}", file=sys.stderr, flush=True)
+        print(
+            f"shards={totals.shards + work.skipped}/{work.shard_count} at {time.monotonic()}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     plan = make_plan(config)
     part = DriverShare.read(fault["part"]) if "part" in fault else None

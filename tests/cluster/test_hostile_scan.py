@@ -81,7 +81,7 @@ def test_no_file_ends_a_night_and_no_document_is_lost_or_doubled(night):
         "sound": (list(range(12)), []),
     }
     again = night.scan()
-    assert (again.totals.shards, again.work.skipped) == (0, outcome.work.shards)
+    assert (again.totals.shards, again.work.skipped) == (0, outcome.work.shard_count)
     assert outcome_of(night) == found
 
 

@@ -9,7 +9,8 @@ from scanner import results
 from scanner.cluster.commits import ScanTotals
 from scanner.cluster.pieces import DocumentCounts
 from scanner.cluster.scan import ScanOutcome, run_scan
-from scanner.cluster.work import ScanWork, _too_much
+from scanner.cluster.unread_input import _too_much
+from scanner.cluster.work import ScanWork
 from scanner.night_report import night_of
 from scanner.results.retention import expired_rows
 from scanner.scan_plan import make_plan

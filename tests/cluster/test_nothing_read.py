@@ -9,7 +9,7 @@ import pytest
 
 from scanner.cluster import follow as following
 from scanner.cluster.follow import ArrivedFiles, follow
-from scanner.cluster.work import other_names
+from scanner.cluster.unread_input import other_names
 from scanner.input import files
 from scanner.input.files import list_files
 from scanner.input.tables import NEWEST_TABLES

@@ -10,11 +10,12 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.cluster import commits, work
+from scanner.cluster import commits, packs
 from scanner.cluster.commits import Committer
+from scanner.cluster.packs import MOST_IN_A_PACK, PACKS_A_WORKER, pack_shards
 from scanner.cluster.pieces import NO_TIME, DocumentCounts, FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Pool
-from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, inspect_input, pack_shards
+from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
@@ -227,7 +228,7 @@ def test_a_scan_of_small_files_writes_few_files_and_the_same_rows(night, plain, 
     files = DeltaTable(table_uri(night.results, "verdicts")).file_uris()
     assert len(files) < 40
     first = night.verdicts()
-    monkeypatch.setattr(work, "MOST_IN_A_PACK", 1)
+    monkeypatch.setattr(packs, "MOST_IN_A_PACK", 1)
     shutil.move(night.results, night.results + ".packed")
     assert night.scan().exit_code == 0
     second = night.verdicts()

@@ -68,11 +68,11 @@ def test_three_drivers_at_once_one_of_which_dies(shared, monkeypatch):
     drive(THIRDS)
     assert [(one.share, one.exit_code, one.totals.shards) for one in ended] == [(THIRDS[1], 0, 3), (THIRDS[0], 0, 3)]
     again = night.scan(share=THIRDS[2])
-    assert (again.exit_code, again.work.shards, again.work.skipped, again.totals.shards) == (0, 3, 1, 2)
+    assert (again.exit_code, again.work.shard_count, again.work.skipped, again.totals.shards) == (0, 3, 1, 2)
     assert same(night.verdicts(), expected)
 
     whole = night.scan()
-    assert (whole.exit_code, whole.work.shards, whole.work.skipped) == (0, 9, 9)
+    assert (whole.exit_code, whole.work.shard_count, whole.work.skipped) == (0, 9, 9)
     assert whole.audit.traffic.texts == expected.height
     rows = results.scans(night.results).sort("started_at").collect()
     assert rows["part"].to_list() == ["1/3", "2/3", "3/3", "3/3", None]
@@ -87,7 +87,7 @@ def test_a_file_that_lands_between_two_listings_is_found_by_the_scan_without_par
     (name,) = set(names_in(night, THIRDS[0], 4)) - set(names_in(night, THIRDS[0], 3))
     night.write(name, [plain(30, 10**6)])
     for part in THIRDS[1:]:
-        assert night.scan(share=part).work.shards == 3
+        assert night.scan(share=part).work.shard_count == 3
     whole = night.scan()
     assert (whole.work.skipped, whole.totals.shards, night.verdicts()["doc_id"].n_unique()) == (9, 1, 37)
     assert night.verdicts().height == 37

@@ -255,7 +255,7 @@ def test_too_much_quarantine(night, plain):
 
 def test_nothing_to_scan(night):
     outcome = night.scan()
-    assert (outcome.exit_code, outcome.work.shards, outcome.first_commit) == (4, 0, None)
+    assert (outcome.exit_code, outcome.work.shard_count, outcome.first_commit) == (4, 0, None)
     assert night.verdicts().height == 0
     assert (night.last_scan()["documents"], night.last_scan()["exit_code"]) == (0, 4)
 

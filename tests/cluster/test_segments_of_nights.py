@@ -110,7 +110,7 @@ def test_packs_of_small_files_have_the_rows_of_files_alone(night, registry, quot
     night.scan()
     in_packs = spans_in(night).drop("scan_id", "scanned_at")
     assert in_packs.height == 3
-    monkeypatch.setattr("scanner.cluster.work.MOST_IN_A_PACK", 1)
+    monkeypatch.setattr("scanner.cluster.packs.MOST_IN_A_PACK", 1)
     shutil.rmtree(night.results)
     night.scan()
     assert spans_in(night).drop("scan_id", "scanned_at").equals(in_packs)

@@ -162,7 +162,7 @@ def test_who_scans_a_part_of_what_an_interrupted_scan_committed_judges_all_of_th
         write(config, name, [f"{name} {text}" for text in short(human_texts, 40)])
 
     def stop_before_the_audit(work, totals) -> None:
-        if totals.shards == work.shards:
+        if totals.shards == work.shard_count:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -170,7 +170,7 @@ def test_who_scans_a_part_of_what_an_interrupted_scan_committed_judges_all_of_th
     config.write_text(CONFIG.replace('"in"', '"in/a.parquet"'))
     part = make_plan(config)
     outcome = run_scan(part, lambda work, totals: None)
-    assert outcome.work.skipped == outcome.work.shards == 1
+    assert outcome.work.skipped == outcome.work.shard_count == 1
     assert outcome.audit.traffic.texts == 120
     assert {row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy_best"} == {120}
     assert set(results.flagged(part.results).collect()["audit"]) == {"no alarm"}
@@ -216,7 +216,7 @@ def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts):
     write(config, "b", short(human_texts[40:], 40))
     second = run_scan(make_plan(config), lambda work, totals: None)
     assert (first.audit.state, second.audit.state) == ("no alarm", "no alarm")
-    assert (second.work.shards, second.work.skipped) == (2, 1)
+    assert (second.work.shard_count, second.work.skipped) == (2, 1)
 
     def decoys(outcome: ScanOutcome) -> int:
         return max(row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy_best")

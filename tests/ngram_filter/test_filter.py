@@ -335,7 +335,7 @@ def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, 
         scan(nightly, FIRST)
     monkeypatch.setattr(follow_up, "commit", real)
     again = scan(nightly, FIRST)
-    assert again.work.skipped == again.work.shards
+    assert again.work.skipped == again.work.shard_count
     rows = read_whole(nightly.results, sketches.SKETCHES_TABLE).collect()
     assert rows["texts"].unique().to_list() == [TEXTS]
     scan(nightly, FIRST)

@@ -44,7 +44,7 @@ def plan(night, plain):
 
 def left(plan) -> list[str]:
     work = find_work(plan, inspect_input(plan, list_files(plan.locations)))
-    assert work.shards == work.skipped + len(work.left)
+    assert work.shard_count == work.skipped + len(work.left)
     return sorted(shard.file.path.rpartition("/")[2] for shard in work.left)
 
 

@@ -57,7 +57,7 @@ def main() -> int:
             super().__call__(work, totals)
             if totals.shards:
                 Gauge("planted", f"planted {PLANTED.hex(':')}").set(1.0)
-            if totals.shards == work.shards and ray.is_initialized():
+            if totals.shards == work.shard_count and ray.is_initialized():
                 time.sleep(2)  # Ray sends metrics a few times a second here, less often when the machine is busy
 
     outcome = run_scan(plan, Watch(), worker=Faulty)

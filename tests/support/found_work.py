@@ -7,4 +7,4 @@ from scanner.input.shards import Range, Shard
 
 def work(documents: int) -> ScanWork:
     file = InputFile("/in/a", "/in/a", "/in/a", 1, 1)
-    return ScanWork(shards=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), found=(), faults=())
+    return ScanWork(shard_count=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), shards=(), faults=())

@@ -24,7 +24,7 @@ def scan_here(night: Night, run: int, shards: int | None = None) -> None:
     plan = night.plan()
     open_tables(plan.results)
     work = find_work(plan, inspect_input(plan, list_files(plan.locations)))
-    live = frozenset(shard.file.path for shard in work.found)
+    live = frozenset(shard.file.path for shard in work.shards)
     committer, worker = Committer(plan, f"run {run}"), Worker(plan, f"run {run}")
     read_here = lambda plan, shards: [read_documents(plan, shard) for shard in shards]  # noqa: E731
     for shard in leave_out_rewritten(plan, work.left, live, read_here)[:shards]:

@@ -64,7 +64,7 @@ def test_short_posts_are_found_together(posted):
     night, began = posted, datetime.now(UTC) - timedelta(minutes=5)
     assert counts_of(night.scan(files=list_files(night.plan().locations))) is None  # as `--follow` scans what landed
     outcome = night.scan()
-    assert outcome.work.skipped == outcome.work.shards
+    assert outcome.work.skipped == outcome.work.shard_count
     assert outcome.exit_code == 0
     assert (counts_of(outcome)["tested"], counts_of(outcome)["flagged"]) == (3, 1)
     assert not night.verdicts()["flagged"].any()
@@ -134,7 +134,7 @@ def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatc
     monkeypatch.setattr(follow_up, "commit", real)
     assert accounts_in(night).is_empty()
     again = night.scan()
-    assert again.work.skipped == again.work.shards  # every document was scanned before
+    assert again.work.skipped == again.work.shard_count  # every document was scanned before
     resumed = accounts_in(night).drop(RUN)
     units = set(resumed["shard_id"])
     counts = read_whole(night.results, "audit_counts").filter(pl.col("kind").is_in(KINDS)).collect()

@@ -1,0 +1,135 @@
+"""What a scan did not read: files that were passed over, documents and files in quarantine, and limits for these."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from scanner.cluster.work import ScanWork
+from scanner.printable import counted, printable
+from scanner.results import quarantine
+from scanner.results.scan_list import EXAMPLES_TOLD, NOTHING_READ, Reason, WholeInput, in_words, reasons, whole_input
+from scanner.scan_plan import Plan
+
+if TYPE_CHECKING:
+    from scanner.cluster.commits import ScanTotals
+
+_ENDINGS_TOLD = 5
+
+
+@dataclass(frozen=True)
+class UnreadInput:
+    """What a scan did not read.
+
+    passed_over: paths of files in the input's folders that do not end in .parquet, or are hidden.
+    reasons: why documents and files of the input are in quarantine.
+    nothing: a sentence when no document of the input has a verdict, by this scan or an earlier one; else empty.
+    allowed: reading nothing is no fault, since nothing was there and the configuration says `allow_empty`.
+    whole: totals of the input.
+    too_much: a sentence for each limit of the configuration that what could not be read exceeds.
+    """
+
+    passed_over: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    nothing: str = ""
+    allowed: bool = False
+    whole: WholeInput = NOTHING_READ
+    too_much: tuple[str, ...] = ()
+
+
+ALL_READ = UnreadInput()
+
+
+def find_unread(
+    plan: Plan, scan_id: str, work: ScanWork, totals: "ScanTotals", files: int, passed_over: Sequence[str]
+) -> UnreadInput:
+    """Tell what a scan did not read, once its work is done. files: of the input, that were looked at."""
+    paths, whole = tuple(passed_over), _whole(plan, work, totals)
+    why, lost_files = tuple[Reason, ...](), list[str]()
+    if whole.quarantined or whole.files_at_fault:
+        ids = [*(shard.shard_id for shard in work.shards), *work.at_fault]
+        ours = (pl.col("scan_id") == scan_id) | pl.col("shard_id").is_in(ids)
+        rows = quarantine(plan.results).filter(ours).unique(["path", "row"])
+        why = reasons(rows)
+        lost_files = rows.filter(pl.col("row").is_null()).select("path").collect()["path"].sort().to_list()
+    too_much = tuple(_too_much(plan, work, totals, whole.files_at_fault, lost_files))
+    # rows that a table's commits moved have their verdicts under files that may be gone
+    moved = any(shard.file.entry is not None and shard.file.entry.parents for shard in work.shards)
+    if whole.documents > whole.quarantined or moved:
+        return UnreadInput(paths, why, whole=whole, too_much=too_much)
+    allowed = not why and not paths and plan.config.allow_empty
+    advice = " Set allow_empty = true if nights may be quiet." * (not why and not paths and not allowed)
+    return UnreadInput(paths, why, _nothing(plan, files, why) + advice, allowed, whole, too_much)
+
+
+def _whole(plan: Plan, work: ScanWork, totals: "ScanTotals") -> WholeInput:
+    if totals.shards == work.shard_count and not work.earlier:
+        sums = WholeInput.of(totals.counts)
+    else:  # other scans did a part, before or meanwhile
+        ids, earlier = ([shard.shard_id for shard in shards] for shards in (work.shards, work.earlier))
+        sums = whole_input(plan.results, ids, earlier)
+    return sums._replace(files_at_fault=totals.files_quarantined + len(work.at_fault) - len(work.faults))
+
+
+def reasons_of(plan: Plan, scan_id: str) -> tuple[Reason, ...]:
+    """Return why documents and files that one scan read are in quarantine."""
+    return reasons(quarantine(plan.results).filter(pl.col("scan_id") == scan_id))
+
+
+def _too_much(
+    plan: Plan, work: ScanWork, totals: "ScanTotals", files_at_fault: int, lost: Sequence[str] = ()
+) -> Iterator[str]:
+    """Write a sentence for each limit that what could not be read exceeds; lost: paths of files, which it names."""
+    config, see = plan.config, f"`brickscan quarantine {shlex.quote(plan.results)} --group-by document`"
+    named = ": " + ", ".join(map(printable, lost[:EXAMPLES_TOLD])) + " …" * (len(lost) > EXAMPLES_TOLD) if lost else ""
+    if files_at_fault > config.max_lost_files:
+        yield (
+            f"{files_at_fault:,} of the input's files cannot be read, and max_lost_files allows "
+            f"{config.max_lost_files:,}{named}. {see} says why; write them anew and scan again, or raise "
+            "max_lost_files."
+        )
+    allowed_share, counts = config.max_quarantined_share, totals.counts
+    of_documents = (counts.quarantined + totals.rows_lost) / max(counts.documents + totals.rows_lost, 1)
+    of_files = totals.files_quarantined / max(work.files, 1)
+    if allowed_share is not None and max(of_documents, of_files) > allowed_share:
+        yield (
+            f"{of_documents:.3%} of the documents and {of_files:.3%} of the files are in quarantine, and "
+            f"max_quarantined_share allows {allowed_share:.3%}{named}. {see} lists them."
+        )
+
+
+def _nothing(plan: Plan, files: int, why: Sequence[Reason]) -> str:
+    if why:
+        sentence = f"all that the input holds is in quarantine ({in_words(why)}): see `brickscan quarantine`"
+    elif files:
+        sentence = f"the input's Parquet files ({files:,}) hold no documents"
+    else:
+        sentence = f"no Parquet file is in {', '.join(map(printable, plan.locations))}"
+    return f"Nothing was read: {sentence}."
+
+
+def other_names(paths: Iterable[str]) -> str:
+    """Count the endings of files that are passed over, such as `.csv 12, .PARQUET 1`; empty: there are none."""
+    counts = Counter(PurePosixPath(path).suffix or "no ending" for path in paths)
+    endings = [f"{ending} {number:,}" for ending, number in counts.most_common(_ENDINGS_TOLD)]
+    return ", ".join([*endings, *(["…"] if len(counts) > _ENDINGS_TOLD else [])])
+
+
+def passed_over_in_words(paths: Sequence[str]) -> Iterator[str]:
+    """Say what lies in the input's folders and is not read: files of other endings, then hidden ones."""
+    others = [path for path in paths if not path.endswith(".parquet")]
+    hidden = [path for path in paths if path.endswith(".parquet")]
+    if others:
+        yield (
+            f"{counted(len(others), 'file')} passed over, not ending in .parquet ({printable(other_names(others))}), "
+            f"such as {printable(others[0])}"
+        )
+    if hidden:
+        yield (
+            f"{counted(len(hidden), 'Parquet file')} passed over, hidden by a name that begins with _ or . as "
+            f"unfinished files' do, such as {printable(hidden[0])}; rename what is to be read"
+        )
