@@ -160,8 +160,8 @@ class FileHistory(NamedTuple):
 
     def existed_by(self, created_at: datetime | None, text: bytes) -> datetime | None:
         """Latest time by which a document existed. None: nothing shows that it existed before the scan began."""
-        known = (self.written if created_at is None else created_at, self.first_scanned, self.texts.get(text))
-        first = min((time for time in known if time is not None), default=self.began)
+        times = (self.written if created_at is None else created_at, self.first_scanned, self.texts.get(text))
+        first = min((time for time in times if time is not None), default=self.began)
         return first if first < self.began else None
 
 
@@ -245,10 +245,10 @@ class TextOutcomes(NamedTuple):
     conflicting: NDArray[np.bool_]
 
     @classmethod
-    def of_stored_texts(cls, found: Sequence[KeyFindings], rates: tuple[float, float]) -> "TextOutcomes":
+    def of_stored_texts(cls, key_findings: Sequence[KeyFindings], rates: tuple[float, float]) -> "TextOutcomes":
         """The texts as they stand; rates: at or below which p a text is flagged, and its user named."""
-        nowhere = np.zeros(len(found[0].scored), np.bool_)
-        return cls(found, decide(found, *rates), nowhere, nowhere)
+        nowhere = np.zeros(len(key_findings[0].scored), np.bool_)
+        return cls(key_findings, decide(key_findings, *rates), nowhere, nowhere)
 
     def with_normalised(
         self, others: Sequence[KeyFindings], rows: NDArray[np.int64], rates: tuple[float, float]
@@ -264,22 +264,22 @@ class TextOutcomes(NamedTuple):
         """
         others = [findings.of_nothing() if findings.basis.assumed else findings for findings in others]
         smaller = _smallest(others) < _smallest(self.findings)[rows]
-        found = [
+        chosen = [
             replace_findings(first, other, rows, smaller) for first, other in zip(self.findings, others, strict=True)
         ]
-        decided, second = decide(found, *rates), TextOutcomes.of_stored_texts(others, rates)
+        decision, of_others = decide(chosen, *rates), TextOutcomes.of_stored_texts(others, rates)
         normalised, conflicting = self.normalised.copy(), self.conflicting.copy()
         normalised[rows] = smaller
         for place, row in enumerate(rows.tolist()):
             if (
                 self.decision.flagged[row]
-                and second.decision.flagged[place]
-                and not found[decided.key[row]].independent
+                and of_others.decision.flagged[place]
+                and not chosen[decision.key[row]].independent
             ):
-                conflicting[row] = len(self.messages(row) | second.messages(place)) > 1
-        ambiguous = conflicting & (decided.naming == Naming.NAMED)
-        naming = np.where(ambiguous, Naming.AMBIGUOUS, decided.naming)
-        return TextOutcomes(found, decided._replace(naming=naming), normalised, conflicting)
+                conflicting[row] = len(self.messages(row) | of_others.messages(place)) > 1
+        ambiguous = conflicting & (decision.naming == Naming.NAMED)
+        naming = np.where(ambiguous, Naming.AMBIGUOUS, decision.naming)
+        return TextOutcomes(chosen, decision._replace(naming=naming), normalised, conflicting)
 
     def messages(self, document: int) -> set[tuple[int, int]]:
         """Keys, by their place, and messages of a document that pass."""
@@ -301,16 +301,18 @@ class TextOutcomes(NamedTuple):
             return name_candidates(self.findings, self.decision.named, document, best, user_of)
         if naming != Naming.AMBIGUOUS or self.conflicting[document]:
             return []
-        each = zip(self.findings, self.decision.passing, strict=True)
-        if any(findings.basis.assumed and of_key[document].any() for findings, of_key in each):
+        key_outcomes = zip(self.findings, self.decision.passing, strict=True)
+        if any(findings.basis.assumed and passing[document].any() for findings, passing in key_outcomes):
             return []
         entries = name_candidates(self.findings, self.decision.passing, document, best, user_of)
         return entries if of_one_user(entries) else []
 
 
-def _smallest(found: Sequence[KeyFindings]) -> NDArray[np.float64]:
+def _smallest(key_findings: Sequence[KeyFindings]) -> NDArray[np.float64]:
     """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
-    p = np.stack([np.where(findings.message[:, 0] >= 0, findings.log10_p_global[:, 0], np.nan) for findings in found])
+    p = np.stack(
+        [np.where(findings.message[:, 0] >= 0, findings.log10_p_global[:, 0], np.nan) for findings in key_findings]
+    )
     return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
 
 
@@ -319,7 +321,7 @@ UserOfMessage = Callable[[int, int], tuple[str, NamedUser]]
 
 
 def name_candidates(
-    found: Sequence[KeyFindings],
+    key_findings: Sequence[KeyFindings],
     chosen: Sequence[NDArray[np.bool_]],
     document: int,
     best: tuple[int, int],
@@ -330,14 +332,14 @@ def name_candidates(
     chosen: candidates of each key, bool[D, C]; best: key, by its place, and candidate of the verdict; user_of: key id
     and who is named, by place of the key and message.
     """
-    each = sorted(
+    candidates = sorted(
         ((key, c) != best, float(findings.log10_p_global[document, c]), key, c)
-        for key, (findings, of_key) in enumerate(zip(found, chosen, strict=True))
-        for c in np.flatnonzero(of_key[document]).tolist()
+        for key, (findings, is_chosen) in enumerate(zip(key_findings, chosen, strict=True))
+        for c in np.flatnonzero(is_chosen[document]).tolist()
     )
     entries = []
-    for _, log10_p, key, c in each:
-        message = int(found[key].message[document, c])
+    for _, log10_p, key, c in candidates:
+        message = int(key_findings[key].message[document, c])
         key_id, named = user_of(key, message)
         entries.append(NamedMessage(key_id, message, log10_p, named))
     return entries
@@ -347,11 +349,11 @@ def users_at(keys: Sequence[OpenedKey], holders: NamesUsers, at: datetime) -> Us
     """Key id and named user, by place of the key and message, for a document that existed at `at`."""
 
     def user_of(key: int, message: int) -> tuple[str, NamedUser]:
-        of_key = keys[key].key
-        named = holders.naming(of_key.key_id, message, at)
-        if of_key.messages == 1 and named.naming == Naming.UNALLOCATED:
+        master_key = keys[key].key
+        named = holders.naming(master_key.key_id, message, at)
+        if master_key.messages == 1 and named.naming == Naming.UNALLOCATED:
             named = named._replace(naming=Naming.EVERYBODY)
-        return of_key.key_id, named
+        return master_key.key_id, named
 
     return user_of
 

@@ -72,8 +72,8 @@ class KeyTerms(NamedTuple):
     def of(cls, key: MasterKey, rules: Rules) -> "KeyTerms":
         """Return the numbers of a key under the rules of a scan."""
         weights, tested = rules.weights, rules.keys_tested
-        most = most_ranked(format_of(key).seconds(key.messages))
-        return cls(weights.corrections(key, tested), weights.correction_of_spans(key, tested), most)
+        longest = most_ranked(format_of(key).seconds(key.messages))
+        return cls(weights.corrections(key, tested), weights.correction_of_spans(key, tested), longest)
 
 
 class TextForms(NamedTuple):
@@ -168,9 +168,9 @@ class Detector:
 
         # 3. Decide, on the normalised text where its p is smaller.
         outcomes = TextOutcomes.of_stored_texts(scores.findings, self._rules.rates)
-        lengths = stored_lengths = np.stack([np.diff(of_key.tokens.offsets) for of_key in scores.positions])
+        lengths = stored_lengths = np.stack([np.diff(scored.tokens.offsets) for scored in scores.positions])
         if len(texts.differing):
-            has_parts = [of_key.has_parts[texts.differing] for of_key in scores.positions]
+            has_parts = [scored.has_parts[texts.differing] for scored in scores.positions]
             forms = TextForms(NORMALISED, has_normal_form[texts.differing], has_parts)
             normalised = self._score(texts.normalised, {}, forms).findings
             outcomes = outcomes.with_normalised(normalised, texts.differing, self._rules.rates)
@@ -186,7 +186,7 @@ class Detector:
 
         # 5. Write rows, with what spans change in them.
         verdicts, spans = table_of(VERDICTS, readable, origin, now, columns), _NO_SPANS
-        if any(of_key.spans for of_key in scores.positions):
+        if any(scored.spans for scored in scores.positions):
             verdicts, spans = self._with_spans(verdicts, batch, salt)
         quarantine = table_of(QUARANTINE, refused, origin, now, {}) if len(refused) else _NONE_REFUSED
         return BatchResult(verdicts, quarantine, plain_lengths(readable["row"], stored_lengths, scores.findings), spans)
@@ -208,10 +208,10 @@ class Detector:
                 whole_is_enough |= whole.scored >= self._rules.min_scored
                 common = self._rules.ngram_filter.of(name, rule)
                 positions[name, rule] = common.without(tokens[name], whole) if common else whole
-            of_texts = tokens[name], positions[name, rule], segments.get(name)
-            of_key = self._score_key(opened_key, terms, *of_texts, forms, place)
-            findings.append(of_key[0])
-            scored.append(of_key[1])
+            texts = tokens[name], positions[name, rule], segments.get(name)
+            result = self._score_key(opened_key, terms, *texts, forms, place)
+            findings.append(result[0])
+            scored.append(result[1])
         return BatchScores(findings, scored, whole_is_enough)
 
     def _score_key(
@@ -234,8 +234,8 @@ class Detector:
         searches = forms.has_parts is None and terms.of_spans is not None
         if searches and isinstance(mark, ScoresParts) and mark.law is not None:
             none = Segments.none(len(documents))
-            of_texts = none if segments is None else of_positions(segments, tokens, counted, documents)
-            scored = scored._replace(parts=Parts(self._rules.weights.windows, of_texts))
+            scored_segments = none if segments is None else of_positions(segments, tokens, counted, documents)
+            scored = scored._replace(parts=Parts(self._rules.weights.windows, scored_segments))
         has_parts = scored.has_parts if forms.has_parts is None else forms.has_parts[place]
 
         # 3. Correct p for all looks that a text of this form has, and search the whole texts and their parts.
@@ -261,8 +261,8 @@ class Detector:
             return stored_lengths
         lengths = stored_lengths.copy()
         tokenizers = [opened_key.key.tokenizer.sha256 for opened_key in self._keys]
-        of_normalised = np.stack([np.diff(texts.normalised[name].offsets) for name in tokenizers])
-        lengths[:, normalised] = of_normalised[:, normalised[texts.differing]]
+        normalised_lengths = np.stack([np.diff(texts.normalised[name].offsets) for name in tokenizers])
+        lengths[:, normalised] = normalised_lengths[:, normalised[texts.differing]]
         return lengths
 
     def _proved(

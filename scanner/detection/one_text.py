@@ -112,12 +112,12 @@ class ScannedKey:
         keys, tested = keys_under_test(registry, config.registry, config.keys), keys_tested(registry)
         chosen = [key for key in keys if key_id in (None, key.key_id)]
         if len(chosen) != 1:
-            known = ", ".join(key.key_id for key in keys)
-            raise Refused(f"--key {key_id or 'is missing'}: one of the keys of {config_file} is needed: {known}")
+            key_ids = ", ".join(key.key_id for key in keys)
+            raise Refused(f"--key {key_id or 'is missing'}: one of the keys of {config_file} is needed: {key_ids}")
         weights, (key,) = ErrorShares.of(config), chosen
         others = {"normalised text": weights.normalised, "spans": weights.span, "accounts": weights.account}
         others["tokens weighed by a model"] = weights.weighed if can_have_levels(key) else None
-        others_tested = ", ".join(what for what, weight in others.items() if weight is not None)
+        others_tested = ", ".join(look for look, weight in others.items() if weight is not None)
         return cls(
             key,
             weights.corrections(key, tested)[AS_WRITTEN, 0, 1],
@@ -179,13 +179,13 @@ class OpenedCheck:
             *(words[:size] for size in (2000, 500, 50)),
             words[:500].upper(),
             f"{words[:500]}\u200b \u201c{words[500:1000]}\u201d",
-            "".join(f"> {words[at : at + 60]}\n" for at in range(0, 1200, 60)) + words[1200:2000],
-            "\n\n".join(words[at : at + 400] for at in range(0, 2000, 400)),
+            "".join(f"> {words[begin : begin + 60]}\n" for begin in range(0, 1200, 60)) + words[1200:2000],
+            "\n\n".join(words[begin : begin + 400] for begin in range(0, 2000, 400)),
         ]
         opened_keys = [replace(opened_key, tokenizer=opened_key.tokenizer.reference) for opened_key in self.opened_keys]
         flags_most = replace(self._check.rules, false_positive_rate=0.99, misnaming_rate=None)
-        for some in (texts, texts[1:2], texts[:1]):
-            self._detector(opened_keys, flags_most).score_batch(_documents([text.encode() for text in some]), NOWHERE)
+        for batch in (texts, texts[1:2], texts[:1]):
+            self._detector(opened_keys, flags_most).score_batch(_documents([text.encode() for text in batch]), NOWHERE)
 
     def _detector(self, opened_keys: list[OpenedKey], rules: Rules | None = None) -> Detector:
         rules = rules or self._check.rules
@@ -204,8 +204,8 @@ def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:
 
 
 def _documents(texts: Sequence[bytes]) -> pa.RecordBatch:
-    known = {"row": pa.array(np.arange(len(texts))), "text": pa.array(texts, pa.large_binary())}
-    columns = [known.get(field.name, pa.nulls(len(texts), field.type)) for field in DOCUMENTS]
+    values = {"row": pa.array(np.arange(len(texts))), "text": pa.array(texts, pa.large_binary())}
+    columns = [values.get(field.name, pa.nulls(len(texts), field.type)) for field in DOCUMENTS]
     return pa.RecordBatch.from_arrays(columns, schema=DOCUMENTS)
 
 
@@ -214,8 +214,8 @@ def _verdict(detector: Detector, raw: bytes) -> Mapping[str, Any]:
     if len(refused):
         row = refused.to_pylist()[0]
         raise Refused(f"the text cannot be read ({row['reason']}: {row['detail']}); UTF-8 text is needed")
-    found: Mapping[str, Any] = verdicts.to_pylist()[0]
-    return found
+    verdict: Mapping[str, Any] = verdicts.to_pylist()[0]
+    return verdict
 
 
 def strengths_of(
@@ -249,8 +249,8 @@ def canary_strength(
     documents, positions = long_enough(opened_key.watermark.rule.positions(tokens, "ngram"), 1)
     if not len(documents):
         raise Refused(f"key {key.key_id!r}: no text has a token that it scores; give texts that `brickscan mark` wrote")
-    found = search(opened_key.watermark, tokens, positions, key.messages)
-    best = found.message[:, 0] == messages[documents]
+    findings = search(opened_key.watermark, tokens, positions, key.messages)
+    best = findings.message[:, 0] == messages[documents]
 
     def rounded(log10_p: NDArray[np.float64]) -> tuple[float, ...]:
         return tuple(np.where(best, np.maximum(log10_p[:, 0], _LEAST_LOG10_P), 0.0).round(2).tolist())
@@ -258,6 +258,6 @@ def canary_strength(
     return CanaryStrength(
         key_id=key.key_id,
         scored=tuple(positions.scored.tolist()),
-        log10_p=rounded(found.log10_p),
-        log10_p_own=rounded(found.log10_p_own),
+        log10_p=rounded(findings.log10_p),
+        log10_p_own=rounded(findings.log10_p_own),
     )

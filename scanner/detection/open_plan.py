@@ -84,13 +84,15 @@ def open_prover(
     keys, secret = [], b""
     for opened_key in opened_keys:
         how, secret = format_of(opened_key.key), check_secret(registry, opened_key.key)
-        of_tokenizer = None if levels_of is None else levels_of(opened_key.key.tokenizer.sha256)
-        path = _opener_of_path(how, secret, of_tokenizer)
+        token_levels = None if levels_of is None else levels_of(opened_key.key.tokenizer.sha256)
+        path = _opener_of_path(how, secret, token_levels)
         corrections = rules.weights.corrections(opened_key.key, rules.keys_tested)
-        of_spans = rules.weights.correction_of_spans(opened_key.key, rules.keys_tested)
+        correction_of_spans = rules.weights.correction_of_spans(opened_key.key, rules.keys_tested)
         common = rules.ngram_filter.of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
         keys.append(
-            ProvedKey(path, opened_key.tokenizer.reference, opened_key.key.messages, corrections, of_spans, common)
+            ProvedKey(
+                path, opened_key.tokenizer.reference, opened_key.key.messages, corrections, correction_of_spans, common
+            )
         )
     return Prover(keys, secret[:64], rules)
 
@@ -123,9 +125,10 @@ def open_keys(
 
 
 def _load_tokenizers(registry: Path | str, keys: Sequence[MasterKey], *, fast: bool = True) -> dict[str, Tokenizer]:
-    of_sha256 = {key.tokenizer.sha256: key for key in reversed(keys)}
+    key_of_tokenizer = {key.tokenizer.sha256: key for key in reversed(keys)}
     return {
-        sha256: load_tokenizer(tokenizer_path(registry, key), sha256, fast=fast) for sha256, key in of_sha256.items()
+        sha256: load_tokenizer(tokenizer_path(registry, key), sha256, fast=fast)
+        for sha256, key in key_of_tokenizer.items()
     }
 
 

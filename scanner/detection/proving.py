@@ -179,7 +179,7 @@ class Prover:
                 proofs[flag.place] = Proof.NOT_DRAWN
                 continue
             tokens_left -= size + TOKENS_A_FLAG
-            sizes = [int(of_key[flag.place]) for of_key in tokens]
+            sizes = [int(lengths[flag.place]) for lengths in tokens]
             holds = self.confirms(flag.place, partial(self._read, flag), sizes, findings, decision)
             proofs[flag.place] = Proof.PROVED if holds else Proof.DIFFERS
         return proofs
@@ -242,10 +242,12 @@ class Prover:
             claims = claims_of(under_key, named, place, self._log10_rate, second=second)
             if claims and (path := self._keys.value[number].path) is not None:
                 text = read(number, path)
-                of_key = self._recompute(path, number, text, (sizes[number], int(under_key.scored[place])), claims)
-                if of_key is None:
+                claims_again = self._recompute(
+                    path, number, text, (sizes[number], int(under_key.scored[place])), claims
+                )
+                if claims_again is None:
                     return False
-                recomputed += of_key
+                recomputed += claims_again
 
         # 2. Name by the rule: by what a message shares with no other, else only where one message passes (SPEC_2 §3).
         passing = [claim for claim in recomputed if claim.passes]

@@ -41,59 +41,63 @@ def verdict_columns(
     what keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough
     for a key if nothing is left out.
     """
-    found, decided, normalised = outcomes.findings, outcomes.decision, outcomes.normalised
-    chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
-    runner_up = np.where(decided.candidate == 0, 1, 0)
+    key_findings, decision, normalised = outcomes.findings, outcomes.decision, outcomes.normalised
+    chosen, naming, rows = decision.key, decision.naming, np.arange(len(decision.key))
+    runner_up = np.where(decision.candidate == 0, 1, 0)
 
     # a key whose every document has fewer candidates is not the one that is chosen there
-    places = [np.minimum(decided.candidate, findings.message.shape[1] - 1) for findings in found]
+    places = [np.minimum(decision.candidate, findings.message.shape[1] - 1) for findings in key_findings]
 
-    def of_chosen(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    def choose_key(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
         first, *others = values
         return np.stack([first, *others])[chosen, rows] if others else first
 
-    def of_candidate(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
-        return of_chosen(of_key[rows, place] for of_key, place in zip(values, places, strict=True))
+    def choose_candidate(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        return choose_key(values_of_key[rows, place] for values_of_key, place in zip(values, places, strict=True))
 
-    tested = of_chosen(findings.correction for findings in found)
+    tested = choose_key(findings.correction for findings in key_findings)
     reach = np.array([opened_key.log10_reach for opened_key in keys], np.float64)[chosen]
     reach_global = corrected(reach, 1, tested) if np.isfinite(reach).any() else reach
 
-    message = of_candidate(findings.message for findings in found)
+    message = choose_candidate(findings.message for findings in key_findings)
     scored, in_part = message >= 0, reason.is_valid().to_numpy(zero_copy_only=False)
     return {
         "status": _STATUSES[np.where(scored, in_part, np.where(whole_is_enough, 2, 3))],
-        "tokens": of_chosen(lengths),
-        "scored": of_chosen(findings.scored for findings in found),
+        "tokens": choose_key(lengths),
+        "scored": choose_key(findings.scored for findings in key_findings),
         "key_id": np.array([opened_key.key.key_id for opened_key in keys], object)[chosen],
         # undecided: none is shown, since the best may be a stranger
         "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
         "naming": naming,
-        "score": of_candidate(findings.score for findings in found),
+        "score": choose_candidate(findings.score for findings in key_findings),
         # p = 1 for texts that are not scored
-        "log10_p": _p_values(np.where(scored, of_candidate(findings.log10_p for findings in found), 0.0), reach),
-        "log10_p_global": _p_values(
-            np.where(scored, of_candidate(findings.log10_p_global for findings in found), 0.0), reach_global
+        "log10_p": _p_values(
+            np.where(scored, choose_candidate(findings.log10_p for findings in key_findings), 0.0), reach
         ),
-        "runner_up_log10_p": _p_values(of_chosen(findings.log10_p[rows, runner_up] for findings in found), reach),
+        "log10_p_global": _p_values(
+            np.where(scored, choose_candidate(findings.log10_p_global for findings in key_findings), 0.0), reach_global
+        ),
+        "runner_up_log10_p": _p_values(
+            choose_key(findings.log10_p[rows, runner_up] for findings in key_findings), reach
+        ),
         "runner_up_log10_p_global": _p_values(
-            of_chosen(findings.log10_p_global[rows, runner_up] for findings in found), reach_global
+            choose_key(findings.log10_p_global[rows, runner_up] for findings in key_findings), reach_global
         ),
         "messages_tested": np.array([opened_key.key.messages for opened_key in keys])[chosen],
         "correction": tested,
-        "flagged": decided.flagged,
+        "flagged": decision.flagged,
         "basis": np.array([opened_key.basis for opened_key in keys], object)[chosen],
-        "p_rank": _p_values(of_candidate(findings.p_rank for findings in found)),
+        "p_rank": _p_values(choose_candidate(findings.p_rank for findings in key_findings)),
         "variant": pa.array(np.full(len(chosen), "normalised"), mask=~normalised),
     }
 
 
-def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[KeyFindings]) -> pa.RecordBatch:
+def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], key_findings: Sequence[KeyFindings]) -> pa.RecordBatch:
     """`lengths` of BatchResult, of D rows and their tokens under all keys, int64[keys, D]."""
-    first = np.argmax(np.stack([findings.message[:, 0] >= 0 for findings in found]), axis=0)
-    scored = np.stack([findings.scored for findings in found])
-    at = first, np.arange(len(first))
-    return pa.RecordBatch.from_pydict({"row": rows, "tokens": lengths[at], "scored": scored[at]})
+    first = np.argmax(np.stack([findings.message[:, 0] >= 0 for findings in key_findings]), axis=0)
+    scored = np.stack([findings.scored for findings in key_findings])
+    place = first, np.arange(len(first))
+    return pa.RecordBatch.from_pydict({"row": rows, "tokens": lengths[place], "scored": scored[place]})
 
 
 def table_of(
@@ -101,17 +105,15 @@ def table_of(
 ) -> pa.RecordBatch:
     """Rows of a schema: given columns, the documents' columns, and values that every row shares; others are null."""
     count, types = len(documents), dict(zip(schema.names, schema.types, strict=True))
-    every = dict.fromkeys(types) | dict(zip(documents.schema.names, documents.columns, strict=True)) | columns
-    for name, value in zip((*origin._fields, "scanned_at"), (*origin, now), strict=True):
-        every[name] = pa.repeat(pa.scalar(value, types[name]), count)
-    arrays = [
-        pa.nulls(count, of_type)
-        if (each := every[name]) is None
-        else each
-        if isinstance(each, pa.Array)
-        else pa.array(each, of_type)
-        for name, of_type in types.items()
-    ]
+    values = dict.fromkeys(types) | dict(zip(documents.schema.names, documents.columns, strict=True)) | columns
+    for name, shared in zip((*origin._fields, "scanned_at"), (*origin, now), strict=True):
+        values[name] = pa.repeat(pa.scalar(shared, types[name]), count)
+    arrays = []
+    for name, data_type in types.items():
+        value = values[name]
+        if value is None:
+            value = pa.nulls(count, data_type)
+        arrays.append(value if isinstance(value, pa.Array) else pa.array(value, data_type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -187,9 +189,9 @@ def p_class(log10_p: pa.Array) -> pa.Array:
 
 def with_canaries(exact: pa.RecordBatch, canaries: Collection[Canary]) -> pa.RecordBatch:
     """Exact rows of VERDICTS with `canary`, of the registry's canaries: under its own account, and named right."""
-    known = {(canary.key_id, canary.message, canary.account_id, canary.account_id) for canary in canaries}
-    of_row = exact.select(["key_id", "message", "user_id", "account_id"]).to_pylist()
-    are = [tuple(row.values()) in known for row in of_row]
+    marks = {(canary.key_id, canary.message, canary.account_id, canary.account_id) for canary in canaries}
+    rows = exact.select(["key_id", "message", "user_id", "account_id"]).to_pylist()
+    are = [tuple(row.values()) in marks for row in rows]
     return _replaced(exact, {"canary": pc.if_else(exact["flagged"], pa.array(are, pa.bool_()), None)})
 
 
@@ -246,12 +248,17 @@ def quarantine_rows(
     Workers call it for rows that they read, and the driver for files at fault and documents that no worker survived.
     """
     shared = origin._asdict() | {"reason": reason, "detail": detail, "scanned_at": datetime.now(UTC)}
-    return pa.RecordBatch.from_pylist([shared | {"row": row} | whose._asdict() for row, whose in rows], QUARANTINE)
+    return pa.RecordBatch.from_pylist(
+        [shared | {"row": row} | identity._asdict() for row, identity in rows], QUARANTINE
+    )
 
 
 def _without_p(named: pa.Array) -> pa.Array:
-    users = [each and [user | {"log10_p_global": None} for user in each] for each in named.to_pylist()]
-    return pa.array(users, named.type)
+    rows = [
+        users_of_row and [user | {"log10_p_global": None} for user in users_of_row]
+        for users_of_row in named.to_pylist()
+    ]
+    return pa.array(rows, named.type)
 
 
 def _replaced(rows: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
@@ -259,5 +266,5 @@ def _replaced(rows: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBa
 
 
 def _who(row: Mapping[str, Any]) -> list[str]:
-    also = {one["user_id"] for name in ("named", "further_messages") for one in row[name] or ()}
+    also = {entry["user_id"] for name in ("named", "further_messages") for entry in row[name] or ()}
     return sorted((also | {row["user_id"]}) - {None})

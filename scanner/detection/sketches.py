@@ -58,7 +58,7 @@ def pieces_of(
     """
     # in numpy, since commands that list flags would start half a second later with a compiler
     piece = np.arange(len(sketches))
-    texts = np.array([text for text, known in enumerate(sketches) if known is not None], np.int64)
+    texts = np.array([text for text, text_sketch in enumerate(sketches) if text_sketch is not None], np.int64)
     group = np.zeros(len(texts), np.int64) if groups is None else groups[texts]
     places = np.frombuffer(b"".join(filter(None, sketches)), "<u4").reshape(len(texts), SKETCH_PLACES)
     for place in range(SKETCH_PLACES):
@@ -69,10 +69,10 @@ def pieces_of(
         a, b = a[near], b[near]
         # 2. those that agree in enough places are joined
         for begin in range(0, len(a), _PAIRS_AT_ONCE):
-            some = slice(begin, begin + _PAIRS_AT_ONCE)
-            alike = (places[a[some]] == places[b[some]]).sum(axis=1) >= equal_places
-            for one, other in zip(texts[a[some][alike]].tolist(), texts[b[some][alike]].tolist(), strict=True):
-                first, second = _root(piece, one), _root(piece, other)
+            pairs = slice(begin, begin + _PAIRS_AT_ONCE)
+            alike = (places[a[pairs]] == places[b[pairs]]).sum(axis=1) >= equal_places
+            for a_text, b_text in zip(texts[a[pairs][alike]].tolist(), texts[b[pairs][alike]].tolist(), strict=True):
+                first, second = _root(piece, a_text), _root(piece, b_text)
                 piece[max(first, second)] = min(first, second)
         # 3. each text has the number of its piece again
         while ((settled := piece[piece]) != piece).any():
@@ -132,8 +132,8 @@ def keyed_grams(text: str, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
     if len(raw) < GRAM_BYTES:
         return np.empty(0, np.uint64)
     hashes = _keyed_hashes(raw, key)
-    kept: NDArray[np.uint64] = np.unique(hashes[hashes % np.uint64(ONE_GRAM_IN) == 0])
-    return kept
+    grams: NDArray[np.uint64] = np.unique(hashes[hashes % np.uint64(ONE_GRAM_IN) == 0])
+    return grams
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -52,7 +52,7 @@ def parts_of(
 def span_holds(
     span: Span,
     terms: NDArray[np.float64],
-    of_user: NDArray[np.bool_] | None,
+    is_own: NDArray[np.bool_] | None,
     path: ProofPath,
     parts: Collection[tuple[int, int, int]],
     tests: tuple[int, int, float],
@@ -62,7 +62,7 @@ def span_holds(
     Args:
         span: as it was found.
         terms: float64[P], what each position of the document adds to the message's score.
-        of_user: bool[P], positions that the message shares with no other; None: names need no second p-value.
+        is_own: bool[P], positions that the message shares with no other; None: names need no second p-value.
         path: the key's slow path.
         parts: of the document, as `parts_of` gives them.
         tests: M; number of messages among which it is the best by its own positions; K.
@@ -77,14 +77,14 @@ def span_holds(
         return False
     # p of the claimed score, so that rounding of scores does not count twice
     uncorrected = path.log10_p(span.score, span.end - span.begin)
-    of_all = log10_any_of(log10_any_of(uncorrected, messages), len(parts))
-    stated = [(span.log10_p, uncorrected), (span.log10_p_in_document, of_all)]
-    stated.append((span.log10_p_global, log10_any_of(of_all, correction)))
-    if of_user is None:
+    in_document = log10_any_of(log10_any_of(uncorrected, messages), len(parts))
+    stated = [(span.log10_p, uncorrected), (span.log10_p_in_document, in_document)]
+    stated.append((span.log10_p_global, log10_any_of(in_document, correction)))
+    if is_own is None:
         by_group = span.log10_p_own == -math.inf
     else:
-        user_terms = terms[part][of_user[part]]
-        p = log10_any_of(path.log10_p(math.fsum(user_terms.tolist()), len(user_terms)), users * len(parts))
+        own_terms = terms[part][is_own[part]]
+        p = log10_any_of(path.log10_p(math.fsum(own_terms.tolist()), len(own_terms)), users * len(parts))
         by_group = nearly_equal(span.log10_p_own, log10_any_of(p, correction))
     return by_group and all(nearly_equal(a, b) for a, b in stated)
 
@@ -115,10 +115,10 @@ def prove_spans(
         return Proof.NOT_OFFERED
     ids = tokenizer.encode([text]).ids
     messages = sorted({document_span.span.message for document_span in document_spans})
-    places, terms, of_user, users = path.parts(ids, messages, dedup, places_left_out(common, ids))
+    places, terms, is_own, users = path.parts(ids, messages, dedup, places_left_out(common, ids))
     parts = frozenset(parts_of(kinds, tokenizer, text, places))
     terms_of = dict(zip(messages, terms, strict=True))
     tests_of = tests[0], users, tests[1]
     spans = [document_span.span for document_span in document_spans]
-    holds = all(span_holds(span, terms_of[span.message], of_user, path, parts, tests_of) for span in spans)
+    holds = all(span_holds(span, terms_of[span.message], is_own, path, parts, tests_of) for span in spans)
     return Proof.PROVED if holds else Proof.DIFFERS

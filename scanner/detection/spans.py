@@ -97,12 +97,12 @@ def quoted_shares(text: str, characters: Sequence[tuple[int, int]]) -> list[floa
 def locate_spans(scores: Sequence[KeyPositions]) -> list[DocumentSpan]:
     """Return every span that passes under a key in a batch, with the place of its tokens."""
     document_spans = []
-    for key, of_key in enumerate(scores):
-        offsets, index = of_key.positions.offsets, of_key.positions.index
-        for span in of_key.spans:
-            document, begin = int(of_key.documents[span.document]), int(offsets[span.document])
+    for key, scored in enumerate(scores):
+        offsets, index = scored.positions.offsets, scored.positions.index
+        for span in scored.spans:
+            document, begin = int(scored.documents[span.document]), int(offsets[span.document])
             first, last = index[begin + span.begin], index[begin + span.end - 1]
-            first_token = of_key.tokens.offsets[document]
+            first_token = scored.tokens.offsets[document]
             document_spans.append(DocumentSpan(document, key, int(first - first_token), int(last - first_token), span))
     return document_spans
 
@@ -143,9 +143,9 @@ class ScoredBatch:
 
     def lengths(self, place: int, key: int) -> tuple[int, int]:
         """Return tokens of a document, and how many are scored."""
-        of_key = self.scores[key]
-        scored = of_key.positions.scored[int(np.searchsorted(of_key.documents, place))]
-        return int(of_key.tokens.offsets[place + 1] - of_key.tokens.offsets[place]), int(scored)
+        positions_of_key = self.scores[key]
+        scored = positions_of_key.positions.scored[int(np.searchsorted(positions_of_key.documents, place))]
+        return int(positions_of_key.tokens.offsets[place + 1] - positions_of_key.tokens.offsets[place]), int(scored)
 
     def draw(self, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
         """Draw the documents whose spans are computed again; salt: the batch's, as for Prover.prove."""
@@ -156,11 +156,17 @@ class ScoredBatch:
             sizes[place] = sizes.get(place, 0) + self.lengths(place, key)[0]
         return self.prover.draw(((place, self.text_of(place), size) for place, size in sizes.items()), salt)
 
-    def prove(self, text: str, key: int, of_text: Sequence[DocumentSpan], drawn: Collection[int]) -> Proof | None:
+    def prove(
+        self, text: str, key: int, document_spans: Sequence[DocumentSpan], drawn: Collection[int]
+    ) -> Proof | None:
         """Compute spans of one key in a text again; None: spans are not proved."""
         if self.prover is None:
             return None
-        return self.prover.prove_spans(text, key, of_text) if of_text[0].document in drawn else Proof.NOT_DRAWN
+        return (
+            self.prover.prove_spans(text, key, document_spans)
+            if document_spans[0].document in drawn
+            else Proof.NOT_DRAWN
+        )
 
 
 SPAN = "span"
