@@ -96,8 +96,8 @@ def learn_filter(
     filesystem, path = filesystem_of(file)
     with filesystem.open_output_stream(path) as stream:
         stream.write(buffer.getbuffer())
-    of_ngrams = hashlib.sha256(common.tobytes()).hexdigest()
-    sha256 = digest({"tokenizer": encoding.sha256, "reach": reach, "common": of_ngrams})
+    ngrams_sha256 = hashlib.sha256(common.tobytes()).hexdigest()
+    sha256 = digest({"tokenizer": encoding.sha256, "reach": reach, "common": ngrams_sha256})
     learnt = min(sum(len(one.documents) for one in half) for half in halves)
     return CorpusFilter(file, reach, seed, AuditedFilter(texts=common_from, learnt=learnt, sha256=sha256))
 
@@ -106,8 +106,8 @@ def learn_filter(
 def _read(file: str) -> NDArray[np.uint8]:
     filesystem, path = filesystem_of(file)
     with filesystem.open_input_stream(path) as stream:
-        found: NDArray[np.uint8] = np.load(io.BytesIO(stream.read()))
-    return found
+        common: NDArray[np.uint8] = np.load(io.BytesIO(stream.read()))
+    return common
 
 
 FEWEST_TOKENS_OF_LAW = 64
@@ -154,11 +154,9 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
             law: dict[LawCase, LawCounts] = {}
             if plan.config.law:
                 law = _run(_law_calls(plan, plan.config.law, encoding, parts), workers, watch, "law")
-            of_fragments: OfFragments = {}
+            fragments: OfFragments = {}
             if plan.config.figure:
-                of_fragments = _run(
-                    _fragment_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure"
-                )
+                fragments = _run(_fragment_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure")
             keys: dict[str, KeyCounts] = {}
             filters: dict[str, AuditedFilter] = {}
             if plan.audited:
@@ -166,7 +164,7 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
                     without = corpus.filter(plan.audited, key)
                     keys |= _run(_key_calls(plan.audited, key, corpus, without), workers, watch, f"key {key.key_id}")
                     filters |= {key.key_id: without.audited} if without else {}
-            return CalibrationCounts(law, of_fragments, keys, filters, corpus.documents, corpus.distinct)
+            return CalibrationCounts(law, fragments, keys, filters, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
 
@@ -189,16 +187,16 @@ class _Corpus:
     def parts(self, encoding: Encoding) -> list[CorpusPart]:
         if encoding not in self._known:
             calls = [Call(f"part {source.number}", encode, (source, encoding)) for source in self._sources]
-            found: list[CorpusPart] = []
+            parts: list[CorpusPart] = []
 
             def tell() -> None:
-                self._watch("tokenised", len(found), len(calls))
+                self._watch("tokenised", len(parts), len(calls))
 
             for _, part in spread(calls, self._workers, tell):
-                found.append(part)
+                parts.append(part)
                 tell()
-            self._known[encoding] = sorted(found, key=lambda part: part.number)
-            self.documents = sum(len(part.lengths) for part in found)
+            self._known[encoding] = sorted(parts, key=lambda part: part.number)
+            self.documents = sum(len(part.lengths) for part in parts)
             self.distinct = sum(map(len, distinct_documents([part.digests for part in self._known[encoding]])))
         return self._known[encoding]
 
@@ -216,8 +214,8 @@ class _Corpus:
             taught_by = teaching(distinct_documents(digests), lengths, reach, requested.filter.min_scored)
             halves = lessons(digests, taught_by, requested.filter.learnt)
             arguments = encoding, reach, halves, self._seed, requested.tokens, requested.filter.texts
-            ((_, found),) = spread([Call(f"filter {reach}", learn_filter, arguments)], self._workers)
-            self._filters[encoding, reach] = found
+            ((_, learnt),) = spread([Call(f"filter {reach}", learn_filter, arguments)], self._workers)
+            self._filters[encoding, reach] = learnt
         return self._filters[encoding, reach]
 
 
@@ -225,17 +223,17 @@ def _run(calls: Iterator[Call], workers: int, watch: Watch, step: str) -> dict[A
     """Make calls that return sums, and add the sums of one name, in the order of the calls, whichever ended first."""
     listed = list(calls)
     numbered = (Call((number, call.name), call.function, call.arguments) for number, call in enumerate(listed))
-    found: dict[int, Any] = {}
+    results: dict[int, Any] = {}
 
     def tell() -> None:
-        watch(step, len(found), len(listed))
+        watch(step, len(results), len(listed))
 
     for (number, _), result in spread(numbered, workers, tell):
-        found[number] = result
+        results[number] = result
         tell()
     sums: dict[Any, Any] = {}
     for number, call in enumerate(listed):
-        sums[call.name] = sums[call.name].plus(found[number]) if call.name in sums else found[number]
+        sums[call.name] = sums[call.name].plus(results[number]) if call.name in sums else results[number]
     return sums
 
 
@@ -243,19 +241,29 @@ def _law_calls(
     plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts: Sequence[CorpusPart]
 ) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
-    long_enough = [some[part.lengths[some] >= FEWEST_TOKENS_OF_LAW] for part, some in zip(parts, distinct, strict=True)]
+    long_enough = [
+        places[part.lengths[places] >= FEWEST_TOKENS_OF_LAW] for part, places in zip(parts, distinct, strict=True)
+    ]
     if not sum(map(len, long_enough)):
         raise Refused(f"corpus: no document has {FEWEST_TOKENS_OF_LAW} tokens; give one with longer texts")
     listed = plan.law_cases()
-    most = max(min(TESTS_A_CALL // law.messages, DOCUMENTS_A_CALL), 1)
+    batch = max(min(TESTS_A_CALL // law.messages, DOCUMENTS_A_CALL), 1)
     for number, case in enumerate(listed):
-        of_method = sum(other.format.name == case.format.name for other in listed)
-        count = -(-law.tests // (of_method * law.messages))
+        laws_of_method = sum(other.format.name == case.format.name for other in listed)
+        count = -(-law.tests // (laws_of_method * law.messages))
         drawn = draw_documents(long_enough, count, plan.seed, number)
         for part, (documents, numbers) in zip(parts, drawn, strict=True):
-            for i in range(0, len(documents), most):
-                some = slice(i, i + most)
-                arguments = (encoding, part.number, documents[some], numbers[some], plan.seed, law.tokens, THRESHOLDS)
+            for i in range(0, len(documents), batch):
+                places = slice(i, i + batch)
+                arguments = (
+                    encoding,
+                    part.number,
+                    documents[places],
+                    numbers[places],
+                    plan.seed,
+                    law.tokens,
+                    THRESHOLDS,
+                )
                 yield Call(case, score_law, (case, *arguments))
 
 
@@ -278,10 +286,10 @@ def _fragment_calls(
 ) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
     drawn = draw_fragments([part.lengths for part in parts], distinct, requested.pieces, requested.tokens, plan.seed)
-    found = sum(int(counts.sum()) for counts in drawn)
-    if found < requested.pieces:
+    pieces = sum(int(counts.sum()) for counts in drawn)
+    if pieces < requested.pieces:
         raise Refused(
-            f"figure.pieces = {requested.pieces}: the corpus has {found} pieces of {requested.tokens} tokens;"
+            f"figure.pieces = {requested.pieces}: the corpus has {pieces} pieces of {requested.tokens} tokens;"
             " ask for fewer"
         )
     secrets = plan.fragment_secrets()
@@ -309,10 +317,12 @@ def _key_calls(audited: AuditedKeys, key: MasterKey, corpus: _Corpus, without: C
     parts = corpus.parts(encoding)
     for part, documents in zip(parts, distinct_documents([part.digests for part in parts]), strict=True):
         accounts = part.accounts or tuple(f"{part.number}:{i}" for i in range(len(part.lengths)))
-        for half, some in enumerate([documents] if without is None else in_halves(part.digests, documents)):
-            if len(some):
-                of_some = [accounts[i] for i in some]
-                yield Call(key.key_id, score_key, (audited, key, encoding, part.number, some, of_some, without, half))
+        for half, places in enumerate([documents] if without is None else in_halves(part.digests, documents)):
+            if len(places):
+                their_accounts = [accounts[i] for i in places]
+                yield Call(
+                    key.key_id, score_key, (audited, key, encoding, part.number, places, their_accounts, without, half)
+                )
 
 
 def score_key(

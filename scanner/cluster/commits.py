@@ -158,16 +158,16 @@ class Committer:
 
     def _enqueue(self, files: Sequence[Files], counts: Mapping[Shard, DocumentCounts]) -> None:
         """Keep the files of shards, an entry a table, until they are committed."""
-        if unknown := {table for of_tables in files for table in of_tables} - self._waiting.keys():
+        if unknown := {table for tables in files for table in tables} - self._waiting.keys():
             raise ValueError(f"rows of {', '.join(sorted(unknown))} would be lost: they are not rows on shards")
         first, *others = (shard.shard_id for shard in counts)
-        for shard, of_it in counts.items():
-            self._counts[shard.shard_id] = of_it
-            self._rows[shard.shard_id] = self._row(shard, of_it)
+        for shard, shard_counts in counts.items():
+            self._counts[shard.shard_id] = shard_counts
+            self._rows[shard.shard_id] = self._row(shard, shard_counts)
         for table in self._waiting:  # verdicts last: without them, a shard is not done, whatever interrupts us before
-            found = tuple(file for of_table in files for file in of_table.get(table, ()))
-            if found or table == "verdicts":
-                self._waiting[table][first] = TableEntry(first, found, tuple(others))
+            table_files = tuple(file for tables in files for file in tables.get(table, ()))
+            if table_files or table == "verdicts":
+                self._waiting[table][first] = TableEntry(first, table_files, tuple(others))
 
     def _add_cost(self, shard: Shard, *seconds: Seconds) -> None:
         spent = functools.reduce(Seconds.plus, seconds, NO_TIME)

@@ -70,15 +70,16 @@ def sources(locations: tuple[str, ...], columns: Columns) -> list[CorpusSource]:
         Refused: a path that does not exist.
         FileFault: a file that cannot be read; an audit leaves nothing out silently.
     """
-    found: list[CorpusSource] = []
+    corpus_sources: list[CorpusSource] = []
     with Inspector() as inspector:
         for file, groups in inspector.inspect_all(list_files(locations), columns):
             if isinstance(groups, FileFault):
                 raise FileFault(groups.reason, f"{file.path}: {groups.detail}")
-            found += [
-                CorpusSource(file, columns, rows.start, rows.stop, len(found) + i) for i, rows in enumerate(cut(groups))
+            corpus_sources += [
+                CorpusSource(file, columns, rows.start, rows.stop, len(corpus_sources) + i)
+                for i, rows in enumerate(cut(groups))
             ]
-    return found
+    return corpus_sources
 
 
 @functools.lru_cache(maxsize=2)

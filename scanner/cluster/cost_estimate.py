@@ -147,7 +147,7 @@ def _samples(plan: Plan, shard: Shard, count: int, score: Score) -> list[Sample]
     began = time.perf_counter()
     try:
         batches = read(shard.file, plan.columns, shard.rows.start, shard.rows.stop)
-        batch = next((one for one in batches if not isinstance(one, Unreadable)), None)
+        batch = next((batch for batch in batches if not isinstance(batch, Unreadable)), None)
     except FileFault:
         return []
     if batch is None:
@@ -172,12 +172,12 @@ def time_scores(
 
     Returns the last time's seconds and result.
     """
-    most = FIRST_SAMPLE
+    size = FIRST_SAMPLE
     while True:
-        rows = batch.slice(0, most)
+        rows = batch.slice(0, size)
         began = clock()
-        found = score(rows)
+        scores = score(rows)
         seconds = clock() - began
         if len(rows) == len(batch) or seconds >= SECONDS_A_PLACE / 2:
-            return seconds, rows, found
-        most = len(rows) * min(max(int(SECONDS_A_PLACE / max(seconds, 1e-9)), 2), 16)
+            return seconds, rows, scores
+        size = len(rows) * min(max(int(SECONDS_A_PLACE / max(seconds, 1e-9)), 2), 16)

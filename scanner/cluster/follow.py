@@ -60,7 +60,11 @@ class ArrivedFiles:
         doubtful = [file for file in quiet if now - self._since[file] < UNFINISHED_SECONDS]
         answers = self._inspector.inspect_all(doubtful, columns) if doubtful else ()
         # one that is at fault in another way is for the scan to judge
-        unfinished = {file for file, one in answers if isinstance(one, FileFault) and one.reason in _UNFINISHED}
+        unfinished = {
+            file
+            for file, inspection in answers
+            if isinstance(inspection, FileFault) and inspection.reason in _UNFINISHED
+        }
         return [file for file in quiet if file not in unfinished]
 
     def done(self, files: Iterable[InputFile], to_retry: Collection[InputFile]) -> None:
@@ -121,8 +125,8 @@ def follow(
                     warn_once("", "the input holds no Parquet file; it is looked at again")
                 files = arrived.ready(listed, plan.columns)
                 if files:
-                    before, plan = plan, renew()
-                    if plan.verdict_settings != before.verdict_settings:
+                    last_plan, plan = plan, renew()
+                    if plan.verdict_settings != last_plan.verdict_settings:
                         arrived.forget()
                     for key in plan.unsupported_keys:
                         warn_once(key.why, "no text is scored under key %r: %s", key.key_id, key.why)

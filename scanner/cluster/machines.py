@@ -86,12 +86,12 @@ def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
         Refused: the configuration requires GPUs that the cluster does not have.
     """
     share = config.gpus_per_worker
-    fit, what = fit_gpus(share, workers, "cluster.gpus_per_worker")
+    fit, why = fit_gpus(share, workers, "cluster.gpus_per_worker")
     if fit:
         return fit, share
     if config.require_gpus:
-        raise Refused(f"{what}; add GPUs, or leave out cluster.require_gpus to score on CPUs")
-    _log.warning("%s; everything is scored on CPUs, with the same results", what)
+        raise Refused(f"{why}; add GPUs, or leave out cluster.require_gpus to score on CPUs")
+    _log.warning("%s; everything is scored on CPUs, with the same results", why)
     return workers, 0.0
 
 
@@ -120,20 +120,20 @@ def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]
     try:
         from scanner.gpu.runs import devices, wake
 
-        found = devices()
+        gpus = devices()
         why = "torch finds no CUDA device"
     except ImportError as error:
-        found, why = [], f"{error}; torch's CUDA build brings what is needed"
-    if found:
-        wake(found[0])  # before the worker's memory is limited: the limit does not count what is mapped by then
-        return found[0], ""
-    what = f"a worker was given a GPU that it cannot use: {why}"
+        gpus, why = [], f"{error}; torch's CUDA build brings what is needed"
+    if gpus:
+        wake(gpus[0])  # before the worker's memory is limited: the limit does not count what is mapped by then
+        return gpus[0], ""
+    fault = f"a worker was given a GPU that it cannot use: {why}"
     if config.require_gpus:
-        raise Refused(f"{what}; leave out cluster.require_gpus to score on CPUs")
-    return None, f"{what}; it scores on the CPU, with the same results"
+        raise Refused(f"{fault}; leave out cluster.require_gpus to score on CPUs")
+    return None, f"{fault}; it scores on the CPU, with the same results"
 
 
-def limit_memory(most: int, *, more: bool = False) -> None:
+def limit_memory(limit: int, *, more: bool = False) -> None:
     """Let this process take so many bytes, or so many more than it has; beyond that: MemoryError, or its end (Linux).
 
     The kernel counts memory that is mapped for data, so mapped memory that is not touched yet (arenas, stacks, a
@@ -146,15 +146,17 @@ def limit_memory(most: int, *, more: bool = False) -> None:
         return
     held, data = resident(), _pages(5)
     if more:
-        most += held
-    if held >= most:
+        limit += held
+    if held >= limit:
         raise ScanFailed(
-            f"it takes {held >> 20} MiB before its first document, and may take {most >> 20}; raise "
+            f"it takes {held >> 20} MiB before its first document, and may take {limit >> 20}; raise "
             "cluster.worker_memory_mb, or let fewer workers share a machine"
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = most - held + data
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    data_limit = limit - held + data
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (data_limit if hard == resource.RLIM_INFINITY else min(data_limit, hard), hard)
+    )
 
 
 def give_back_memory() -> None:
@@ -252,9 +254,9 @@ def _join(address: str) -> None:
         _knock(address)
         ray.init(address=address, **QUIET)
     except Exception as error:  # Ray raises Exception itself
-        what = f"Ray: the cluster at {address!r} cannot be reached: {in_a_line(error)}"
+        fault = f"Ray: the cluster at {address!r} cannot be reached: {in_a_line(error)}"
         raise ScanFailed(
-            f"{what}; see whether it runs, what [cluster] address or RAY_ADDRESS names, and whether RAY_AUTH_TOKEN or "
+            f"{fault}; see whether it runs, what [cluster] address or RAY_ADDRESS names, and whether RAY_AUTH_TOKEN or "
             "RAY_AUTH_TOKEN_PATH has its token"
         ) from None
 

@@ -235,9 +235,9 @@ class PieceWork:
         rows = self.piece.shard.rows
         return rows.text_bytes * self.documents // rows.documents
 
-    def cut(self, most: int) -> "tuple[PieceWork, PieceWork]":
+    def cut(self, documents: int) -> "tuple[PieceWork, PieceWork]":
         """Its first so many documents, and the rest: two pieces of the shard, which is finished after both."""
-        middle = self.piece.start + most
+        middle = self.piece.start + documents
         self.shard.open_pieces += 1
         first, rest = self.piece._replace(stop=middle), self.piece._replace(start=middle)
         return replace(self, piece=first, failed_on=[]), replace(self, piece=rest, failed_on=[])
@@ -261,10 +261,10 @@ class PackWork:
         """About how many bytes of text it has."""
         return sum(shard.rows.text_bytes for shard in self.pack.shards)
 
-    def cut(self, most: int) -> "tuple[PieceWork | PackWork, PieceWork | PackWork]":
+    def cut(self, documents: int) -> "tuple[PieceWork | PackWork, PieceWork | PackWork]":
         """Two parts of a pack of several shards: the first has so many documents at most, or a single shard."""
         shards, ends = self.pack.shards, accumulate(shard.rows.documents for shard in self.pack.shards)
-        first = min(max(sum(end <= most for end in ends), 1), len(shards) - 1)
+        first = min(max(sum(end <= documents for end in ends), 1), len(shards) - 1)
         return self._part(shards[:first]), self._part(shards[first:])
 
     def _part(self, shards: tuple[Shard, ...]) -> "PieceWork | PackWork":

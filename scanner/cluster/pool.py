@@ -81,9 +81,9 @@ class _Slot:
     def waiting(self) -> list[PieceWork | PackWork]:
         return [work for _, work in list(self.calls)[1:] if work is not None]
 
-    def takes(self, work: PieceWork | PackWork, most: int) -> bool:
+    def takes(self, work: PieceWork | PackWork, calls_at_once: int) -> bool:
         """Whether it can be given one more piece and then holds no more than the stated number."""
-        if not self.ready or self.out_of_reach or len(self.calls) >= most:
+        if not self.ready or self.out_of_reach or len(self.calls) >= calls_at_once:
             return False
         return not self.calls or not (work.exclusive or any(other and other.exclusive for _, other in self.calls))
 
@@ -211,9 +211,9 @@ class Pool:
         _log.warning(_PREPARING if begun else _NOT_BEGUN, self._idle)
 
     def _hand_out(self) -> None:
-        for most in range(1, IN_FLIGHT + 1):
+        for calls_at_once in range(1, IN_FLIGHT + 1):
             for slot in self._slots:
-                if self._todo and slot.takes(self._todo.first, most):
+                if self._todo and slot.takes(self._todo.first, calls_at_once):
                     slot.give(self._todo.next_work())
                     if len(slot.calls) == 1:
                         slot.deadline = time.monotonic() + self._stall_seconds
@@ -222,7 +222,7 @@ class Pool:
         """Take an answer about the first work that an actor was given: a sign of life, its result, or its end."""
         ref, work = slot.calls[0]
         try:
-            found = ray.get(ref if work is None or slot.out_of_reach else next(ref))
+            answer = ray.get(ref if work is None or slot.out_of_reach else next(ref))
         except RayTaskError as error:
             if work is not None and (self._on_devices or isinstance(error.cause, MemoryError)):
                 # by another actor: this one may hold on to memory or have lost its device, which later pieces need
@@ -237,23 +237,23 @@ class Pool:
             return self._died(slot, str(error))
         if slot.out_of_reach:
             return self._died(slot, "it could not be reached for a while")
-        if isinstance(found, Busy):
-            slot.deadline = time.monotonic() + found.seconds
-            slot.behind, slot.row = found.behind, found.row
+        if isinstance(answer, Busy):
+            slot.deadline = time.monotonic() + answer.seconds
+            slot.behind, slot.row = answer.behind, answer.row
             return None
         self._begin_next(slot)
         if work is None:
             slot.ready = self._began = True
             self._failed_starts = self._lost_starts = 0
-            if found and found not in self._warned:
-                self._warned.add(found)
-                _log.warning("%s", found)
+            if answer and answer not in self._warned:
+                self._warned.add(answer)
+                _log.warning("%s", answer)
             return None
         if isinstance(work, PackWork):
-            return self._todo.unpack(work, found)
+            return self._todo.unpack(work, answer)
         if isinstance(work.state, LostDocument):
-            return self._todo.lose(work, work.state, found)
-        return self._todo.take_report(work, found)
+            return self._todo.lose(work, work.state, answer)
+        return self._todo.take_report(work, answer)
 
     def _begin_next(self, slot: _Slot) -> None:
         slot.calls.popleft()
@@ -284,15 +284,15 @@ class Pool:
         if work is None:
             self._failed_starts += gone is None
             self._lost_starts += gone is NodeEnd.DIED
-            most = START_ATTEMPTS + 2 * len(self._slots)
-            if self._failed_starts >= START_ATTEMPTS or self._lost_starts >= most:
+            starts_allowed = START_ATTEMPTS + 2 * len(self._slots)
+            if self._failed_starts >= START_ATTEMPTS or self._lost_starts >= starts_allowed:
                 dead = max(self._failed_starts, self._lost_starts)
                 raise ScanFailed(f"{dead} workers died while they started: {reason}") from None
             return None
         if gone is not None:
             return self._todo.put_back_or_cut(work, gone)
-        what = "the worker died while it scanned this; it may have needed more than cluster.worker_memory_mb"
-        return self._todo.retry_or_cut(work, "killed_worker", what, node_id)
+        why = "the worker died while it scanned this; it may have needed more than cluster.worker_memory_mb"
+        return self._todo.retry_or_cut(work, "killed_worker", why, node_id)
 
     def _stalled(self, slot: _Slot) -> FinishedShard | None:
         if slot.out_of_reach:

@@ -36,10 +36,10 @@ _DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "account_id": pl.S
 
 
 def _scanned(plan: Plan, paths: Collection[str], tests: Collection[str]) -> pl.DataFrame:
-    ours = pl.col("path").is_in(sorted(paths)) & pl.col("tests_sha256").is_in(list(tests))
+    in_paths = pl.col("path").is_in(sorted(paths)) & pl.col("tests_sha256").is_in(list(tests))
     return (
         ranges_ever(plan.results)
-        .filter(ours)
+        .filter(in_paths)
         .select("path", "documents", *_RUN, "moved_from", "tests_sha256")
         .collect()
     )
@@ -59,13 +59,13 @@ def _counted(plan: Plan, scanned: pl.DataFrame) -> pl.DataFrame:
 
 def _text_ids(ids: TextIds, digests: Sequence[bytes | None]) -> list[bytes | None]:
     """Ids of texts by their SHA-256; None where there is no text."""
-    known = iter(ids.of(pa.array([digest for digest in digests if digest is not None], pa.binary())).to_pylist())
-    return [None if digest is None else next(known) for digest in digests]
+    text_ids = iter(ids.of(pa.array([digest for digest in digests if digest is not None], pa.binary())).to_pylist())
+    return [None if digest is None else next(text_ids) for digest in digests]
 
 
-def _old_rows(shards: Sequence[Shard], found: Sequence[pl.DataFrame], counted: pl.DataFrame) -> dict[str, Any]:
+def _old_rows(shards: Sequence[Shard], shard_rows: Sequence[pl.DataFrame], counted: pl.DataFrame) -> dict[str, Any]:
     """Rows that are old, by the ids of their shards: bool[stop], from the file's first row on."""
-    named = [rows.with_columns(shard=pl.lit(i, pl.Int64)) for i, rows in enumerate(found)]
+    named = [rows.with_columns(shard=pl.lit(i, pl.Int64)) for i, rows in enumerate(shard_rows)]
     rows = pl.concat([pl.DataFrame(schema={**_DOCUMENTS, "shard": pl.Int64}), *named]).with_columns(_HOLDER)
     rows = rows.with_columns(nth=pl.int_range(pl.len()).over(_DOCUMENT))
     rows = rows.join(counted, on=_DOCUMENT, how="left", nulls_equal=True, maintain_order="left")
@@ -81,13 +81,13 @@ def _old_rows(shards: Sequence[Shard], found: Sequence[pl.DataFrame], counted: p
 def read_on_ray(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
     """As `read_documents`, of each shard, by tasks of Ray; nothing where that fails."""
     task, shared = ray.remote(num_cpus=1, max_retries=1)(read_documents), ray.put(plan)
-    found = []
+    shard_rows = []
     for answer in [task.remote(shared, _without_parents(shard)) for shard in shards]:
         try:
-            found.append(ray.get(answer))
+            shard_rows.append(ray.get(answer))
         except RayError:  # a file that ends its reader: the scan finds the document that does
-            found.append(_DOCUMENTS.to_frame())
-    return found
+            shard_rows.append(_DOCUMENTS.to_frame())
+    return shard_rows
 
 
 def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
@@ -131,14 +131,14 @@ def leave_out_rewritten(
     origins, scanned = _origins(plan, moved, unmoved, [plan.tests_sha256])
     rules = other_rules(plan) if moved else {}
     _, otherwise = _origins(plan, moved, unmoved, [*rules])
-    found = read_all(plan, moved) if len(scanned) or len(otherwise) else []
+    shard_rows = read_all(plan, moved) if len(scanned) or len(otherwise) else []
     for (tests_sha256,), ranges in otherwise.partition_by("tests_sha256", as_dict=True).items():
-        of_other_rule = _old_rows(moved, found, _counted(plan, ranges))
+        under_other_rule = _old_rows(moved, shard_rows, _counted(plan, ranges))
         for shard in moved:
-            if shard.shard_id in of_other_rule:
+            if shard.shard_id in under_other_rule:
                 rule = rules[str(tests_sha256)]
                 raise SecondRule(plan, f"rows that a commit wrote into {shard.file.path} were scanned with {rule}")
-    old = _old_rows(moved, found, _counted(plan, scanned)) if len(scanned) else {}
+    old = _old_rows(moved, shard_rows, _counted(plan, scanned)) if len(scanned) else {}
     scanned_before, bearing = set(scanned["path"]), set(scanned.filter(pl.col("documents") > 0)["path"])
 
     def without(shard: Shard) -> Shard:
@@ -164,6 +164,6 @@ def _origins(
     origins = {path: {path} | entry.parents - unmoved for path, entry in files.items() if entry}
     scanned = _scanned(plan, frozenset().union(*origins.values()), tests)
     earlier = scanned.drop_nulls("moved_from").explode("moved_from").select("path", "moved_from").unique()
-    for known in origins.values():
-        known |= set(earlier.filter(pl.col("path").is_in(sorted(known)))["moved_from"]) - unmoved
+    for paths in origins.values():
+        paths |= set(earlier.filter(pl.col("path").is_in(sorted(paths)))["moved_from"]) - unmoved
     return origins, _scanned(plan, frozenset().union(*origins.values()), tests) if len(earlier) else scanned

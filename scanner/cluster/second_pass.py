@@ -36,9 +36,9 @@ def read_again(scan: CommittedScan, again: SecondPass, workers: int, meanwhile: 
     committer = Committer(plan, scan.scan_id, second_pass=True)
     # what the pass saw itself is no earlier sight of a file
     earlier = read_earlier_scans(plan, {shard.file for shard in again.shards}, scan.began, under_way=True)
-    known = [replace(shard, first_scanned=earlier.files.get(shard.file.path)) for shard in again.shards]
+    shards = [replace(shard, first_scanned=earlier.files.get(shard.file.path)) for shard in again.shards]
     pace = PiecePace(seconds_a_byte(plan) + again.reading_seconds)
-    workers, gpus = min(workers, pace.pieces_of(known)), again.gpus
+    workers, gpus = min(workers, pace.pieces_of(shards)), again.gpus
     fit, missing = fit_gpus(gpus, workers, again.gpus_field)
     if not fit:
         _log.warning("%s; texts are read on CPUs", missing)
@@ -55,7 +55,7 @@ def read_again(scan: CommittedScan, again: SecondPass, workers: int, meanwhile: 
     )
     faulty = 0
     try:
-        for finished in pool.run(pack_shards(known, fit or workers)):
+        for finished in pool.run(pack_shards(shards, fit or workers)):
             meanwhile()
             if isinstance(finished, FinishedShard) and finished.fault is not None:
                 faulty += 1

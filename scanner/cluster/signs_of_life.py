@@ -109,14 +109,14 @@ class SignsOfLife:
         return [form.seconds(messages) for form, messages in formats if not form.basis().proven]
 
 
-def parts_of(batch: pa.RecordBatch, costs: NDArray[np.generic], most: float) -> list[pa.RecordBatch]:
-    """A batch cut after each document that brings the costs since the last cut to `most`; costs: of each, [D]."""
+def parts_of(batch: pa.RecordBatch, costs: NDArray[np.generic], cost: float) -> list[pa.RecordBatch]:
+    """Cut a batch after each document that brings the costs since the last cut to `cost`; costs: of each, [D]."""
     ends = np.cumsum(costs)
     bounds = [0]
     while bounds[-1] < len(batch):
-        before = ends[bounds[-1] - 1] if bounds[-1] else 0
-        end = int(np.searchsorted(ends, before + most)) + 1
-        bounds.append(min(max(end, bounds[-1] + 1), len(batch)))  # a sum may be too large for `most` to change it
+        cost_before = ends[bounds[-1] - 1] if bounds[-1] else 0
+        end = int(np.searchsorted(ends, cost_before + cost)) + 1
+        bounds.append(min(max(end, bounds[-1] + 1), len(batch)))  # a sum may be too large for `cost` to change it
     return [batch.slice(begin, end - begin) for begin, end in pairwise(bounds)]
 
 

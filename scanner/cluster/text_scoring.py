@@ -60,8 +60,8 @@ class TextScoring:
 
     @cached_property
     def _keepers(self) -> list[Keeper]:
-        found = (look.keeper(self._plan, self._scan_id, self._text_ids) for look in LOOKS)
-        return [keeper for keeper in found if keeper is not None]
+        keepers = (look.keeper(self._plan, self._scan_id, self._text_ids) for look in LOOKS)
+        return [keeper for keeper in keepers if keeper is not None]
 
     def prepare(self, device: "torch.device | None") -> None:
         """Open all that is needed, and compile kernels. Raises as `open_detector`."""

@@ -73,22 +73,22 @@ class PiecePace:
             self._documents = self._documents / 2 + documents
             self._seconds = self._seconds / 2 + seconds.of_workers
 
-    def most(self, documents: int, text_bytes: int) -> int:
+    def largest(self, documents: int, text_bytes: int) -> int:
         """Documents of the next piece of so many documents, with so many bytes of text: a power of two, or all.
 
         Pieces of one size are read on from where the one before ended (scanner.input.documents.Reader).
         """
         if self._seconds:
-            most = max(int(SECONDS_A_PIECE * self._documents / self._seconds), LEAST_DOCUMENTS)
+            longest = max(int(SECONDS_A_PIECE * self._documents / self._seconds), LEAST_DOCUMENTS)
         elif self._generous * text_bytes < SLOW_SHARD:
             return documents
         else:
-            most = FIRST_DOCUMENTS
-        return documents if documents <= 2 * most else 1 << most.bit_length() - 1
+            longest = FIRST_DOCUMENTS
+        return documents if documents <= 2 * longest else 1 << longest.bit_length() - 1
 
     def pieces(self, documents: int, text_bytes: int) -> int:
         """How many pieces so many documents, with so many bytes of text, would be cut into now."""
-        return -(-documents // self.most(documents, text_bytes)) if documents else 1
+        return -(-documents // self.largest(documents, text_bytes)) if documents else 1
 
     def pieces_of(self, shards: Iterable[Shard]) -> int:
         """How many pieces shards would be cut into now: so many workers find work."""
@@ -146,10 +146,10 @@ class Todo:
         """Take the next piece of work, cut to the pace; the rest of it comes next."""
         work = self._waiting.popleft()
         while self._pace and not self._failed_before(work):
-            most = self._pace.most(work.documents, work.text_bytes)
-            if most >= work.documents:
+            longest = self._pace.largest(work.documents, work.text_bytes)
+            if longest >= work.documents:
                 break
-            work, rest = work.cut(most)
+            work, rest = work.cut(longest)
             self._waiting.appendleft(rest)
         return work
 
@@ -159,14 +159,14 @@ class Todo:
             return False
         return bool(work.failed_on) or work.state is not PieceState.CUT or work.piece.one_by_one
 
-    def pieces(self, most: int) -> int:
+    def pieces(self, limit: int) -> int:
         """How many pieces the work that waits would be cut into now, counted up to so many."""
-        found = 0
+        pieces = 0
         for work in self._waiting:
-            found += self._pace.pieces(work.documents, work.text_bytes) if self._pace else 1
-            if found >= most:
+            pieces += self._pace.pieces(work.documents, work.text_bytes) if self._pace else 1
+            if pieces >= limit:
                 break
-        return min(found, most)
+        return min(pieces, limit)
 
     def put_back(self, works: Iterable[PieceWork | PackWork]) -> None:
         """Put back work that was not begun, in its order; it comes next, to an actor that holds nothing else."""
@@ -249,9 +249,9 @@ class Todo:
         self._waiting.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
         return FinishedPack(done, report)
 
-    def lose(self, work: PieceWork, lost: LostDocument, whose: Identity) -> FinishedShard | None:
+    def lose(self, work: PieceWork, lost: LostDocument, identity: Identity) -> FinishedShard | None:
         """Count a document as lost, now that everything about it is known."""
-        work.shard.finished.lost.append(lost._replace(whose=whose))
+        work.shard.finished.lost.append(lost._replace(whose=identity))
         self.in_parts += 1
         return self._close(work)
 
@@ -296,19 +296,19 @@ class Todo:
     def _split(self, work: PieceWork, start: int, stop: int) -> None:
         """Cut work over which an actor made no progress at rows start … stop−1, of which one is to blame."""
         # What was done before is done again in batches, the rest one by one; a document that was alone is given up.
-        shard, first, end, one_by_one = work.piece
+        shard, begin, end, one_by_one = work.piece
         work.shard.finished.retries += 1
         rows = f"row {start}" if one_by_one else f"rows {start} to {stop - 1}"
         _log.warning("%s of %s: %s", rows, shard.file.path, _NO_PROGRESS)
-        parts = [Piece(shard, first, start), Piece(shard, start, stop, True), Piece(shard, stop, end, True)]
-        before, blamed, after = (replace(work, piece=part, failed_on=[]) for part in parts)
-        others = [piece for piece in (before, after) if piece.documents]
-        work.shard.open_pieces += len(others)
+        parts = [Piece(shard, begin, start), Piece(shard, start, stop, True), Piece(shard, stop, end, True)]
+        first, blamed, last = (replace(work, piece=part, failed_on=[]) for part in parts)
+        rest = [piece for piece in (first, last) if piece.documents]
+        work.shard.open_pieces += len(rest)
         if one_by_one:
-            self.put_back(others)
+            self.put_back(rest)
             self._give_up(blamed, "timed_out", _NO_PROGRESS)
         else:
-            self.put_back([blamed, *others])
+            self.put_back([blamed, *rest])
 
     def _halve(self, work: PieceWork, detail: str) -> None:
         shard, start, stop, one_by_one = work.piece
@@ -330,10 +330,10 @@ class Todo:
         """Give up the waiting large documents of a file that lost LARGE_LOST of them."""
         if self._large_lost[path] < LARGE_LOST:
             return
-        what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
+        why = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
         for work in self._waiting:
             if isinstance(work, PieceWork) and work.state is PieceState.LARGE and work.path == path:
-                work.state = LostDocument(work.piece.start, "out_of_memory", what)
+                work.state = LostDocument(work.piece.start, "out_of_memory", why)
 
     def _close(self, work: PieceWork) -> FinishedShard | None:
         finished = work.shard.finished

@@ -52,8 +52,8 @@ def find_unread(
     why, lost_files = tuple[Reason, ...](), list[str]()
     if whole.quarantined or whole.files_at_fault:
         ids = [*(shard.shard_id for shard in work.shards), *work.at_fault]
-        ours = (pl.col("scan_id") == scan_id) | pl.col("shard_id").is_in(ids)
-        rows = quarantine(plan.results).filter(ours).unique(["path", "row"])
+        of_input = (pl.col("scan_id") == scan_id) | pl.col("shard_id").is_in(ids)
+        rows = quarantine(plan.results).filter(of_input).unique(["path", "row"])
         why = reasons(rows)
         lost_files = rows.filter(pl.col("row").is_null()).select("path").collect()["path"].sort().to_list()
     too_much = tuple(_too_much(plan, work, totals, whole.files_at_fault, lost_files))
@@ -93,11 +93,11 @@ def _too_much(
             "max_lost_files."
         )
     allowed_share, counts = config.max_quarantined_share, totals.counts
-    of_documents = (counts.quarantined + totals.rows_lost) / max(counts.documents + totals.rows_lost, 1)
-    of_files = totals.files_quarantined / max(work.files, 1)
-    if allowed_share is not None and max(of_documents, of_files) > allowed_share:
+    documents_share = (counts.quarantined + totals.rows_lost) / max(counts.documents + totals.rows_lost, 1)
+    files_share = totals.files_quarantined / max(work.files, 1)
+    if allowed_share is not None and max(documents_share, files_share) > allowed_share:
         yield (
-            f"{of_documents:.3%} of the documents and {of_files:.3%} of the files are in quarantine, and "
+            f"{documents_share:.3%} of the documents and {files_share:.3%} of the files are in quarantine, and "
             f"max_quarantined_share allows {allowed_share:.3%}{named}. {see} lists them."
         )
 

@@ -106,18 +106,18 @@ class Worker:
         """Read and score shards whole, and write them together. Raises as `scan`."""
         clock, rows = _Clock(), Rows()
         counts: list[DocumentCounts | None] = []
-        before = 0
+        rows_done = 0
         for shard in shards:
             try:
-                of_shard = yield from self._score(Piece(shard, shard.rows.start, shard.rows.stop), clock, before)
+                shard_rows = yield from self._score(Piece(shard, shard.rows.start, shard.rows.stop), clock, rows_done)
             except FileFault:
-                of_shard = None
-            if of_shard is None or of_shard.set_aside:
+                shard_rows = None
+            if shard_rows is None or shard_rows.set_aside:
                 counts.append(None)
             else:
-                rows.add(of_shard.batches)
-                counts.append(of_shard.counts)
-            before += shard.rows.documents
+                rows.add(shard_rows.batches)
+                counts.append(shard_rows.counts)
+            rows_done += shard.rows.documents
         files, memory = self._write(rows), peak_memory()
         clock.lap("write")
         yield PackReport(tuple(counts), files, memory, Seconds(**clock.seconds))
@@ -126,10 +126,10 @@ class Worker:
         """Say whose the document of a single row is, which cannot be scored."""
         yield identify(piece.shard.file, self._plan.columns, piece.start)
 
-    def _score(self, piece: Piece, clock: "_Clock", before: int = 0) -> Generator[Busy, None, Rows]:
+    def _score(self, piece: Piece, clock: "_Clock", rows_done: int = 0) -> Generator[Busy, None, Rows]:
         """Read and score a piece, with signs of life on the way; so many rows before it are done. Raises as `scan`."""
         shard, scoring, signs = piece.shard, self.scoring, self._signs
-        rows, behind = Rows(), before - piece.start
+        rows, offset = Rows(), rows_done - piece.start
         origin = BatchOrigin(self._scan_id, shard.shard_id, shard.file.path)
         history = FileHistory(self._earlier.began, self._earlier.texts, shard.first_scanned, shard.file.written)
         observer = scoring.observer(origin, piece.start)
@@ -148,10 +148,10 @@ class Worker:
             rows.unread.append(batch.select(["row"]).filter(batch["unread"]))
             # 3. The rest is scored, proved and named, a few seconds of work between two signs of life.
             for documents in signs.cut(batch, one_by_one=piece.one_by_one):
-                yield from signs.before(documents, behind, single=piece.one_by_one)
+                yield from signs.before(documents, offset, single=piece.one_by_one)
                 rows.add(scoring.score(documents, origin, observer, history))
             if piece.one_by_one and len(batch):
-                yield signs.after_single(batch, behind)
+                yield signs.after_single(batch, offset)
             clock.lap("score")
         # 4. All of it is counted.
         rows.add({"audit_counts": observer.rows() if observer else []})
@@ -174,9 +174,11 @@ class Worker:
         """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""
         rows.take_back(void)
         file, span = piece.shard.file, range(void.start, void.stop)
-        whose = identities(file, self._plan.columns, void.start, void.stop)
+        identities_of_rows = identities(file, self._plan.columns, void.start, void.stop)
         not_read = file.rows_not_read(void.start, void.stop)
-        gone = [(row, of) for row, of, out in zip(span, whose, not_read, strict=True) if not out]
+        gone = [
+            (row, identity) for row, identity, out in zip(span, identities_of_rows, not_read, strict=True) if not out
+        ]
         rows.add({"quarantine": [quarantine_rows(origin, gone, "unreadable", void.detail)]})
 
 

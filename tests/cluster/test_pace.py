@@ -115,7 +115,7 @@ def test_shards_stay_whole_where_nothing_says_that_they_are_slow():
     assert todo.pieces(10) == 2
     assert work_off(todo, 1e-4)[1] == [20_000, 20]
     pace.record(100, NO_TIME)
-    assert pace.most(20_000, 1) == 20_000
+    assert pace.largest(20_000, 1) == 20_000
 
 
 def test_a_piece_is_tried_as_often_as_a_shard_and_then_halved():
@@ -154,7 +154,7 @@ def test_pieces_have_the_rows_of_their_shard_and_are_committed_once(night, plain
     rows = {}
     for name, pace in (
         ("whole", None),
-        ("pieces", SimpleNamespace(most=lambda rows, _: min(rows, 13), record=print)),
+        ("pieces", SimpleNamespace(largest=lambda rows, _: min(rows, 13), record=print)),
     ):
         open_tables(plan.results)
         todo, worker, committer = Todo(Nodes(), pace), Worker(plan, name), Committer(plan, name)
