@@ -176,6 +176,11 @@ def at_most(number: float) -> str:
     return words if words.startswith("less") else f"at most {words}"
 
 
+def in_hours(hours: float) -> str:
+    """Write hours, such as `12.3` or `0.0046`."""
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.2g}"
+
+
 def counted(number: int, noun: str) -> str:
     """A number of things, such as `1 file` and `1,200 files`."""
     return f"{number:,} {noun}" + "s" * (number != 1)

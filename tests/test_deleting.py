@@ -59,6 +59,15 @@ CAPABILITIES = {
     "synthid": stack("synthid"),
     "three_bricks": stack("three_bricks"),
     "vllm": marking_stack("vllm"),
+    "levels": Capability(
+        ("scanner/looks/levels",),
+        (
+            ("scanner/looks/looks.py", r"from scanner\.looks\.levels.*\n"),
+            ("scanner/looks/looks.py", r"\bLevels\(\),"),
+            ("scanner/looks/rescoring.py", r"from scanner\.looks\.levels.*\n"),
+            ("scanner/looks/rescoring.py", r"\bLevelRows\(\),"),
+        ),
+    ),
     "normal_form": Capability(
         ("scanner/looks/normal_form",),
         (

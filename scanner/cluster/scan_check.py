@@ -4,7 +4,6 @@ import datetime
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +29,8 @@ from scanner.filtering import fix_filter
 from scanner.input.files import empty_in_a_store, list_files
 from scanner.input.named_files import describe
 from scanner.input.shards import DriverShare
-from scanner.looks.levels.follow_up import shards_not_read, shards_of_pass
-from scanner.looks.levels.model_scoring import reading_cost
-from scanner.looks.levels.token_levels import model_pass_of, reader_config
-from scanner.printable import counted
+from scanner.looks.looks import LOOKS
+from scanner.printable import counted, in_hours
 from scanner.registry import open_key
 from scanner.results.registry_record import verify_registry
 from scanner.results.scan_list import readiness
@@ -82,7 +79,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     verify_registry(plan.registry, plan.results)
     yield _registry(plan)
     check_secrets(plan)
-    model_plan = model_pass_of(plan)
+    estimates = [estimate for look in LOOKS if (estimate := look.check(plan)) is not None]
     plan = fix_filter(plan, None)
     decoys = bool(OpenControls(plan))
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
@@ -103,8 +100,8 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     yield listed.done()
     wait("scoring a sample of the documents")
     yield from _costs(plan, listed.work, workers, memory)
-    if model_plan is not None:
-        yield _model(replace(model_plan, filter_sha256=plan.filter_sha256), listed.work)
+    for estimate in estimates:
+        yield CheckFinding(*estimate(plan, listed.work.shards_under_any_key))
 
 
 def _corrected(plan: Plan) -> str:
@@ -266,7 +263,7 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
     unit, per_hour = ("core-hours", 1) if hours >= 0.1 else ("core-seconds", 3600)
     with_gpus = "; less on GPUs, for Gumbel keys of many users" if plan.config.cluster.gpus_per_worker else ""
     says = (
-        f"about {_hours(hours * per_hour)} {unit} ({_hours(low * per_hour)} to {_hours(high * per_hour)}): "
+        f"about {in_hours(hours * per_hour)} {unit} ({in_hours(low * per_hour)} to {in_hours(high * per_hour)}): "
         f"{_span(found.seconds)} with "
         f"{counted(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"
     )
@@ -287,29 +284,6 @@ def _costs_of_looks(plan: Plan) -> Iterator[str]:
         yield f"each look makes a scan for 100,000 users longer, as once measured: {each}"
 
 
-MARKED_SHARE = 0.1
-"""Share of a night's texts that is taken to be marked: nearly all of these pass the cut of a model."""
-
-
-def _model(model_plan: Plan, work: ScanWork) -> CheckFinding:
-    """What the model reads of what is left, at most, and how long one core takes for it."""
-    of_pass = shards_of_pass(model_plan, work.shards_under_any_key)
-    left = (
-        shards_not_read(model_plan, of_pass, work.shards_under_any_key)
-        if results.exist(model_plan.results)
-        else of_pass
-    )
-    seconds, share = reading_cost(model_plan)
-    of_all = share + MARKED_SHARE * (reader_config(model_plan).share - share)
-    hours = of_all * seconds * sum(shard.rows.text_bytes for shard in left) / 3600
-    says = (
-        f"{len(of_pass) - len(left):,} of {counted(len(of_pass), 'shard')} read; of the others at most {share:.3g} of "
-        f"the unmarked texts, and marked ones: where one text in {1 / MARKED_SHARE:g} is marked, about {_hours(hours)} "
-        "core-hours more on CPUs, on GPUs less"
-    )
-    return CheckFinding("model", (says,), {"reader_sha256": model_plan.reader_sha256, "core_hours": hours})
-
-
 def _sample(found: CostEstimate) -> CheckFinding:
     documents = sum(sample.documents for sample in found.samples)
     text_bytes = sum(sample.text_bytes for sample in found.samples)
@@ -327,10 +301,6 @@ def _sample(found: CostEstimate) -> CheckFinding:
         says += [f"{number:,} of {documents:,} {what}"] * bool(number)
     counts = {"documents": documents, "text_bytes": text_bytes, "too_short": too_short, "filtered": filtered}
     return CheckFinding("sample", tuple(says), counts | {"quarantined": refused, "values_not_read": unread})
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.2g}"
 
 
 def _span(seconds: float) -> str:

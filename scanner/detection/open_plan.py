@@ -15,8 +15,7 @@ from scanner.looks.normalising import check_variants
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
-from scanner.watermark import Format, Watermark
-from scanner.watermark.by_levels import ByLevelsProof, LevelsOf
+from scanner.watermark import Watermark
 from scanner.watermark.format import ProofPath, Proves
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
@@ -75,17 +74,16 @@ def open_prover(
     registry: Path | str,
     opened_keys: Sequence[OpenedKey],
     rules: Rules,
-    levels_of: Callable[[str], LevelsOf] | None = None,
+    slow_path: Callable[[ProofPath, OpenedKey], ProofPath] | None = None,
 ) -> Prover:
-    """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError.
+    """Open the prover of keys' flags, which reads the secrets once more, for the slow paths. Raises SecretError.
 
-    levels_of: levels of the tokens of a tokenizer, by its SHA-256; None: all tokens count alike.
+    slow_path: makes of a key's slow path that of a look; None: the plain sum is proved.
     """
     keys, secret = [], b""
     for opened_key in opened_keys:
-        how, secret = format_of(opened_key.key), check_secret(registry, opened_key.key)
-        token_levels = None if levels_of is None else levels_of(opened_key.key.tokenizer.sha256)
-        path = _opener_of_path(how, secret, token_levels)
+        secret = check_secret(registry, opened_key.key)
+        path = _opener_of_path(opened_key, secret, slow_path)
         corrections = rules.weights.corrections(opened_key.key, rules.keys_tested)
         correction_of_spans = rules.weights.correction_of_spans(opened_key.key, rules.keys_tested)
         common = rules.ngram_filter.of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
@@ -97,15 +95,18 @@ def open_prover(
     return Prover(keys, secret[:64], rules)
 
 
-def _opener_of_path(how: Format, secret: bytes, levels: LevelsOf | None) -> Callable[[], ProofPath] | None:
-    """What opens a key's slow path, once; its repr shows no secret. None: its format has none."""
+def _opener_of_path(
+    opened_key: OpenedKey, secret: bytes, slow_path: Callable[[ProofPath, OpenedKey], ProofPath] | None
+) -> Callable[[], ProofPath] | None:
+    """Return what opens a key's slow path, once; its repr shows no secret. None: its format has none."""
+    how = format_of(opened_key.key)
     if not isinstance(how, Proves):
         return None
 
     @functools.cache
     def open_path() -> ProofPath:
         path = how.proof(secret)
-        return path if levels is None else ByLevelsProof(path, levels, how)
+        return path if slow_path is None else slow_path(path, opened_key)
 
     return open_path
 

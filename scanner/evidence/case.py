@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.rows import TextIds
@@ -21,7 +19,6 @@ from scanner.results import flagged
 from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import ask, verdicts
 from scanner.results.scan_list import recorded_scan
-from scanner.results.transactions import read_whole
 from schemas.registry import MAX_MESSAGES, Registry
 
 _SHOWN = 10
@@ -107,34 +104,6 @@ def _named(document: str) -> pl.Expr:
     if not path or not (row.isascii() and row.isdigit()) or len(row) > 18:
         return by_id
     return by_id | ((pl.col("path") == path) & (pl.col("row") == int(row)))
-
-
-def surprise_of(results: str, case: FlagCase) -> NDArray[np.uint8]:
-    """Steps of surprise of each character of a flag's text (scanner.watermark.level_laws), uint8[C].
-
-    Raises:
-        Refused: it is not on record any more, several are, or it is of another model than the scan's.
-    """
-    row = case.row
-
-    def readings() -> pl.DataFrame:
-        ours = (pl.col(name) == row[name] for name in ("scan_id", "shard_id", "row", "text_sha256"))
-        of_file = read_whole(results, "flag_readings", pl.Series([row["path"]])).filter(*ours)
-        return of_file.select("reader_sha256", "surprise").unique().collect()
-
-    found = ask(results, readings)
-    if found.is_empty():
-        raise Refused(
-            f"{case.where}: what the model expected of the text is not on record: it was erased with a "
-            "name, or its night was dropped; scan the file again, with the same [weights_by], into new results"
-        )
-    of_scan = case.scan is None or found["reader_sha256"].to_list() == [case.scan["reader_sha256"]]
-    if len(found) > 1 or not of_scan:
-        raise Refused(
-            f"{case.where}: what is on record is not what the scan's model expected of the text, once. Somebody "
-            "changed the results: restore the table `flag_readings` from a backup"
-        )
-    return np.frombuffer(found["surprise"][0], np.uint8)
 
 
 def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> NgramFilter:

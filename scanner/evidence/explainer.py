@@ -27,7 +27,7 @@ from scanner.detection.span_proofs import PartKinds
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners
-from scanner.evidence.case import FlagCase, filter_of, find_case, refuse_impossible, surprise_of, text_ids_of
+from scanner.evidence.case import FlagCase, filter_of, find_case, refuse_impossible, text_ids_of
 from scanner.evidence.copied_text import CopiedShare, EarlierPost, copied_share, earlier_of_others
 from scanner.evidence.explanation import (
     Explanation,
@@ -50,8 +50,8 @@ from scanner.evidence.stored_texts import OF_FILE, MovedRow, StoredText, StoredT
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
-from scanner.looks.levels.token_levels import keys_with_levels, levels_on_record
 from scanner.looks.normalising import scored_text
+from scanner.looks.rescoring import row_look
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry
 from scanner.results.decision_log import users_of
@@ -454,11 +454,10 @@ class Explainer:
 
     def _as_it_counted(self, case: FlagCase, text: str) -> OpenedKey:
         """The key of a flag, under which tokens count as they did for the flag. Raises as `scored_text` does."""
-        opened_key = self._open(self._key(case))
-        if case.row["look"] != WEIGHED:
+        opened_key, look = self._open(self._key(case)), row_look(case.row["look"], case.where)
+        if look is None:
             return opened_key
-        levels = levels_on_record([opened_key], text, surprise_of(self.results, case), case.where)
-        return keys_with_levels([opened_key], levels)[0]
+        return look.recorded(self.results, case.row, case.scan, text, case.where).keys([opened_key])[0]
 
     def _text_of(self, case: FlagCase) -> "_TextFindings":
         if self._config is None:

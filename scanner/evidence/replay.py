@@ -32,10 +32,11 @@ from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rounding import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.detection.span_proofs import parts_of
+from scanner.detection.spans import SPAN
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence import check_claim
-from scanner.evidence.case import FlagCase, filter_of, find_case, surprise_of
+from scanner.evidence.case import FlagCase, filter_of, find_case
 from scanner.evidence.check_claim import Mark, any_of
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.registry_check import RegistryCheck, held_against
@@ -43,8 +44,8 @@ from scanner.evidence.stored_texts import OF_FILE, StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
-from scanner.looks.levels.token_levels import keys_with_levels, levels_on_record, pinned_reader
 from scanner.looks.normalising import check_variants, scored_text
+from scanner.looks.rescoring import RowScoring, row_look
 from scanner.registry import NamedUser, VerifiedHolders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
@@ -53,9 +54,9 @@ from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
 from scanner.scan_plan import read_config, results_of
 from scanner.storage.locations import absolute
-from scanner.watermark.by_levels import BoundsRounding, ByLevelsProof
+from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath, Proves
-from scanner.watermark.formats import can_have_levels, format_of
+from scanner.watermark.formats import format_of
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
@@ -73,9 +74,6 @@ OF_USERS = ("naming", "user_id", "held_since", "named")
 
 NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
 """Namings of flags that may have no time since when their document existed: no user was looked for."""
-
-_ROUNDING = 0.1
-"""Share of log10 p by which a text may speak less as a model reads it now: another device rounds its sums otherwise."""
 
 _CHANGED = "the users table changed since: `brickscan users verify` follows its chain"
 
@@ -135,9 +133,10 @@ def replay(config_file: Path, document: str) -> Replay:
     columns = Columns.of(config.input)
     found = StoredTexts(columns, locations, results).of(case)
     ngram_filter = filter_of(results, folder, registry, case)
-    steps = surprise_of(results, case) if case.row["look"] == WEIGHED else None
-    replayed = dict(_detected(config, folder, results, keys, case, found.text, ngram_filter, steps))
-    slowly, room = _by_slow_path(folder, registry, case, found.text, ngram_filter, steps)
+    look, text = row_look(case.row["look"], case.where), read_text(found.text)[0] or ""
+    scoring = None if look is None else look.recorded(results, case.row, case.scan, text, case.where)
+    replayed = dict(_detected(config, folder, results, keys, case, found.text, ngram_filter, scoring))
+    slowly, room = _by_slow_path(folder, registry, case, text, ngram_filter, scoring)
     replayed |= slowly
     of_file = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
     replayed |= {name: (found.row or {})[name] for name in of_file}
@@ -152,39 +151,15 @@ def replay(config_file: Path, document: str) -> Replay:
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
         before = ask(results, lambda: recorded_history(results, case.row, (case.scan or {})["started_at"]))
         fields.append(_existed(case, before, found.row["created_at_latest"]))
-    if steps is not None:
-        read_now = _read_again(config, base, case, found.text)
-        verdict_now = (
-            None
-            if read_now is None
-            else _detected(config, folder, results, keys, case, found.text, ngram_filter, read_now)
+    if look is not None:
+        today = look.today(config, base, case.scan, text, case.where)
+        verdict = (
+            None if today is None else _detected(config, folder, results, keys, case, found.text, ngram_filter, today)
         )
-        fields.append(_by_reading(case.row, verdict_now))
+        name, agrees, why_not = look.compare(case.row, verdict)
+        again = None if verdict is None else verdict["log10_p_global"]
+        fields.append(FieldComparison(name, case.row["log10_p_global"], again, equal=agrees, why=why_not or None))
     return Replay(case, fields, found.not_from_file, check)
-
-
-def _read_again(config: ScanConfig, base: Path, case: FlagCase, raw: bytes) -> NDArray[np.uint8] | None:
-    """Steps of surprise as the model reads a text now; None: the configuration does not name the scan's model."""
-    by = config.weights_by
-    with contextlib.suppress(Refused, ImportError):  # without torch no model reads
-        if by is not None:
-            by = by.model_copy(update={"model": str(base / by.model)})
-            reader = pinned_reader(by, (case.scan or {})["reader_sha256"])
-            return reader.surprise([read_text(raw)[0] or ""])[0]
-    return None
-
-
-def _by_reading(row: Mapping[str, Any], verdict_now: Mapping[str, Any] | None) -> FieldComparison:
-    """Whether a flag by weights stands by the model's reading now, but for rounding; verdict_now: None: no model."""
-    # Whoever writes the tables and knows the key could choose levels by the draws: all other fields would be equal.
-    recorded = row["log10_p_global"]
-    if verdict_now is None:
-        why = "nobody compared what is on record with the model: name it in [weights_by] as it was, and it reads again"
-        return FieldComparison("reading", recorded, None, equal=True, why=why)
-    same = verdict_now["flagged"] and (verdict_now["key_id"], verdict_now["message"]) == (row["key_id"], row["message"])
-    same = same and verdict_now["log10_p_global"] <= (1 - _ROUNDING) * recorded
-    why = "" if same else "the model does not read the text as is on record: somebody may have chosen what is"
-    return FieldComparison("reading", recorded, verdict_now["log10_p_global"], equal=same, why=why or None)
 
 
 def _existed(case: FlagCase, before: RecordedHistory, known_at: datetime | None) -> FieldComparison:
@@ -244,61 +219,55 @@ def _detected(
     case: FlagCase,
     raw: bytes,
     ngram_filter: NgramFilter,
-    steps: NDArray[np.uint8] | None,
+    scoring: RowScoring | None,
 ) -> Mapping[str, Any]:
-    """The verdict by the scan's own rule: a row of VERDICTS. steps: of surprise, None: all tokens counted alike."""
+    """Return the verdict by the scan's own rule, a row of VERDICTS. scoring: of its look; None: by the plain sum."""
     row, scan = case.row, case.scan or {}
     if row["key_id"] not in {key.key_id for key in keys}:
         why = "is none that its scan tested, so the row was changed: name nobody by it"
         raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
     check_variants(config.variants)
-    weights, levels = ErrorShares.of(config), None
-    if steps is not None and weights.weighed is None:
-        raise Refused(
-            f"{case.where}: it was flagged by weights, and the configuration does not say any more which share of the "
-            "rate they have; put [weights_by] back, as the scan had it"
-        )
-    if steps is not None:
-        keys, weights = [key for key in keys if can_have_levels(key)], weights.of_model_pass()
-    rules = Rules.recorded(scan, scan["keys_tested"], weights, ngram_filter)
+    shares = ErrorShares.of(config)
+    if scoring is not None:
+        shares, keys = scoring.shares(shares), [key for key in keys if scoring.takes(key)]
+    rules = Rules.recorded(scan, scan["keys_tested"], shares, ngram_filter)
     opened_keys = open_keys(folder, keys, fast=False)
     holders = _Holders(folder, results, [key.key_id for key in keys])
-    if steps is not None:
-        levels = levels_on_record(opened_keys, read_text(raw)[0] or "", steps, case.where)
-    levels_of = None if levels is None else levels.of
-    of_detector = opened_keys if levels is None else keys_with_levels(opened_keys, levels)
-    detector = Detector(of_detector, holders, rules, open_prover(folder, opened_keys, rules, levels_of))
+    prover = open_prover(folder, opened_keys, rules, None if scoring is None else scoring.slow_path)
+    scored_keys = opened_keys if scoring is None else scoring.keys(opened_keys)
+    detector = Detector(scored_keys, holders, rules, prover)
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
     first = row["first_seen_at"]
     history = FileHistory(scan["started_at"], {row["text_sha256"]: first} if first else {}, None, None)
     origin = BatchOrigin(row["scan_id"], row["shard_id"], row["path"])
     verdicts, *_ = detector.score_batch(document, origin, history=history)
-    found: Mapping[str, Any] = verdicts.to_pylist()[0]
-    return found if levels is None or not found["flagged"] else {**found, "look": WEIGHED}
+    verdict: Mapping[str, Any] = verdicts.to_pylist()[0]
+    return verdict if scoring is None or not verdict["flagged"] else {**verdict, "look": row["look"]}
 
 
 def _by_slow_path(
     folder: str,
     registry: Registry,
     case: FlagCase,
-    raw: bytes,
+    text: str,
     ngram_filter: NgramFilter,
-    steps: NDArray[np.uint8] | None,
+    scoring: RowScoring | None,
 ) -> tuple[dict[str, Any], float]:
-    """Score and p-value of the verdict's message, and their rounding, by its format's slow path; parts: see proving."""
+    """Compute score and p-value of the verdict's message, and their rounding, by its format's slow path.
+
+    Parts are computed again by scanner.detection.span_proofs.
+    """
     row = case.row
     key = find_key(registry, row["key_id"])
     form = format_of(key)
-    if row["message"] is None or row["look"] not in (None, WEIGHED) or not isinstance(form, Proves):
+    if row["message"] is None or row["look"] == SPAN or not isinstance(form, Proves):
         return {}, 0.0
     (opened_key,) = open_keys(folder, [key], fast=False)
-    text = read_text(raw)[0] or ""
     ids = opened_key.tokenizer.reference.encode([scored_text(text, row["variant"])]).ids
     path: ProofPath = form.proof(check_secret(folder, key))
-    if steps is not None:
-        levels = levels_on_record([opened_key], text, steps, case.where)
-        path = ByLevelsProof(path, levels.of(key.tokenizer.sha256), form)
+    if scoring is not None:
+        path = scoring.slow_path(path, opened_key)
     common_places = places_left_out(ngram_filter.of(key.tokenizer.sha256, opened_key.watermark.rule), ids)
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], common_places)
     log10_p = max(path.log10_p(score, scored), opened_key.log10_reach)

@@ -142,6 +142,14 @@ class LookResult:
 NO_RESULT = LookResult()
 
 
+class LookEstimate(NamedTuple):
+    """What is left for a look to do: a heading, sentences, and the same as numbers."""
+
+    name: str
+    sentences: tuple[str, ...]
+    facts: dict[str, object]
+
+
 class LookRun(Protocol):
     """What a look does with a scan once all documents are committed."""
 
@@ -164,6 +172,12 @@ class Look(Protocol):
     @property
     def name(self) -> str:
         """Name in the record of a job."""
+
+    def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
+        """Return what estimates the cost of what is left, by the plan with its filter and the input's shards.
+
+        None: the look is not configured, or costs nothing worth telling. Raises Refused: it cannot be.
+        """
 
     def tables(self, plan: Plan) -> Sequence[str]:
         """Name the tables that workers fill for it."""

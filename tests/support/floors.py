@@ -28,6 +28,7 @@ FLOORS = [
     "scanner.controls",
     "scanner.looks.look",
     "scanner.looks.levels",
+    "scanner.looks.rescoring",
     "scanner.evidence",
     "scanner.looks.accounts",
     "scanner.looks",

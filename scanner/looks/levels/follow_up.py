@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from scanner import results
 from scanner.follow_up import CommittedScan, OnActors
 from scanner.input.shards import Shard, shard_id
 from scanner.input.tables import pack_rows
-from scanner.looks.levels.model_scoring import FlaggedRows, ModelScoring, reading_seconds
+from scanner.looks.levels.model_scoring import FlaggedRows, ModelScoring, reading_cost, reading_seconds
 from scanner.looks.levels.token_levels import reader_config
-from scanner.looks.look import NO_RESULT, LookResult, ReadAgain, SecondPass, SecondPassTotals
-from scanner.printable import counted
+from scanner.looks.look import NO_RESULT, LookEstimate, LookResult, ReadAgain, SecondPass, SecondPassTotals
+from scanner.printable import counted, in_hours
 from scanner.results.current_rows import flags
 from scanner.results.queries import ask
 from scanner.results.retention import done_in_frozen_nights
@@ -87,6 +88,32 @@ def _summary(totals: SecondPassTotals) -> Iterator[tuple[str, str]]:
     yield "weighed", f"{counted(totals.texts, 'text')} read by the model; {more} flagged by their weights"
     if totals.given_up:
         yield "", f"{counted(totals.given_up, 'document')} that the model cannot read, as the scan's log says"
+
+
+MARKED_SHARE = 0.1
+"""Share of a night's texts that is taken to be marked: nearly all of these pass the cut of a model."""
+
+
+def estimate_reading(pinned: Plan, plan: Plan, shards: Sequence[Shard]) -> LookEstimate:
+    """Estimate what the model reads of what is left, at most, and how long one core takes for it.
+
+    Args:
+        pinned: of the pass.
+        plan: of the scan, with its filter.
+        shards: of the input, under whichever keys they are scanned.
+    """
+    of_pass = replace(pinned, filter_sha256=plan.filter_sha256)
+    to_read = shards_of_pass(of_pass, shards)
+    left = shards_not_read(of_pass, to_read, shards) if results.exist(of_pass.results) else to_read
+    seconds, share = reading_cost(of_pass)
+    share_read = share + MARKED_SHARE * (reader_config(of_pass).share - share)
+    hours = share_read * seconds * sum(shard.rows.text_bytes for shard in left) / 3600
+    sentence = (
+        f"{len(to_read) - len(left):,} of {counted(len(to_read), 'shard')} read; of the others at most {share:.3g} of "
+        f"the unmarked texts, and marked ones: where one text in {1 / MARKED_SHARE:g} is marked, about "
+        f"{in_hours(hours)} core-hours more on CPUs, on GPUs less"
+    )
+    return LookEstimate("model", (sentence,), {"reader_sha256": of_pass.reader_sha256, "core_hours": hours})
 
 
 def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:

@@ -1,10 +1,12 @@
 """What a scan asks of the look at levels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from scanner.detection.rows import TextIds
+from scanner.input.shards import Shard
 from scanner.looks.levels.token_levels import model_pass_of
-from scanner.looks.look import Keeper, LookRun
+from scanner.looks.look import Keeper, LookEstimate, LookRun
 from scanner.scan_plan import Plan
 from schemas.words import WEIGHED
 
@@ -13,6 +15,15 @@ class Levels:
     """Has a model read texts once more when all are committed, and scores them by levels."""
 
     name = WEIGHED
+
+    def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
+        """Pin the model, and return what estimates its reading; None: no model is configured."""
+        pinned = model_pass_of(plan)
+        if pinned is None:
+            return None
+        from scanner.looks.levels.follow_up import estimate_reading  # a worker needs no library of tables
+
+        return partial(estimate_reading, pinned)
 
     def tables(self, plan: Plan) -> Sequence[str]:
         """Name no table: workers of a scan fill none for it."""

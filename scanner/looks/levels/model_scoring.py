@@ -26,6 +26,7 @@ from scanner.detection.rules import Rules
 from scanner.filtering import open_filter
 from scanner.input.documents import read_text
 from scanner.looks.levels.token_levels import (
+    LevelPaths,
     LevelsName,
     TextLevels,
     keys_with_levels,
@@ -188,7 +189,7 @@ def open_model_pass(
     rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
     rules = dataclasses.replace(rules, weights=plan.weights.of_model_pass())
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
-    prover = open_prover(plan.registry, opened_keys, rules, levels.of)
+    prover = open_prover(plan.registry, opened_keys, rules, LevelPaths(levels))
     return Detector(keys_with_levels(opened_keys, levels), holders, rules, prover)
 
 

@@ -25,9 +25,10 @@ from scanner.scan_plan import Plan
 from scanner.storage.model_folders import check_model_folder
 from scanner.text import Tokenizer
 from scanner.watermark import Tokens
-from scanner.watermark.by_levels import ByLevels, LevelsOf
-from scanner.watermark.formats import can_have_levels
-from scanner.watermark.level_laws import CHARACTERS_READ, levels_of
+from scanner.watermark.by_levels import ByLevels, ByLevelsProof, LevelsOf
+from scanner.watermark.format import ProofPath
+from scanner.watermark.formats import can_have_levels, format_of
+from scanner.watermark.level_laws import levels_of
 from scanner.watermark.rule import long_enough, passes, search
 from schemas.config import ReaderDtype, WeightsByConfig
 
@@ -154,22 +155,6 @@ class TextLevels:
         return np.concatenate([none, *found])
 
 
-def levels_on_record(opened_keys: Iterable[OpenedKey], text: str, steps: NDArray[np.uint8], where: str) -> TextLevels:
-    """Levels of a flag's tokens by what is kept of the model's reading; where: the flag, in words.
-
-    Raises:
-        Refused: it is no reading of this text.
-    """
-    if len(steps) != min(len(text), CHARACTERS_READ):
-        raise Refused(
-            f"{where}: what the model expected is on record for {len(steps):,} characters, and the text has "
-            f"{len(text):,}. Somebody changed the results: restore the table `flag_readings` from a backup"
-        )
-    levels = TextLevels.of_keys(opened_keys)
-    levels.put([text], [steps])
-    return levels
-
-
 def _each(tokens: Tokens) -> list[NDArray[np.uint32]]:
     return [tokens.ids[begin:end] for begin, end in pairwise(tokens.offsets.tolist())]
 
@@ -181,6 +166,18 @@ def keys_with_levels(opened_keys: Iterable[OpenedKey], levels: TextLevels) -> li
         for opened_key in opened_keys
         for of_key in [partial(ByLevels, levels_of=levels.of(opened_key.key.tokenizer.sha256))]
     ]
+
+
+class LevelPaths:
+    """Opens slow paths on which tokens count by levels."""
+
+    def __init__(self, levels: TextLevels) -> None:
+        self._levels = levels
+
+    def __call__(self, path: ProofPath, opened_key: OpenedKey) -> ProofPath:
+        """Return the slow path of a key by levels. path: its own."""
+        key = opened_key.key
+        return ByLevelsProof(path, self._levels.of(key.tokenizer.sha256), format_of(key))
 
 
 def worth_reading(

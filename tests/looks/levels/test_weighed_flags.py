@@ -12,16 +12,15 @@ import pytest
 
 from scanner import generation
 from scanner.errors import Refused
-from scanner.evidence.case import find_case, surprise_of
+from scanner.evidence.case import find_case
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import page
 from scanner.evidence.replay import replay, write_claim
 from scanner.evidence.sentences import record_of, what_was_found
-from scanner.looks.levels.token_levels import levels_on_record
+from scanner.looks.levels.on_record import LevelScoring, read_surprise
 from scanner.registry import check_secret
 from scanner.results.retention import erase_user, retain
 from scanner.results.transactions import read_whole
-from scanner.watermark.by_levels import ByLevelsProof
 from scanner.watermark.formats import format_of
 from schemas.words import WEIGHED
 from tests.support.foregone import chain_key, chain_model, unknowing, writer_of_foregone  # noqa: F401 - fixtures
@@ -86,9 +85,9 @@ def test_an_explanation_says_what_tells_the_user_from_the_group_as_the_slow_path
     registry, test = group_key
     text = pl.read_parquet(next(flagged_in_group.input.glob("*.parquet")))["text"][1]
     case = find_case(flagged_in_group.results, 1e-6, place(flagged_in_group))
-    levels = levels_on_record([test], text, surprise_of(flagged_in_group.results, case), "the flag")
+    steps = read_surprise(flagged_in_group.results, case.row, case.scan, case.where)
     form = format_of(test.key)
-    proof = ByLevelsProof(form.proof(check_secret(registry, test.key)), levels.of(test.key.tokenizer.sha256), form)
+    proof = LevelScoring(text, steps, case.where).slow_path(form.proof(check_secret(registry, test.key)), test)
     ids = test.tokenizer.reference.encode([text]).ids
     scored, (score,), group = proof.user_evidence(ids, [explained.row["message"]], "ngram")
     assert explained.user_evidence is not None
@@ -269,8 +268,8 @@ def test_readings_go_with_a_name_and_with_their_night(flagged: Night, tmp_path: 
         folder = str(tmp_path / f"{id(gone)}")
         shutil.copytree(flagged.results, folder)
         case = find_case(folder, 1e-6, place(flagged))
-        assert len(surprise_of(folder, case)) > 100
+        assert len(read_surprise(folder, case.row, case.scan, case.where)) > 100
         gone(folder)
         assert read_whole(folder, "flag_readings").collect().is_empty()
         with pytest.raises(Refused, match="not on record"):
-            surprise_of(folder, case)
+            read_surprise(folder, case.row, case.scan, case.where)

@@ -1,0 +1,140 @@
+"""A flag by levels, scored again by what is on record of the model's reading, or by what the model reads now."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from scanner.detection.attribution import OpenedKey
+from scanner.error_shares import ErrorShares
+from scanner.errors import Refused
+from scanner.looks.levels.token_levels import LevelPaths, TextLevels, keys_with_levels, pinned_reader
+from scanner.results.queries import ask
+from scanner.results.transactions import read_whole
+from scanner.watermark.format import ProofPath
+from scanner.watermark.formats import can_have_levels
+from scanner.watermark.level_laws import CHARACTERS_READ
+from schemas.config import ScanConfig
+from schemas.registry import MasterKey
+from schemas.words import WEIGHED
+
+_ROUNDING = 0.1
+"""Share of log10 p by which a text may speak less as a model reads it now: another device rounds its sums otherwise."""
+
+
+class LevelScoring:
+    """Scores a text whose tokens count by levels.
+
+    Args:
+        text: the text.
+        steps: uint8[C], steps of surprise of its characters.
+        where: the flag, in words.
+    """
+
+    def __init__(self, text: str, steps: NDArray[np.uint8], where: str) -> None:
+        self._text, self._steps, self._where = text, steps, where
+
+    def takes(self, key: MasterKey) -> bool:
+        """Whether tokens can count by levels under a key."""
+        return can_have_levels(key)
+
+    def shares(self, shares: ErrorShares) -> ErrorShares:
+        """Return the shares of a text whose tokens count by levels. Raises Refused: none are stated any more."""
+        if shares.weighed is None:
+            raise Refused(
+                f"{self._where}: it was flagged by weights, and the configuration does not say any more which share of "
+                "the rate they have; put [weights_by] back, as the scan had it"
+            )
+        return shares.of_model_pass()
+
+    def keys(self, opened_keys: Sequence[OpenedKey]) -> list[OpenedKey]:
+        """Return keys under which the text's tokens count by levels. Raises Refused: they are of another text."""
+        return keys_with_levels(opened_keys, self._levels(opened_keys))
+
+    def slow_path(self, path: ProofPath, opened_key: OpenedKey) -> ProofPath:
+        """Return the slow path on which tokens count by levels. Raises Refused: they are of another text."""
+        return LevelPaths(self._levels([opened_key]))(path, opened_key)
+
+    def _levels(self, opened_keys: Sequence[OpenedKey]) -> TextLevels:
+        if len(self._steps) != min(len(self._text), CHARACTERS_READ):
+            raise Refused(
+                f"{self._where}: what the model expected is on record for {len(self._steps):,} characters, and the "
+                f"text has {len(self._text):,}. Somebody changed the results: restore the table `flag_readings` from "
+                "a backup"
+            )
+        levels = TextLevels.of_keys(opened_keys)
+        levels.put([self._text], [self._steps])
+        return levels
+
+
+class LevelRows:
+    """Scores rows of the look at levels again."""
+
+    name = WEIGHED
+
+    def recorded(
+        self, results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text: str, where: str
+    ) -> LevelScoring:
+        """Return the scoring by what is on record. Raises Refused: it is not, or not once."""
+        return LevelScoring(text, read_surprise(results, row, scan, where), where)
+
+    def today(
+        self, config: ScanConfig, base: Path, scan: Mapping[str, Any], text: str, where: str
+    ) -> LevelScoring | None:
+        """Return the scoring by what the scan's model reads now; None: the configuration does not name the model."""
+        by = config.weights_by
+        with contextlib.suppress(Refused, ImportError):  # without torch no model reads
+            if by is not None:
+                by = by.model_copy(update={"model": str(base / by.model)})
+                reader = pinned_reader(by, scan["reader_sha256"])
+                return LevelScoring(text, reader.surprise([text])[0], where)
+        return None
+
+    def compare(self, row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> tuple[str, bool, str]:
+        """Compare a flag with the verdict of today, but for rounding: the field, whether they agree, and why not.
+
+        Somebody who writes the tables and knows the key could choose levels by the draws: all else would be equal.
+        """
+        field, not_compared, differs = (
+            "reading",
+            "nobody compared what is on record with the model: name it in [weights_by] as it was, and it reads again",
+            "the model does not read the text as is on record: somebody may have chosen what is",
+        )
+        if verdict is None:
+            return field, True, not_compared
+        agrees = verdict["flagged"] and all(verdict[name] == row[name] for name in ("key_id", "message"))
+        agrees = agrees and verdict["log10_p_global"] <= (1 - _ROUNDING) * row["log10_p_global"]
+        return field, agrees, "" if agrees else differs
+
+
+def read_surprise(
+    results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, where: str
+) -> NDArray[np.uint8]:
+    """Read the steps of surprise of each character of a flag's text (scanner.watermark.level_laws), uint8[C].
+
+    Raises:
+        Refused: they are not on record any more, several are, or they are of another model than the scan's.
+    """
+
+    def readings() -> pl.DataFrame:
+        of_flag = (pl.col(name) == row[name] for name in ("scan_id", "shard_id", "row", "text_sha256"))
+        rows = read_whole(results, "flag_readings", pl.Series([row["path"]])).filter(*of_flag)
+        return rows.select("reader_sha256", "surprise").unique().collect()
+
+    found = ask(results, readings)
+    if found.is_empty():
+        raise Refused(
+            f"{where}: what the model expected of the text is not on record: it was erased with a "
+            "name, or its night was dropped; scan the file again, with the same [weights_by], into new results"
+        )
+    is_of_scan = scan is None or found["reader_sha256"].to_list() == [scan["reader_sha256"]]
+    if len(found) > 1 or not is_of_scan:
+        raise Refused(
+            f"{where}: what is on record is not what the scan's model expected of the text, once. Somebody "
+            "changed the results: restore the table `flag_readings` from a backup"
+        )
+    return np.frombuffer(found["surprise"][0], np.uint8)

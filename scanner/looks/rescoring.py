@@ -1,0 +1,80 @@
+"""The seam of looks that score a text otherwise than by its plain sum: evidence scores their rows again through it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from scanner.detection.attribution import OpenedKey
+from scanner.detection.spans import SPAN
+from scanner.error_shares import ErrorShares
+from scanner.errors import Refused
+from scanner.looks.levels.on_record import LevelRows
+from scanner.watermark.format import ProofPath
+from schemas.config import ScanConfig
+from schemas.registry import MasterKey
+
+
+class RowScoring(Protocol):
+    """Scores a text as the look of its row did."""
+
+    def takes(self, key: MasterKey) -> bool:
+        """Whether the look scores texts under a key."""
+
+    def shares(self, shares: ErrorShares) -> ErrorShares:
+        """Return the shares that the look tests a text with. Raises Refused: the configuration states none."""
+
+    def keys(self, opened_keys: Sequence[OpenedKey]) -> list[OpenedKey]:
+        """Return keys that score the text as the look does. Raises Refused: what is on record is of another text."""
+
+    def slow_path(self, path: ProofPath, opened_key: OpenedKey) -> ProofPath:
+        """Return the slow path that scores the text as the look does. Raises as `keys`."""
+
+
+class RowLook(Protocol):
+    """A look whose rows are scored again."""
+
+    @property
+    def name(self) -> str:
+        """Value of the column `look`."""
+
+    def recorded(
+        self, results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text: str, where: str
+    ) -> RowScoring:
+        """Return the scoring by what is on record of a row's text.
+
+        Args:
+            results: folder or URI.
+            row: of VERDICTS.
+            scan: its row of SCANS; None: it did not end.
+            text: that was scored.
+            where: the flag, in words.
+
+        Raises:
+            Refused: it is not on record, or was changed.
+        """
+
+    def today(
+        self, config: ScanConfig, base: Path, scan: Mapping[str, Any], text: str, where: str
+    ) -> RowScoring | None:
+        """Return the scoring by what the look would find now; None: that cannot be told. base: of relative paths."""
+
+    def compare(self, row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> tuple[str, bool, str]:
+        """Compare a row with the verdict of today, None: there is none: a field's name, whether they agree, and why."""
+
+
+ROW_LOOKS: tuple[RowLook, ...] = (LevelRows(),)
+"""A line for each look whose rows are scored again."""
+
+
+def row_look(look: str | None, where: str) -> RowLook | None:
+    """Return the look of a row; None: the plain sum gave the verdict, of the whole text or of a part.
+
+    Raises:
+        Refused: a look gave it that this brickscan does not have. where: the flag, in words.
+    """
+    if look in (None, SPAN):
+        return None
+    for row_look in ROW_LOOKS:
+        if row_look.name == look:
+            return row_look
+    raise Refused(f"{where}: the look {look!r} gave its verdict, which this brickscan does not have")
