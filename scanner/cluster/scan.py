@@ -306,13 +306,13 @@ class _Scan:
                 self._report_metrics()
                 self._work_through(workers)
             self._commit()  # while Ray's metrics can still take it
-            self._look_further(whole=whole)
+            self._run_looks(whole=whole)
             self._judge(whole=whole)
             looked = any(look.result.counts for look in self._looks.values())
             if self._committer.totals.counts.flagged or looked:  # somebody may have been named
                 refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
             if whole:
-                self._follow_up()  # before old nights are dropped, which asks for flags and may fail
+                self._run_follow_ups()  # before old nights are dropped, which asks for flags and may fail
         if self._share is None:
             self._drop_old_nights()
         self._unread = find_unread(plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over)
@@ -401,7 +401,7 @@ class _Scan:
         state = self._audit.state if self._audit else AuditState.NOT_JUDGED
         self._metrics.report(self._work.shard_count - self._work.skipped, self._committer.totals, audit=state)
 
-    def _look_further(self, *, whole: bool) -> None:
+    def _run_looks(self, *, whole: bool) -> None:
         """Have each look do what follows a scan, now that all documents are committed."""
         plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.shards))
         scan = CommittedScan(plan, self._scan_id, self._work.shards_under_any_key, self._started_at, whole)
@@ -410,14 +410,14 @@ class _Scan:
 
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
-        found, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.shards, self._work.earlier))
+        ids, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.shards, self._work.earlier))
         looks = [look.result for look in self._looks.values()]
         audited, unproved = [name for look in looks for name in look.audited], sum(look.unproved for look in looks)
-        self._audit = audit_scan(self._plan, self._scan_id, found, earlier, audited, unproved, whole=whole)
+        self._audit = audit_scan(self._plan, self._scan_id, ids, earlier, audited, unproved, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
         self._report_metrics()
 
-    def _follow_up(self) -> None:
+    def _run_follow_ups(self) -> None:
         """Have capabilities do what they do after a scan of the whole input."""
         scan = CommittedScan(self._plan, self._scan_id, self._work.shards_under_any_key, self._started_at, whole=True)
         for follow_up in FOLLOW_UPS:

@@ -93,19 +93,25 @@ def audit_scan(
     scan_id: str,
     shards: Collection[str],
     earlier: Collection[str] = (),
-    units: Collection[str] = (),
+    audited_by_looks: Collection[str] = (),
     unproved_accounts: int = 0,
     *,
     whole: bool = True,
 ) -> ScanAudit:
     """Judge the counts of a scan's shards.
 
-    All other shards of the scans that committed them are judged too, unless they were judged before: whoever scans a
-    part of an interrupted scan's input would else leave verdicts that no audit has seen.
-    earlier: ids of shards of the same rows that were scanned under other keys: their texts have the same decoys once
-    more, which count once; units: names under which accounts were tested, and ids of shards whose texts a model read;
-    unproved_accounts: marked accounts of these units whose proof came out differently;
-    whole: whether these shards are all that the configuration names, so that all canaries are due.
+    All other shards of the scans that committed them are judged too, unless they were judged before: to scan a part of
+    an interrupted scan's input would else leave verdicts that no audit has seen.
+
+    Args:
+        plan: of the scan.
+        scan_id: of the scan.
+        shards: ids of its shards.
+        earlier: ids of shards of the same rows that were scanned under other keys: their texts have the same decoys
+            once more, which count once.
+        audited_by_looks: ids under which looks have rows of AUDIT_COUNTS: groups of accounts, shards that a model read.
+        unproved_accounts: marked accounts whose proof came out differently.
+        whole: whether these shards are all that the configuration names, so that all canaries are due.
 
     Raises:
         Refused: there are no results.
@@ -120,15 +126,15 @@ def audit_scan(
         scans = ["shard_id", "scan_id"]
         every_count = queries.audit_counts(plan.results)
         of_shards = every_count.join(every_verdict.select(scans).unique(), on=scans, how="semi")
-        of_units = pl.col("shard_id").is_in(list(units))  # flags by weights have no row among verdicts
-        counted = pl.concat([of_shards, every_count.filter(of_units)])
+        by_looks = pl.col("shard_id").is_in(list(audited_by_looks))  # flags by weights have no row among verdicts
+        counted = pl.concat([of_shards, every_count.filter(by_looks)])
         # canaries are no traffic: they are marked on purpose, and show no false flags
         of_traffic = ~pl.col("account_id").is_in(sorted(plan.canary_accounts)).fill_null(value=False)
         verdicts = every_verdict.filter(of_traffic) if plan.canary_accounts else every_verdict
         rows = ScanRows(verdicts, every_verdict, counted, earlier, whole)
         counts = {control.name: control.count(plan, rows) for control in CONTROLS}
-        differing = flags(plan.results).filter(of_units, proof=Proof.DIFFERS).select(pl.len()).collect().item()
-        of_input = pl.col("shard_id").is_in([*shards, *earlier, *units])
+        differing = flags(plan.results).filter(by_looks, proof=Proof.DIFFERS).select(pl.len()).collect().item()
+        of_input = pl.col("shard_id").is_in([*shards, *earlier, *audited_by_looks])
         found = flags(plan.results).filter(of_input, of_traffic, pl.col("log10_p_global") <= rate)
         pieces = pieces_of_evidence(found)["piece"]
         traffic = measure(verdicts, rate)

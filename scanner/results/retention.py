@@ -39,7 +39,7 @@ from scanner.input.shards import Shard
 from scanner.results.current_rows import current_flags, drop_runs, flags, run_number, settle, shards, side_tables
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
-from scanner.results.transactions import OF_NO_RUN, ORPHANS_AFTER_HOURS, Tables, read_whole, try_to_commit
+from scanner.results.transactions import NO_RUN, ORPHANS_AFTER_HOURS, Tables, read_whole, try_to_commit
 from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
 from scanner.storage.data_files import OF_A_NIGHT, OF_USERS, SCHEMAS
 from scanner.storage.delta import attempts, open_table
@@ -126,7 +126,7 @@ def _runs(tables: Tables, night: str, before: int) -> pl.DataFrame:
 def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
     """Shards whose verdicts are of these runs: a row here must not stand for work of another night."""
     won = tables.now("verdicts")[1].versions(runs["shard_id"])
-    return {shard for shard, scan_id in runs.iter_rows() if won.get(shard) in (run_number(scan_id), OF_NO_RUN)}
+    return {shard for shard, scan_id in runs.iter_rows() if won.get(shard) in (run_number(scan_id), NO_RUN)}
 
 
 def _with_a_time(logged: dict[str, int], done: Iterable[str]) -> list[Transaction]:

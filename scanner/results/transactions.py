@@ -40,7 +40,7 @@ def additions(files: Iterable[DataFile], *, changes: bool = True) -> list[AddAct
     return [AddAction(file.name, file.size, {}, now, changes, file.stats) for file in files]
 
 
-OF_NO_RUN = 1
+NO_RUN = 1
 """Version of a transaction that names no run."""
 
 
@@ -104,19 +104,21 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
         versions = kept.versions(transaction for entry in entries for transaction in entry.transactions)
         ours = {transaction for transaction, by in versions.items() if by == run}
         missing = [
-            _less(tables.results, name, entry, versions) for entry in entries if set(entry.transactions) - set(versions)
+            _without_committed(tables.results, name, entry, versions)
+            for entry in entries
+            if set(entry.transactions) - set(versions)
         ]
         if not missing:
             break
         names = [transaction for entry in missing for transaction in entry.transactions]
         actions = additions(file for entry in missing for file in entry.files)
-        if try_to_commit(table, name, actions, [Transaction(transaction, run or OF_NO_RUN) for transaction in names]):
+        if try_to_commit(table, name, actions, [Transaction(transaction, run or NO_RUN) for transaction in names]):
             ours |= set(names)
             break
     return ours
 
 
-def _less(results: str, name: str, entry: TableEntry, committed: Collection[str]) -> TableEntry:
+def _without_committed(results: str, name: str, entry: TableEntry, committed: Collection[str]) -> TableEntry:
     """An entry without the transactions that the table has, the rest of its rows written anew where it has some."""
     first, *others = (transaction for transaction in entry.transactions if transaction not in committed)
     if len(others) == len(entry.others):

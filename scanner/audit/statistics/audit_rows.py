@@ -68,7 +68,7 @@ def rate_rows(
     """Judge hits at all thresholds of all questions as one family.
 
     answers: sums over clusters for every question, each [J]. thresholds: α, from large to small; a question uses the
-    first J. bound: see verdicts.judge.
+    first J. bound: see judgement.judge.
     """
     family: list[tuple[Question, float, Count]] = [
         (question, threshold, count)

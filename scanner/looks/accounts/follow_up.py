@@ -35,7 +35,7 @@ from scanner.looks.accounts.posts import (
 from scanner.looks.look import NO_RESULT, LookResult, ReadAgain
 from scanner.printable import counted
 from scanner.registry import Holders
-from scanner.results.transactions import OF_NO_RUN, TableEntry, commit, find_committed, open_tables
+from scanner.results.transactions import NO_RUN, TableEntry, commit, find_committed, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.toml import digest
@@ -250,7 +250,7 @@ def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) ->
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
     """
-    number = int(unit.name[:15], 16) + OF_NO_RUN + 1
+    number = int(unit.name[:15], 16) + NO_RUN + 1
     names = {f"first look:{unit.night}:{key_id}": key_id for key_id in key_ids}
     ours = commit(results, ACCOUNTS_TABLE, [TableEntry(name, ()) for name in names], number)
     return frozenset(names[name] for name in ours)

@@ -61,7 +61,7 @@ def judged(plan: Plan, decoys: AccountDecoyObserver) -> ScanAudit:
     file = write_file(plan.results, "audit_counts", decoys.rows())
     assert file is not None
     commit(plan.results, "audit_counts", [TableEntry(UNIT, (file,))])
-    return audit_scan(plan, "scan", ["none"], units=[UNIT])
+    return audit_scan(plan, "scan", ["none"], audited_by_looks=[UNIT])
 
 
 def wrong(audit: ScanAudit) -> set[str]:
