@@ -245,7 +245,7 @@ def _verdicts(explainer: "Explainer", config: Path, query: "WantedFlags") -> "It
 
 def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, until: datetime | None) -> None:
     from scanner.exports import account_csv_lines, account_verdict_of
-    from scanner.looks.accounts.explanation import accounts_unread
+    from scanner.looks.marked_accounts import accounts_unread
 
     verdicts = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
     accounts = [

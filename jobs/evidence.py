@@ -22,7 +22,7 @@ from schemas.words import Naming
 if TYPE_CHECKING:
     from scanner.evidence.explanation import Explanation
     from scanner.evidence.page import PageSegment
-    from scanner.looks.accounts.explanation import AccountExplanation, AccountPost
+    from scanner.looks.marked_account import AccountExplanation, AccountPost
 
 CHARACTERS_IN_TERMINAL = 3_000
 """Most characters of a text in a terminal."""
@@ -77,7 +77,7 @@ def explain(
     from scanner.evidence.explainer import Explainer
     from scanner.evidence.page import page
     from scanner.evidence.sentences import record_of
-    from scanner.looks.accounts.explanation import account_page, explain_account, marked_accounts, record_of_account
+    from scanner.looks.marked_accounts import account_look, marked_accounts
 
     location = results_at(results)
     refuse_unscanned(location)
@@ -90,14 +90,15 @@ def explain(
         except Refused:
             if not marked_accounts(explainer, day, [document]):
                 raise
-    accounts = explain_account(explainer, document, day) if explained is None else []
+    accounts = account_look().explain_account(explainer, document, day) if explained is None else []
     if page_file is not None:
-        _write(page_file, page(explained) if explained else account_page(accounts))
+        _write(page_file, page(explained) if explained else account_look().account_page(accounts))
         tell(f"page: {page_file}")
     elif as_json:
-        record = (
-            record_of(explained) if explained else {"accounts": [record_of_account(account) for account in accounts]}
-        )
+        if explained:
+            record = record_of(explained)
+        else:
+            record = {"accounts": [account_look().record_of_account(account) for account in accounts]}
         tell(*json.dumps(record, indent=1).splitlines())
     else:
         tell(*(_lines(explained) if explained else _account_lines(accounts)))
@@ -141,23 +142,24 @@ def _lines(explained: "Explanation") -> Iterator[str]:
 
 
 def _account_lines(accounts: "Sequence[AccountExplanation]") -> Iterator[str]:
-    from scanner.looks.accounts.explanation import posts_in_words, what_was_found
+    from scanner.looks.marked_accounts import account_look
 
+    look = account_look()
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for explained in accounts:
-        for heading, sentence in what_was_found(explained):
+        for heading, sentence in look.what_was_found(explained):
             yield from wrap_line(f"{heading}: {safe(sentence)}", width, "  ")
         yield ""
-        yield from wrap_line(posts_in_words(explained, POSTS_IN_TERMINAL), width, "  ")
+        yield from wrap_line(look.posts_in_words(explained, POSTS_IN_TERMINAL), width, "  ")
         for post in explained.posts[:POSTS_IN_TERMINAL]:
             yield ""
             yield from _post_lines(post, width)
 
 
 def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
-    from scanner.looks.accounts.explanation import about_post
+    from scanner.looks.marked_accounts import account_look
 
-    yield from wrap_line(about_post(post), width, "  ")
+    yield from wrap_line(account_look().about_post(post), width, "  ")
     for part in post.parts:
         margin = "  quotes | " if part.kind == "quoted" else "  writes | "
         text = as_posted(post.text[part.begin : part.end].rstrip())
@@ -295,7 +297,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
       brickscan report scan.toml --date 2026-11-20 --out reports/2026-11-20
     """
     from scanner.evidence.explainer import Explainer
-    from scanner.looks.accounts.explanation import marked_accounts
+    from scanner.looks.marked_accounts import marked_accounts
     from scanner.night_report import night_of, write_report
 
     location = results_at(results)

@@ -415,7 +415,7 @@ def accounts(
     """
     max_rows = most_shown(limit, everything=everything)
     from scanner.evidence.explainer import Explainer
-    from scanner.looks.accounts.explanation import marked_accounts, none_tested
+    from scanner.looks.marked_accounts import marked_accounts, none_tested
     from scanner.results.queries import count_impossible_rows
 
     location = results_at(results)

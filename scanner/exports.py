@@ -13,8 +13,8 @@ from typing import Any
 
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
-from scanner.looks.accounts import explanation as account_explanation
-from scanner.looks.accounts.explanation import AccountExplanation
+from scanner.looks.marked_account import AccountExplanation
+from scanner.looks.marked_accounts import account_look
 from scanner.printable import cell, safe
 from scanner.results.decision_log import users_of
 from scanner.results.flags import flag_id
@@ -62,17 +62,15 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
 
 def account_verdict_of(explained: AccountExplanation, config: str) -> AccountVerdict:
     """The record of a marked account; config: as of `verdict_of`."""
-    row = explained.row
+    row, look = explained.row, account_look()
     identity = hashlib.sha256(f"{row['account_id']}\n{row['night']}\n{row['keys']}".encode()).hexdigest()[:32]
     same = AccountVerdict.model_fields.keys() & row.keys() - {"named"}
     return AccountVerdict(
         id=f"brickscan-account-{identity}",
         **{field: row[field] for field in same},
-        named=tuple(account_explanation.users_named(row)),
+        named=tuple(look.users_named(row)),
         registry_agrees=explained.registry.agrees,
-        says=tuple(
-            f"{heading}: {safe(sentence)}" for heading, sentence in account_explanation.what_was_found(explained)
-        ),
+        says=tuple(f"{heading}: {safe(sentence)}" for heading, sentence in look.what_was_found(explained)),
         does_not_say=DOES_NOT_SAY,
         explain=shlex.join(
             ["brickscan", "explain", config, "--date", row["night"], "--account", "--", row["account_id"]]

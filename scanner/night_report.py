@@ -28,8 +28,7 @@ from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import environment, page, write_private
 from scanner.evidence.sentences import record_of
-from scanner.looks.accounts.explanation import account_page, explain_account, line_of_account, record_of_account
-from scanner.looks.accounts.posts import lacking_accounts
+from scanner.looks.marked_accounts import account_look, lacking_accounts
 from scanner.printable import one_in, printable
 from scanner.results import audits, current_decisions, flagged, scans
 from scanner.results.canary_flags import of_canary
@@ -360,11 +359,11 @@ def write_report(
             progress()
         listed = sorted(marked, key=lambda row: row["naming"] != Naming.NAMED)
         for account_id in dict.fromkeys(row["account_id"] for row in listed[:MOST_ACCOUNTS]):
-            found = explain_account(explainer, account_id, night.day)
+            found = account_look().explain_account(explainer, account_id, night.day)
             path = unfinished / name_of_account(account_id)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_private(path, account_page(found, "../index.html"))
-            record = {"accounts": [record_of_account(one) for one in found]}
+            write_private(path, account_look().account_page(found, "../index.html"))
+            record = {"accounts": [account_look().record_of_account(explained) for explained in found]}
             write_private(path.with_suffix(".json"), json.dumps(record, indent=1))
         for name, html in _lists(night, listed):
             write_private(unfinished / name, html)
@@ -432,7 +431,7 @@ def _index(night: Night, values: Mapping[str, Any], marked: Sequence[Mapping[str
             title=f"Night of {night.day}",
             night=night,
             accounts=[
-                line_of_account(row, name_of_account(row["account_id"]), trial=night.trial)
+                account_look().line_of_account(row, name_of_account(row["account_id"]), trial=night.trial)
                 for row in marked[:MOST_ACCOUNTS]
             ],
             more_accounts=max(0, len(marked) - MOST_ACCOUNTS),

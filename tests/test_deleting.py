@@ -59,6 +59,15 @@ CAPABILITIES = {
     "synthid": stack("synthid"),
     "three_bricks": stack("three_bricks"),
     "vllm": marking_stack("vllm"),
+    "accounts": Capability(
+        ("scanner/looks/accounts",),
+        (
+            ("scanner/looks/looks.py", r"from scanner\.looks\.accounts.*\n"),
+            ("scanner/looks/looks.py", r"\bAccounts\(\),"),
+            ("scanner/looks/marked_accounts.py", r"from scanner\.looks\.accounts.*\n"),
+            ("scanner/looks/marked_accounts.py", r"\bexplanation,"),
+        ),
+    ),
     "levels": Capability(
         ("scanner/looks/levels",),
         (

@@ -15,7 +15,7 @@ from jinja2 import nodes
 from scanner.evidence.advice import Advice, AdviceRule
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.page import PageLine
-from scanner.looks.accounts.explanation import AccountLine
+from scanner.looks.marked_account import AccountLine
 from scanner.night_report import Line, Night
 from scanner.service.review_session import FlagPage, FlagRequest, FlagView
 from schemas.service import DetectorAnswer, DetectorConfig

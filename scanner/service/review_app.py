@@ -40,7 +40,8 @@ from scanner.evidence.advice import OWNERSHIP, RULES
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import about, environment
 from scanner.evidence.posted_text import as_posted
-from scanner.looks.accounts.explanation import NO_DECISION, about_account
+from scanner.looks.marked_account import NO_DECISION
+from scanner.looks.marked_accounts import account_look
 from scanner.printable import printable, safe
 from scanner.results.decision_log import NewDecision, new_id, recorded_decision
 from scanner.results.flags import IN_NEED
@@ -156,7 +157,7 @@ async def _account(session: ReviewSession, request: Request) -> Response:
         raise Refused(f"night {stated[:40]!r} is no date; go back to the list") from None
     account = await run_in_threadpool(session.account, account_id, night)
     flags = FlagRequest("all", account=account_id).address("/")
-    about_it = await run_in_threadpool(about_account, account)
+    about_it = await run_in_threadpool(account_look().about_account, account)
     return _page("account.html.j2", **about_it, back="/accounts", back_to="Marked accounts", flags=flags)
 
 

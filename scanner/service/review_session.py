@@ -15,13 +15,8 @@ from scanner.evidence.case import FlagCase, find_case
 from scanner.evidence.copied_text import earlier_of_others
 from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
-from scanner.looks.accounts.explanation import (
-    AccountExplanation,
-    AccountLine,
-    explain_account,
-    line_of_account,
-    marked_accounts,
-)
+from scanner.looks.marked_account import AccountExplanation, AccountLine
+from scanner.looks.marked_accounts import account_look, marked_accounts
 from scanner.night_report import Line, line_of
 from scanner.printable import printable
 from scanner.results import current_decisions
@@ -281,16 +276,16 @@ class ReviewSession:
             rows = marked_accounts(self._explainer)
         rows.sort(key=lambda row: row["naming"] != Naming.NAMED)
         trial = bool(ask(self.results, lambda: of_trial(self.results)))
-        lines = [
-            line_of_account(row, f"/account?{urlencode({'id': row['account_id'], 'night': row['night']})}", trial=trial)
-            for row in rows[first : first + LINES_A_PAGE]
-        ]
+        lines = []
+        for row in rows[first : first + LINES_A_PAGE]:
+            address = f"/account?{urlencode({'id': row['account_id'], 'night': row['night']})}"
+            lines.append(account_look().line_of_account(row, address, trial=trial))
         return ListedAccounts(lines, len(rows))
 
     def account(self, account_id: str, night: date) -> Sequence[AccountExplanation]:
         """A marked account in a night. Raises as `explain_account` does."""
         with self._explaining:
-            return explain_account(self._explainer, account_id, night)
+            return account_look().explain_account(self._explainer, account_id, night)
 
     def _flag_as_shown(self, place: DocumentPlace, text_sha256: str) -> Mapping[str, Any]:
         """Return the flag whose text has a hexadecimal digest: a row of schemas.tables.VERDICTS with `audit`.

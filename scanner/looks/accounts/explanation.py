@@ -5,10 +5,9 @@ Posts are read again where they are kept, and weighed as by the scan. That decid
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -30,6 +29,7 @@ from scanner.looks.accounts.judge import AccountFindings, AccountJudge, Posts
 from scanner.looks.accounts.pooled_positions import by_post
 from scanner.looks.accounts.post_rows import BYTES_OF_A_POST
 from scanner.looks.accounts.posts import (
+    count_marked,
     impossible_posts,
     kept_posts,
     posts_by_then,
@@ -38,13 +38,15 @@ from scanner.looks.accounts.posts import (
     window_of,
 )
 from scanner.looks.accounts.proving import LONGEST_ACCOUNT
+from scanner.looks.marked_account import NO_DECISION, AccountExplanation, AccountLine, AccountPost
 from scanner.printable import counted, one_in, printable, safe
 from scanner.registry import NamedUser
 from scanner.results import accounts
 from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import recorded_scan
+from scanner.results.transactions import read_whole
 from scanner.storage.locations import table_uri
-from scanner.text.quoting import TextPart, parts_of, unquoted_words
+from scanner.text.quoting import unquoted_words
 from scanner.watermark.rule import log10_p_of
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
 
@@ -52,51 +54,35 @@ MOST_POSTS_LISTED = 100
 """Most posts of an account that are shown, those that speak strongest for the mark first."""
 
 
-class AccountPost(NamedTuple):
-    """A post of a marked account.
-
-    scored: scored tokens, of all its words; level, own_level: how strongly all of its words, and its own words alone,
-    speak for the mark, 0 to len(RUN_STRENGTHS); None: fewer than TOKENS_A_RUN tokens are scored, or the key cannot be
-    opened.
-    """
-
-    path: str
-    row: int
-    created_at: datetime | None
-    text: str
-    scored: int
-    level: int | None
-    own_level: int | None
-
-    @property
-    def parts(self) -> list[TextPart]:
-        """Quoted lines and own words, in order."""
-        return parts_of(self.text)
-
-
-@dataclass(frozen=True)
-class AccountExplanation:
-    """A marked account explained.
-
-    row: of ACCOUNTS with `audit`, as the registry says it; trial: its keys are dated back; posts: strongest first;
-    read: how many could be read again; no_posts: why none; log10_p, log10_p_own: of all posts and of own words alone
-    as they are read now, corrected as in the row, NaN: too few tokens, None: not computed, for `no_evidence`.
-    """
-
-    row: Mapping[str, Any]
-    registry: RegistryCheck
-    trial: bool
-    posts: Sequence[AccountPost]
-    read: int
-    no_posts: str | None
-    log10_p: float | None
-    log10_p_own: float | None
-    no_evidence: str | None
-
-
 def none_tested(results: str) -> bool:
     """Whether no scan tested accounts."""
     return not DeltaTable.is_deltatable(table_uri(results, "accounts"))
+
+
+def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
+    """Say that ACCOUNTS lacks rows which scans of a night wrote; None: it lacks none. of_night: their rows of SCANS.
+
+    Rows leave with a night that is dropped, of which nothing is said.
+    """
+    marked: dict[str, int] = {}
+    for scan in of_night:
+        if scan["accounts_marked"]:
+            marked[scan["accounts_unit"]] = max(marked.get(scan["accounts_unit"], 0), scan["accounts_marked"])
+    scan_ids = pl.col("scan_id").is_in([scan["scan_id"] for scan in of_night])
+
+    def dropped() -> int:
+        gone = pl.col("dropped_at").is_not_null()
+        return int(read_whole(results, "shards").filter(scan_ids & gone).select(pl.len()).collect().item())
+
+    if not marked or ask(results, dropped):
+        return None
+    held = {} if none_tested(results) else count_marked(results, list(marked))
+    gone = sum(max(number - held.get(unit, 0), 0) for unit, number in marked.items())
+    return (
+        f"{gone:,} marked accounts that its scans found are gone: somebody changed the table `accounts`"
+        if gone
+        else None
+    )
 
 
 def marked_accounts(
@@ -305,12 +291,6 @@ def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64],
 CHARACTERS_OF_A_POST = 1_000
 """Most characters of a post that a page shows."""
 
-NO_DECISION = (
-    "no decision is recorded on an account: a decision holds for one text, and the posts of an account change from "
-    "night to night. Where posts are flagged themselves, decide on these"
-)
-"""Sentence that says why an account has no decisions."""
-
 _TO_DO: Mapping[str, str] = {
     Naming.NAMED: "ask your own records whether this is the account of {users}, and look at its posts: words of others "
     "that no quotation mark shows count as its own. What follows is for your own rules",
@@ -319,19 +299,6 @@ _TO_DO: Mapping[str, str] = {
     Naming.RESERVED: "name nobody, and give it to the engineers: a reserved message belongs to nobody",
     Naming.CONTRADICTED: "name nobody, and run `brickscan users verify` with --results",
 }
-
-
-class AccountLine(NamedTuple):
-    """A marked account in a list; address: of its page, empty: it has none."""
-
-    account: str
-    night: str
-    user: str
-    to_do: str
-    posts: str
-    quoted: str
-    chance: str
-    address: str
 
 
 def line_of_account(row: Mapping[str, Any], address: str, *, trial: bool) -> AccountLine:

@@ -179,33 +179,6 @@ def count_refuted(results: str, parts: Collection[str]) -> int:
     return int(ask(results, lambda: read_whole(results, "accounts").filter(refuted).select(pl.len()).collect()).item())
 
 
-def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
-    """A sentence where ACCOUNTS lacks rows that scans found there when they ended; of_night: their rows of SCANS.
-
-    Rows leave with a night that is dropped, of which nothing is said. Raises as above.
-    """
-    found: dict[str, int] = {}
-    for scan in of_night:
-        if scan["accounts_marked"]:
-            found[scan["accounts_unit"]] = max(found.get(scan["accounts_unit"], 0), scan["accounts_marked"])
-    scan_ids = pl.col("scan_id").is_in([scan["scan_id"] for scan in of_night])
-
-    def dropped() -> int:
-        gone = pl.col("dropped_at").is_not_null()
-        return int(read_whole(results, "shards").filter(scan_ids & gone).select(pl.len()).collect().item())
-
-    if not found or ask(results, dropped):
-        return None
-    exists = DeltaTable.is_deltatable(table_uri(results, "accounts"))
-    held = count_marked(results, list(found)) if exists else {}
-    gone = sum(max(number - held.get(unit, 0), 0) for unit, number in found.items())
-    return (
-        f"{gone:,} marked accounts that its scans found are gone: somebody changed the table `accounts`"
-        if gone
-        else None
-    )
-
-
 def impossible_posts(
     results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text_ids: TextIds | None
 ) -> str | None:

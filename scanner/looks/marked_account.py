@@ -1,0 +1,127 @@
+"""The seam of marked accounts: what lists, pages, exports and reviews ask of the look that finds them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, NamedTuple, Protocol
+
+from scanner.evidence.explainer import Explainer
+from scanner.evidence.registry_check import RegistryCheck
+from scanner.text.quoting import TextPart, parts_of
+
+NO_DECISION = (
+    "no decision is recorded on an account: a decision holds for one text, and the posts of an account change from "
+    "night to night. Where posts are flagged themselves, decide on these"
+)
+"""Sentence that says why an account has no decisions."""
+
+
+class AccountPost(NamedTuple):
+    """A post of a marked account.
+
+    scored: scored tokens, of all its words.
+    level, own_level: how strongly all of its words, and its own words alone, speak for the mark, 0 to
+        len(RUN_STRENGTHS); None: fewer than TOKENS_A_RUN tokens are scored, or the key cannot be opened.
+    """
+
+    path: str
+    row: int
+    created_at: datetime | None
+    text: str
+    scored: int
+    level: int | None
+    own_level: int | None
+
+    @property
+    def parts(self) -> list[TextPart]:
+        """Return quoted lines and own words, in order."""
+        return parts_of(self.text)
+
+
+@dataclass(frozen=True)
+class AccountExplanation:
+    """A marked account explained.
+
+    row: of ACCOUNTS with `audit`, as the registry says it.
+    trial: its keys are dated back.
+    posts: strongest first.
+    read: how many could be read again; no_posts: why none.
+    log10_p, log10_p_own: of all posts and of own words alone as they are read now, corrected as in the row; NaN: too
+        few tokens, None: not computed, for `no_evidence`.
+    """
+
+    row: Mapping[str, Any]
+    registry: RegistryCheck
+    trial: bool
+    posts: Sequence[AccountPost]
+    read: int
+    no_posts: str | None
+    log10_p: float | None
+    log10_p_own: float | None
+    no_evidence: str | None
+
+
+class AccountLine(NamedTuple):
+    """A marked account in a list; address: of its page, empty: it has none."""
+
+    account: str
+    night: str
+    user: str
+    to_do: str
+    posts: str
+    quoted: str
+    chance: str
+    address: str
+
+
+class AccountLook(Protocol):
+    """Finds accounts whose posts together are marked, and tells people about them."""
+
+    def none_tested(self, results: str) -> bool:
+        """Whether no scan tested accounts."""
+
+    def lacking_accounts(self, results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
+        """Say that rows are gone which scans of a night wrote; None: none are. of_night: their rows of SCANS."""
+
+    def marked_accounts(
+        self, explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
+    ) -> list[Mapping[str, Any]]:
+        """Return rows of ACCOUNTS with `audit`, as the registry says them, smallest p first.
+
+        Args:
+            explainer: of the results.
+            night: date of the data; None: the newest row of each account.
+            account_ids: of these alone; empty: of all.
+        """
+
+    def accounts_unread(self, explainer: Explainer) -> list[AccountExplanation]:
+        """Return all marked accounts, each without its posts."""
+
+    def explain_account(
+        self, explainer: Explainer, account_id: str, night: date | None = None
+    ) -> list[AccountExplanation]:
+        """Explain a marked account: its newest row, or of a night, one a set of keys. Raises Refused: not marked."""
+
+    def line_of_account(self, row: Mapping[str, Any], address: str, *, trial: bool) -> AccountLine:
+        """Write a row of ACCOUNTS as a line of a list."""
+
+    def users_named(self, row: Mapping[str, Any]) -> list[str]:
+        """Return ids of the users whom an account's row names."""
+
+    def what_was_found(self, explained: AccountExplanation) -> Iterator[tuple[str, str]]:
+        """Yield pairs of a heading and a sentence."""
+
+    def posts_in_words(self, explained: AccountExplanation, most: int = ...) -> str:
+        """Say which posts are shown."""
+
+    def about_post(self, post: AccountPost) -> str:
+        """Say when and where a post was, and how strongly it speaks for the mark."""
+
+    def about_account(self, found: Sequence[AccountExplanation]) -> dict[str, Any]:
+        """Return values for the template `account.html.j2`."""
+
+    def account_page(self, found: Sequence[AccountExplanation], back: str | None = None) -> str:
+        """Return the page of an account, as HTML; `back`: a link to its night."""
+
+    def record_of_account(self, explained: AccountExplanation) -> dict[str, Any]:
+        """Return a record for json.dumps."""

@@ -1,0 +1,42 @@
+"""The table of the look that finds marked accounts, and what holds without it: there are none."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from scanner.errors import Refused
+from scanner.evidence.explainer import Explainer
+from scanner.looks.accounts import explanation
+from scanner.looks.marked_account import AccountExplanation, AccountLook
+
+ACCOUNT_LOOKS: tuple[AccountLook, ...] = (explanation,)
+"""The look that there is, on a line that can be taken out with its folder."""
+
+
+def account_look() -> AccountLook:
+    """Return the look. Raises Refused: there is none."""
+    for look in ACCOUNT_LOOKS:
+        return look
+    raise Refused("this brickscan tests no accounts")
+
+
+def none_tested(results: str) -> bool:
+    """Whether no scan tested accounts."""
+    return not ACCOUNT_LOOKS or account_look().none_tested(results)
+
+
+def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
+    """See AccountLook.lacking_accounts; None where there is no look."""
+    return account_look().lacking_accounts(results, of_night) if ACCOUNT_LOOKS else None
+
+
+def marked_accounts(
+    explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
+) -> list[Mapping[str, Any]]:
+    """See AccountLook.marked_accounts; empty where there is no look."""
+    return account_look().marked_accounts(explainer, night, account_ids) if ACCOUNT_LOOKS else []
+
+
+def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
+    """See AccountLook.accounts_unread; empty where there is no look."""
+    return account_look().accounts_unread(explainer) if ACCOUNT_LOOKS else []
