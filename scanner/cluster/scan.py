@@ -38,7 +38,7 @@ from scanner.input.tables import Snapshot
 from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, original_interrupt, sigterm_interrupts
 from scanner.key_support import UnsupportedKey
 from scanner.looks.look import NO_RESULT, LookResult, LookRun, SecondPass, SecondPassTotals
-from scanner.looks.looks import LOOKS
+from scanner.looks.looks import LOOKS, check_looks
 from scanner.registry import NO_RECORD, head_of
 from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.registry_record import record_verification, refuse_changed_since, verify_registry
@@ -295,6 +295,7 @@ class _Scan:
             refuse_early_clock(plan.results)
             self._verified = verify_registry(plan.registry, plan.results)
             self._users_head = head_of(plan.registry)
+            check_looks(plan.config)
             follow_ups = {look.name: look.follow_up(plan) for look in LOOKS}
             self._looks = {name: each for name, each in follow_ups.items() if each is not None}
             self._plan = plan = fix_filter(plan, self._scan_id)

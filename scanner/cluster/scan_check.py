@@ -29,7 +29,7 @@ from scanner.filtering import fix_filter
 from scanner.input.files import empty_in_a_store, list_files
 from scanner.input.named_files import describe
 from scanner.input.shards import DriverShare
-from scanner.looks.looks import LOOKS
+from scanner.looks.looks import LOOKS, check_looks
 from scanner.printable import counted, in_hours
 from scanner.registry import open_key
 from scanner.results.registry_record import verify_registry
@@ -79,6 +79,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     verify_registry(plan.registry, plan.results)
     yield _registry(plan)
     check_secrets(plan)
+    check_looks(plan.config)
     estimates = [estimate for look in LOOKS if (estimate := look.check(plan)) is not None]
     plan = fix_filter(plan, None)
     decoys = bool(OpenControls(plan))

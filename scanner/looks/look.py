@@ -173,6 +173,10 @@ class Look(Protocol):
     def name(self) -> str:
         """Name in the record of a job."""
 
+    @property
+    def section(self) -> str:
+        """Section of scan.toml that turns it on."""
+
     def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
         """Return what estimates the cost of what is left, by the plan with its filter and the input's shards.
 

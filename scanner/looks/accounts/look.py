@@ -12,6 +12,7 @@ class Accounts:
     """Keeps posts while documents are scanned, and tests all posts of each account together when all are committed."""
 
     name = "accounts"
+    section = "accounts"
 
     def check(self, plan: Plan) -> None:
         """Tell no cost: posts are scored from their kept n-grams, which takes little."""

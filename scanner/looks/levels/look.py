@@ -15,6 +15,7 @@ class Levels:
     """Has a model read texts once more when all are committed, and scores them by levels."""
 
     name = WEIGHED
+    section = "weights_by"
 
     def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
         """Pin the model, and return what estimates its reading; None: no model is configured."""
