@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner import results, scan_plan
+from scanner import error_shares, results
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.controls.decoys.whole_texts import DECISION, DECISION_WHOLE, TEXTS_A_DRAW, WholeTextDecoys
@@ -66,7 +66,7 @@ DROPPED = {
     "messages": (ALL_LOOKS, rule, "corrected", lambda p, _, keys=1: log10_any_of(p, keys)),
     "keys": (ALL_LOOKS, MasterKey, "tested_among", lambda self, keys_tested: 1),
     "variants": (VARIANTS, ErrorShares, "corrections", _no_variants),
-    "units": ("weights = { document = 0.2 }", scan_plan, "exact_fraction", lambda weight: 1),
+    "units": ("weights = { document = 0.2 }", error_shares, "exact_fraction", lambda weight: 1),
     "parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
     "messages of parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
 }
