@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from itertools import combinations
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
@@ -31,9 +31,6 @@ from scanner.results.retention import cutoff, done_in_frozen_nights
 from scanner.results.transactions import Tables, find_committed, read_whole
 from scanner.scan_plan import Plan
 from schemas.registry import MasterKey
-
-if TYPE_CHECKING:
-    pass
 
 
 class DoneUnderKeys(NamedTuple):
