@@ -1,16 +1,18 @@
 """Whole scans whose workers share a GPU, beside the same scans on the cores alone: `python -m tests.bench.gpu_scans`.
 
 Each worker has a core, and a share of the GPU where it has one. Posts are cut from the corpus as in row 6. Both scans
-read one file of them first, which compiles, and their verdicts are compared. Then both read links to that file: a
-rate is that of the time in which all workers had work.
+read one file of them first, which compiles, and their verdicts are compared. Then both read copies of that file (of
+hard links a scan reads one): a rate is that of the time in which all workers had work. --json writes the figures.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +20,10 @@ import polars as pl
 import ray
 
 from scanner.cluster.machines import cluster
-from scanner.cluster.pieces import Busy, Piece, Report
+from scanner.cluster.pieces import Busy, PackReport, Piece, Report
 from scanner.cluster.scan import run_scan
 from scanner.cluster.worker import Worker
+from scanner.input.shards import Shard
 from scanner.results import current_rows
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import Plan, make_plan
@@ -38,8 +41,8 @@ CONFIGURED: Mapping[str, tuple[tuple[float, ...], Mapping[str, Mapping[str, bool
 VARIES = ("scan_id", "scanned_at", "text_sha256", "text_id")
 
 
-class TimedPiece(NamedTuple):
-    """A piece that a worker scanned, by the clock, and its bytes of text."""
+class Work(NamedTuple):
+    """A piece or a pack that a worker scanned, by the clock, and its bytes of text."""
 
     begin: float
     end: float
@@ -51,14 +54,27 @@ class TimedWorker(Worker):
 
     def scan(self, piece: Piece) -> Iterator[Busy | Report]:
         """As Worker."""
+        rows = piece.shard.rows
+        with self._timed(rows.text_bytes * (piece.stop - piece.start) / rows.documents):
+            yield from super().scan(piece)
+
+    def scan_pack(self, shards: Sequence[Shard]) -> Iterator[Busy | PackReport]:
+        """As Worker."""
+        with self._timed(sum(shard.rows.text_bytes for shard in shards)):
+            yield from super().scan_pack(shards)
+
+    @contextlib.contextmanager
+    def _timed(self, size: float) -> Iterator[None]:
         file = _times(self._plan) / str(os.getpid())
         begin = time.time()
         file.touch()
-        yield from super().scan(piece)
-        rows = piece.shard.rows
-        size = rows.text_bytes * (piece.stop - piece.start) / rows.documents
+        yield
         with file.open("a") as lines:
             lines.write(json.dumps((begin, time.time(), size)) + "\n")
+
+
+class _EnoughTime(Exception):
+    """All workers scanned copies for long enough."""
 
 
 def _times(plan: Plan) -> Path:
@@ -76,7 +92,9 @@ def main() -> None:
     parser.add_argument("--users", type=float, nargs="+", default=[1e5, 1e9])
     parser.add_argument("--formats", nargs="+", choices=VERSION_2, default=list(VERSION_2))
     parser.add_argument("--configured", nargs="+", choices=CONFIGURED, default=list(CONFIGURED))
-    parser.add_argument("--links", type=int, default=100, help="to the file, which are scanned by the clock")
+    parser.add_argument("--copies", type=int, default=400, help="of the file, which are scanned by the clock")
+    parser.add_argument("--seconds", type=float, default=60.0, help="that all workers scan copies, at most")
+    parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with tempfile.TemporaryDirectory() as name, cluster(ClusterConfig(workers=options.workers)):
@@ -84,15 +102,21 @@ def main() -> None:
         folder = Path(name)
         (folder / "posts").mkdir()
         first = write_posts(folder / "posts" / "0.parquet", LENGTH, options)
-        for number in range(1, options.links):
-            os.link(first, first.with_name(f"{number}.parquet"))
+        for number in range(1, options.copies):
+            shutil.copy(first, first.with_name(f"{number}.parquet"))
+        figures = []
         for configured in options.configured:
             for form in options.formats:
                 for users in options.users:
-                    _compare(folder / f"{configured}-{form}-{users:g}", first, configured, form, users, options)
+                    scans = folder / f"{configured}-{form}-{users:g}"
+                    figures.append(_compare(scans, first, configured, form, users, options))
+                    if options.json:
+                        options.json.write_text(json.dumps(figures, indent=1))
 
 
-def _compare(folder: Path, posts: Path, configured: str, form: str, users: float, options: argparse.Namespace) -> None:
+def _compare(
+    folder: Path, posts: Path, configured: str, form: str, users: float, options: argparse.Namespace
+) -> dict[str, Any]:
     audit, looks = CONFIGURED[configured]
     groups = groups_for(users)
     key: dict[str, Any] = VERSION_2[form] | {"messages": groups**2, "groups": groups}
@@ -112,13 +136,18 @@ def _compare(folder: Path, posts: Path, configured: str, form: str, users: float
             config.read_text().replace(f'results = "{where}"', f'results = "{where} timed"')
             .replace("/0.parquet", "")
         )  # fmt: skip
-        rates[where] = _rate(make_plan(config))
+        rates[where] = _rate(make_plan(config), options)
     same = "same" if rows["cores"].equals(rows["GPU"]) else "DIFFERENT"
     print(
         f"{form}, {users:g} users, {configured}: {rates['cores']:.1f} MB/s on the cores, {rates['GPU']:.1f} with the"
         f" GPU, {rates['GPU'] / rates['cores']:.2f} times; {same} verdicts on {rows['GPU'].height} texts",
         flush=True,
     )
+    return {
+        "format": form, "users": users, "configured": configured, "workers": options.workers,
+        "megabytes": options.megabytes * options.copies, "megabytes a second": rates, "same verdicts": same == "same",
+        "texts compared": rows["GPU"].height,
+    }  # fmt: skip
 
 
 def _verdicts(plan: Plan) -> pl.DataFrame:
@@ -129,19 +158,28 @@ def _verdicts(plan: Plan) -> pl.DataFrame:
     return exact.drop(VARIES, strict=False).sort("path", "row")
 
 
-def _rate(plan: Plan) -> float:
+def _rate(plan: Plan, options: argparse.Namespace) -> float:
     """Megabytes of text a second while all workers have work."""
-    run_scan(plan, lambda work, totals: None, worker=TimedWorker)
-    pieces = [
-        [TimedPiece(*json.loads(line)) for line in file.read_text().splitlines()] for file in _times(plan).iterdir()
-    ]
-    begin, end = max(some[0].begin for some in pieces), min(some[-1].end for some in pieces)
+    all_began: list[float] = []
+
+    def end_in_time(work: Any, totals: Any) -> None:
+        if len(list(_times(plan).iterdir())) == options.workers:
+            all_began.append(time.time())
+            if all_began[-1] - all_began[0] > options.seconds:
+                raise _EnoughTime
+
+    with contextlib.suppress(_EnoughTime):
+        assert run_scan(plan, end_in_time, worker=TimedWorker).exit_code == 0
+    done = [[Work(*json.loads(line)) for line in file.read_text().splitlines()] for file in _times(plan).iterdir()]
+    assert len(done) == options.workers, f"{len(done)} workers had work, not {options.workers}: more copies"
+    assert all(done), "a worker finished nothing: more seconds, or smaller copies"
+    begin, end = max(some[0].begin for some in done), min(some[-1].end for some in done)
     size = sum(
-        piece.size * max(min(piece.end, end) - max(piece.begin, begin), 0) / (piece.end - piece.begin)
-        for some in pieces
-        for piece in some
+        work.size * max(min(work.end, end) - max(work.begin, begin), 0) / (work.end - work.begin)
+        for some in done
+        for work in some
     )
-    print(f"  {Path(plan.results).name}: {len(pieces)} workers, {size / 1e6:.0f} MB in {end - begin:.1f} s", flush=True)
+    print(f"  {Path(plan.results).name}: {len(done)} workers, {size / 1e6:.0f} MB in {end - begin:.1f} s", flush=True)
     return size / 1e6 / (end - begin)
 
 
