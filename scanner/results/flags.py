@@ -57,7 +57,9 @@ class WantedFlags(NamedTuple):
                 pl.col(name).list.eval(self._is_of(pl.element().struct.field)).list.any()
                 for name in ("named", "further_messages")
             )
-            requested &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in in_lists))
+            requested &= pl.any_horizontal(
+                self._is_of(pl.col), *(in_list.fill_null(value=False) for in_list in in_lists)
+            )
         return requested
 
     @property
@@ -68,9 +70,9 @@ class WantedFlags(NamedTuple):
     def _is_of(self, field: Callable[[str], pl.Expr]) -> pl.Expr:
         """Whether a row or an entry of NAMED is about one of the users, under one of the keys."""
         requested = (("user_id", self.users), ("key_id", self.keys))
-        each = [field(name).is_in(list(values)) for name, values in requested if values]
-        each += [_has(field("user_id"), self.user_part)] if self.user_part else []
-        return reduce(and_, (one.fill_null(value=False) for one in each), EVERY_ROW)
+        conditions = [field(name).is_in(list(values)) for name, values in requested if values]
+        conditions += [_has(field("user_id"), self.user_part)] if self.user_part else []
+        return reduce(and_, (condition.fill_null(value=False) for condition in conditions), EVERY_ROW)
 
     def requested_users(self) -> list[pl.Expr]:
         """Columns `asked` and `beside`, of a row that is asked for.
@@ -79,12 +81,12 @@ class WantedFlags(NamedTuple):
         beside: whether what the row itself is about, which is who comes first of all, is not among them.
         """
         field = pl.element().struct.field
-        of_requested = pl.element().filter(self._is_of(field))
+        requested_entries = pl.element().filter(self._is_of(field))
         first = (field("user_id").is_not_null() & field("user_id").is_first_distinct()) | (pl.int_range(pl.len()) == 0)
         surest_first = pl.element().sort_by(field("log10_p_global"), maintain_order=True)
         named = pl.concat_list(pl.col(name).fill_null([]) for name in NAMED_LISTS).list.eval(surest_first)
         entries = pl.concat_list(pl.concat_list(pl.struct(OF_ENTRY)), named)
-        users = entries.list.eval(of_requested).list.eval(pl.element().filter(first))
+        users = entries.list.eval(requested_entries).list.eval(pl.element().filter(first))
         return [users.alias("asked"), self._is_of(pl.col).not_().alias("beside")]
 
 
@@ -121,8 +123,8 @@ class FlagCount(NamedTuple):
 
     def in_words(self) -> str:
         """The count; canaries are told apart."""
-        of_canaries = f", and {self.canaries:,} of canaries, found and named right" if self.canaries else ""
-        return f"{self.flagged:,} flagged{of_canaries}"
+        canary_words = f", and {self.canaries:,} of canaries, found and named right" if self.canaries else ""
+        return f"{self.flagged:,} flagged{canary_words}"
 
 
 NO_FLAGS = FlagCount(0, 0)
@@ -137,17 +139,17 @@ def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collec
     Raises:
         Refused: there are no results.
     """
-    found = ask(results, lambda: _counted(found_flags(results, rate, wanted), canaries).collect())
-    return FlagCount(*found.row(0))
+    counts = ask(results, lambda: _counted(found_flags(results, rate, wanted), canaries).collect())
+    return FlagCount(*counts.row(0))
 
 
 def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataFrame) -> list[dict[str, Any]]:
     """Rows of VERDICTS with `audit` of documents, in their order. documents: columns path and row. Raises: as above."""
     numbered = documents.select("path", "row").with_row_index("number").lazy()
-    of_paths = pl.col("path").is_in(documents["path"].unique().implode())
+    path_filter = pl.col("path").is_in(documents["path"].unique().implode())
 
     def newest_flags() -> pl.DataFrame:
-        return found_flags(results, rate, wanted).filter(of_paths).join(numbered, on=["path", "row"]).collect()
+        return found_flags(results, rate, wanted).filter(path_filter).join(numbered, on=["path", "row"]).collect()
 
     return ask(results, newest_flags).sort("number").drop("number", "again").to_dicts()
 
@@ -188,8 +190,8 @@ def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection
     )
 
     def question(requested: WantedFlags) -> pl.DataFrame:
-        found = found_flags(results, rate, requested).filter(~of_canary(canaries))
-        return found.select("path", "row", *EVIDENCE_COLUMNS, "scanned_at", "log10_p_global", need).collect()
+        rows = found_flags(results, rate, requested).filter(~of_canary(canaries))
+        return rows.select("path", "row", *EVIDENCE_COLUMNS, "scanned_at", "log10_p_global", need).collect()
 
     # flags in every state decide the order, which is then the same before and after a decision on one of them
     copies, last = pl.len().over(EVIDENCE_COLUMNS).cast(pl.Int64), pl.col("scanned_at").max().over(EVIDENCE_COLUMNS)
@@ -332,8 +334,8 @@ def sums(
     group = _GROUPS[by]
 
     def question() -> FlagList:
-        found = found_flags(results, rate, wanted, each=by != "text")
-        everybody, canary_copies = _entries(found, (*_SAME, "account_id"), canaries)
+        rows = found_flags(results, rate, wanted, each=by != "text")
+        everybody, canary_copies = _entries(rows, (*_SAME, "account_id"), canaries)
         entries = everybody.filter(~pl.col("again"))
         distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
         counts = (by == "user") | ~pl.col("again")  # a document is one of each of its users, and one of its account
@@ -381,22 +383,22 @@ def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFra
     """Rows of VERDICTS about each user who is asked for; values known of the first user alone are null for others."""
     passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
     passing = pl.col("asked").list.eval(pl.element().filter(passes))
-    of_rows = rows.with_columns(wanted.requested_users()).with_columns(passing)
+    requests = rows.with_columns(wanted.requested_users()).with_columns(passing)
     numbers = pl.int_ranges(pl.col("asked").list.len())
-    each = of_rows.filter(pl.col("asked").list.len() > 0).with_columns(number=numbers).explode("asked", "number")
-    hidden_canaries = ~pl.col("beside") & (pl.col("number") == 0)
-    return each.with_columns(
+    user_rows = requests.filter(pl.col("asked").list.len() > 0).with_columns(number=numbers).explode("asked", "number")
+    about_first_user = ~pl.col("beside") & (pl.col("number") == 0)
+    return user_rows.with_columns(
         *(pl.col("asked").struct.field(name).alias(name) for name in OF_ENTRY),
-        *(pl.when(hidden_canaries).then(name).alias(name) for name in _OF_FIRST),
+        *(pl.when(about_first_user).then(name).alias(name) for name in _OF_FIRST),
         again=pl.col("number") > 0,
     ).drop("asked", "beside", "number")
 
 
 def _entries(
-    found: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary] | None
+    rows: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary] | None
 ) -> tuple[pl.DataFrame, int]:
     """What is asked for, added up, and how many documents of canaries were left out."""
-    grouped = found.with_columns(of_canary=of_canary(canaries))
+    grouped = rows.with_columns(of_canary=of_canary(canaries))
     counted = grouped.group_by(*same, "again", "of_canary").agg(
         copies=pl.len().cast(pl.Int64),
         alarmed=(pl.col("audit") == AuditState.ALARM).sum().cast(pl.Int64),
@@ -409,7 +411,7 @@ def _entries(
     )
     entries = counted.collect(engine="streaming")
     entries = entries.join(
-        pieces_of_evidence(found), on=EVIDENCE_COLUMNS, how="left", nulls_equal=True, maintain_order="left"
+        pieces_of_evidence(rows), on=EVIDENCE_COLUMNS, how="left", nulls_equal=True, maintain_order="left"
     )
     canary_texts = entries.filter(pl.col("of_canary") & ~pl.col("again"))
     return entries.filter(~pl.col("of_canary")), int(canary_texts["copies"].sum())
@@ -419,11 +421,11 @@ def _with_pieces(
     page: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags
 ) -> pl.DataFrame:
     """Entries with the sizes of their pieces, which other entries may belong to."""
-    of_shown = (
+    shown_pieces = (
         entries.filter(pl.col("piece").is_in(page["piece"].implode())).select(*EVIDENCE_COLUMNS, "piece").unique()
     )
-    some = None if len(page) == len(entries) else of_shown["text_sha256"]
-    sizes = sizes_of(found_flags(results, rate, wanted, some), of_shown)
+    texts = None if len(page) == len(entries) else shown_pieces["text_sha256"]
+    sizes = sizes_of(found_flags(results, rate, wanted, texts), shown_pieces)
     return page.join(sizes, on="piece", how="left", maintain_order="left")
 
 
@@ -435,17 +437,17 @@ def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
     )
 
 
-def _newest_copies(found: pl.LazyFrame, page: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
+def _newest_copies(flags: pl.LazyFrame, page: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
     """A whole row of each entry, in their order."""
     counts = ("copies", "accounts", "piece_documents", "piece_texts", "piece_accounts", "alarmed")
     place = page.select(*same, *counts, scanned_at="last").with_row_index("place")
-    latest = found.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
+    latest = flags.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
     rows = latest.collect(engine="streaming").sort(
         "place", "scan_id", *_DOCUMENT, descending=[False, True, False, False]
     )
     alarm = pl.when(pl.col("alarmed") > 0).then(pl.lit(str(AuditState.ALARM))).otherwise("audit")
-    one = rows.unique("place", keep="first", maintain_order=True)
-    return one.with_columns(audit=alarm, log10_p_shown=LOG10_P_SHOWN).drop("place", "alarmed", "again")
+    entry_rows = rows.unique("place", keep="first", maintain_order=True)
+    return entry_rows.with_columns(audit=alarm, log10_p_shown=LOG10_P_SHOWN).drop("place", "alarmed", "again")
 
 
 def _most(limit: int | None, rows: pl.DataFrame) -> int:

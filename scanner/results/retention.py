@@ -81,13 +81,13 @@ def done_in_frozen_nights(tables: Tables, shards: Sequence[Shard]) -> set[str]:
     """Ids of the given shards that a frozen night has done. Raises as `freeze`."""
     if not shards:
         return set()
-    wanted = pl.LazyFrame({"shard_id": [shard.shard_id for shard in shards]}, schema={"shard_id": pl.String})
+    shard_ids = pl.LazyFrame({"shard_id": [shard.shard_id for shard in shards]}, schema={"shard_id": pl.String})
     paths = pl.Series([shard.file.path for shard in shards], dtype=pl.String)
     rows = read_whole(tables.results, "shards", paths).select("shard_id", "scanned_at", night=_DAY)
-    found = rows.join(wanted, on="shard_id", how="semi").collect()
-    frozen = tables.now("shards")[1].versions(map(_frozen, found["night"].unique()))
-    dated = found.select("shard_id", "night", "scanned_at").iter_rows()
-    return {shard for shard, night, at in dated if at.timestamp() < frozen.get(_frozen(night), 0)}
+    shard_rows = rows.join(shard_ids, on="shard_id", how="semi").collect()
+    frozen = tables.now("shards")[1].versions(map(_frozen, shard_rows["night"].unique()))
+    dated = shard_rows.select("shard_id", "night", "scanned_at").iter_rows()
+    return {shard for shard, night, scanned_at in dated if scanned_at.timestamp() < frozen.get(_frozen(night), 0)}
 
 
 def _frozen(night: str) -> str:
@@ -117,10 +117,10 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
     _set(tables, "shards", lambda _: [Transaction(_expiring(night), 1)])
 
 
-def _runs(tables: Tables, night: str, before: int) -> pl.DataFrame:
+def _runs(tables: Tables, night: str, end: int) -> pl.DataFrame:
     """shard_id and scan_id of the rows of a night in `shards` that are older than so many seconds since 1970."""
-    of_night = (night == _DAY) & (pl.col("scanned_at") < datetime.fromtimestamp(before, UTC))
-    return read_whole(tables.results, "shards").filter(of_night).select("shard_id", "scan_id").collect()
+    row_filter = (night == _DAY) & (pl.col("scanned_at") < datetime.fromtimestamp(end, UTC))
+    return read_whole(tables.results, "shards").filter(row_filter).select("shard_id", "scan_id").collect()
 
 
 def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
@@ -132,28 +132,28 @@ def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
 def _with_a_time(logged: dict[str, int], done: Iterable[str]) -> list[Transaction]:
     """Transactions of a table for shards, and for runs of these (scanner.results.current_rows), with the time now."""
     shards, now = set(done), int(time.time() * 1000)
-    of_shards = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
-    return [Transaction(name, version, last_updated=now) for name, version in of_shards]
+    transactions = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
+    return [Transaction(name, version, last_updated=now) for name, version in transactions]
 
 
 def _set(tables: Tables, name: str, choose: Callable[[dict[str, int]], list[Transaction]]) -> None:
     """Commit transactions chosen by those that a table has."""
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
-        table, kept = tables.now(name)
-        transactions = choose(kept.all())
+        table, kept_table = tables.now(name)
+        transactions = choose(kept_table.all())
         if not transactions or try_to_commit(table, name, [], transactions):
             return
 
 
 def _keep_for_a_time(tables: Tables, name: str) -> None:
     """Have a table drop transactions that have a time."""
-    wanted = {"delta.setTransactionRetentionDuration": f"interval {EXPIRE_AFTER.days} days"}
+    properties = {"delta.setTransactionRetentionDuration": f"interval {EXPIRE_AFTER.days} days"}
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, _ = tables.now(name)
-        if wanted.items() <= table.metadata().configuration.items():
+        if properties.items() <= table.metadata().configuration.items():
             return
         try:
-            table.alter.set_table_properties(wanted)
+            table.alter.set_table_properties(properties)
         except CommitFailedError:
             continue
         except (DeltaError, OSError) as error:
@@ -189,17 +189,17 @@ def expired_rows(results: str, before: date, *, keep_flags: bool = False) -> Exp
         Refused: there are no results.
     """
 
-    def found() -> pl.DataFrame:
+    def old_scans() -> pl.DataFrame:
         ranges = shards(results).group_by("scan_id").agg(pl.col("night").max(), pl.col("documents").sum())
-        of_flags = flags(results).group_by("scan_id").agg(flagged=pl.len())
+        flag_counts = flags(results).group_by("scan_id").agg(flagged=pl.len())
         sides = [name for name in OF_A_NIGHT if name in _ALONE and DeltaTable.is_deltatable(table_uri(results, name))]
         ids = [rows.select("scan_id") for rows in (ranges, *(read_whole(results, name) for name in sides))]
-        scans = pl.concat([*ids, *([] if keep_flags else [of_flags.select("scan_id")])]).unique()
-        known = scans.join(ranges, on="scan_id", how="left").join(of_flags, on="scan_id", how="left")
-        dated = known.with_columns(night=pl.max_horizontal("night", _BEGAN))
+        scans = pl.concat([*ids, *([] if keep_flags else [flag_counts.select("scan_id")])]).unique()
+        counts = scans.join(ranges, on="scan_id", how="left").join(flag_counts, on="scan_id", how="left")
+        dated = counts.with_columns(night=pl.max_horizontal("night", _BEGAN))
         return dated.filter(pl.col("night") < f"{before:%Y-%m-%d}").sort("night", "scan_id").collect()
 
-    rows = ask(results, found)
+    rows = ask(results, old_scans)
     nights = tuple(rows["night"].unique().sort())
     return ExpiredRows(nights, tuple(rows["scan_id"]), int(rows["documents"].sum()), int(rows["flagged"].sum()))
 
@@ -246,9 +246,9 @@ def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str)
     Returns how many rows were taken out or marked. Raises as `expired_rows` and `retain`.
     """
     now = datetime.now(UTC)
-    of_today = (pl.col("config_sha256") == config_sha256) & (pl.col("started_at").dt.date() == now.date())
-    did = of_today & pl.col("exit_code").is_in(TO_THE_END) & pl.col("part").is_null()
-    if not read_whole(results, "scans").filter(did).collect().is_empty():
+    same_config_today = (pl.col("config_sha256") == config_sha256) & (pl.col("started_at").dt.date() == now.date())
+    is_done = same_config_today & pl.col("exit_code").is_in(TO_THE_END) & pl.col("part").is_null()
+    if not read_whole(results, "scans").filter(is_done).collect().is_empty():
         return 0
     old = expired_rows(results, cutoff(days), keep_flags=keep_flags)
     return retain(results, old.scans, keep_flags=keep_flags) if old.scans else 0
@@ -283,8 +283,8 @@ def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
 
 
 def _has_row_in(rows: pl.DataFrame, which: pl.DataFrame) -> pl.Series:
-    at = rows.with_row_index("at")
-    return at["at"].is_in(at.join(which, on=which.columns, how="semi")["at"].implode())
+    numbered = rows.with_row_index("at")
+    return numbered["at"].is_in(numbered.join(which, on=which.columns, how="semi")["at"].implode())
 
 
 def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
@@ -311,17 +311,17 @@ def redate(results: str, scan_id: str, night: date) -> str:
         Refused: there are no results, or no such scan; or it left out n-grams by the filter of its date.
         ScanFailed: others kept committing first, or a table cannot be read or written.
     """
-    found = ask(results, lambda: read_whole(results, "scans").filter(scan_id=scan_id).collect()).to_dicts()
-    if not found:
+    rows = ask(results, lambda: read_whole(results, "scans").filter(scan_id=scan_id).collect()).to_dicts()
+    if not rows:
         raise Refused(f"scan {scan_id!r}: no scan of that id has ended; `brickscan status` lists them")
-    if found[0]["filter_sha256"] is not None:
+    if rows[0]["filter_sha256"] is not None:
         raise Refused(
-            f"scan {scan_id}: it left out n-grams by the filter of {found[0]['night']}, which another date does not "
+            f"scan {scan_id}: it left out n-grams by the filter of {rows[0]['night']}, which another date does not "
             "have; scan the files again into a new folder of results, under the right --date"
         )
     for name in ("shards", "scans"):  # `scans` last: it says that all is done
         rewrite(results, name, partial(_redated, name, scan_id, f"{night}"))
-    return str(found[0]["night"])
+    return str(rows[0]["night"])
 
 
 def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> RewrittenFile | None:
@@ -377,10 +377,10 @@ def count_accounts(results: str, account_ids: Sequence[str]) -> dict[str, int]:
     Raises:
         Refused: there are no results.
     """
-    theirs = pl.col("account_id").is_in(list(account_ids))
+    matches = pl.col("account_id").is_in(list(account_ids))
 
     def question() -> dict[str, int]:
-        tables = {name: read_whole(results, name).filter(theirs) for name in _tables_of_accounts(results)}
+        tables = {name: read_whole(results, name).filter(matches) for name in _tables_of_accounts(results)}
         return {name: int(rows.select(pl.len()).collect().item()) for name, rows in tables.items()}
 
     return {name: count for name, count in ask(results, question).items() if count}
@@ -414,13 +414,15 @@ def _tables_of_accounts(results: str) -> list[str]:
 
 
 def _without_accounts(name: str, account_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
-    theirs = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids)).fill_null(value=False)
+    matches = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids)).fill_null(value=False)
     field = SCHEMAS[name].field("account_id")
-    if not field.nullable or not theirs.any():
-        return keep_rows(name, file, ~theirs)
+    if not field.nullable or not matches.any():
+        return keep_rows(name, file, ~matches)
     rows = file.read().cast(SCHEMAS[name])
-    left = pc.if_else(theirs.to_arrow(), pa.scalar(None, pa.string()), rows["account_id"]).cast(field.type)
-    return RewrittenFile(int(theirs.sum()), rows.set_column(rows.schema.get_field_index("account_id"), field, left))
+    accounts = pc.if_else(matches.to_arrow(), pa.scalar(None, pa.string()), rows["account_id"]).cast(field.type)
+    return RewrittenFile(
+        int(matches.sum()), rows.set_column(rows.schema.get_field_index("account_id"), field, accounts)
+    )
 
 
 def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
@@ -433,8 +435,8 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     naming = pc.if_else(named.to_arrow(), Naming.REMOVED.value, rows["naming"])
     lists = [(column, _others(rows, column, user_ids)) for column in _lists(name)]
     for column, values in (("user_id", user), ("naming", naming), *lists):
-        at = rows.schema.get_field_index(column)
-        rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
+        position = rows.schema.get_field_index(column)
+        rows = rows.set_column(position, rows.schema.field(position), values.cast(rows.schema.field(position).type))
     return RewrittenFile(int(anywhere.sum()), rows)
 
 
@@ -446,26 +448,26 @@ def _erased(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Rewritt
 
 
 def _without_texts(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
-    return keep_rows(name, file, ~_theirs(file, user_ids))
+    return keep_rows(name, file, ~_user_matches(file, user_ids))
 
 
 def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
-    theirs = _theirs(file, user_ids)
-    if not theirs.any():
+    matches = _user_matches(file, user_ids)
+    if not matches.any():
         return None
     others = pl.element().filter(~pl.element().is_in(list(user_ids)))
     rows = pl.DataFrame(file.read().cast(SCHEMAS[name]))
-    changed = rows.with_columns(user_ids=pl.col("user_ids").list.eval(others), note=pl.when(~theirs).then("note"))
-    return RewrittenFile(int(theirs.sum()), changed.to_arrow().cast(SCHEMAS[name]))
+    changed = rows.with_columns(user_ids=pl.col("user_ids").list.eval(others), note=pl.when(~matches).then("note"))
+    return RewrittenFile(int(matches.sum()), changed.to_arrow().cast(SCHEMAS[name]))
 
 
-def _theirs(file: pq.ParquetFile, user_ids: Sequence[str]) -> pl.Series:
+def _user_matches(file: pq.ParquetFile, user_ids: Sequence[str]) -> pl.Series:
     return pl.Series(file.read(["user_ids"])["user_ids"]).list.eval(pl.element().is_in(list(user_ids))).list.any()
 
 
 def _without_posts(account_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
-    theirs = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids))
-    return keep_rows("account_posts", file, ~theirs)
+    matches = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids))
+    return keep_rows("account_posts", file, ~matches)
 
 
 def _accounts_of(results: str, user_ids: Sequence[str]) -> list[str]:

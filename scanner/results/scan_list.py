@@ -58,7 +58,7 @@ def resumed_by(scan: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
         return False
     if later["audit"] != AuditState.NOT_JUDGED and scan["scan_id"] in later["audited_scans"]:
         return True
-    undated = all(one["night"] == one["started_at"].date().isoformat() for one in (later, scan))
+    undated = all(row["night"] == row["started_at"].date().isoformat() for row in (later, scan))
     read = later["exit_code"] == 0 or later["documents"] or later["files_quarantined"] or later["shards_skipped"]
     came_to_its_end = later["exit_code"] in TO_THE_END and bool(read)
     did_the_night = came_to_its_end and (undated or later["night"] == scan["night"])
@@ -79,10 +79,10 @@ def last_scans(results: str, limit: int) -> LastScans:
     def question() -> LastScans:
         newest = scans(results).sort("started_at", "scan_id", descending=True).head(limit)
         judged = scans(results).select(scan_id="audited_scans").explode("scan_id")
-        known = pl.concat([scans(results).select("scan_id"), judged]).unique()
-        of_scan = shards(results).group_by("scan_id")
-        done = of_scan.agg(committed=pl.col("shard_id").n_unique().cast(pl.Int64))
-        begun = of_scan.agg(
+        ids = pl.concat([scans(results).select("scan_id"), judged]).unique()
+        shards_by_scan = shards(results).group_by("scan_id")
+        done = shards_by_scan.agg(committed=pl.col("shard_id").n_unique().cast(pl.Int64))
+        begun = shards_by_scan.agg(
             began_at=pl.col("began_at").min(),
             last=pl.col("scanned_at").max(),
             shards=pl.len().cast(pl.Int64),
@@ -94,15 +94,15 @@ def last_scans(results: str, limit: int) -> LastScans:
                     pl.col("committed").fill_null(0)
                 ),
                 scans(results).select(pl.len()),
-                begun.join(known, on="scan_id", how="anti").sort("began_at", "scan_id", descending=True),
+                begun.join(ids, on="scan_id", how="anti").sort("began_at", "scan_id", descending=True),
             ],
             engine="streaming",
         )
         return LastScans(ended, int(number.item()), silent)
 
-    found = ask(results, question)
-    refuse_impossible_scans(row for row in found.ended.iter_rows(named=True) if not is_date(row["night"]))
-    return found
+    listing = ask(results, question)
+    refuse_impossible_scans(row for row in listing.ended.iter_rows(named=True) if not is_date(row["night"]))
+    return listing
 
 
 def nights_to_scan_anew(results: str, marked_since: Mapping[str, date]) -> dict[str, list[str]]:
@@ -178,9 +178,10 @@ def silent_scans(results: str, night: str, recorded: Collection[str]) -> list[di
     """
     counts = pl.col("documents", "quarantined", "filtered", "flagged").sum()
     times = pl.col("began_at").min().alias("started_at"), pl.col("scanned_at").max().alias("finished_at")
-    ours = (pl.col("night") == night) & pl.col("dropped_at").is_null() & ~pl.col("scan_id").is_in(list(recorded))
+    row_filter = (pl.col("night") == night) & pl.col("dropped_at").is_null() & ~pl.col("scan_id").is_in(list(recorded))
     rows = ask(
-        results, lambda: ranges_ever(results).filter(ours).group_by("scan_id", "night").agg(counts, *times).collect()
+        results,
+        lambda: ranges_ever(results).filter(row_filter).group_by("scan_id", "night").agg(counts, *times).collect(),
     )
     return rows.sort("started_at", "scan_id").to_dicts()
 
@@ -193,7 +194,7 @@ def reasons_of_silent(
     silent: rows of `silent_scans`; known: all rows of SCANS.
     """
     nights, red, amber = {scan["scan_id"]: scan["night"] for scan in known}, [], []
-    judged = {one for scan in known if scan["audit"] != AuditState.NOT_JUDGED for one in scan["audited_scans"]}
+    judged = {scan_id for scan in known if scan["audit"] != AuditState.NOT_JUDGED for scan_id in scan["audited_scans"]}
     for scan in silent:
         finished = f"scan {scan['scan_id']} finished {counted(scan['documents'], 'document')} of this night and "
         if scan["scan_id"] in nights:
@@ -245,19 +246,19 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
         Refused: there are no results, or no scan of this version has begun.
         ScanFailed: names were erased all the while.
     """
-    ours = pl.col("shard_id").is_in(list(shard_ids))
+    shard_filter = pl.col("shard_id").is_in(list(shard_ids))
     sums = pl.col(*SUMMED).sum()
     # another driver's row of a shard stands there until somebody settles
-    totals = ask(results, lambda: ranges_ever(results).filter(ours).unique("shard_id").select(sums).collect())
-    found = WholeInput(*totals.row(0))
+    totals = ask(results, lambda: ranges_ever(results).filter(shard_filter).unique("shard_id").select(sums).collect())
+    counts = WholeInput(*totals.row(0))
     also = [*earlier]
     if not also:
-        return found
-    wanted, each = ours | pl.col("shard_id").is_in(also), ("path", "row")
-    of_all = ask(results, lambda: flags(results).filter(wanted).group_by(each).agg(of_canary().all()).collect())[
-        "canary"
-    ]
-    return found._replace(flagged=int((~of_all).sum()), canaries=int(of_all.sum()))
+        return counts
+    flag_filter, document = shard_filter | pl.col("shard_id").is_in(also), ("path", "row")
+    canary_documents = ask(
+        results, lambda: flags(results).filter(flag_filter).group_by(document).agg(of_canary().all()).collect()
+    )["canary"]
+    return counts._replace(flagged=int((~canary_documents).sum()), canaries=int(canary_documents.sum()))
 
 
 Ready = Literal["new", "there"]
@@ -407,10 +408,10 @@ def in_quarantine(results: str, wanted: QuarantineFilter, limit: int | None, by:
         newest = newest_quarantine(results, wanted.expression())
         counts = newest.select(documents=pl.col("row").count(), files=pl.col("row").null_count())
         listed = _newest_first(newest, limit) if by == "document" else _summed(newest, _GROUPS[by])
-        found, totals = pl.collect_all([listed, counts])
+        rows, totals = pl.collect_all([listed, counts])
         documents, files = totals.row(0)
-        entries = documents + files if by == "document" else len(found)
-        return QuarantineList(found.head(entries if limit is None else limit), entries, documents, files)
+        entries = documents + files if by == "document" else len(rows)
+        return QuarantineList(rows.head(entries if limit is None else limit), entries, documents, files)
 
     return ask(results, question)
 
@@ -443,12 +444,12 @@ def with_generator(results: str, rows: pl.DataFrame) -> pl.DataFrame:
     Raises:
         Refused: there are no results.
     """
-    of_rows = pl.col("scan_id").is_in(rows["scan_id"].unique().to_list())
-    keys = ask(results, lambda: scans(results).filter(of_rows).select("scan_id", "keys").collect())
+    scan_filter = pl.col("scan_id").is_in(rows["scan_id"].unique().to_list())
+    keys = ask(results, lambda: scans(results).filter(scan_filter).select("scan_id", "keys").collect())
     generators = {
         (scan_id, key["key_id"]): generator_of(key["method"])
         for scan_id, several in keys.iter_rows()
         for key in several
     }
-    found = [generators.get(of_row) for of_row in rows.select("scan_id", "key_id").iter_rows()]
-    return rows.with_columns(pl.Series("generator", found, pl.String))
+    values = [generators.get(scan_and_key) for scan_and_key in rows.select("scan_id", "key_id").iter_rows()]
+    return rows.with_columns(pl.Series("generator", values, pl.String))

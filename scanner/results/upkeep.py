@@ -68,26 +68,26 @@ def put_in_place(
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
-    ours: list[Replacement] = []
+    offer: list[Replacement] = []
     answered = True
     try:
         for _ in attempts(f"commits to {table_uri(results, name)}"):
             table = kept.now()
             present = set(files_of(table)["path"])
-            if ours and present.isdisjoint(_parts(ours)) and _files(ours) <= present:
+            if offer and present.isdisjoint(_parts(offer)) and _files(offer) <= present:
                 break  # a commit of ours whose answer was lost
-            ours = [each for each in replacements if present.issuperset(each.parts)]
-            if not ours:
+            offer = [replacement for replacement in replacements if present.issuperset(replacement.parts)]
+            if not offer:
                 break
             answered = False
-            placed = try_to_commit(table, name, _actions(ours, merged=merged), [])
+            placed = try_to_commit(table, name, _actions(offer, merged=merged), [])
             answered = True
             if placed:
                 break
     finally:
         if answered:
             _delete_unplaced(results, name, kept, replacements)
-    return ours
+    return offer
 
 
 def rewrite(
@@ -107,19 +107,19 @@ def rewrite(
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
-    kept, known, rows, done = KeptTable(table_uri(results, name)), set[str](), 0, 0
+    kept_table, seen_paths, rows, done = KeptTable(table_uri(results, name)), set[str](), 0, 0
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-        while not (left := _unseen(may_hold(files_of(kept.now())), known)).is_empty():
-            total = len(known) + left.height
-            for some in _groups(left):
-                rewritten = pool.map(lambda path: _rewritten(results, name, path, change), some)
-                changed = {path: anew for path, anew in zip(some, rewritten, strict=True) if anew}
+        while not (unseen := _unseen(may_hold(files_of(kept_table.now())), seen_paths)).is_empty():
+            total = len(seen_paths) + unseen.height
+            for paths in _groups(unseen):
+                rewritten = pool.map(lambda path: _rewritten(results, name, path, change), paths)
+                changed = {path: anew for path, anew in zip(paths, rewritten, strict=True) if anew}
                 files = {path: write_file(results, name, anew.table.to_batches()) for path, anew in changed.items()}
                 replaced = [Replacement((path,), file) for path, file in files.items()]
-                placed = put_in_place(results, name, kept, replaced, merged=False)
-                rows += sum(changed[each.parts[0]].rows for each in placed)
-                known |= {*some, *(each.file.name for each in placed if each.file)}
-                done += len(some)
+                placed = put_in_place(results, name, kept_table, replaced, merged=False)
+                rows += sum(changed[replacement.parts[0]].rows for replacement in placed)
+                seen_paths |= {*paths, *(replacement.file.name for replacement in placed if replacement.file)}
+                done += len(paths)
                 watch(done, max(total, done))
     return rows
 
@@ -138,8 +138,8 @@ def files_of(table: DeltaTable) -> pl.DataFrame:
     return files.sort("modification_time", "path")
 
 
-def _unseen(files: pl.DataFrame, known: set[str]) -> pl.DataFrame:
-    return files.filter(~pl.col("path").is_in(known))
+def _unseen(files: pl.DataFrame, seen_paths: set[str]) -> pl.DataFrame:
+    return files.filter(~pl.col("path").is_in(seen_paths))
 
 
 def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
@@ -173,21 +173,24 @@ def _rewritten(
 
 def _actions(replacements: Sequence[Replacement], *, merged: bool) -> list[AddAction | RemoveAction]:
     now = int(time.time() * 1000)
-    gone = [RemoveAction(path, not merged, now) for each in replacements for path in each.parts]
-    return [*gone, *additions((each.file for each in replacements if each.file), changes=not merged)]
+    gone = [RemoveAction(path, not merged, now) for replacement in replacements for path in replacement.parts]
+    return [
+        *gone,
+        *additions((replacement.file for replacement in replacements if replacement.file), changes=not merged),
+    ]
 
 
 def _parts(replacements: Sequence[Replacement]) -> set[str]:
-    return {path for each in replacements for path in each.parts}
+    return {path for replacement in replacements for path in replacement.parts}
 
 
 def _files(replacements: Sequence[Replacement]) -> set[str]:
-    return {each.file.name for each in replacements if each.file}
+    return {replacement.file.name for replacement in replacements if replacement.file}
 
 
-def _delete_unplaced(results: str, name: str, kept: KeptTable, replacements: Sequence[Replacement]) -> None:
+def _delete_unplaced(results: str, name: str, kept_table: KeptTable, replacements: Sequence[Replacement]) -> None:
     filesystem, folder = filesystem_of(table_uri(results, name))
-    for unplaced in _files(replacements) - set(files_of(kept.now())["path"]):
+    for unplaced in _files(replacements) - set(files_of(kept_table.now())["path"]):
         with contextlib.suppress(FileNotFoundError):  # placed, then replaced and deleted by others
             filesystem.delete_file(f"{folder}/{unplaced}")
 
@@ -248,13 +251,13 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
 
 def existing_tables(results: str) -> list[str]:
     """Names of the tables in a folder of results. Raises Refused: there are none."""
-    found = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
-    if not found:
+    names = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
+    if not names:
         raise Refused(
             f"results: there are no tables in {results}; run `brickscan scan` or `brickscan calibrate` "
             "first, or name another folder"
         )
-    return found
+    return names
 
 
 def merge_bookkeeping(results: str) -> None:
@@ -263,20 +266,20 @@ def merge_bookkeeping(results: str) -> None:
     Each flush leaves a few files in them, and a scan reads all of `shards` when it begins.
     """
     for name in side_tables(Tables(results)):
-        kept = KeptTable(table_uri(results, name))
-        if sum(size < MERGED_BYTES // 2 for size in _sizes(kept.now()).values()) >= MANY_FILES:
-            _compact(results, name, kept)
+        kept_table = KeptTable(table_uri(results, name))
+        if sum(size < MERGED_BYTES // 2 for size in _sizes(kept_table.now()).values()) >= MANY_FILES:
+            _compact(results, name, kept_table)
 
 
-def _compact(results: str, name: str, kept: KeptTable) -> Upkeep:
+def _compact(results: str, name: str, kept_table: KeptTable) -> Upkeep:
     """Merge the groups of a table, many in a commit: each commit costs as much as the table's log is long."""
     done = Upkeep(name, 0, 0)
-    groups = iter(list(_small(_sizes(kept.now()))))
-    while some := list(islice(groups, GROUPS_A_COMMIT)):
-        files = [(tuple(group), _merge(results, name, group, kept)) for group in some]
+    groups = iter(list(_small(_sizes(kept_table.now()))))
+    while batch := list(islice(groups, GROUPS_A_COMMIT)):
+        files = [(tuple(group), _merge(results, name, group, kept_table)) for group in batch]
         merged = [Replacement(group, file) for group, file in files if file]
-        placed = put_in_place(results, name, kept, merged, merged=True)
-        done = Upkeep(name, done.gone + sum(len(each.parts) for each in placed), done.made + len(placed))
+        placed = put_in_place(results, name, kept_table, merged, merged=True)
+        done = Upkeep(name, done.gone + sum(len(replacement.parts) for replacement in placed), done.made + len(placed))
     return done
 
 
@@ -300,7 +303,7 @@ def _small(sizes: Mapping[str, int]) -> Iterator[list[str]]:
         yield group
 
 
-def _merge(results: str, name: str, group: list[str], kept: KeptTable) -> DataFile | None:
+def _merge(results: str, name: str, group: list[str], kept_table: KeptTable) -> DataFile | None:
     """One file of the rows of many, not part of the table yet; None: one of them was taken away meanwhile."""
     uri = table_uri(results, name)
     filesystem, folder = filesystem_of(uri)
@@ -310,9 +313,9 @@ def _merge(results: str, name: str, group: list[str], kept: KeptTable) -> DataFi
             with filesystem.open_input_file(f"{folder}/{path}") as source:
                 rows = pq.read_table(source, schema=SCHEMAS[name], use_threads=False)
         except (pa.ArrowException, OSError) as error:  # stores say in different words that it is gone
-            if path not in _sizes(kept.now()):
+            if path not in _sizes(kept_table.now()):
                 return None
-            what = f"{uri}/{path}, which the table needs, cannot be read: {in_a_line(error)}"
-            raise ScanFailed(f"results: {what}; restore it from a copy") from None
+            fault = f"{uri}/{path}, which the table needs, cannot be read: {in_a_line(error)}"
+            raise ScanFailed(f"results: {fault}; restore it from a copy") from None
         batches += rows.to_batches()
     return write_file(results, name, batches)
