@@ -20,7 +20,7 @@ def of_canary(canaries: Collection[Canary] | None = None) -> pl.Expr:
     """
     if canaries is None:
         return pl.col("canary").fill_null(value=False)
-    known = {f"{canary.key_id}\n{canary.message}\n{canary.account_id}" for canary in canaries}
+    identities = {f"{canary.key_id}\n{canary.message}\n{canary.account_id}" for canary in canaries}
     flag = pl.concat_str("key_id", pl.col("message").cast(pl.String), "user_id", separator="\n")
     named = (pl.col("naming") == Naming.NAMED) & (pl.col("account_id") == pl.col("user_id"))
-    return (named & flag.is_in(sorted(known))).fill_null(value=False)
+    return (named & flag.is_in(sorted(identities))).fill_null(value=False)

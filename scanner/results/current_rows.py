@@ -59,9 +59,9 @@ def enter_side_rows(results: str | Tables, name: str, entries: Sequence[TableEnt
     """
     tables, number = kept_tables(results), run_number(scan_id)
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
-        table, kept = tables.now(name)
+        table, kept_table = tables.now(name)
         names = {shard: f"{shard}:{scan_id}" for entry in entries for shard in entry.transactions}
-        committed = kept.versions([*names, *names.values()])
+        committed = kept_table.versions([*names, *names.values()])
         missing = [entry for entry in entries if names[entry.transaction] not in committed]
         if not missing:
             return
@@ -103,8 +103,8 @@ def drop_runs(tables: Tables, runs: Iterable[tuple[str, str]]) -> None:
 
 def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
-        table, kept = tables.now(name)
-        numbers = kept.versions(winners)
+        table, kept_table = tables.now(name)
+        numbers = kept_table.versions(winners)
         wrong = {shard: winners[shard] for shard, number in numbers.items() if winners[shard] != number}
         if not wrong:
             return
@@ -121,19 +121,19 @@ def _without(
     table: DeltaTable, results: str, name: str, shards: Collection[str], goes: Callable[[tuple[str, str]], bool]
 ) -> list[AddAction | RemoveAction]:
     """Remove the files with rows of these shards that `goes` picks by shard_id and scan_id; others are written anew."""
-    of_shards = pc.field("shard_id").isin(list(shards))
+    shard_filter = pc.field("shard_id").isin(list(shards))
     removals: list[AddAction | RemoveAction] = []
-    kept: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for part in table.to_pyarrow_dataset().get_fragments():
-        if not part.count_rows(filter=of_shards):
+        if not part.count_rows(filter=shard_filter):
             continue
         rows = part.to_table(SCHEMAS[name])
         pairs = zip(rows["shard_id"].to_pylist(), rows["scan_id"].to_pylist(), strict=True)
         stays = [not goes(pair) for pair in pairs]
         if not all(stays):
             removals.append(RemoveAction(part.path, True, int(time.time() * 1000)))
-            kept += rows.filter(pa.array(stays)).to_batches()
-    file = write_file(results, name, kept)
+            batches += rows.filter(pa.array(stays)).to_batches()
+    file = write_file(results, name, batches)
     return [*removals, *additions([file] if file else [])]
 
 
@@ -180,10 +180,10 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFr
     wanted: expression of columns of VERDICTS, for the standing rows to be given. Other rows are not kept in memory,
     except for documents that were scanned again and have a wanted row.
     """
-    of_one_scan, rescanned = _standing(results, rows, wanted)
+    rows_scanned_once, rescanned = _standing(results, rows, wanted)
     columns = SCHEMAS["verdicts"].names
     return pl.concat(
-        [of_one_scan.select(columns), _best(rescanned, pl.col("log10_p_global")).filter(wanted).select(columns)]
+        [rows_scanned_once.select(columns), _best(rescanned, pl.col("log10_p_global")).filter(wanted).select(columns)]
     )
 
 
@@ -192,24 +192,26 @@ def current_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     return pl.concat(part.select(SCHEMAS["flags"].names) for part in _standing(results, rows, EVERY_ROW))
 
 
-def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+def _standing(results: str, rows: pl.LazyFrame, row_filter: pl.Expr) -> tuple[pl.LazyFrame, pl.LazyFrame]:
     """Wanted rows of `flags` that no later range hides; own_at: of files scanned again all rows of their documents."""
     ranges = shards(results)
     # flags may be kept of nights that were dropped, whose ranges hide nothing any more
-    kept = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
-    rescanned = pl.concat([_rescanned(ranges), kept]).unique()
-    of_shard = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
-    some_row = rows.filter(wanted).join(rescanned, on="path", how="semi").select(_DOCUMENT).unique()
-    rescanned_rows = rows.join(some_row, on=_DOCUMENT, how="semi").join(of_shard, on=_OF_RANGE, how="left")
+    dropped_paths = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
+    rescanned = pl.concat([_rescanned(ranges), dropped_paths]).unique()
+    shard_ranges = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
+    some_row = rows.filter(row_filter).join(rescanned, on="path", how="semi").select(_DOCUMENT).unique()
+    rescanned_rows = rows.join(some_row, on=_DOCUMENT, how="semi").join(shard_ranges, on=_OF_RANGE, how="left")
     later = _later(rescanned_rows, ranges, read_whole(results, "quarantine"))
     newest_file = pl.col("other_file").sort_by("other_scanned_at", "other_scan_id").last()
-    of_newest = (pl.col("other_file") == newest_file).fill_null(value=True)
-    of_scan = pl.col("keys").str.strip_suffix(OF_PASS)
-    same_keys = (of_newest & ((pl.col("other_keys") == pl.col("keys")) | (pl.col("other_keys") == of_scan))).any()
+    is_newest_file = (pl.col("other_file") == newest_file).fill_null(value=True)
+    scan_keys = pl.col("keys").str.strip_suffix(OF_PASS)
+    same_keys = (
+        is_newest_file & ((pl.col("other_keys") == pl.col("keys")) | (pl.col("other_keys") == scan_keys))
+    ).any()
     hides = same_keys | (newest_file != pl.col("own_file").first())
     hidden = later.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
     current = rescanned_rows.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
-    return rows.filter(wanted).join(rescanned, on="path", how="anti"), current
+    return rows.filter(row_filter).join(rescanned, on="path", how="anti"), current
 
 
 def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
@@ -221,8 +223,9 @@ def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
     ranges, rows = shards(results), read_whole(results, "quarantine")
     some_row = rows.filter(wanted).select(_DOCUMENT).unique()
     candidates = rows.join(some_row, on=_DOCUMENT, how="semi", nulls_equal=True)
-    of_shard = ranges.select(*_OF_RANGE, own_at="scanned_at")
-    documents = candidates.drop_nulls("row").join(of_shard, on=_OF_RANGE, how="left")  # as flags: by the range's end
+    shard_ranges = ranges.select(*_OF_RANGE, own_at="scanned_at")
+    # as flags: by the range's end
+    documents = candidates.drop_nulls("row").join(shard_ranges, on=_OF_RANGE, how="left")
     scored = _later(documents, ranges, rows).select(*_OF_SHARD, *_DOCUMENT).unique()
     unscored = documents.join(scored, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
     read = ranges.group_by("path").agg(read_at=pl.col("scanned_at").max())
@@ -244,11 +247,11 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
         *(pl.col(name).alias(f"other_{name}") for name in _OTHER),
         part=pl.int_ranges(first // MAX_ROWS, (end - 1) // MAX_ROWS + 1),
     ).explode("part")  # a large file has many ranges: only those near a row are looked at
-    at, other_at = pl.coalesce("own_at", "scanned_at"), pl.col("other_scanned_at")
-    is_later = (other_at > at) | ((other_at == at) & (pl.col("other_scan_id") > pl.col("scan_id")))
+    scanned_at, other_at = pl.coalesce("own_at", "scanned_at"), pl.col("other_scanned_at")
+    is_later = (other_at > scanned_at) | ((other_at == scanned_at) & (pl.col("other_scan_id") > pl.col("scan_id")))
     near = rows.with_columns(part=pl.col("row") // MAX_ROWS).join(other, on=["path", "part"])
-    of_other_scan = pl.col("other_scan_id") != pl.col("scan_id")  # a scan and its own pass hide nothing of each other
-    later = near.filter(of_other_scan & is_later & (pl.col("row") >= first) & (pl.col("row") < end))
+    is_other_scan = pl.col("other_scan_id") != pl.col("scan_id")  # a scan and its own pass hide nothing of each other
+    later = near.filter(is_other_scan & is_later & (pl.col("row") >= first) & (pl.col("row") < end))
     lost = quarantine.select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
     return later.join(lost, on=["other_shard_id", "other_scan_id", "row"], how="anti")
 
@@ -257,8 +260,8 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of `verdicts` that stand, one a document. Raises as `shards` does."""
     ranges = shards(results)
     paths = _rescanned(ranges)
-    of_range = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
-    twice = rows.join(paths, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
+    shard_ranges = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
+    twice = rows.join(paths, on="path", how="semi").join(shard_ranges, on=_OF_RANGE, how="left")
     exact_flags = flags(results).select(*_ROW, "log10_p_global", *NAMED_LISTS)
     twice = twice.join(exact_flags, on=_ROW, how="left", suffix="_exact")
     twice = twice.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in NAMED_LISTS)
@@ -279,8 +282,8 @@ def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of `verdicts`, the flagged ones as `flags` has them. Raises as `shards` does."""
     flagged = pl.col("flagged") | of_canary()  # a canary's row is no flag in `verdicts`
     published = flagged & pl.col("score").is_null()
-    theirs = flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
-    return pl.concat([rows.filter(~published), theirs.select(SCHEMAS["verdicts"].names)])
+    flag_rows = flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
+    return pl.concat([rows.filter(~published), flag_rows.select(SCHEMAS["verdicts"].names)])
 
 
 def largest_p() -> pl.Expr:
@@ -301,14 +304,14 @@ def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
         descending=[False, False, True, True],
         nulls_last=True,
     )
-    each = pl.concat_list(pl.col(column).fill_null([]) for column in NAMED_LISTS)
-    rest = pl.all().exclude(*_DOCUMENT, *NAMED_LISTS, "each").first()
+    entries = pl.concat_list(pl.col(column).fill_null([]) for column in NAMED_LISTS)
+    rest = pl.all().exclude(*_DOCUMENT, *NAMED_LISTS, "entries").first()
     best = (
-        ranked.with_columns(each=each)
+        ranked.with_columns(entries=entries)
         .group_by(_DOCUMENT, maintain_order=True)
-        .agg(rest, pl.col("each").list.explode(keep_nulls=False, empty_as_null=False))
+        .agg(rest, pl.col("entries").list.explode(keep_nulls=False, empty_as_null=False))
     )
-    first, further = (pl.col("each").list.eval(_entries(further=further)) for further in (False, True))
+    first, further = (pl.col("entries").list.eval(_entries(further=further)) for further in (False, True))
     return best.with_columns(
         pl.when(names.list.len() > 0).then(names).alias(column)
         for column, names in zip(NAMED_LISTS, (first, further), strict=True)

@@ -81,9 +81,9 @@ def record_file(results: str, rate: float, path: Path) -> FileOutcome:
     """
     lines = {_decision_id(line.decision): line for line in _read_lines(path)}
     exists = DeltaTable.is_deltatable(table_uri(results, "decisions"))
-    before = find_committed(results, "decisions", lines) if exists else set()
+    recorded_ids = find_committed(results, "decisions", lines) if exists else set()
     # A row that was recorded needs no flag any more: its night may have been dropped since.
-    missing = {decision_id: line for decision_id, line in lines.items() if decision_id not in before}
+    missing = {decision_id: line for decision_id, line in lines.items() if decision_id not in recorded_ids}
     flags = _find_flags(results, rate, {line.decision.id for line in missing.values()})
     faults = [
         f"line {line.number}: field 'id' = {line.decision.id!r}: no flag of this id stands; `brickscan export` prints "
@@ -96,7 +96,7 @@ def record_file(results: str, rate: float, path: Path) -> FileOutcome:
     made = [(_new_decision(name, line.decision), flags[line.decision.id]) for name, line in missing.items()]
     new = record(results, made)
     under_alarm = sum(decision.decision_id in new and flag["audit"] == AuditState.ALARM for decision, flag in made)
-    changed = [*_changed_since(results, {name: lines[name] for name in before})]
+    changed = [*_changed_since(results, {name: lines[name] for name in recorded_ids})]
     return FileOutcome(len(new), len(lines) - len(new), under_alarm, changed)
 
 
@@ -196,22 +196,22 @@ def _decision(fields: Mapping[str, Any]) -> Decision:
         ValueError: it is none; names field, value and what is allowed.
     """
     try:
-        found = Decision.model_validate({name: value for name, value in fields.items() if value not in (None, "")})
+        decision = Decision.model_validate({name: value for name, value in fields.items() if value not in (None, "")})
     except ValidationError as error:
         raise ValueError(explain_error(error, Decision)) from None
-    if found.decided_at is not None and found.decided_at > datetime.now(UTC) + CLOCKS_DIFFER:
-        raise ValueError(f"field 'decided_at' = '{found.decided_at.isoformat()}': lies in the future")
-    return found
+    if decision.decided_at is not None and decision.decided_at > datetime.now(UTC) + CLOCKS_DIFFER:
+        raise ValueError(f"field 'decided_at' = '{decision.decided_at.isoformat()}': lies in the future")
+    return decision
 
 
 def _contradictions(lines: Sequence[_Line]) -> Iterator[str]:
     first: dict[tuple[str, str, datetime | None], _Line] = {}
     for line in lines:
-        one = line.decision
-        earlier = first.setdefault((one.id, one.decided_by, one.decided_at), line)
-        if earlier.decision.decision != one.decision:
+        decision = line.decision
+        earlier = first.setdefault((decision.id, decision.decided_by, decision.decided_at), line)
+        if earlier.decision.decision != decision.decision:
             yield (
-                f"line {line.number}: {one.decided_by!r} decided {one.decision} on {one.id}, and "
+                f"line {line.number}: {decision.decided_by!r} decided {decision.decision} on {decision.id}, and "
                 f"{earlier.decision.decision} in line {earlier.number}; nobody can tell which one is newer: give each "
                 "its time in decided_at"
             )
@@ -219,8 +219,8 @@ def _contradictions(lines: Sequence[_Line]) -> Iterator[str]:
 
 def _decision_id(decision: Decision) -> str:
     """The same for equal rows, whatever file or form they stand in: 32 hexadecimal digits."""
-    at = None if decision.decided_at is None else decision.decided_at.isoformat(timespec="microseconds")
-    fields = [decision.id, str(decision.decision), decision.decided_by, at, decision.note]
+    decided_at = None if decision.decided_at is None else decision.decided_at.isoformat(timespec="microseconds")
+    fields = [decision.id, str(decision.decision), decision.decided_by, decided_at, decision.note]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
 
 
@@ -231,23 +231,23 @@ def _new_decision(decision_id: str, decision: Decision) -> NewDecision:
 def _find_flags(results: str, rate: float, ids: set[str]) -> dict[str, dict[str, Any]]:
     """Flags that stand, by id: rows of schemas.tables.VERDICTS with `audit`; the ids of others are left out."""
     # An id begins with the digest of the text, so a column is compared and not a digest made for every flag.
-    starts = {bytes.fromhex(one.removeprefix(FLAG_ID_PREFIX)[:16]) for one in ids}
+    starts = {bytes.fromhex(identifier.removeprefix(FLAG_ID_PREFIX)[:16]) for identifier in ids}
     same_start = pl.col("text_sha256").bin.head(8).is_in(sorted(starts))
     rows = ask(results, lambda: flagged(results, rate, same_start, canaries=True).collect()) if ids else pl.DataFrame()
     return {name: row for row in rows.iter_rows(named=True) if (name := flag_id(row)) in ids}
 
 
-def _changed_since(results: str, before: Mapping[str, _Line]) -> Iterator[str]:
+def _changed_since(results: str, recorded_lines: Mapping[str, _Line]) -> Iterator[str]:
     """A line for each decision without a time that was recorded, and that does not stand any more."""
-    untimed = {name: line for name, line in before.items() if line.decision.decided_at is None}
+    untimed = {name: line for name, line in recorded_lines.items() if line.decision.decided_at is None}
     if not untimed:
         return
     same = pl.col("decision_id").is_in(list(untimed))
     rows = ask(results, lambda: decisions(results).filter(same).collect()).to_dicts()
     standing = on_documents(results, rows)
     for row in rows:
-        of_document = standing[tuple(row[name] for name in DECIDED_ON)]
-        newest = next(one for one in of_document if one["decided_by"] == row["decided_by"])
+        document_decisions = standing[tuple(row[name] for name in DECIDED_ON)]
+        newest = next(decision for decision in document_decisions if decision["decided_by"] == row["decided_by"])
         if newest["decision"] != row["decision"]:
             yield (
                 f"line {untimed[row['decision_id']].number}: {row['decision']} was recorded before, and "

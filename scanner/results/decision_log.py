@@ -107,14 +107,14 @@ def _row(decision: NewDecision, flag: Mapping[str, Any]) -> dict[str, Any]:
 def recorded_decision(results: str, decision_id: str) -> Mapping[str, Any] | None:
     """The row of a decision; None: there is none."""
     same = pl.col("decision_id") == decision_id
-    found = ask(results, lambda: decisions(results).filter(same).collect())
-    return found.row(0, named=True) if len(found) else None
+    rows = ask(results, lambda: decisions(results).filter(same).collect())
+    return rows.row(0, named=True) if len(rows) else None
 
 
 def users_of(flag: Mapping[str, Any]) -> list[str]:
     """Users whom a flag names, the user of its own message first: who stands under another naming is not among them."""
     listed = (entry for name in ("named", "further_messages") for entry in flag[name] or ())
-    named = (one["user_id"] for one in (flag, *listed) if one["naming"] == Naming.NAMED)
+    named = (entry["user_id"] for entry in (flag, *listed) if entry["naming"] == Naming.NAMED)
     return list(dict.fromkeys(user for user in named if user is not None))
 
 
@@ -141,15 +141,15 @@ def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
 
 def on_documents(results: str, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     """Standing decisions on some flags, oldest first, by the columns DECIDED_ON."""
-    wanted = pl.LazyFrame(
+    documents = pl.LazyFrame(
         [{name: row[name] for name in DECIDED_ON} for row in rows],
         schema={name: pl.Schema(DECISIONS)[name] for name in DECIDED_ON},
     )
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    decisions_by_document: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
 
     def current() -> pl.LazyFrame:
-        return current_decisions(results).join(wanted, on=DECIDED_ON, how="semi", maintain_order="left")
+        return current_decisions(results).join(documents, on=DECIDED_ON, how="semi", maintain_order="left")
 
     for row in ask(results, lambda: current().collect()).iter_rows(named=True):
-        found.setdefault(tuple(row[name] for name in DECIDED_ON), []).append(row)
-    return found
+        decisions_by_document.setdefault(tuple(row[name] for name in DECIDED_ON), []).append(row)
+    return decisions_by_document

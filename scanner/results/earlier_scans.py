@@ -48,24 +48,28 @@ def read_earlier_scans(
     modified = {file.path: file.written for file in files}
     if not modified:
         return EarlierScans(began, {}, {})
-    wanted = _wanted_files(((path, at, began) for path, at in modified.items()), all_scans=not under_way)
+    requested_files = _requested_files(
+        ((path, modified_at, began) for path, modified_at in modified.items()), all_scans=not under_way
+    )
 
     def first_scans() -> EarlierScans:
-        files = _files(plan.results, wanted).select("path", "first")
+        files = _files(plan.results, requested_files).select("path", "first")
         return EarlierScans(began, dict(files.iter_rows()), _texts(plan))
 
     return ask(plan.results, first_scans)
 
 
-def _files(results: str, wanted: pl.DataFrame) -> pl.DataFrame:
+def _files(results: str, requested_files: pl.DataFrame) -> pl.DataFrame:
     """When files, of paths and times, were first scanned, where they were, by scans before: path, before, first."""
     # A scan after a file was last modified had this very file, whatever it made of it. Where that time is not known, or
     # is still to come, any scan of the path may have had it.
     lost = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
     ranges = ranges_ever(results).select("path", "scan_id", "scanned_at", "began_at")
     tables = [
-        rows.filter(pl.col("path").is_between(pl.lit(wanted["path"].min()), pl.lit(wanted["path"].max())))
-        .join(wanted.lazy(), on="path")
+        rows.filter(
+            pl.col("path").is_between(pl.lit(requested_files["path"].min()), pl.lit(requested_files["path"].max()))
+        )
+        .join(requested_files.lazy(), on="path")
         .filter((pl.col("scanned_at") < pl.col("before")).fill_null(value=True))
         .group_by("path", "before", "modified", "scan_id")
         .agg(first=pl.col("began_at").min(), last=pl.col("scanned_at").max())
@@ -76,9 +80,12 @@ def _files(results: str, wanted: pl.DataFrame) -> pl.DataFrame:
     return first_scans.group_by("path", "before").agg(pl.col("first").min()).collect(engine="streaming")
 
 
-def _wanted_files(files: Iterable[tuple[str, datetime | None, datetime]], *, all_scans: bool) -> pl.DataFrame:
-    """`wanted` of _files, of paths, when they were modified, and when the scan began that asks what was before."""
-    rows = [(path, at if at and at <= began else None, None if all_scans else began) for path, at, began in files]
+def _requested_files(files: Iterable[tuple[str, datetime | None, datetime]], *, all_scans: bool) -> pl.DataFrame:
+    """Rows for `_files`: paths, when they were modified, and when the scan began that asks what was before."""
+    rows = [
+        (path, modified_at if modified_at and modified_at <= began else None, None if all_scans else began)
+        for path, modified_at, began in files
+    ]
     return pl.DataFrame(rows, {"path": pl.String, "modified": _TIME, "before": _TIME}, orient="row").unique()
 
 
@@ -118,37 +125,45 @@ class ScanOfRow(NamedTuple):
 
 def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]:
     """The scan of each of some rows of VERDICTS, SPANS or ACCOUNTS. Raises Refused: there are no results."""
-    known = scans(results).select("scan_id", "started_at", "finished_at", "users_head").collect()
-    of_id = {row["scan_id"]: row for row in known.to_dicts()}
-    heads = known.drop_nulls("users_head").sort("started_at")
-    wanted = pl.LazyFrame(
-        {name: [row[name] for row in rows] for name in _OF_SHARD}, dict.fromkeys(_OF_SHARD, pl.String)
-    )
-    ranges = ranges_ever(results).join(wanted.unique(), on=_OF_SHARD, how="semi")
-    of_shard = {tuple(row[name] for name in _OF_SHARD): row for row in ranges.collect().to_dicts()}
+    scan_rows = scans(results).select("scan_id", "started_at", "finished_at", "users_head").collect()
+    scans_by_id = {row["scan_id"]: row for row in scan_rows.to_dicts()}
+    heads = scan_rows.drop_nulls("users_head").sort("started_at")
+    pairs = pl.LazyFrame({name: [row[name] for row in rows] for name in _OF_SHARD}, dict.fromkeys(_OF_SHARD, pl.String))
+    ranges = ranges_ever(results).join(pairs.unique(), on=_OF_SHARD, how="semi")
+    ranges_by_shard = {tuple(row[name] for name in _OF_SHARD): row for row in ranges.collect().to_dicts()}
     ran, modified = [], {}
     for row in rows:
-        scan, part = of_id.get(row["scan_id"]), of_shard.get((row["shard_id"], row["scan_id"]))
+        scan, part = scans_by_id.get(row["scan_id"]), ranges_by_shard.get((row["shard_id"], row["scan_id"]))
         began = scan["started_at"] if scan else part["began_at"] if part else None
-        ended = min([one[name] for one, name in ((scan, "finished_at"), (part, "scanned_at")) if one], default=None)
-        after = len(heads) if ended is None else int(heads["started_at"].search_sorted(ended))
-        next_head = heads["users_head"][after] if after < len(heads) else None
+        ended = min(
+            [record[name] for record, name in ((scan, "finished_at"), (part, "scanned_at")) if record], default=None
+        )
+        position = len(heads) if ended is None else int(heads["started_at"].search_sorted(ended))
+        next_head = heads["users_head"][position] if position < len(heads) else None
         ran.append(ScanOfRow(began, ended, scan is not None, scan["users_head"] if scan else None, next_head, None))
         if part is not None and began is not None and "path" in row:
             modified[row["path"], began] = part["since"] or _modified(part["file"])
     if not modified:
         return ran
     first_scans = _files(
-        results, _wanted_files(((path, at, began) for (path, began), at in modified.items()), all_scans=False)
+        results,
+        _requested_files(
+            ((path, modified_at, began) for (path, began), modified_at in modified.items()), all_scans=False
+        ),
     )
-    first = {(path, before): at for path, before, at in first_scans.select("path", "before", "first").iter_rows()}
+    first = {
+        (path, scan_began): first_at
+        for path, scan_began, first_at in first_scans.select("path", "before", "first").iter_rows()
+    }
 
-    def of_file(row: Mapping[str, Any], began: datetime | None) -> datetime | None:
+    def file_time(row: Mapping[str, Any], began: datetime | None) -> datetime | None:
         file_and_time = row.get("path"), began
-        known = [first.get(file_and_time), None if row.get("created_at") else modified.get(file_and_time)]
-        return min((time for time in known if time is not None), default=None)
+        times = [first.get(file_and_time), None if row.get("created_at") else modified.get(file_and_time)]
+        return min((time for time in times if time is not None), default=None)
 
-    return [one._replace(file=of_file(row, one.began)) for row, one in zip(rows, ran, strict=True)]
+    return [
+        scan_of_row._replace(file=file_time(row, scan_of_row.began)) for row, scan_of_row in zip(rows, ran, strict=True)
+    ]
 
 
 def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> RecordedHistory:
@@ -158,11 +173,15 @@ def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> R
         Refused: there are no results.
     """
     ranges = ranges_ever(results)
-    of_part = ranges.filter((pl.col("scan_id") == row["scan_id"]) & (pl.col("shard_id") == row["shard_id"]))
-    marks = of_part.select("file", "since").collect().rows()
-    modified = next((at for mark, since in marks if (at := since or _modified(mark)) is not None), None)
+    shard_ranges = ranges.filter((pl.col("scan_id") == row["scan_id"]) & (pl.col("shard_id") == row["shard_id"]))
+    marks = shard_ranges.select("file", "since").collect().rows()
+    modified = next(
+        (modified_at for mark, since in marks if (modified_at := since or _modified(mark)) is not None), None
+    )
     files = dict(
-        _files(results, _wanted_files([(row["path"], modified, began)], all_scans=False)).select("path", "first").rows()
+        _files(results, _requested_files([(row["path"], modified, began)], all_scans=False))
+        .select("path", "first")
+        .rows()
     )
     texts = flags(results).filter((pl.col("text_sha256") == row["text_sha256"]) & (pl.col("scanned_at") < began))
     text = texts.with_columns(first="scanned_at").select(_FIRST).min().collect().item()
@@ -206,10 +225,10 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
 
 def _tests_now(plan: Plan) -> pl.Expr:
     """K of a row's key and variant, for today's correction; keys not under test count as keys without weights."""
-    of_keys = {key.key_id: plan.corrections_of(key)[:, 1, 1] for key in plan.keys}
+    tests_by_key = {key.key_id: plan.corrections_of(key)[:, 1, 1] for key in plan.keys}
 
     def now(variant: int) -> pl.Expr:
-        tests_of_key = {key_id: tests[min(variant, len(tests) - 1)] for key_id, tests in of_keys.items()}
+        tests_of_key = {key_id: tests[min(variant, len(tests) - 1)] for key_id, tests in tests_by_key.items()}
         return pl.col("key_id").replace_strict(tests_of_key, default=float(plan.keys_tested), return_dtype=pl.Float64)
 
     return pl.when(pl.col("variant").is_null()).then(now(0)).otherwise(now(1))

@@ -61,7 +61,7 @@ def expected_false_flags(flags: pl.LazyFrame, chance_flags: float) -> ExpectedFa
     messages = pl.col("messages_tested")
     has_control = pl.col("message").is_not_null() & (reserved_count(messages) > 0)
     for_reserved = has_control & is_reserved(pl.col("message"))
-    found, reserved, from_reserved, has_others = (
+    flag_count, reserved, from_reserved, has_others = (
         flags.unique(EVIDENCE_COLUMNS)
         .select(
             pl.len(),
@@ -73,7 +73,7 @@ def expected_false_flags(flags: pl.LazyFrame, chance_flags: float) -> ExpectedFa
         .row(0)
     )
     by_chance = chance_flags if has_others or not reserved else 0.0
-    return ExpectedFalseFlags(from_reserved + by_chance, found, reserved, by_chance)
+    return ExpectedFalseFlags(from_reserved + by_chance, flag_count, reserved, by_chance)
 
 
 def flags_by_chance(
@@ -94,6 +94,6 @@ def flags_by_chance(
     if largest is None:
         return None
     scored = pl.col("documents") - pl.col("quarantined") - pl.col("too_short") - pl.col("filtered").fill_null(0)
-    of_time = scanned_and_one_of(since, before, {})
-    documents = ask(results, lambda: ranges_ever(results).filter(of_time).select(scored.sum()).collect().item())
+    time_filter = scanned_and_one_of(since, before, {})
+    documents = ask(results, lambda: ranges_ever(results).filter(time_filter).select(scored.sum()).collect().item())
     return float(max(documents, 0) * min(largest, rate))

@@ -373,13 +373,13 @@ def found_flags(
     if wanted.state is not None:
         rows = in_state(results, rows, wanted.state)
     if each or wanted.about_users:
-        rows = _of_each(rows, rate, wanted).filter(each | ~pl.col("again"))
+        rows = _rows_per_user(rows, rate, wanted).filter(each | ~pl.col("again"))
     else:
         rows = rows.with_columns(again=pl.lit(value=False))
     return with_audit(results, rows)
 
 
-def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFrame:
+def _rows_per_user(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFrame:
     """Rows of VERDICTS about each user who is asked for; values known of the first user alone are null for others."""
     passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
     passing = pl.col("asked").list.eval(pl.element().filter(passes))

@@ -30,23 +30,23 @@ def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
     Columns: those of EVIDENCE_COLUMNS, and piece, int64; null where there are too many texts to tell: of a key and
     message with more than MOST_SKETCHES, or of all where MOST_READS are too few.
     """
-    found, first = [_in_memory(flags.head(0).select(*EVIDENCE_COLUMNS, "sketch").collect())], 0
+    frames, first = [_in_memory(flags.head(0).select(*EVIDENCE_COLUMNS, "sketch").collect())], 0
     for groups, tell in _parts(
         flags.select(EVIDENCE_COLUMNS).unique().group_by(_GROUP).len().collect(engine="streaming")
     ):
-        these = flags.join(groups.lazy().select(_GROUP), on=_GROUP, how="semi", nulls_equal=True)
+        group_flags = flags.join(groups.lazy().select(_GROUP), on=_GROUP, how="semi", nulls_equal=True)
         if tell:
             texts = (
-                these.select(*EVIDENCE_COLUMNS, _SKETCH)
+                group_flags.select(*EVIDENCE_COLUMNS, _SKETCH)
                 .unique(EVIDENCE_COLUMNS, keep="any")
                 .collect(engine="streaming")
             )
-            found.append(_in_memory(texts).with_columns(pl.col("piece") + first))
+            frames.append(_in_memory(texts).with_columns(pl.col("piece") + first))
             first += len(texts)
         else:
-            untold = these.select(EVIDENCE_COLUMNS).unique().with_columns(piece=pl.lit(None, pl.Int64))
-            found.append(untold.collect(engine="streaming"))
-    return pl.concat(found)
+            untold = group_flags.select(EVIDENCE_COLUMNS).unique().with_columns(piece=pl.lit(None, pl.Int64))
+            frames.append(untold.collect(engine="streaming"))
+    return pl.concat(frames)
 
 
 def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:

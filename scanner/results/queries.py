@@ -50,11 +50,11 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
     """
     with faults_named(results):
         for _ in range(_ATTEMPTS):
-            before = _versions(results)
+            versions = _versions(results)
             try:
                 return question()
             except (OSError, pl.exceptions.PolarsError):
-                if _versions(results) == before:
+                if _versions(results) == versions:
                     raise
     raise ScanFailed(f"results: {results} cannot be read while names are erased from it; run again later")
 
@@ -114,11 +114,15 @@ def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) ->
         Refused: there are no results.
     """
     ranges = shards(results).select("shard_id", "scan_id", "path")
-    ours = ranges.join(pl.LazyFrame({"shard_id": list(shard_ids)}, {"shard_id": pl.String}), on="shard_id", how="semi")
-    begun = ours.select("scan_id").unique().join(judged, on="scan_id", how="anti")
-    wanted = pl.concat([ours, ranges.join(begun, on="scan_id", how="semi")]).unique().collect(engine="streaming")
-    rows = read_whole(results, "verdicts", wanted["path"])
-    return exact(results, rows.join(wanted.lazy().select("shard_id").unique(), on="shard_id", how="semi"))
+    shard_ranges = ranges.join(
+        pl.LazyFrame({"shard_id": list(shard_ids)}, {"shard_id": pl.String}), on="shard_id", how="semi"
+    )
+    begun = shard_ranges.select("scan_id").unique().join(judged, on="scan_id", how="anti")
+    all_ranges = (
+        pl.concat([shard_ranges, ranges.join(begun, on="scan_id", how="semi")]).unique().collect(engine="streaming")
+    )
+    rows = read_whole(results, "verdicts", all_ranges["path"])
+    return exact(results, rows.join(all_ranges.lazy().select("shard_id").unique(), on="shard_id", how="semi"))
 
 
 def flagged(
@@ -168,23 +172,25 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
     """Rows of which those are `contradicted`, and name nobody, that say two things: no scan writes them."""
     # A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here
     # no registry is asked: scanner.evidence.registry_check holds rows against it.
-    known, of_registry = ([str(naming) for naming in namings] for namings in (set(Naming) - {Naming.NONE}, OF_REGISTRY))
-    is_of_registry = pl.col("naming").is_in(of_registry)
+    row_namings, registry_namings = (
+        [str(naming) for naming in namings] for namings in (set(Naming) - {Naming.NONE}, OF_REGISTRY)
+    )
+    is_of_registry = pl.col("naming").is_in(registry_namings)
     wrong = [
-        ~pl.col("naming").is_in(known),
+        ~pl.col("naming").is_in(row_namings),
         pl.col("user_id").is_not_null() & (pl.col("naming") != Naming.NAMED),
         is_of_registry & pl.col("message").is_null(),
     ]
     for name in lists:
         listed = pl.element().struct.field
         unlike = (listed("user_id").is_not_null() & (listed("naming") != Naming.NAMED)) | (
-            ~listed("naming").is_in(of_registry) | listed("message").is_null() | listed("key_id").is_null()
+            ~listed("naming").is_in(registry_namings) | listed("message").is_null() | listed("key_id").is_null()
         )
         wrong += [
             ~is_of_registry & (pl.col(name).list.len() > 0),
             pl.col(name).list.eval(unlike.fill_null(value=True)).list.any(),
         ]
-    contradicted = pl.any_horizontal(one.fill_null(value=False) for one in wrong)
+    contradicted = pl.any_horizontal(fault.fill_null(value=False) for fault in wrong)
     stays = (pl.when(~contradicted).then(name).alias(name) for name in ("user_id", *lists))
     return rows.with_columns(*stays, naming=pl.when(contradicted).then(pl.lit(Naming.CONTRADICTED)).otherwise("naming"))
 
@@ -194,11 +200,11 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
 
     If several sets of keys have the same span, the newest is given.
     """
-    of_flag = ["scan_id", "shard_id", "path", "row"]
+    flag_columns = ["scan_id", "shard_id", "path", "row"]
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     rows = read_whole(results, "spans")
-    of_current = current_flags(results, flags(results).filter(strict)).select(of_flag)
-    by_age = rows.filter(strict).join(of_current, on=of_flag, how="semi").sort("scanned_at", "scan_id")
+    standing_flags = current_flags(results, flags(results).filter(strict)).select(flag_columns)
+    by_age = rows.filter(strict).join(standing_flags, on=flag_columns, how="semi").sort("scanned_at", "scan_id")
     part = ["path", "row", "key_id", "message", "char_from", "char_to"]
     return _without_contradictions(by_age.unique(part, keep="last", maintain_order=True), ())
 
@@ -264,8 +270,8 @@ def of_trial(results: str) -> bool | None:
     """Whether scans of a trial wrote these results; None: no scan has ended there."""
     if not exist(results):
         return None
-    found = ask(results, lambda: scans(results).select(pl.col("trial").fill_null(value=False)).collect())["trial"]
-    return bool(found.any()) if len(found) else None
+    trials = ask(results, lambda: scans(results).select(pl.col("trial").fill_null(value=False)).collect())["trial"]
+    return bool(trials.any()) if len(trials) else None
 
 
 def keys_of_scans(results: str) -> list[str]:

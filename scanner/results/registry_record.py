@@ -36,8 +36,8 @@ def lost_head(registry: str, results: str) -> str | None:
     if not exist(results):
         return None
     columns = pl.col("scan_id", "started_at", "users_head")
-    known = ask(results, lambda: scans(results).select(columns).drop_nulls("users_head").collect())
-    newest = known.sort("started_at", "scan_id").tail(1).to_dicts()
+    scan_rows = ask(results, lambda: scans(results).select(columns).drop_nulls("users_head").collect())
+    newest = scan_rows.sort("started_at", "scan_id").tail(1).to_dicts()
     if not newest or numbers_of_heads(registry, [newest[0]["users_head"]]):
         return None
     scan = newest[0]
@@ -107,17 +107,17 @@ def refuse_changed_since(registry: str, results: str, scan_id: str, began: Recor
 
 def _other_holders(registry: str, results: str, scan_id: str, events: int) -> str | None:
     """A sentence where rows of a scan name others than the registry, or nobody for what was given before `events`."""
-    one = ["key_id", "message", "user_id", "naming"]
+    columns = ["key_id", "message", "user_id", "naming"]
 
     def named() -> pl.DataFrame:
-        found = []
+        frames = []
         for table in ("flags", "spans", "accounts"):
             if DeltaTable.is_deltatable(table_uri(results, table)):
                 rows = read_whole(results, table).filter(scan_id=scan_id)
                 lists = [name for name in NAMED_LISTS if name in rows.collect_schema()]
-                listed = (rows.select(name).explode(name).unnest(name).select(one) for name in lists)
-                found += [rows.select(one), *listed]
-        return pl.concat(found).drop_nulls("message").unique().collect()
+                listed = (rows.select(name).explode(name).unnest(name).select(columns) for name in lists)
+                frames += [rows.select(columns), *listed]
+        return pl.concat(frames).drop_nulls("message").unique().collect()
 
     entries = ask(results, named)
     given = given_rows(registry, entries.select("key_id", "message").unique())
@@ -156,14 +156,14 @@ def _on_record(results: str) -> Record:
         return NO_RECORD
     ran = scans(results).select("scan_id", "started_at", "finished_at").unique("scan_id")
 
-    def of_scans() -> pl.DataFrame:
+    def rows_of_scans() -> pl.DataFrame:
         during = pl.col("verified_at").is_between("started_at", pl.min_horizontal("finished_at", datetime.now(UTC)))
         return read_whole(results, VERIFIED_USERS_TABLE).join(ran, on="scan_id").filter(during).collect()
 
-    rows = ask(results, of_scans)
+    rows = ask(results, rows_of_scans)
     points, files = rows.drop_nulls("events"), rows.drop_nulls("file")
-    for name, of_one in (("file", files.select(NamesPart._fields)), ("events", points.select("events", "head"))):
-        differing = of_one.unique().filter(pl.col(name).is_duplicated())[name]
+    for name, facts in (("file", files.select(NamesPart._fields)), ("events", points.select("events", "head"))):
+        differing = facts.unique().filter(pl.col(name).is_duplicated())[name]
         if len(differing):
             raise Refused(
                 f"results {results}: rows of the table {VERIFIED_USERS_TABLE} say different things of {name} "
@@ -171,9 +171,9 @@ def _on_record(results: str) -> Record:
                 "whole chain"
             )
     parts = files.join(rows.select(pl.col("verified_at").max()), on="verified_at", how="semi")
-    found = (NamesPart(*row) for row in parts.select(NamesPart._fields).iter_rows())
+    names_parts = (NamesPart(*row) for row in parts.select(NamesPart._fields).iter_rows())
     points = points.select("events", "head")
-    return Record(NO_RECORD.checkpoints | set(points.iter_rows()), frozenset(found))
+    return Record(NO_RECORD.checkpoints | set(points.iter_rows()), frozenset(names_parts))
 
 
 def record_verification(results: str, scan_id: str, found: Record) -> None:
@@ -183,15 +183,15 @@ def record_verification(results: str, scan_id: str, found: Record) -> None:
         Refused: the table cannot be made.
         ScanFailed: it cannot be written.
     """
-    before = _on_record(results)
-    if found == before:
+    earlier_record = _on_record(results)
+    if found == earlier_record:
         return
     open_tables(results, [VERIFIED_USERS_TABLE])
     nothing = dict.fromkeys(VERIFIED_USERS.names)
-    points = sorted(found.checkpoints - before.checkpoints)
+    points = sorted(found.checkpoints - earlier_record.checkpoints)
     rows: list[dict[str, object]] = [{"events": events, "head": head} for events, head in points]
     rows += [part._asdict() for part in sorted(found.parts)]
-    of_scan = {"scan_id": scan_id, "verified_at": datetime.now(UTC)}
-    batch = pa.RecordBatch.from_pylist([nothing | row | of_scan for row in rows], VERIFIED_USERS)
+    scan_columns = {"scan_id": scan_id, "verified_at": datetime.now(UTC)}
+    batch = pa.RecordBatch.from_pylist([nothing | row | scan_columns for row in rows], VERIFIED_USERS)
     file = write_file(results, VERIFIED_USERS_TABLE, [batch])
     commit(results, VERIFIED_USERS_TABLE, [TableEntry(scan_id, (file,) if file else ())])

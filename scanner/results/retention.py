@@ -426,8 +426,8 @@ def _without_accounts(name: str, account_ids: Sequence[str], file: pq.ParquetFil
 
 
 def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
-    anywhere = _anywhere(file.read(["user_id", *_lists(name)]), user_ids)
-    if not anywhere.any():
+    matches = _anywhere(file.read(["user_id", *_lists(name)]), user_ids)
+    if not matches.any():
         return None
     rows = file.read().cast(SCHEMAS[name])
     named = pl.Series(rows["user_id"]).is_in(list(user_ids)).fill_null(value=False)
@@ -437,7 +437,7 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     for column, values in (("user_id", user), ("naming", naming), *lists):
         position = rows.schema.get_field_index(column)
         rows = rows.set_column(position, rows.schema.field(position), values.cast(rows.schema.field(position).type))
-    return RewrittenFile(int(anywhere.sum()), rows)
+    return RewrittenFile(int(matches.sum()), rows)
 
 
 def _erased(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
@@ -483,10 +483,10 @@ def _lists(name: str) -> list[str]:
 
 
 def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
-    one_of = pl.element().struct.field("user_id").is_in(list(user_ids))
+    is_erased_user = pl.element().struct.field("user_id").is_in(list(user_ids))
     lists = [column for column in NAMED_LISTS if column in rows.column_names]
-    of_each = (pl.col(column).list.eval(one_of.fill_null(value=False)).list.any() for column in lists)
-    in_lists = pl.any_horizontal(pl.lit(value=False), *(listed.fill_null(value=False) for listed in of_each))
+    list_matches = (pl.col(column).list.eval(is_erased_user.fill_null(value=False)).list.any() for column in lists)
+    in_lists = pl.any_horizontal(pl.lit(value=False), *(match.fill_null(value=False) for match in list_matches))
     erased = pl.col("user_id").is_in(list(user_ids)).fill_null(value=False)
     frame = pl.DataFrame(rows)
     return frame.select(erased | in_lists).to_series()

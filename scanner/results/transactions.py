@@ -70,8 +70,8 @@ class Tables:
 
     def now(self, name: str) -> tuple[DeltaTable, KeptTable]:
         """A table as it is now, and its transactions. Raises ScanFailed: it cannot be read."""
-        kept = self._kept.setdefault(name, KeptTable(table_uri(self.results, name)))
-        return kept.now(), kept
+        kept_table = self._kept.setdefault(name, KeptTable(table_uri(self.results, name)))
+        return kept_table.now(), kept_table
 
     def has(self, name: str) -> bool:
         """Whether such a table exists, which not every scan makes."""
@@ -98,11 +98,11 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
     """
-    tables, ours = kept_tables(results), set[str]()
+    tables, own_transactions = kept_tables(results), set[str]()
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
-        table, kept = tables.now(name)
-        versions = kept.versions(transaction for entry in entries for transaction in entry.transactions)
-        ours = {transaction for transaction, by in versions.items() if by == run}
+        table, kept_table = tables.now(name)
+        versions = kept_table.versions(transaction for entry in entries for transaction in entry.transactions)
+        own_transactions = {transaction for transaction, by in versions.items() if by == run}
         missing = [
             _without_committed(tables.results, name, entry, versions)
             for entry in entries
@@ -113,9 +113,9 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
         names = [transaction for entry in missing for transaction in entry.transactions]
         actions = additions(file for entry in missing for file in entry.files)
         if try_to_commit(table, name, actions, [Transaction(transaction, run or NO_RUN) for transaction in names]):
-            ours |= set(names)
+            own_transactions |= set(names)
             break
-    return ours
+    return own_transactions
 
 
 def _without_committed(results: str, name: str, entry: TableEntry, committed: Collection[str]) -> TableEntry:
@@ -124,14 +124,14 @@ def _without_committed(results: str, name: str, entry: TableEntry, committed: Co
     if len(others) == len(entry.others):
         return entry
     filesystem, folder = filesystem_of(table_uri(results, name))
-    kept: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for file in entry.files:
         try:
             rows = pq.read_table(f"{folder}/{file.name}", schema=SCHEMAS[name], filesystem=filesystem)
         except (OSError, pa.ArrowException) as error:
             raise ScanFailed(f"results: {folder}/{file.name} cannot be read: {in_a_line(error)}") from None
-        kept += rows.filter(pc.is_in(rows[entry.column], pa.array([first, *others]))).to_batches()
-    written = write_file(results, name, kept)
+        batches += rows.filter(pc.is_in(rows[entry.column], pa.array([first, *others]))).to_batches()
+    written = write_file(results, name, batches)
     return entry._replace(transaction=first, files=(written,) if written else (), others=tuple(others))
 
 

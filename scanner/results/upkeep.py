@@ -109,9 +109,9 @@ def rewrite(
     """
     kept_table, seen_paths, rows, done = KeptTable(table_uri(results, name)), set[str](), 0, 0
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-        while not (unseen := _unseen(may_hold(files_of(kept_table.now())), seen_paths)).is_empty():
-            total = len(seen_paths) + unseen.height
-            for paths in _groups(unseen):
+        while not (unseen_files := _unseen(may_hold(files_of(kept_table.now())), seen_paths)).is_empty():
+            total = len(seen_paths) + unseen_files.height
+            for paths in _groups(unseen_files):
                 rewritten = pool.map(lambda path: _rewritten(results, name, path, change), paths)
                 changed = {path: anew for path, anew in zip(paths, rewritten, strict=True) if anew}
                 files = {path: write_file(results, name, anew.table.to_batches()) for path, anew in changed.items()}

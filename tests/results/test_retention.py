@@ -10,7 +10,7 @@ import pytest
 from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, upkeep
-from scanner.results.earlier_scans import _files, _wanted_files
+from scanner.results.earlier_scans import _files, _requested_files
 from scanner.results.retention import IN_ORDER, cutoff, drop_older, expired_rows, retain
 from scanner.results.scan_list import NOTHING_READ, whole_input
 from scanner.results.transactions import append_scan, find_committed, open_tables
@@ -83,7 +83,7 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
 def test_what_was_scanned_in_a_night_that_went_is_known_for_ever(year):
     """Its files count as seen then, which protects users who got a message since. A rerun finds that they were read."""
     path = f"/in/{NIGHTS - 1}"
-    wanted = _wanted_files([(path, None, TODAY)], all_scans=True)
+    wanted = _requested_files([(path, None, TODAY)], all_scans=True)
     first_scans = _files(year, wanted).sort("path").rows()
     assert path in {row[0] for row in first_scans}
     retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
