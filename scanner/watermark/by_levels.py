@@ -130,53 +130,63 @@ class _Search(NamedTuple):
         return self._replace(steps=self.steps.select(mask))
 
     def best_of_runs(
-        self, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
+        self, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, limit: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The numbers of largest sums of R runs: int64[R, most], float64[R, most]; see scanner.watermark.native."""
+        """The numbers of largest sums of R runs: int64[R, limit], float64[R, limit]; see scanner.watermark.native."""
         key, runs, mark = self.mark.sub_keys.chacha, (documents, first), self.mark
         if isinstance(mark, Version2GreenList):
-            return level_runs.best_green(key, self.steps, runs, length, most, rule_of(mark.gamma))
-        return level_runs.best_gumbel(key, self.steps, runs, length, most)
+            return level_runs.best_green(key, self.steps, runs, length, limit, rule_of(mark.gamma))
+        return level_runs.best_gumbel(key, self.steps, runs, length, limit)
 
     def candidates(self, count: int) -> list[list[int]]:
         """The messages among 0 … count−1 of each document that are looked into; the best of all is among them."""
         if self.mark.groups is None:
-            found = self._rare(count, 2, MOST_MESSAGES)
+            messages = self._rare(count, 2, MOST_MESSAGES)
         else:
             shared = is_group_step(self.steps.nonces)
             groups = self.select(shared)._rare(self.mark.groups, 1, MOST_GROUPS_SEARCHED)
-            found = self.select(~shared)._best_users(groups, self.mark.groups)
+            messages = self.select(~shared)._best_users(groups, self.mark.groups)
         empty = np.diff(self.steps.offsets) == 0
-        return [[*range(min(count, 2))] if none else of for none, of in zip(empty.tolist(), found, strict=True)]
+        return [
+            [*range(min(count, 2))] if is_empty else document_messages
+            for is_empty, document_messages in zip(empty.tolist(), messages, strict=True)
+        ]
 
     def _best_users(self, groups: list[list[int]], users: int) -> list[list[int]]:
         """The message of the best user of each document's groups; without steps, of user 0."""
         scored = np.diff(self.steps.offsets) > 0
-        rows = [(document, group) for document, of in enumerate(groups) for group in of if scored[document]]
+        rows = [
+            (document, group)
+            for document, document_groups in enumerate(groups)
+            for group in document_groups
+            if scored[document]
+        ]
         documents, first = np.array(rows, np.int64).reshape(-1, 2).T
         best = iter(self.best_of_runs(documents, first * MOST_NUMBERS, users, 1)[0][:, 0].tolist() if rows else ())
         return [
-            [group * users + (next(best) if has_steps else 0) for group in of]
-            for of, has_steps in zip(groups, scored.tolist(), strict=True)
+            [group * users + (next(best) if has_steps else 0) for group in document_groups]
+            for document_groups, has_steps in zip(groups, scored.tolist(), strict=True)
         ]
 
-    def _rare(self, count: int, least: int, most: int) -> list[list[int]]:
-        """The first numbers of the best of each document, and of `most` those that are as rare as one in so many."""
+    def _rare(self, count: int, least: int, limit: int) -> list[list[int]]:
+        """The first numbers of the best of each document, and of `limit` those that are as rare as one in so many."""
         # Sums fall, so the law is computed up to the first that is not rare. Without steps all numbers are as good.
-        least, most, scored = min(least, count), min(most, count), np.diff(self.steps.offsets)
-        found, documents = [[*range(most)] for _ in scored], np.flatnonzero(scored)
+        least, limit, scored = min(least, count), min(limit, count), np.diff(self.steps.offsets)
+        rare_numbers, documents = [[*range(limit)] for _ in scored], np.flatnonzero(scored)
         if not len(documents):
-            return found
-        number, sums = self.best_of_runs(documents, np.zeros_like(documents), count, most)
-        kept, rows = np.full(len(documents), least), np.arange(len(documents))
-        for place in range(least, most):
+            return rare_numbers
+        number, sums = self.best_of_runs(documents, np.zeros_like(documents), count, limit)
+        rare_counts, rows = np.full(len(documents), least), np.arange(len(documents))
+        for place in range(least, limit):
             rows = rows[self._are_rare(documents[rows], sums[rows, place], count)]
-            kept[rows] += 1
+            rare_counts[rows] += 1
             if not len(rows):
                 break
-        for document, of, first in zip(documents.tolist(), number.tolist(), kept.tolist(), strict=True):
-            found[document] = of[:first]
-        return found
+        for document, best_numbers, first in zip(
+            documents.tolist(), number.tolist(), rare_counts.tolist(), strict=True
+        ):
+            rare_numbers[document] = best_numbers[:first]
+        return rare_numbers
 
     def _are_rare(self, documents: NDArray[np.int64], sums: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
         counts = level_counts(self.steps.levels, np.diff(self.steps.offsets))
@@ -200,7 +210,8 @@ def tail_of(law: Law | None) -> LevelTail | None:
         return partial(_log10_exponential, ONE_KEY)
     if isinstance(law, SeveralWeights):
         return partial(
-            _log10_exponential, tuple(((1.0 - of_second, of_second), share) for of_second, share in law.weights)
+            _log10_exponential,
+            tuple(((1.0 - second_weight, second_weight), share) for second_weight, share in law.weights),
         )
     if isinstance(law, Binomial):
         gamma = law.gamma
@@ -208,22 +219,24 @@ def tail_of(law: Law | None) -> LevelTail | None:
     return None
 
 
-def _log10_exponential(each: KeyWeights, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def _log10_exponential(
+    key_weights: KeyWeights, sums: NDArray[np.float64], counts: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """A LevelTail of exponential terms: the smallest p by several weights of the keys, each over its share."""
-    found = [
+    log10_p = [
         log10_gumbel_levels(
             sums @ np.array(weights), np.tile(counts, (1, len(weights))), np.outer(weights, _VALUES).ravel()
         )
         - math.log10(share)
-        for weights, share in each
+        for weights, share in key_weights
     ]
-    return np.asarray(np.minimum(np.min(found, axis=0), 0.0), np.float64)
+    return np.asarray(np.minimum(np.min(log10_p, axis=0), 0.0), np.float64)
 
 
 def level_counts(levels: NDArray[np.integer], scored: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many of the positions of each of D texts have each level: int64[D, LEVELS + 1] for [P] and [D]."""
-    of = np.repeat(np.arange(len(scored)), scored) * (LEVELS + 1) + levels
-    return np.bincount(of, minlength=len(scored) * (LEVELS + 1)).reshape(-1, LEVELS + 1)
+    cells = np.repeat(np.arange(len(scored)), scored) * (LEVELS + 1) + levels
+    return np.bincount(cells, minlength=len(scored) * (LEVELS + 1)).reshape(-1, LEVELS + 1)
 
 
 def lacks_for_levels(form: Format, messages: int) -> str:
@@ -251,8 +264,8 @@ class ByLevels:
         self._mark: ScoresParts | TermsOfKeys = mark
         self._levels_of, self._tail = levels_of, tail
         self.label, self.rule, self.basis = mark.label, mark.rule, mark.basis
-        of_score = Surprise(_BITS_OF_A_TERM)
-        self.law: Law = Floored(of_score, mark.law.bits) if isinstance(mark.law, Floored) else of_score
+        score_law = Surprise(_BITS_OF_A_TERM)
+        self.law: Law = Floored(score_law, mark.law.bits) if isinstance(mark.law, Floored) else score_law
 
     def __repr__(self) -> str:
         return f"{self._mark!r} by levels"
@@ -269,8 +282,8 @@ class ByLevels:
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """−ln p of the sum of each document under its message: float64[D]."""
-        of_each = np.broadcast_to(messages, len(positions.scored))[:, None]
-        (score,) = self._scores(tokens, positions, of_each, self._levels(tokens, positions))
+        message = np.broadcast_to(messages, len(positions.scored))[:, None]
+        (score,) = self._scores(tokens, positions, message, self._levels(tokens, positions))
         return score[:, 0]
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
@@ -289,19 +302,21 @@ class ByLevels:
             raise ValueError(f"{self.label}: cannot be searched by levels for {count} messages")
         ids, nonces, offsets = mark.steps(tokens, positions)
         every = _Search(mark, LevelSteps(ids, nonces, levels, offsets), self._tail)
-        found = every.select(levels > 0).candidates(count)
-        width = max(2, *map(len, found)) if found else 2
-        message = np.array([one + [-1] * (width - len(one)) for one in found], np.int64).reshape(-1, width)
-        of_users = np.where(is_group_step(nonces), 0, levels)
-        score, of_user = self._scores(tokens, positions, message, levels, of_users)
+        messages = every.select(levels > 0).candidates(count)
+        width = max(2, *map(len, messages)) if messages else 2
+        message = np.array(
+            [document_messages + [-1] * (width - len(document_messages)) for document_messages in messages], np.int64
+        ).reshape(-1, width)
+        user_levels = np.where(is_group_step(nonces), 0, levels)
+        score, user_score = self._scores(tokens, positions, message, levels, user_levels)
         is_candidate = message >= 0
         order = np.lexsort((message, np.where(is_candidate, -score, np.inf)), axis=1)
         message = np.take_along_axis(message, order, axis=1)
-        score, of_user = (np.take_along_axis(a, order, axis=1) for a in (score, of_user))
+        score, user_score = (np.take_along_axis(a, order, axis=1) for a in (score, user_score))
         if mark.groups is None:
             return Candidates(message, score, independent=True)
         scored = positions_where(positions, ~is_group_step(nonces)).scored
-        return Candidates(message, score, UserEvidence(of_user, scored, mark.groups), independent=True)
+        return Candidates(message, score, UserEvidence(user_score, scored, mark.groups), independent=True)
 
     def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
         """See TellsUserEvidence: −ln p of the sum over the user steps; None without groups."""
@@ -309,8 +324,8 @@ class ByLevels:
         if not isinstance(mark, Version2Mark) or mark.groups is None:
             return None
         shared = mark.group_steps(tokens, positions)
-        of_users = np.where(shared, 0, self._levels(tokens, positions))
-        (score,) = self._scores(tokens, positions, messages[:, None], of_users)
+        user_levels = np.where(shared, 0, self._levels(tokens, positions))
+        (score,) = self._scores(tokens, positions, messages[:, None], user_levels)
         return UserEvidence(score, positions_where(positions, ~shared).scored, mark.groups)
 
     def _levels(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint8]:
@@ -323,17 +338,20 @@ class ByLevels:
         return self._mark.terms(tokens, positions, messages)[None]
 
     def _scores(
-        self, tokens: Tokens, positions: Positions, message: NDArray[np.int64], *each: NDArray[np.integer]
+        self, tokens: Tokens, positions: Positions, message: NDArray[np.int64], *level_arrays: NDArray[np.integer]
     ) -> list[NDArray[np.float64]]:
         """Scores of candidates, int64[D, C], by each of several levels of the positions; 0 where there is none."""
-        scores, counts = [np.zeros(message.shape) for _ in each], [level_counts(one, positions.scored) for one in each]
-        of = np.repeat(np.arange(len(message)), positions.scored)
+        scores, counts = (
+            [np.zeros(message.shape) for _ in level_arrays],
+            [level_counts(levels, positions.scored) for levels in level_arrays],
+        )
+        document = np.repeat(np.arange(len(message)), positions.scored)
         for place in range(int((message >= 0).sum(axis=1).max(initial=0))):
             documents = message[:, place] >= 0
             terms = self._terms(tokens, positions, np.maximum(message[:, place], 0))
-            for score, levels, of_levels in zip(scores, each, counts, strict=True):
-                sums = [np.bincount(of, levels * of_key, len(message))[documents] for of_key in terms]
-                log10_p = self._tail(np.stack(sums, axis=1).astype(np.float64), of_levels[documents])
+            for score, levels, text_counts in zip(scores, level_arrays, counts, strict=True):
+                sums = [np.bincount(document, levels * key_terms, len(message))[documents] for key_terms in terms]
+                log10_p = self._tail(np.stack(sums, axis=1).astype(np.float64), text_counts[documents])
                 score[documents, place] = np.maximum(-LN10 * log10_p, 0.0)
         return scores
 
@@ -362,10 +380,10 @@ class ByLevelsProof:
         if isinstance(self._path, ProvesTermsOfKeys):
             places, terms = self._path.terms_of_keys(tokens, messages, dedup, common_places)
         else:
-            places, of_messages, _, _ = self._path.parts(tokens, messages, dedup, common_places)
-            terms = of_messages[:, None]
+            places, terms_by_message, _, _ = self._path.parts(tokens, messages, dedup, common_places)
+            terms = terms_by_message[:, None]
         levels = self._levels(tokens)[places]
-        return len(places), [self._surprise(levels, of_one) for of_one in terms]
+        return len(places), [self._surprise(levels, message_terms) for message_terms in terms]
 
     def user_evidence(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
@@ -373,11 +391,15 @@ class ByLevelsProof:
         """See ProvesUserEvidence."""
         if not isinstance(self._path, ProvesParts):
             return None
-        places, terms, of_user, users = self._path.parts(tokens, messages, dedup, common_places)
-        if of_user is None:
+        places, terms, is_user_step, users = self._path.parts(tokens, messages, dedup, common_places)
+        if is_user_step is None:
             return None
-        levels = self._levels(tokens)[places][of_user]
-        return len(levels), [self._surprise(levels, of_one[None, of_user]) for of_one in terms], users
+        levels = self._levels(tokens)[places][is_user_step]
+        return (
+            len(levels),
+            [self._surprise(levels, message_terms[None, is_user_step]) for message_terms in terms],
+            users,
+        )
 
     def log10_p(self, score: float, scored: int) -> float:
         """See ProofPath."""
@@ -388,8 +410,8 @@ class ByLevelsProof:
 
     def rounding(self, scored: int) -> float:
         """See BoundsRounding: what the law adds to ln p."""
-        weights = [of_keys for of_keys, _ in self._key_weights]
-        least = min(weight for of_keys in weights for weight in of_keys if weight)
+        weights = [key_weights for key_weights, _ in self._key_weights]
+        least = min(weight for key_weights in weights for weight in key_weights if weight)
         return most_added(scored, len(weights[0]), least)
 
     @property
@@ -403,11 +425,11 @@ class ByLevelsProof:
         """The largest −ln p by the weights of K keys. terms: float64[K, P]."""
         from scanner.watermark.proof import ln_tail
 
-        sums = [math.fsum((levels * of_key).tolist()) for of_key in terms]
+        sums = [math.fsum((levels * key_terms).tolist()) for key_terms in terms]
         counts = np.bincount(levels, minlength=LEVELS + 1).tolist()
-        found = [0.0]
+        surprises = [0.0]
         for weights, share in self._key_weights:
-            total = math.fsum(weight * of_key for weight, of_key in zip(weights, sums, strict=True))
+            total = math.fsum(weight * key_sum for weight, key_sum in zip(weights, sums, strict=True))
             values = [weight * level for weight in weights for level in range(LEVELS + 1)]
-            found.append(math.log(share) - ln_tail(total, counts * len(weights), self._gamma, values))
-        return max(found)
+            surprises.append(math.log(share) - ln_tail(total, counts * len(weights), self._gamma, values))
+        return max(surprises)

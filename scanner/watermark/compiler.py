@@ -199,12 +199,12 @@ def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[.
 
     Where the cache's folder cannot be written, each process compiles for itself.
     """
-    before = config.CACHE_LOCATOR_CLASSES
+    locator_classes = config.CACHE_LOCATOR_CLASSES
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.{PlaceInCache.__name__}"
     try:
         compiled: Any = numba.njit(cache=_can_write(Path(cache_folder())), nogil=True, inline=inline)(function)
     finally:
-        config.CACHE_LOCATOR_CLASSES = before
+        config.CACHE_LOCATOR_CLASSES = locator_classes
     # looks into the cache first: once another process has compiled, it is found there
     find_or_compile, name = compiled.compile, f"{function.__module__}.{function.__qualname__}"
 

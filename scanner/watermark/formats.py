@@ -111,13 +111,13 @@ def check(text: str) -> list[GroupResult]:
         groups, not_read = _grouped_cases(groups["cases"], groups.get("sequences"))
     if not isinstance(groups, dict) or not all(isinstance(cases, list) for cases in groups.values()):
         raise ValueError("is not an object of groups, each a list of cases, nor one with a list `cases`")
-    known = {name: compare for entry in FORMATS.values() for name, compare in entry.answers.groups.items()}
-    unknown = sorted(set(groups) - set(known))
+    comparisons = {name: compare for entry in FORMATS.values() for name, compare in entry.answers.groups.items()}
+    unknown = sorted(set(groups) - set(comparisons))
     if unknown:
-        raise ValueError(f"has an unknown group {unknown[0]!r}; allowed: {', '.join(known)}")
+        raise ValueError(f"has an unknown group {unknown[0]!r}; allowed: {', '.join(comparisons)}")
     if not any(groups.values()):
-        raise ValueError(f"holds no cases; at least one of these groups is needed: {', '.join(known)}")
-    results = [_check_group(name, known[name], cases) for name, cases in groups.items()]
+        raise ValueError(f"holds no cases; at least one of these groups is needed: {', '.join(comparisons)}")
+    results = [_check_group(name, comparisons[name], cases) for name, cases in groups.items()]
     return [*results, GroupResult(NOT_READ, 0, [], not_read)] if not_read else results
 
 
@@ -144,7 +144,7 @@ def _check_group(name: str, compare: Callable[[Case], Pairs], cases: list[Case])
     failures = []
     for number, case in enumerate(cases):
         try:
-            wrong = [f"{what}: expected {a!r}, got {b!r}" for what, a, b in compare(case) if not _agrees(a, b)]
+            wrong = [f"{label}: expected {a!r}, got {b!r}" for label, a, b in compare(case) if not _agrees(a, b)]
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             wrong = [f"cannot be computed: {type(error).__name__}: {error}"]
         if wrong:
@@ -173,8 +173,8 @@ def shares_of_levels(keys: Sequence[MasterKey], share: float | None) -> dict[str
 
     Ids of keys of our own formats do not have it: tokens counted by levels under these alone at first.
     """
-    of_stacks = (key for key in keys if format_of(key).version is None and can_have_levels(key))
-    return {} if share is None else {f"weighed under {key.key_id}": share for key in of_stacks}
+    stack_keys = (key for key in keys if format_of(key).version is None and can_have_levels(key))
+    return {} if share is None else {f"weighed under {key.key_id}": share for key in stack_keys}
 
 
 WORTH_TELLING = 100.0
@@ -207,10 +207,10 @@ def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], floa
     """
     if form.seconds(messages) < _WORTH_TIMING:
         return None
-    ours = make_format("greenlist", {"window": 4, "gamma": "1/4"}).open(bytes(range(16)))
-    seconds, compared = (seconds_a_token(of, messages, clock) for of in (mark, ours))
-    found = Price(seconds, seconds / compared)
-    return found if found.times >= WORTH_TELLING else None
+    green_list = make_format("greenlist", {"window": 4, "gamma": "1/4"}).open(bytes(range(16)))
+    seconds, compared = (seconds_a_token(timed_mark, messages, clock) for timed_mark in (mark, green_list))
+    key_price = Price(seconds, seconds / compared)
+    return key_price if key_price.times >= WORTH_TELLING else None
 
 
 def sample(documents: int, seed: int) -> Tokens:

@@ -160,8 +160,8 @@ class SeveralWeights(_MinusLogP):
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """The score of the largest terms."""
-        most = np.asarray(scored, np.float64) * _LARGEST_DRAW
-        return self.score(most, most, scored)
+        largest_sum = np.asarray(scored, np.float64) * _LARGEST_DRAW
+        return self.score(largest_sum, largest_sum, scored)
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,9 @@ def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float6
     log_chance, log_tail = float((n * np.log(base / values)).sum()), _log_upper_gamma(first, x)
     log_scale = log_chance + log_tail
     rounding = _ROUNDING * (4.0 - log_chance - log_tail) + _ROUNDING_OF_A_STEP * (first + x)
-    # in units of the first term: `chance` of N, `tail` of Q, `step` by which Q grows, `of_values` the sums over j
+    # in units of the first term: `chance` of N, `tail` of Q, `step` by which Q grows, `value_sums` the sums over j
     chance, tail, step = 1.0, 1.0, math.exp(_log_poisson(first, x) - log_tail)
-    of_values = np.zeros(len(n))
+    value_sums = np.zeros(len(n))
     total, term, last, k = 1.0, 1.0, 1.0, 0.0
     if failure.max() == 0.0:
         return log_scale + rounding
@@ -123,8 +123,8 @@ def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float6
         k += 1.0
         last, added = term, 0.0
         for v in range(len(n)):
-            of_values[v] = failure[v] * (chance + of_values[v])
-            added += n[v] * of_values[v]
+            value_sums[v] = failure[v] * (chance + value_sums[v])
+            added += n[v] * value_sums[v]
         chance = added / k
         tail += step
         step *= x / (first + k)
@@ -132,7 +132,7 @@ def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float6
         total += term
         if chance > _LARGE or chance < 1.0 / _LARGE:
             log_scale += math.log(chance)
-            of_values /= chance
+            value_sums /= chance
             total, term, last, chance = total / chance, term / chance, last / chance, 1.0
         if tail > _LARGE:
             log_scale += math.log(tail)
@@ -168,17 +168,17 @@ def _log_greenlist_tail(s: float, n: NDArray[np.float64], values: NDArray[np.int
         moment = math.log1p(gamma * math.expm1(tilt * values[v]))
         log_moments += n[v] * moment
         share = gamma * math.exp(tilt * values[v] - moment)
-        low, of_value, cut = _middle(n[v], share)
-        begin, law = begin + low * values[v], _convolved(law, of_value, values[v])
+        low, value_law, cut = _middle(n[v], share)
+        begin, law = begin + low * values[v], _convolved(law, value_law, values[v])
         cut_mass += cut
-    at, total = int(s) - begin, cut_mass
-    for i in range(max(at, 0), len(law)):
-        total += law[i] * math.exp(-tilt * (i - at))
+    place, total = int(s) - begin, cut_mass
+    for i in range(max(place, 0), len(law)):
+        total += law[i] * math.exp(-tilt * (i - place))
     if total <= 0.0:
         return -math.inf
     rounding = _ROUNDING * (8.0 + log_moments + tilt * s + n.sum())
-    found: float = log_moments - tilt * s + math.log(total) + rounding
-    return found
+    log_tail: float = log_moments - tilt * s + math.log(total) + rounding
+    return log_tail
 
 
 @kernel
@@ -224,10 +224,10 @@ def _middle(n: float, share: float) -> tuple[int, NDArray[np.float64], float]:
 
 
 @kernel
-def _convolved(law: NDArray[np.float64], of_value: NDArray[np.float64], value: int) -> NDArray[np.float64]:
-    out = np.zeros(len(law) + (len(of_value) - 1) * value)
-    for k in range(len(of_value)):
-        beyond, chance = out[k * value :], of_value[k]
+def _convolved(law: NDArray[np.float64], value_law: NDArray[np.float64], value: int) -> NDArray[np.float64]:
+    out = np.zeros(len(law) + (len(value_law) - 1) * value)
+    for k in range(len(value_law)):
+        beyond, chance = out[k * value :], value_law[k]
         for i in range(len(law)):
             beyond[i] += law[i] * chance
     return out
@@ -251,9 +251,9 @@ def of_characters(surprise: NDArray[np.float64], begins: NDArray[np.int64], char
     character, each is of that character.
     """
     ends = np.maximum(np.append(begins[1:], characters), begins + 1)
-    edges, of_each = np.zeros(characters + 2), np.minimum(surprise, MOST_SURPRISE) / (ends - begins)
-    np.add.at(edges, begins, of_each)
-    np.add.at(edges, ends, -of_each)
+    edges, density = np.zeros(characters + 2), np.minimum(surprise, MOST_SURPRISE) / (ends - begins)
+    np.add.at(edges, begins, density)
+    np.add.at(edges, ends, -density)
     total = np.maximum.accumulate(np.cumsum(np.cumsum(edges)[:characters]))
     return np.asarray(np.minimum(np.diff(np.rint(STEPS_A_NAT * total), prepend=0.0), 255), np.uint8)
 

@@ -167,10 +167,10 @@ def positions_where(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
 def spread_out(positions: Positions, most: int) -> Positions:
     """At most so many positions of each document, evenly spaced and in order."""
     scored = positions.scored
-    kept = np.minimum(scored, most)
-    numbers = consecutive_positions(np.zeros(len(kept), np.int64), kept)
-    within = numbers.index * np.repeat(scored, kept) // np.repeat(kept, kept)
-    return Positions(positions.index[np.repeat(positions.offsets[:-1], kept) + within], numbers.offsets)
+    counts = np.minimum(scored, most)
+    numbers = consecutive_positions(np.zeros(len(counts), np.int64), counts)
+    within = numbers.index * np.repeat(scored, counts) // np.repeat(counts, counts)
+    return Positions(positions.index[np.repeat(positions.offsets[:-1], counts) + within], numbers.offsets)
 
 
 def consecutive_positions(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
@@ -294,8 +294,8 @@ def _first_occurrences(
     """Keep the positions whose tuple of `width` tokens, from `window` before them, is new in its document."""
     # A table with open addressing holds where each tuple began first. Documents come in order, so that an earlier
     # document's entries are known by their places, and nothing needs to be cleared.
-    kept = np.empty(len(ids), np.int64)
-    kept_offsets = np.zeros(len(offsets), np.int64)
+    occurrences = np.empty(len(ids), np.int64)
+    occurrence_offsets = np.zeros(len(offsets), np.int64)
     hashes = np.empty(WINDOWS_HASHED_TOGETHER, np.uint64)
     hashed_from, hashed_to = 0, 0
     count = 0
@@ -320,8 +320,8 @@ def _first_occurrences(
                     place = table[slot]
                 if place < begin:
                     table[slot] = first
-                    kept[uint64(count)] = first + window
+                    occurrences[uint64(count)] = first + window
                     count += 1
             next_one += len(run)
-        kept_offsets[d + 1] = count
-    return kept[:count], kept_offsets
+        occurrence_offsets[d + 1] = count
+    return occurrences[:count], occurrence_offsets

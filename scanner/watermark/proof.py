@@ -122,8 +122,8 @@ def log10_two_gammas(score: float, scored: int, weight: float) -> float:
 def _where_it_matters(score: float, scored: int, a: float) -> tuple[int, int]:
     """First and last number whose term is not below 10^-22 of the largest, by logarithms in double precision."""
     q, x = a / (1.0 - a), score / a
-    most = max(x, scored / q)
-    k = np.arange(scored + int(most + 20.0 * math.sqrt(most) / q))  # far beyond the largest term
+    peak = max(x, scored / q)
+    k = np.arange(scored + int(peak + 20.0 * math.sqrt(peak) / q))  # far beyond the largest term
     log_below = np.logaddexp.accumulate(k * math.log(x) - x - gammaln(k + 1.0))[2 * scored - 1 : -1]
     n = np.arange(scored, scored + len(log_below))
     log_chance = gammaln(n) - gammaln(scored) - gammaln(n - scored + 1.0) + (n - scored) * math.log1p(-q)
@@ -142,13 +142,13 @@ def windows_of(scored: int) -> set[tuple[int, int]]:
     Windows of 24·√2^i positions, rounded up, less than T; begun anew after each quarter of it, rounded down; and one
     that ends with the document.
     """
-    found = {(0, scored)}
+    windows = {(0, scored)}
     square = SHORTEST_PART**2
     while (length := math.isqrt(square - 1) + 1) < scored:
-        found |= {(begin, begin + length) for begin in range(0, scored - length, length // 4)}
-        found.add((scored - length, scored))
+        windows |= {(begin, begin + length) for begin in range(0, scored - length, length // 4)}
+        windows.add((scored - length, scored))
         square *= 2
-    return found
+    return windows
 
 
 def log10_any_of(log10_p: float, tests: float) -> float:

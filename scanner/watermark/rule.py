@@ -175,20 +175,22 @@ def findings_of(
 
     scored: int64[D], positions; messages: M, among which they are the best; correction: K, of all or of each document.
     """
-    each = np.full(len(scored), correction, np.float64)
+    corrections = np.full(len(scored), correction, np.float64)
     has_message = best.message >= 0
     log10_p = np.where(has_message, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
     log10_p_own = np.where(has_message, -np.inf, np.nan)
     if best.user_evidence is not None:
         log10_own = log10_p_of(mark.law, best.user_evidence.score, best.user_evidence.scored[:, None])
-        log10_p_own = np.where(has_message, corrected(log10_own, best.user_evidence.messages, each[:, None]), np.nan)
+        log10_p_own = np.where(
+            has_message, corrected(log10_own, best.user_evidence.messages, corrections[:, None]), np.nan
+        )
     return KeyFindings(
         scored=scored,
-        correction=each,
+        correction=corrections,
         message=best.message,
         score=best.score.astype(np.float64),
         log10_p=log10_p,
-        log10_p_global=corrected(log10_p, messages, each[:, None]),
+        log10_p_global=corrected(log10_p, messages, corrections[:, None]),
         log10_p_own=log10_p_own,
         independent=best.independent,
         basis=mark.basis,
@@ -227,8 +229,8 @@ def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:
     scoring = np.stack([under_key.message[:, 0] for under_key in found]) >= 0
     p = np.stack([under_key.log10_p_global[:, 0] for under_key in found])
     smallest = np.where(scoring, np.where(np.isnan(p), 1.0, p), np.inf).argmin(axis=0)
-    most: NDArray[np.int64] = np.stack([under_key.scored for under_key in found]).argmax(axis=0)
-    return np.where(scoring.any(axis=0), smallest, most)
+    fallback: NDArray[np.int64] = np.stack([under_key.scored for under_key in found]).argmax(axis=0)
+    return np.where(scoring.any(axis=0), smallest, fallback)
 
 
 def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_rate: float | None = None) -> Decision:
@@ -241,18 +243,18 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
     """
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
     passed = [passes(under_key.log10_p_global, false_positive_rate) & under_key.passes_rank for under_key in found]
-    count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
+    count = np.sum([mask.sum(axis=1) for mask in passed], axis=0)
     if not count.any():  # as of nearly all batches
         nothing = np.zeros(len(count), np.int64)
         return Decision(choose(found), nothing, nothing > 0, passed, passed, np.full(len(count), Naming.NONE, object))
     is_single = (count == 1)[:, None]
     passed_own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
     named = [
-        of_key & (own_passes if under_key.independent else is_single) & (not under_key.basis.assumed)
-        for under_key, of_key, own_passes in zip(found, passed, passed_own, strict=True)
+        mask & (own_passes if under_key.independent else is_single) & (not under_key.basis.assumed)
+        for under_key, mask, own_passes in zip(found, passed, passed_own, strict=True)
     ]
     shared, proven = (
-        np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passed, facts, strict=True)], axis=0)
+        np.any([mask.any(axis=1) & fact for mask, fact in zip(passed, facts, strict=True)], axis=0)
         for facts in (
             [not under_key.independent for under_key in found],
             [not under_key.basis.assumed for under_key in found],
@@ -262,9 +264,9 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
     naming[count > 0] = Naming.UNDECIDED
     naming[shared & (count > 1)] = Naming.AMBIGUOUS
     naming[(count > 0) & ~proven] = Naming.ASSUMED
-    anybody = np.any([of_key.any(axis=1) for of_key in named], axis=0)
+    anybody = np.any([mask.any(axis=1) for mask in named], axis=0)
     naming[anybody] = Naming.NAMED
-    deciding = [np.where(anybody[:, None], *of_key) for of_key in zip(named, passed, strict=True)]
+    deciding = [np.where(anybody[:, None], *mask) for mask in zip(named, passed, strict=True)]
     key, candidate = _best_of(found, deciding)
     # the best of such a key passes with its group alone, so it may be a stranger, whatever passes under other keys
     independent = np.array([under_key.independent for under_key in found])
@@ -273,19 +275,19 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
 
 
 def _best_of(
-    found: Sequence[KeyFindings], deciding: Sequence[NDArray[np.bool_]]
+    findings: Sequence[KeyFindings], deciding: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Key and candidate of each verdict: the smallest p of the candidates that decide, or of all where none does."""
-    first = [of_key.argmax(axis=1) for of_key in deciding]  # candidates come best first
+    first = [mask.argmax(axis=1) for mask in deciding]  # candidates come best first
     documents = np.arange(len(first[0]))
     p = np.stack(
         [
-            np.where(of_key.any(axis=1), under_key.log10_p_global[documents, place], np.inf)
-            for under_key, of_key, place in zip(found, deciding, first, strict=True)
+            np.where(mask.any(axis=1), under_key.log10_p_global[documents, place], np.inf)
+            for under_key, mask, place in zip(findings, deciding, first, strict=True)
         ]
     )
     decided = p.min(axis=0) < np.inf
-    key: NDArray[np.int64] = np.where(decided, p.argmin(axis=0), choose(found))
+    key: NDArray[np.int64] = np.where(decided, p.argmin(axis=0), choose(findings))
     return key, np.where(decided, np.stack(first)[key, documents], 0)
 
 
@@ -336,8 +338,8 @@ def ranked(
     if len(long):
         positions, score = spread_out(positions, most), score.copy()
         for c in range(left.shape[1]):
-            some = long[left[long, c]]
-            score[some, c] = mark.score(tokens, select_positions(positions, some), found.message[some, c])
+            rows = long[left[long, c]]
+            score[rows, c] = mark.score(tokens, select_positions(positions, rows), found.message[rows, c])
     for number in range(1, RANK_DECOYS + 1):
         documents = np.flatnonzero(left.any(axis=1))
         if not len(documents):

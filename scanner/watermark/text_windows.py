@@ -59,8 +59,8 @@ def count_windows(scored: ArrayLike) -> NDArray[np.int64]:
     """Number of windows of documents with so many scored positions, the whole counted: int64 of the same shape."""
     t = np.asarray(scored, np.int64)[..., None]
     lengths = WINDOW_LENGTHS[: scales_of(int(t.max(initial=0)))]
-    of_scales = np.where(t > lengths, 1 - (lengths - t) // (lengths // WINDOWS_A_LENGTH), 0)
-    return np.asarray(of_scales.sum(axis=-1) + (t[..., 0] > 0), np.int64)
+    scale_counts = np.where(t > lengths, 1 - (lengths - t) // (lengths // WINDOWS_A_LENGTH), 0)
+    return np.asarray(scale_counts.sum(axis=-1) + (t[..., 0] > 0), np.int64)
 
 
 def scales_of(scored: int) -> int:
@@ -70,12 +70,12 @@ def scales_of(scored: int) -> int:
 
 def windows(scored: int) -> NDArray[np.int64]:
     """All windows of a document: int64[W, 2], first position and that after the last; the whole comes last."""
-    found = []
+    scale_windows = []
     for length in WINDOW_LENGTHS[: scales_of(scored)].tolist():
         last = scored - length
         begins = np.append(np.arange(0, last, length // WINDOWS_A_LENGTH), last)
-        found.append(np.stack([begins, begins + length], axis=1))
-    return np.concatenate([*found, np.array([[0, scored]] * (scored > 0), np.int64).reshape(-1, 2)])
+        scale_windows.append(np.stack([begins, begins + length], axis=1))
+    return np.concatenate([*scale_windows, np.array([[0, scored]] * (scored > 0), np.int64).reshape(-1, 2)])
 
 
 def log10_in_document(log10_p: ArrayLike, parts: ArrayLike, messages: int) -> NDArray[np.float64]:
@@ -135,17 +135,17 @@ def _best_of_scales(
     length_of, score_of = np.zeros((documents, scales + 1), np.int64), np.zeros((documents, scales + 1))
     for d in range(documents):
         scored = offsets[d + 1] - offsets[d]
-        of_document = sums[offsets[d] + d : offsets[d + 1] + d + 1]
-        length_of[d, scales], score_of[d, scales] = scored, of_document[scored]
+        document_sums = sums[offsets[d] + d : offsets[d + 1] + d + 1]
+        length_of[d, scales], score_of[d, scales] = scored, document_sums[scored]
         for scale in range(scales):
             length = lengths[scale]
             if length >= scored:
                 break
             step, last = length // quarter, scored - length
-            most = of_document[scored] - of_document[last]
+            score = document_sums[scored] - document_sums[last]
             for begin in range(0, last, step):
-                most = max(most, of_document[begin + length] - of_document[begin])
-            length_of[d, scale], score_of[d, scale] = length, most
+                score = max(score, document_sums[begin + length] - document_sums[begin])
+            length_of[d, scale], score_of[d, scale] = length, score
     return length_of, score_of
 
 
@@ -172,13 +172,13 @@ def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArra
             continue
         for shift in (0, length // 2):
             count = np.maximum((scored - shift) // length, 0) * (scored > length)
-            whose = np.repeat(np.arange(len(scored)), count)
-            if not len(whose):
+            documents = np.repeat(np.arange(len(scored)), count)
+            if not len(documents):
                 continue
-            number = np.arange(len(whose)) - np.repeat(np.cumsum(count) - count, count)
-            begin = firsts[whose] + shift + number * length
-            end = np.where(number == count[whose] - 1, firsts[whose] + scored[whose], begin + length)
-            yield ranges(positions, begin, end), whose
+            number = np.arange(len(documents)) - np.repeat(np.cumsum(count) - count, count)
+            begin = firsts[documents] + shift + number * length
+            end = np.where(number == count[documents] - 1, firsts[documents] + scored[documents], begin + length)
+            yield ranges(positions, begin, end), documents
 
 
 def coarse_of(positions: Positions, least: int, longest: int) -> Ranges:
@@ -204,8 +204,8 @@ def _coarse_of(
         for length in lengths:
             last = offsets[d + 1] - length
             if offsets[d] < last and offsets[d + 1] - offsets[d] <= longest:
-                for at in range(offsets[d], last, length // 2):
-                    begin[w], end[w] = at, at + length
+                for start in range(offsets[d], last, length // 2):
+                    begin[w], end[w] = start, start + length
                     w += 1
                 begin[w], end[w] = last, offsets[d + 1]
                 w += 1

@@ -134,8 +134,8 @@ class NativeFormat(Format):
     ) -> Hits:
         """See CountsHits."""
         keys = nulls.keys_of(secrets, self.label(), self.version)
-        of_group = self._groups is not None
-        return nulls.count_hits(keys, tokens, positions, self.window, self._share, messages, critical, of_group)
+        has_groups = self._groups is not None
+        return nulls.count_hits(keys, tokens, positions, self.window, self._share, messages, critical, has_groups)
 
     def draw_key(self, entropy: bytes) -> bytes:
         """The 32 bytes themselves."""
@@ -316,9 +316,9 @@ def found_chance(law: Law, groups: int, scored: NDArray[np.int64], p: NDArray[np
     """
     between = np.geomspace(float(scored.min()), float(scored.max()), _LENGTHS)
     lengths = np.unique(np.round(between).astype(np.int64))
-    passes = np.stack([least_score(law, lengths, float(np.log10(one))) for one in p], axis=1)
+    passes = np.stack([least_score(law, lengths, float(np.log10(p_limit))) for p_limit in p], axis=1)
     shares = np.array([_share(law, groups, int(t), least) for t, least in zip(lengths, passes, strict=True)])
-    share = np.stack([np.interp(np.log(scored), np.log(lengths), of_p) for of_p in shares.T], axis=1)
+    share = np.stack([np.interp(np.log(scored), np.log(lengths), length_shares) for length_shares in shares.T], axis=1)
     return np.asarray(share * _attained(law, scored, p), np.float64)
 
 
@@ -326,7 +326,7 @@ def _attained(law: Law, scored: NDArray[np.int64], p: NDArray[np.float64]) -> ND
     """The largest attainable p at or below each p, 0 where there is none: float64[U, J]."""
     if not law.discrete:
         return np.broadcast_to(p, (len(scored), len(p)))
-    least = np.stack([least_score(law, scored, float(np.log10(one))) for one in p], axis=1)
+    least = np.stack([least_score(law, scored, float(np.log10(p_limit))) for p_limit in p], axis=1)
     attained = 10.0 ** law.log10_p(np.minimum(least, scored[:, None]), scored[:, None])
     return np.where(least <= scored[:, None], attained, 0.0)
 
@@ -338,18 +338,20 @@ def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> N
     from scipy import special  # type: ignore[import-untyped] # late: a tenth of a second
 
     weights = special.bdtr(splits, scored, 1 / 3) - special.bdtr(splits - 1, scored, 1 / 3)
-    found, all_of_them = np.zeros(len(passes)), np.zeros(len(passes))
-    for of_group, weight in zip(splits.astype(np.int64).tolist(), weights.tolist(), strict=True):
-        score, chance, looked_into = _group_scores(law, groups, of_group, float(passes.max()))
+    mass_looked_into, total_mass = np.zeros(len(passes)), np.zeros(len(passes))
+    for group_scored, weight in zip(splits.astype(np.int64).tolist(), weights.tolist(), strict=True):
+        score, chance, looked_into = _group_scores(law, groups, group_scored, float(passes.max()))
         rest = np.maximum(passes[None, :] - score[:, None], 0)
-        of_user = np.where(rest > law.largest(scored - of_group), 0, 10.0 ** law.log10_p(rest, scored - of_group))
-        found += weight * (chance * looked_into) @ of_user
-        all_of_them += weight * chance @ of_user
-    return np.divide(found, all_of_them, out=np.ones(len(passes)), where=all_of_them > 0)
+        user_chance = np.where(
+            rest > law.largest(scored - group_scored), 0, 10.0 ** law.log10_p(rest, scored - group_scored)
+        )
+        mass_looked_into += weight * (chance * looked_into) @ user_chance
+        total_mass += weight * chance @ user_chance
+    return np.divide(mass_looked_into, total_mass, out=np.ones(len(passes)), where=total_mass > 0)
 
 
 def _group_scores(
-    law: Law, groups: int, scored: int, most: float
+    law: Law, groups: int, scored: int, largest_score: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Scores of a group over its T_G steps up to some, the chance of each, and that such a group is looked into."""
     if law.discrete or not scored:
@@ -357,7 +359,7 @@ def _group_scores(
         score = edges
     else:
         mean, deviation = scored * law.mean, np.sqrt(scored * law.variance)
-        edges = np.linspace(max(0.0, mean - 8 * deviation), min(most, mean + 14 * deviation + 40), _SCORES + 1)
+        edges = np.linspace(max(0.0, mean - 8 * deviation), min(largest_score, mean + 14 * deviation + 40), _SCORES + 1)
         score = edges + (edges[1] - edges[0]) / 2
     reaches = np.append(10.0 ** law.log10_p(edges, scored), 0.0)
     chance, below = -np.diff(reaches), 1.0 - reaches

@@ -45,10 +45,10 @@ def largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tup
     """Largest count among the candidates and the first place that has it; the candidates are narrowed to those."""
     largest = 0
     for level in range(counters.shape[0] - 1, -1, -1):
-        found = uint64(0)
+        common_bits = uint64(0)
         for w in range(len(candidates)):
-            found |= candidates[w] & counters[level, w]
-        if found:
+            common_bits |= candidates[w] & counters[level, w]
+        if common_bits:
             largest |= 1 << level
             for w in range(len(candidates)):
                 candidates[w] &= counters[level, w]
@@ -125,11 +125,11 @@ def best_of_runs(
         first_bits(left, request.length)
         for place in range(min(request.most, request.length)):
             candidates[:] = left
-            score, at = largest(pairs, candidates)
+            score, number = largest(pairs, candidates)
             if place >= request.least and score < request.floors[r]:
                 break
-            numbers[r, place], scores[r, place] = at, score
-            left[at >> 6] &= ~(uint64(1) << uint64(at & 63))
+            numbers[r, place], scores[r, place] = number, score
+            left[number >> 6] &= ~(uint64(1) << uint64(number & 63))
     return numbers, scores
 
 
@@ -296,10 +296,11 @@ def _add_lanes(row: NDArray[np.uint32], levels: int, sums: NDArray[np.uint32], c
 
 
 @kernel
-def _fold_lanes(sums: NDArray[np.uint32], levels: int, most: int, carry: NDArray[np.uint32]) -> int:
+def _fold_lanes(sums: NDArray[np.uint32], levels: int, total_levels: int, carry: NDArray[np.uint32]) -> int:
     """Add the counters of all lanes into that of lane 0: half of them to the other half, until one is left.
 
-    levels: that the count of a lane can fill; most: that the count of all can fill. Returns how many are filled.
+    levels: that the count of a lane can fill; total_levels: that the count of all can fill.
+    Returns how many are filled.
     """
     half = LANES // 2
     while half:
@@ -309,7 +310,7 @@ def _fold_lanes(sums: NDArray[np.uint32], levels: int, most: int, carry: NDArray
             plane = sums[LANES * level :]
             for i in range(half):
                 plane[i], carry[i] = add3(plane[i], plane[half + i], carry[i])
-        if levels < most:
+        if levels < total_levels:
             for i in range(half):
                 sums[LANES * levels + i] = carry[i]
             levels += 1

@@ -83,20 +83,20 @@ def _bin(weight: float) -> int:
 
 
 @kernel
-def _threshold(weights: NDArray[np.float64], counting: bool, wanted: float) -> float:
-    """Least weight that is kept: of `wanted` many tokens (counting), or of those with this share of all weight."""
+def _threshold(weights: NDArray[np.float64], counting: bool, amount: float) -> float:
+    """Least weight that is kept: of `amount` many tokens (counting), or of those with this share of all weight."""
     held = np.zeros(_BINS)
     for v in range(len(weights)):
         held[_bin(weights[v])] += 1.0 if counting else weights[v]
-    need = wanted if counting else wanted * held[::-1].sum()
-    kept, place = 0.0, 0
-    while place < _BINS - 1 and kept + held[place] < need:
-        kept += held[place]
+    need = amount if counting else amount * held[::-1].sum()
+    total, place = 0.0, 0
+    while place < _BINS - 1 and total + held[place] < need:
+        total += held[place]
         place += 1
     among = np.sort(np.array([weight for weight in weights if _bin(weight) == place]))
     for i in range(len(among) - 1, 0, -1):
-        kept += 1.0 if counting else among[i]
-        if kept >= need:
+        total += 1.0 if counting else among[i]
+        if total >= need:
             return float(among[i])
     return float(among[0]) if len(among) else 0.0
 
@@ -114,9 +114,9 @@ def cheapest(
         # −ln r ≥ 1 − r: most tokens are out without a logarithm
         rest = (4294967295.5 - float(draws[i])) * (2.0**-32 * _SLACK)
         if rest < cost * weights[i]:
-            of_row = _minus_ln_r_of(draws[i]) / weights[i]
-            if of_row < cost:
-                chosen, cost = first + i, of_row
+            token_cost = _minus_ln_r_of(draws[i]) / weights[i]
+            if token_cost < cost:
+                chosen, cost = first + i, token_cost
     return chosen, cost
 
 
@@ -131,12 +131,16 @@ def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArra
     stop = message + len(weights)
     for group in range(message // WORDS_A_GROUP, (stop - 1) // WORDS_A_GROUP + 1):
         first, last = max(message, group * WORDS_A_GROUP), min(stop, (group + 1) * WORDS_A_GROUP)
-        some = weights[first - message : last - message]
-        if some.max() == 0.0:
+        group_weights = weights[first - message : last - message]
+        if group_weights.max() == 0.0:
             continue
         chacha8_group(key, uint64(group * LANES), nonce, draws)
         chosen, cost = cheapest(
-            draws[first - group * WORDS_A_GROUP : last - group * WORDS_A_GROUP], some, first - message, chosen, cost
+            draws[first - group * WORDS_A_GROUP : last - group * WORDS_A_GROUP],
+            group_weights,
+            first - message,
+            chosen,
+            cost,
         )
     return chosen
 
@@ -283,8 +287,8 @@ def sum_tile(
         first_group = start // WORDS_A_GROUP
         for group in range(first_group, (start + len(sums) - 1) // WORDS_A_GROUP + 1):
             chacha8_group(key, uint64(group * LANES), nonces[t], block)
-            at = (group - first_group) * WORDS_A_GROUP
-            approximate_terms(block, scratch, strip[at : at + WORDS_A_GROUP])
+            place = (group - first_group) * WORDS_A_GROUP
+            approximate_terms(block, scratch, strip[place : place + WORDS_A_GROUP])
         shifted = strip[start - first_group * WORDS_A_GROUP :]
         for m in range(len(sums)):
             partial[m] += shifted[m]

@@ -80,14 +80,14 @@ def sum_bits(
     for t in range(len(ids)):
         start = int(ids[t]) + first_message
         first, stop = start // WORDS_A_GROUP, (start + messages - 1) // WORDS_A_GROUP + 1
-        at = WORDS_A_GROUP - (start - first * WORDS_A_GROUP)
+        place = WORDS_A_GROUP - (start - first * WORDS_A_GROUP)
         for begin in range(first, stop, GROUPS_A_LOOP):
             groups = min(GROUPS_A_LOOP, stop - begin)
             for group in range(groups):
                 out = block[group * WORDS_A_GROUP : (group + 1) * WORDS_A_GROUP]
                 chacha8_group(key, uint64((begin + group) * LANES), nonces[t], out)
-            _add_bits(block[: groups * WORDS_A_GROUP], sums[at : at + groups * WORDS_A_GROUP])
-            at += groups * WORDS_A_GROUP
+            _add_bits(block[: groups * WORDS_A_GROUP], sums[place : place + groups * WORDS_A_GROUP])
+            place += groups * WORDS_A_GROUP
 
 
 @kernel
@@ -143,12 +143,12 @@ def bound_run(
 def _bound_blocks(key: tuple[uint32, ...], shared: NDArray[np.uint32], steps: int, bounds: NDArray[np.int64]) -> None:
     """Add bounds over some steps for numbers of whole tiles: LANES blocks of a step stand side by side."""
     products, logarithms = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32)
-    most = _most_of(steps, 1)
+    largest_sum = _most_of(steps, 1)
     for tile in range(0, len(bounds), _TILE):
         _multiply_all(key, shared, steps, uint32(tile >> BITS), 0, products, logarithms)
         _turn(logarithms, products)
         for n in range(uint64(_TILE)):
-            bounds[uint64(tile) + n] += most - np.int64(logarithms[n])
+            bounds[uint64(tile) + n] += largest_sum - np.int64(logarithms[n])
 
 
 @kernel
@@ -158,12 +158,12 @@ def _bound_steps(
     """Add bounds over some steps for the numbers from a block on: LANES steps of a block stand side by side."""
     products, logarithms = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32)
     vectors = (steps + LANES - 1) // LANES
-    most = _most_of(vectors, LANES)
+    largest_sum = _most_of(vectors, LANES)
     for b in range(uint64(len(bounds) >> BITS)):
         _multiply_all(key, shared, vectors, uint32(block + b), 1, products, logarithms)
         _add_up(logarithms, products)
         for n in range(uint64(_NUMBERS)):
-            bounds[b * uint64(_NUMBERS) + n] += most - np.int64(logarithms[n])
+            bounds[b * uint64(_NUMBERS) + n] += largest_sum - np.int64(logarithms[n])
 
 
 @kernel
@@ -356,8 +356,8 @@ def best_of_runs(
         key, begin, end = keys[steps.whose[document]], steps.offsets[document], steps.offsets[document + 1]
         ids, nonces, first = steps.ids[begin:end], steps.nonces[begin:end], request.first[r]
         bound_run(key, ids, nonces, first, bounds)
-        of_run = key, ids, nonces, first
-        list_best(of_run, bounds[: request.length], request.least, request.floors[r], numbers[r], scores[r])
+        run = key, ids, nonces, first
+        list_best(run, bounds[: request.length], request.least, request.floors[r], numbers[r], scores[r])
     return numbers, scores
 
 
@@ -406,11 +406,11 @@ def drop_below(floor: float, least: int, numbers: NDArray[np.int64], scores: NDA
 @kernel
 def _largest(bounds: NDArray[np.int64], but: int) -> int:
     """Place of the largest value, the first of equal ones, but for one place, −1: none. There is another one."""
-    most = np.int64(-(2**63))
+    largest_value = np.int64(-(2**63))
     for i in range(len(bounds)):
-        most = max(most, bounds[i] if i != but else np.int64(-(2**63)))
+        largest_value = max(largest_value, bounds[i] if i != but else np.int64(-(2**63)))
     place = 0
-    while bounds[place] != most or place == but:
+    while bounds[place] != largest_value or place == but:
         place += 1
     return place
 

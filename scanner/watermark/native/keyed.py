@@ -85,14 +85,14 @@ def count_green(
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     greens, green = np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint8)
     alone = np.empty(CHUNK, np.uint8)
-    p, d, of_key = 0, 0, 0
+    p, d, key_end = 0, 0, 0
     while p < len(index):
         while offsets[d + 1] <= p:
             d += 1
-        if d >= of_key:  # documents before it have the key of this one
-            of_key = end_of_key(whose, d)
+        if d >= key_end:  # documents before it have the key of this one
+            key_end = end_of_key(whose, d)
             hashed[:] = 0
-        end = min(p + CHUNK, offsets[of_key])
+        end = min(p + CHUNK, offsets[key_end])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
         numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, alone)
@@ -105,12 +105,12 @@ def count_green(
                 terms[p + i] = green[i]
         while p < end:
             stop = min(offsets[d + 1], end)
-            of_group, of_user = np.int64(0), np.int64(0)
+            group_count, user_count = np.int64(0), np.int64(0)
             for i in range(uint64(lanes - (end - p)), uint64(lanes - (end - stop))):
-                of_group += green[i] > alone[i]
-                of_user += green[i] & alone[i]
-            counts[0, d] += of_group
-            counts[1, d] += of_user
+                group_count += green[i] > alone[i]
+                user_count += green[i] & alone[i]
+            counts[0, d] += group_count
+            counts[1, d] += user_count
             p = max(p, stop)
             d += p < end
     return counts
@@ -167,14 +167,14 @@ def score_under(
     tokens, entries, places = (np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64))
     added, alone = np.empty(CHUNK), np.empty(CHUNK, np.uint8)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    p, d, of_key = 0, 0, 0
+    p, d, key_end = 0, 0, 0
     while p < len(index):
         while offsets[d + 1] <= p:
             d += 1
-        if d >= of_key:  # documents before it have the key of this one
-            of_key = end_of_key(whose, d)
+        if d >= key_end:  # documents before it have the key of this one
+            key_end = end_of_key(whose, d)
             hashed[:] = 0
-        end = min(p + CHUNK, offsets[of_key])
+        end = min(p + CHUNK, offsets[key_end])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
         numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, alone)
@@ -186,13 +186,13 @@ def score_under(
             terms[p:end] = added[:lanes]
         while p < end:
             stop = min(offsets[d + 1], end)
-            of_group, of_user = sums[0, d], sums[1, d]
+            group_sum, user_sum = sums[0, d], sums[1, d]
             for i in range(uint64(lanes - (end - p)), uint64(lanes - (end - stop))):
                 if alone[i]:
-                    of_user += added[i]
+                    user_sum += added[i]
                 else:
-                    of_group += added[i]
-            sums[0, d], sums[1, d] = of_group, of_user
+                    group_sum += added[i]
+            sums[0, d], sums[1, d] = group_sum, user_sum
             p = max(p, stop)
             d += p < end
     return sums
@@ -301,15 +301,15 @@ class NativeMark(ABC):
         Raises:
             ValueError: a message that the key does not have.
         """
-        of_group, of_user = self.parts(tokens, positions, messages)
-        return of_group + of_user  # type: ignore[operator]
+        group_score, user_score = self.parts(tokens, positions, messages)
+        return group_score + user_score  # type: ignore[operator]
 
     def parts(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """S_G and S_U of one message a document; S_G is 0 without groups."""
-        of_group, of_user = self._score(tokens, positions, self._numbers_read(messages, positions))
-        return of_group, of_user
+        group_score, user_score = self._score(tokens, positions, self._numbers_read(messages, positions))
+        return group_score, user_score
 
     def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """See ScoresParts."""
@@ -325,9 +325,9 @@ class NativeMark(ABC):
         """See ScoresParts: the score of the user steps, among the users of a group; None without groups."""
         if self.groups is None:
             return None
-        _, of_user = self.parts(tokens, positions, messages)
+        _, user_score = self.parts(tokens, positions, messages)
         scored = positions_where(positions, ~self.group_steps(tokens, positions)).scored
-        return UserEvidence(of_user[:, None], scored, self.groups)
+        return UserEvidence(user_score[:, None], scored, self.groups)
 
     def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
         """Which scored positions are group steps: bool[P]; none without groups."""
@@ -337,10 +337,10 @@ class NativeMark(ABC):
 
     def _each(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
         """The message of each document: int64[D], or int64[1] where all share one. Raises ValueError: no such one."""
-        wanted = np.empty(len(positions.offsets) - 1 if np.ndim(messages) else 1, np.int64)
-        wanted[:] = messages
-        self._check_messages(wanted)
-        return wanted
+        document_messages = np.empty(len(positions.offsets) - 1 if np.ndim(messages) else 1, np.int64)
+        document_messages[:] = messages
+        self._check_messages(document_messages)
+        return document_messages
 
     def _message_of_positions(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
         """The messages of `_each`, of each scored position: int64[P]."""
@@ -348,18 +348,18 @@ class NativeMark(ABC):
 
     def _numbers_read(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
         """What the messages of `_each` read in group steps and in user steps, as of `numbers_of_positions`."""
-        wanted = self._each(messages, positions)
+        document_messages = self._each(messages, positions)
         if self.groups is None:
-            return wanted[None]
-        group, user = np.divmod(wanted, self.groups)
+            return document_messages[None]
+        group, user = np.divmod(document_messages, self.groups)
         return np.stack([group, group * MOST_NUMBERS + user])
 
-    def _check_messages(self, wanted: NDArray[np.int64]) -> None:
-        if (wanted < 0).any():
-            raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
+    def _check_messages(self, messages: NDArray[np.int64]) -> None:
+        if (messages < 0).any():
+            raise ValueError(f"message {messages.min()} is out of range; messages count from 0")
         limit = 2**32 if self.groups is None else self.groups**2
-        if self.version == 2 and (wanted >= limit).any():
-            raise ValueError(f"message {wanted.max()} is out of range; this key has messages below {limit}")
+        if self.version == 2 and (messages >= limit).any():
+            raise ValueError(f"message {messages.max()} is out of range; this key has messages below {limit}")
 
     @staticmethod
     def _check_count(count: int) -> None:

@@ -40,9 +40,9 @@ def _streams(case: Case) -> Pairs:
 
 
 def _draws(case: Case) -> Pairs:
-    draw, one = np.array([case["word"]], np.uint32), np.array([0, 1], np.int64)
-    yield "gumbel", case["gumbel"], float(gumbel.sum_scores(draw, one)[0])
-    yield "log", case["log"], float(gumbel.sum_log_scores(draw, one)[0])
+    draw, offsets = np.array([case["word"]], np.uint32), np.array([0, 1], np.int64)
+    yield "gumbel", case["gumbel"], float(gumbel.sum_scores(draw, offsets)[0])
+    yield "log", case["log"], float(gumbel.sum_log_scores(draw, offsets)[0])
     yield "sampling_minus_ln_r", case["sampling_minus_ln_r"], float(gumbel.minus_ln_r(draw)[0])
 
 
@@ -55,8 +55,8 @@ def _documents(case: Case) -> Pairs:
     yield "score", *_scores(case["score"], score[0])
     if isinstance(mark, Version2Mark):
         yield "scored_group", case["scored_group"], int(mark.group_steps(tokens, positions).sum())
-        of_group = mark.parts(tokens, positions, case["message"])[0][0]
-        yield "score_group", *_scores(case["score_group"], of_group)
+        group_score = mark.parts(tokens, positions, case["message"])[0][0]
+        yield "score_group", *_scores(case["score_group"], group_score)
     yield "log10_p", case["log10_p"], float(log10_p_of(mark.law, score, positions.scored)[0])
 
 
@@ -66,17 +66,25 @@ def _searches(case: Case) -> Pairs:
         raise ValueError("searches are of version 2, with groups")
     tokens = batch_tokens([case["tokens"]])
     positions = scored_positions(tokens, case["window"], case["dedup"])
-    found = search(mark, tokens, positions, mark.groups**2)
-    has_message = found.message[0] >= 0
+    findings = search(mark, tokens, positions, mark.groups**2)
+    has_message = findings.message[0] >= 0
     yield "scored", case["scored"], int(positions.scored[0])
     yield "scored_group", case["scored_group"], int(mark.group_steps(tokens, positions).sum())
-    yield "messages", [one["message"] for one in case["candidates"]], found.message[0][has_message].tolist()
-    for i, one in enumerate(case["candidates"]):
-        of_group = mark.parts(tokens, positions, one["message"])[0][0]
-        yield f"score of candidate {i}", float(one["score"]), float(found.score[0, i])
-        yield f"score_group of candidate {i}", *_scores(one["score_group"], of_group)
-        for name, log10_p in (("", found.log10_p), ("_all", found.log10_p_global), ("_user", found.log10_p_own)):
-            yield f"log10_p{name} of candidate {i}", one[f"log10_p{name}"], float(log10_p[0, i])
+    yield (
+        "messages",
+        [candidate["message"] for candidate in case["candidates"]],
+        findings.message[0][has_message].tolist(),
+    )
+    for i, candidate in enumerate(case["candidates"]):
+        group_score = mark.parts(tokens, positions, candidate["message"])[0][0]
+        yield f"score of candidate {i}", float(candidate["score"]), float(findings.score[0, i])
+        yield f"score_group of candidate {i}", *_scores(candidate["score_group"], group_score)
+        for name, log10_p in (
+            ("", findings.log10_p),
+            ("_all", findings.log10_p_global),
+            ("_user", findings.log10_p_own),
+        ):
+            yield f"log10_p{name} of candidate {i}", candidate[f"log10_p{name}"], float(log10_p[0, i])
 
 
 def _scores(expected: float | None, computed: np.generic) -> tuple[float | None, float]:

@@ -63,8 +63,8 @@ class LevelSteps(NamedTuple):
 
     def select(self, mask: NDArray[np.bool_]) -> "LevelSteps":
         """Return the steps that a mask of bool[P] holds."""
-        before = np.append(0, np.cumsum(mask))
-        return LevelSteps(self.ids[mask], self.nonces[mask], self.levels[mask], before[self.offsets])
+        step_counts = np.append(0, np.cumsum(mask))
+        return LevelSteps(self.ids[mask], self.nonces[mask], self.levels[mask], step_counts[self.offsets])
 
 
 @kernel
@@ -100,9 +100,9 @@ def best_green(
         first_bits(left, length)
         for place in range(most):
             candidates[:] = left
-            score, at = largest(pairs, candidates)
-            numbers[r, place], sums[r, place] = at, score
-            left[at >> 6] &= ~(uint64(1) << uint64(at & 63))
+            score, number = largest(pairs, candidates)
+            numbers[r, place], sums[r, place] = number, score
+            left[number >> 6] &= ~(uint64(1) << uint64(number & 63))
     return numbers, sums
 
 
@@ -184,17 +184,17 @@ def bound_sums(
         steps = min(STEPS_A_PRODUCT, len(ids) - p)
         _write_shared(k, ids[p : p + steps], nonces[p : p + steps], first, shared)
         # LEVELS · 448 steps · MOST_OF_A_TERM fits 32 bits
-        vectors, most = (steps + LANES - 1) // LANES, np.int64(0)
+        vectors, largest_sum = (steps + LANES - 1) // LANES, np.int64(0)
         for i in range(vectors * LANES):
             level = levels[p + i] if i < steps else np.uint8(0)
             shared[i // LANES * _SHARED + 16 * LANES + i % LANES] = level
-            most += np.int64(level) * MOST_OF_A_TERM
+            largest_sum += np.int64(level) * MOST_OF_A_TERM
         for b in range(uint64(len(bounds) >> BITS)):
             sums[:] = uint32(0)
             _add_logarithms(k, shared, uint64(vectors), uint32(b), sums)
             _add_up(sums, scratch)
             for n in range(uint64(_NUMBERS)):
-                bounds[b * uint64(_NUMBERS) + n] += most - np.int64(sums[n])
+                bounds[b * uint64(_NUMBERS) + n] += largest_sum - np.int64(sums[n])
 
 
 @inlined
@@ -252,11 +252,11 @@ def largest_sums(
     miss is far less than their share of 1e-9.
     """
     if len(ids) > LONGEST_BOUNDED_BY_LEVELS:
-        found = np.zeros(length)
+        sums = np.zeros(length)
         for level in np.unique(levels).tolist():
-            of = levels == level
-            found += level * largest_scores(key, ids[of], nonces[of], first, length)
-        return found
+            mask = levels == level
+            sums += level * largest_scores(key, ids[mask], nonces[mask], first, length)
+        return sums
     bounds = np.empty(((length - 1) >> BITS) + 1 << BITS, np.int64)
     bound_sums(key, ids, nonces, levels, first, bounds)
     larger = bounds[:length] + (3.0 + int(levels.sum()) * 2.0**-12)
@@ -273,11 +273,11 @@ def best_gumbel(
     """As `best_green`, for Gumbel scores."""
     documents, first = runs
     numbers, sums = np.empty((len(documents), most), np.int64), np.empty((len(documents), most))
-    for r, (document, of_run) in enumerate(zip(documents.tolist(), first.tolist(), strict=True)):
+    for r, (document, first_number) in enumerate(zip(documents.tolist(), first.tolist(), strict=True)):
         part = slice(steps.offsets[document], steps.offsets[document + 1])
-        of_text = steps.ids[part], steps.nonces[part], steps.levels[part]
-        bounds = largest_sums(key, *of_text, of_run, length)
-        numbers[r], sums[r] = _best_by_bounds(key, *of_text, of_run, bounds, most)
+        text_steps = steps.ids[part], steps.nonces[part], steps.levels[part]
+        bounds = largest_sums(key, *text_steps, first_number, length)
+        numbers[r], sums[r] = _best_by_bounds(key, *text_steps, first_number, bounds, most)
     return numbers, sums
 
 
@@ -289,17 +289,17 @@ def _best_by_bounds(
     levels: NDArray[np.uint8],
     first: int,
     bounds: NDArray[np.float64],
-    most: int,
+    limit: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The numbers of a run's largest sums, best first, ties to the smaller, and sums: int64[most], float64[most]."""
-    top, of_top = np.full(most, -1, np.int64), np.zeros(most)
+    """The numbers of a run's largest sums, best first, ties to the smaller, and sums: int64[limit], float64[limit]."""
+    top, top_bounds = np.full(limit, -1, np.int64), np.zeros(limit)
     for number in range(len(bounds)):
-        if top[most - 1] < 0 or bounds[number] > of_top[most - 1]:
-            _insert(number, bounds[number], top, of_top)
+        if top[limit - 1] < 0 or bounds[number] > top_bounds[limit - 1]:
+            _insert(number, bounds[number], top, top_bounds)
     enough = np.min(level_sums(key, ids, nonces, levels, first + top))
-    numbers, sums, one = np.full(most, -1, np.int64), np.zeros(most), np.empty(1, np.int64)
+    numbers, sums, candidate = np.full(limit, -1, np.int64), np.zeros(limit), np.empty(1, np.int64)
     for number in range(len(bounds)):
         if bounds[number] >= enough:
-            one[0] = first + number
-            _insert(number, level_sums(key, ids, nonces, levels, one)[0], numbers, sums)
+            candidate[0] = first + number
+            _insert(number, level_sums(key, ids, nonces, levels, candidate)[0], numbers, sums)
     return numbers, sums

@@ -75,8 +75,8 @@ def count_hits(
     shared, users = in_two(tokens, positions, nonces)
     base = _hits(keys, shared, gamma, 1, critical).first
     rest = np.maximum(critical - base[:, None], 0)  # type: ignore[operator]
-    found = _hits(keys, users, gamma, messages, rest)
-    return Hits(found.hits, base + found.first)  # type: ignore[operator]
+    user_hits = _hits(keys, users, gamma, messages, rest)
+    return Hits(user_hits.hits, base + user_hits.first)  # type: ignore[operator]
 
 
 def _hits(
@@ -275,21 +275,21 @@ def _greenlist_pairs(
 ) -> NDArray[np.int64]:
     """Pairs of a group and a user whose scores add up to a critical one, of D documents: int64[D, J]."""
     hits = np.zeros(critical.shape, np.int64)
-    of_group, of_user = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
+    group_counts, user_counts = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
     group_bits = np.empty((levels_of(shared.offsets), words_of(size.groups, rule)), np.uint32)
     user_bits = np.empty((levels_of(users.offsets), words_of(size.length, rule)), np.uint32)
     for d in range(len(hits)):
         begin, end = shared.offsets[d], shared.offsets[d + 1]
         count_run(chacha[d], shared.ids[begin:end], shared.nonces[begin:end], 0, rule, group_bits)
-        _counts_of(group_bits, of_group)
+        _counts_of(group_bits, group_counts)
         begin, end = users.offsets[d], users.offsets[d + 1]
         for g in range(size.runs):
             count_run(chacha[d], users.ids[begin:end], users.nonces[begin:end], g * MOST_NUMBERS, rule, user_bits)
-            _counts_of(user_bits, of_user[g * size.length : (g + 1) * size.length])
-        of_group.sort()
-        of_user.sort()
+            _counts_of(user_bits, user_counts[g * size.length : (g + 1) * size.length])
+        group_counts.sort()
+        user_counts.sort()
         for j in range(critical.shape[1]):
-            hits[d, j] = _reaching(of_group, of_user, critical[d, j])
+            hits[d, j] = _reaching(group_counts, user_counts, critical[d, j])
     return hits
 
 
@@ -299,31 +299,31 @@ def _gumbel_pairs(
 ) -> NDArray[np.int64]:
     """Like `_greenlist_pairs`, pairs near a critical score in double precision. critical: float64[D, J]."""
     hits = np.zeros(critical.shape, np.int64)
-    of_group, of_user = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
+    group_scores, user_scores = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
     group_sums = np.empty(_whole_blocks(size.groups), np.int64)
     user_sums = np.empty(_whole_blocks(size.length), np.int64)
     for d in range(len(hits)):
         begin, end = shared.offsets[d], shared.offsets[d + 1]
         group_ids, group_nonces, scored = shared.ids[begin:end], shared.nonces[begin:end], end - begin
         sum_run(chacha[d], group_ids, group_nonces, 0, group_sums)
-        of_group[:] = group_sums[: size.groups]
+        group_scores[:] = group_sums[: size.groups]
         begin, end = users.offsets[d], users.offsets[d + 1]
         user_ids, user_nonces, scored = users.ids[begin:end], users.nonces[begin:end], scored + end - begin
         for g in range(size.runs):
             sum_run(chacha[d], user_ids, user_nonces, g * MOST_NUMBERS, user_sums)
-            of_user[g * size.length : (g + 1) * size.length] = user_sums[: size.length]
-        group, user = np.argsort(of_group), np.argsort(of_user)
-        of_groups, of_users = of_group[group], of_user[user]
+            user_scores[g * size.length : (g + 1) * size.length] = user_sums[: size.length]
+        group, user = np.argsort(group_scores), np.argsort(user_scores)
+        sorted_group_scores, sorted_user_scores = group_scores[group], user_scores[user]
         for j in range(critical.shape[1]):
             limit = critical[d, j]
             if limit == np.inf:
                 continue
             surely, perhaps = _around(limit, scored)
-            hits[d, j] = _reaching(of_groups, of_users, surely)
-            if _reaching(of_groups, of_users, perhaps) == hits[d, j]:
+            hits[d, j] = _reaching(sorted_group_scores, sorted_user_scores, surely)
+            if _reaching(sorted_group_scores, sorted_user_scores, perhaps) == hits[d, j]:
                 continue
             for i in range(size.groups):
-                low, high = np.searchsorted(of_users, np.array([perhaps, surely]) - of_groups[i])
+                low, high = np.searchsorted(sorted_user_scores, np.array([perhaps, surely]) - sorted_group_scores[i])
                 for v in user[low:high]:
                     number = v // size.length * MOST_NUMBERS + v % size.length
                     score = score_of_number(chacha[d], group_ids, group_nonces, group[i])

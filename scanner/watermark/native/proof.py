@@ -97,7 +97,7 @@ class _Proof(ABC):
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         _, _, terms = self._each(tokens, messages, dedup, common_places)
-        return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
+        return terms.shape[1], [math.fsum(message_terms) for message_terms in terms.tolist()]
 
     def user_evidence(
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
@@ -106,15 +106,15 @@ class _Proof(ABC):
         if self._groups is None:
             return None
         _, nonces, terms = self._each(tokens, messages, dedup, common_places)
-        of_user = terms[:, ~_of_group(nonces)]
-        return of_user.shape[1], [math.fsum(of_one) for of_one in of_user.tolist()], self._groups
+        user_terms = terms[:, ~_of_group(nonces)]
+        return user_terms.shape[1], [math.fsum(message_terms) for message_terms in user_terms.tolist()], self._groups
 
     def parts(
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
         places, nonces, terms = self._each(tokens, messages, dedup, common_places)
-        of_user = None if self._groups is None else ~_of_group(nonces)
-        return places, terms, of_user, self._groups or 1
+        is_user_step = None if self._groups is None else ~_of_group(nonces)
+        return places, terms, is_user_step, self._groups or 1
 
     def _each(
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int]
@@ -123,8 +123,8 @@ class _Proof(ABC):
         ids, window = tokens.tolist(), self._window
         whole = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in whole]
-        kept = counted_positions(whole, contexts, ids[window:], dedup, common_places)
-        places = np.array([whole[i] for i in kept], np.int64)
+        indices = counted_positions(whole, contexts, ids[window:], dedup, common_places)
+        places = np.array([whole[i] for i in indices], np.int64)
         nonces = siphash24(self._sip.value, tokens[places[:, None] + np.arange(-window, 0)])
         first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)
         numbers = np.stack([self._numbers(nonces, message) for message in messages])

@@ -76,9 +76,9 @@ def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[
 @kernel
 def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
     """One past the last scored position of the chunk that begins at position p: p < end ≤ p + CHUNK."""
-    stop, most = index[p] + CHUNK, min(p + CHUNK, len(index))
+    stop, limit = index[p] + CHUNK, min(p + CHUNK, len(index))
     end = p + 1
-    while end < most and index[end - 1] < index[end] < stop:
+    while end < limit and index[end - 1] < index[end] < stop:
         end += 1
     return end
 
@@ -182,10 +182,10 @@ _is_shared_by_group = inlined(is_group_step)  # of one nonce
 @kernel
 def group_steps_before(nonces: NDArray[np.uint64]) -> NDArray[np.int64]:
     """How many group steps stand before each of P positions, and before their end: int64[P+1]."""
-    before = np.zeros(len(nonces) + 1, np.int64)
+    counts = np.zeros(len(nonces) + 1, np.int64)
     for i in range(len(nonces)):
-        before[i + 1] = before[i] + np.int64(_is_shared_by_group(nonces[i]))
-    return before
+        counts[i + 1] = counts[i] + np.int64(_is_shared_by_group(nonces[i]))
+    return counts
 
 
 @kernel
@@ -204,14 +204,14 @@ def numbers_of_positions(
     numbers: int64[2, D], which a document's message reads in group steps and in user steps; int64[1, D]: everywhere;
     int64[…, 1]: in all documents. p is of `document`; nonces: of these positions.
     """
-    at, d, last = p, document, len(numbers) - 1
-    while at < end:
-        stop, of = max(min(offsets[d + 1], end), at), min(d, numbers.shape[1] - 1)
-        of_group, of_user = numbers[0, of], numbers[last, of]
-        for i in range(uint64(at - p), uint64(stop - p)):
+    start, d, last = p, document, len(numbers) - 1
+    while start < end:
+        stop, column = max(min(offsets[d + 1], end), start), min(d, numbers.shape[1] - 1)
+        group_number, user_number = numbers[0, column], numbers[last, column]
+        for i in range(uint64(start - p), uint64(stop - p)):
             shared = last and _is_shared_by_group(nonces[i])
-            out[i], alone[i] = of_group if shared else of_user, not shared
-        at = stop
+            out[i], alone[i] = group_number if shared else user_number, not shared
+        start = stop
         d += 1
 
 
@@ -358,17 +358,17 @@ def steps_of(
     return ScoredSteps(tokens.ids[positions.index], nonces, positions.offsets, _each_key(positions, whose))
 
 
-def _each_key(positions: Positions, whose: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    return np.zeros(len(positions.offsets) - 1, np.int64) if whose is None else whose
+def _each_key(positions: Positions, document_keys: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    return np.zeros(len(positions.offsets) - 1, np.int64) if document_keys is None else document_keys
 
 
 def in_two(
     tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64], whose: NDArray[np.int64] | None = None
 ) -> tuple[ScoredSteps, ScoredSteps]:
     """Scored positions that are group steps, and those that are user steps, as of `steps_of`."""
-    of_group, of_user = _in_two(tokens.ids, positions.index, positions.offsets, nonces)
+    group_steps, user_steps = _in_two(tokens.ids, positions.index, positions.offsets, nonces)
     keys = _each_key(positions, whose)
-    return ScoredSteps(*of_group, keys), ScoredSteps(*of_user, keys)
+    return ScoredSteps(*group_steps, keys), ScoredSteps(*user_steps, keys)
 
 
 @kernel

@@ -91,11 +91,11 @@ class Version2Mark(NativeMark):
 
     def join_marks(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
         """See JoinsKeys. What is searched elsewhere is searched one key at a time. The result draws no tokens."""
-        of_one_label = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]
-        if self._elsewhere or len(of_one_label) < len(marks):
+        matching_marks = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]
+        if self._elsewhere or len(matching_marks) < len(marks):
             return None
         joined = object.__new__(type(self))
-        rows = SubKeys(*(np.stack(keys) for keys in zip(*(mark.sub_keys for mark in of_one_label), strict=True)))
+        rows = SubKeys(*(np.stack(keys) for keys in zip(*(mark.sub_keys for mark in matching_marks), strict=True)))
         vars(joined).update(vars(self), _rows=rows, _begins=begins)
         del joined._keys
         return joined
@@ -109,39 +109,44 @@ class Version2Mark(NativeMark):
     ) -> tuple[Candidates, NDArray[np.int64], NDArray[np.int64]]:
         """See SearchesWindows."""
         self._check_count(count)
-        nonces, whose = self._nonces(tokens, positions), self._whose(positions)
+        nonces, document_keys = self._nonces(tokens, positions), self._whose(positions)
         if self.groups is None:
-            steps = steps_of(tokens, positions, nonces, whose)
-            best = self.best_of_windows(steps, windows, PartRequest.none(len(whose)), count)
+            steps = steps_of(tokens, positions, nonces, document_keys)
+            best = self.best_of_windows(steps, windows, PartRequest.none(len(document_keys)), count)
             window = self._reaching(best.bound, windows.length, np.log10(share) - np.log10(count))
             return self._among_all(steps.of_ranges(parts), count), window, best.number[window]
         groups = self._check_groups(count)
-        shared, users = in_two(tokens, positions, nonces, whose)
-        before = group_steps_before(nonces)
-        of_parts, of_windows = (Ranges(each.first, before[each.begin], before[each.end]) for each in (parts, windows))
-        best = self._best_groups(shared, of_parts, of_windows, groups)
-        users_of_parts = users.of_ranges(_other_steps(parts, of_parts))
-        candidates = self._in_groups(of_parts.length, (best.of_parts, best.scores), users_of_parts, groups, groups)
-        window = self._windows_of_groups(best, of_windows, groups)
+        shared, users = in_two(tokens, positions, nonces, document_keys)
+        group_step_counts = group_steps_before(nonces)
+        part_group_steps, window_group_steps = (
+            Ranges(ranges.first, group_step_counts[ranges.begin], group_step_counts[ranges.end])
+            for ranges in (parts, windows)
+        )
+        best = self._best_groups(shared, part_group_steps, window_group_steps, groups)
+        users_of_parts = users.of_ranges(_other_steps(parts, part_group_steps))
+        candidates = self._in_groups(
+            part_group_steps.length, (best.of_parts, best.scores), users_of_parts, groups, groups
+        )
+        window = self._windows_of_groups(best, window_group_steps, groups)
         chosen = np.zeros(len(windows.begin), np.bool_)
         chosen[window] = True
-        steps = users.of_ranges(_other_steps(windows.where(chosen), of_windows.where(chosen)))
+        steps = users.of_ranges(_other_steps(windows.where(chosen), window_group_steps.where(chosen)))
         # draws are rounded to floats, by which a bound may be too small: by 2^-24 in log2 of each (gumbel_runs)
         larger, log10_p = 1.0 if self.law.discrete else 1.0 + 2.0**-20, np.log10(share) - np.log10(count) + _ROOM
         floors = self._floors_of(windows.length[window], log10_p) * ((1.0 - _ROOM) / larger) - best.bound[window]
         request = RunRequest(np.arange(len(window)), best.number[window] * MOST_NUMBERS, groups, 0, 1, floors)
         user, score = self._best(steps, request)
-        most = np.where(user[:, 0] >= 0, (best.bound[window] + score[:, 0].astype(np.float64)) * larger, -np.inf)
-        left = self._reaching(most, windows.length[window], log10_p)
+        bounds = np.where(user[:, 0] >= 0, (best.bound[window] + score[:, 0].astype(np.float64)) * larger, -np.inf)
+        left = self._reaching(bounds, windows.length[window], log10_p)
         return candidates, window[left], best.number[window[left]] * groups + user[left, 0]
 
     def _windows_of_groups(self, best: BestNumbers, windows: Ranges, groups: int) -> NDArray[np.int64]:
         """Windows in which the users of the best group are searched, by their group steps: int64[Q]."""
-        kept = self._reaching(best.bound, windows.length, np.log10(GROUPS_BY_CHANCE) - np.log10(groups))
-        whose = windows.whose[kept] * groups + best.number[kept]
-        order = np.lexsort((self.law.log10_p(best.bound[kept], windows.length[kept]), whose))
-        rank = np.arange(len(order)) - np.searchsorted(whose[order], whose[order])
-        return kept[np.sort(order[rank < MOST_WINDOWS])]
+        candidates = self._reaching(best.bound, windows.length, np.log10(GROUPS_BY_CHANCE) - np.log10(groups))
+        document_groups = windows.whose[candidates] * groups + best.number[candidates]
+        order = np.lexsort((self.law.log10_p(best.bound[candidates], windows.length[candidates]), document_groups))
+        rank = np.arange(len(order)) - np.searchsorted(document_groups[order], document_groups[order])
+        return candidates[np.sort(order[rank < MOST_WINDOWS])]
 
     def _reaching(self, score: NDArray[np.float64], scored: NDArray[np.int64], log10_p: float) -> NDArray[np.int64]:
         """Places of the scores whose p is 10^log10_p or less, int64[Q] of int64[D] positions."""
@@ -159,10 +164,10 @@ class Version2Mark(NativeMark):
             return best
         rest = np.arange(len(floors))[~together]
         runs = RunRequest(np.arange(len(rest)), np.zeros_like(rest), groups, 1, MOST_GROUPS_SEARCHED, floors[rest])
-        found = self._best(shared.of_ranges(parts.where(~together)), runs)
+        run_bests = self._best(shared.of_ranges(parts.where(~together)), runs)
         order = np.argsort(np.append(np.flatnonzero(together), rest))
-        of_parts, scores = (np.concatenate(both)[order] for both in zip(best[2:], found, strict=True))
-        return best._replace(of_parts=of_parts, scores=scores)
+        part_groups, scores = (np.concatenate(both)[order] for both in zip(best[2:], run_bests, strict=True))
+        return best._replace(of_parts=part_groups, scores=scores)
 
     @abstractmethod
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
@@ -212,10 +217,10 @@ class Version2Mark(NativeMark):
         """
         if self.groups is None or groups > self.groups:
             raise ValueError(f"{groups} groups cannot be searched; this key has {self.groups or 'none'}")
-        shared, of_users = in_two(tokens, positions, self._nonces(tokens, positions), self._whose(positions))
+        shared, user_steps = in_two(tokens, positions, self._nonces(tokens, positions), self._whose(positions))
         documents, floors = np.arange(len(shared.scored)), self._floors_of(shared.scored, _by_chance(groups))
         request = RunRequest(documents, np.zeros_like(documents), groups, 1, MOST_GROUPS_SEARCHED, floors)
-        return self._in_groups(shared.scored, self._best(shared, request), of_users, groups, self.groups)
+        return self._in_groups(shared.scored, self._best(shared, request), user_steps, groups, self.groups)
 
     def _among_all(self, steps: ScoredSteps, count: int) -> Candidates:
         """The best two messages of each document, and all others whose p is 1/count or less."""
@@ -226,14 +231,14 @@ class Version2Mark(NativeMark):
         return Candidates(message, score, independent=True)
 
     def _candidates(
-        self, steps: ScoredSteps, documents: NDArray[np.int64], floors: NDArray[np.float64], count: int, most: int
+        self, steps: ScoredSteps, documents: NDArray[np.int64], floors: NDArray[np.float64], count: int, limit: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Candidates of some documents, `most` of each at first, and more where a document has as many."""
-        message, score = self._best(steps, RunRequest(documents, np.zeros_like(documents), count, 2, most, floors))
+        """Candidates of some documents, `limit` of each at first, and more where a document has as many."""
+        message, score = self._best(steps, RunRequest(documents, np.zeros_like(documents), count, 2, limit, floors))
         full = np.flatnonzero(message[:, -1] >= 0)
-        if most < count and len(full):
-            more = self._candidates(steps, documents[full], floors[full], count, 8 * most)
-            beyond = ((0, 0), (0, more[0].shape[1] - most))
+        if limit < count and len(full):
+            more = self._candidates(steps, documents[full], floors[full], count, 8 * limit)
+            beyond = ((0, 0), (0, more[0].shape[1] - limit))
             message, score = np.pad(message, beyond, constant_values=-1), np.pad(score, beyond)
             message[full], score[full] = more
         width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
@@ -243,7 +248,7 @@ class Version2Mark(NativeMark):
         self,
         shared: NDArray[np.int64],
         best: tuple[NDArray[np.int64], NDArray[np.generic]],
-        of_users: ScoredSteps,
+        user_steps: ScoredSteps,
         groups: int,
         users: int,
     ) -> Candidates:
@@ -260,7 +265,9 @@ class Version2Mark(NativeMark):
         looked_into, group, score_group = looked_into[:, :width], group[:, :width], score_group[:, :width]
         rows = np.nonzero(looked_into)[0]
         none = np.full(len(rows), np.inf)
-        user, score_user = self._best(of_users, RunRequest(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none))
+        user, score_user = self._best(
+            user_steps, RunRequest(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none)
+        )
         message, score_of_user = np.full(group.shape, -1), np.zeros_like(score_group)
         message[looked_into] = group[looked_into] * users + user[:, 0]
         score_of_user[looked_into] = score_user[:, 0]
@@ -268,22 +275,22 @@ class Version2Mark(NativeMark):
         best_first = np.lexsort((message, np.where(looked_into, -total, np.inf)), axis=1)
         where = np.arange(len(shared))[:, None], best_first
         message, total, score_of_user = message[where], total[where], score_of_user[where]
-        return Candidates(message, total, UserEvidence(score_of_user, of_users.scored, groups), independent=True)
+        return Candidates(message, total, UserEvidence(score_of_user, user_steps.scored, groups), independent=True)
 
     def _floors_of(self, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
         """Least score whose p is 10^log10_p or less, for each document: float64[D]."""
-        known = _known_floors(self.law, log10_p)
-        if len(known) > _REMEMBERED:
-            known.clear()
+        cache = _known_floors(self.law, log10_p)
+        if len(cache) > _REMEMBERED:
+            cache.clear()
         distinct = np.flatnonzero(np.bincount(scored, minlength=1))
-        missing = [t for t in distinct.tolist() if t not in known]
+        missing = [t for t in distinct.tolist() if t not in cache]
         if missing and missing[0] < _AT_ONCE:
-            missing = sorted({*missing, *range(_AT_ONCE)} - known.keys())
+            missing = sorted({*missing, *range(_AT_ONCE)} - cache.keys())
         if missing:
-            found = least_score(self.law, np.array(missing, np.int64), log10_p)
-            known.update(zip(missing, found.tolist(), strict=True))
+            least_scores = least_score(self.law, np.array(missing, np.int64), log10_p)
+            cache.update(zip(missing, least_scores.tolist(), strict=True))
         floors = np.empty(distinct[-1] + 1 if len(distinct) else 0)
-        floors[distinct] = [known[t] for t in distinct.tolist()]
+        floors[distinct] = [cache[t] for t in distinct.tolist()]
         return floors[scored]
 
 
@@ -292,9 +299,9 @@ def _by_chance(count: int) -> float:
     return float(_ROOM - np.log10(count))
 
 
-def _other_steps(ranges: Ranges, of_groups: Ranges) -> Ranges:
-    """Ranges of positions as ranges of user steps; of_groups: of group steps."""
-    return Ranges(ranges.first, ranges.begin - of_groups.begin, ranges.end - of_groups.end)
+def _other_steps(ranges: Ranges, group_ranges: Ranges) -> Ranges:
+    """Ranges of positions as ranges of user steps; group_ranges: of group steps."""
+    return Ranges(ranges.first, ranges.begin - group_ranges.begin, ranges.end - group_ranges.end)
 
 
 @functools.lru_cache(maxsize=128)
@@ -376,8 +383,8 @@ class Version2GreenList(GreenListMark, Version2Mark):
 
     def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
         """Counts are no bounds, but exact."""
-        number, counted, of_parts, scores = best_green(self._rows.chacha, steps, windows, parts, count, self._rule)
-        return BestNumbers(number, counted.astype(np.float64), of_parts, scores)
+        number, counted, part_numbers, scores = best_green(self._rows.chacha, steps, windows, parts, count, self._rule)
+        return BestNumbers(number, counted.astype(np.float64), part_numbers, scores)
 
 
 class Version2Gumbel(GumbelMark, Version2Mark):
@@ -399,9 +406,9 @@ class Version2Gumbel(GumbelMark, Version2Mark):
         Raises:
             ValueError: a message that the key does not have.
         """
-        wanted, nonces = self._message_of_positions(messages, positions), self._nonces(tokens, positions)
+        position_messages, nonces = self._message_of_positions(messages, positions), self._nonces(tokens, positions)
         ids = tokens.ids[positions.index].astype(np.int64)
-        return gumbel_runs.draws_at(self._keys.chacha, ids, nonces, self.numbers(nonces, wanted))
+        return gumbel_runs.draws_at(self._keys.chacha, ids, nonces, self.numbers(nonces, position_messages))
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
@@ -409,8 +416,8 @@ class Version2Gumbel(GumbelMark, Version2Mark):
 
     def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
         """In windows by the leading bits of draws, which bound scores."""
-        number, units, of_parts, scores = best_gumbel(self._rows.chacha, steps, windows, parts, count)
-        return BestNumbers(number, units / PER_LN2, of_parts, scores)
+        number, units, part_numbers, scores = best_gumbel(self._rows.chacha, steps, windows, parts, count)
+        return BestNumbers(number, units / PER_LN2, part_numbers, scores)
 
 
 class Version2LogGumbel(Version2Gumbel):

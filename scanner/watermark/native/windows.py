@@ -95,18 +95,24 @@ def best_green(
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     listed, listed_scores, sums_of_parts = _room_for(parts, count, COLUMNS, 0)
     for d in range(len(first) - 1):
-        key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
+        key, document_begin, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, height * WIDTH):
-            for p in range(at, at + size, CHUNK):
-                lanes = min(CHUNK, at + size - p)
+            for p in range(document_begin, document_begin + size, CHUNK):
+                lanes = min(CHUNK, document_begin + size - p)
                 begin_run(steps.ids[p : p + lanes], steps.nonces[p : p + lanes], run, per_block, inputs)
                 chacha8_lanes(key, inputs, lanes, block)
                 for k in range(height):
-                    below(n, bits, height * CHUNK, block[k * CHUNK :], words[k, p - at : p - at + lanes])
+                    below(
+                        n,
+                        bits,
+                        height * CHUNK,
+                        block[k * CHUNK :],
+                        words[k, p - document_begin : p - document_begin + lanes],
+                    )
             for number in range(run, min(run + height * WIDTH, count), COLUMNS):
                 _count_bits(words[(number - run) // WIDTH :], size, places < uint32(count - number), sums)
-                _find_best(sums, places, number, at, first[d], first[d + 1], begin, end, numbers, scores)
-                _keep_sums(sums, places, number, at, d, parts, sums_of_parts)
+                _find_best(sums, places, number, document_begin, first[d], first[d + 1], begin, end, numbers, scores)
+                _keep_sums(sums, places, number, document_begin, d, parts, sums_of_parts)
         for p in range(parts.first[d], parts.first[d + 1]):
             floor, counts = parts.floors[p], sums_of_parts[p - parts.first[d], :count]
             for number in range(count):
@@ -122,8 +128,8 @@ def _room_for(
 ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]:
     """Numbers of parts and their scores, −1 and 0 at first, and room for sums of all numbers of a document's parts."""
     shape = len(parts.begin), parts.most
-    most = np.max(np.diff(parts.first)) if len(parts.first) > 1 else 0
-    return np.full(shape, -1), np.full(shape, zero), np.empty((most, count + columns), np.int64)
+    part_count = np.max(np.diff(parts.first)) if len(parts.first) > 1 else 0
+    return np.full(shape, -1), np.full(shape, zero), np.empty((part_count, count + columns), np.int64)
 
 
 @kernel
@@ -131,7 +137,7 @@ def _keep_sums(
     sums: NDArray[np.uint32],
     places: NDArray[np.uint32],
     number: int,
-    at: int,
+    document_begin: int,
     document: int,
     parts: PartRequest,
     out: NDArray[np.int64],
@@ -139,7 +145,7 @@ def _keep_sums(
     """The sums of some numbers over each part of a document: arguments as of `_find_best`; out: int64[R, numbers]."""
     columns, first = uint64(len(places)), parts.first[document]
     for p in range(first, parts.first[document + 1]):
-        low, high = uint64(parts.begin[p] - at) * columns, uint64(parts.end[p] - at) * columns
+        low, high = uint64(parts.begin[p] - document_begin) * columns, uint64(parts.end[p] - document_begin) * columns
         for j in range(columns):
             out[p - first, number + np.int64(places[j])] = uint32(sums[high + j] - sums[low + j])
 
@@ -150,19 +156,21 @@ def _count_bits(words: NDArray[np.uint32], size: int, valid: NDArray[np.bool_], 
     now, used = np.zeros(COLUMNS, np.uint32), valid.astype(np.uint32)
     for i in range(uint64(size)):
         a, b, c, d = words[0, i], words[1, i], words[2, i], words[3, i]
-        after = (i + uint64(1)) * uint64(COLUMNS)
+        next_begin = (i + uint64(1)) * uint64(COLUMNS)
         for j in range(uint64(WIDTH)):  # four at once: the compiler unrolls a shorter loop, and finds no vectors then
-            _add(now, sums, j, after, uint32(a >> uint32(j)) & used[j])
-            _add(now, sums, j + uint64(WIDTH), after, uint32(b >> uint32(j)) & used[j + uint64(WIDTH)])
-            _add(now, sums, j + uint64(2 * WIDTH), after, uint32(c >> uint32(j)) & used[j + uint64(2 * WIDTH)])
-            _add(now, sums, j + uint64(3 * WIDTH), after, uint32(d >> uint32(j)) & used[j + uint64(3 * WIDTH)])
+            _add(now, sums, j, next_begin, uint32(a >> uint32(j)) & used[j])
+            _add(now, sums, j + uint64(WIDTH), next_begin, uint32(b >> uint32(j)) & used[j + uint64(WIDTH)])
+            _add(now, sums, j + uint64(2 * WIDTH), next_begin, uint32(c >> uint32(j)) & used[j + uint64(2 * WIDTH)])
+            _add(now, sums, j + uint64(3 * WIDTH), next_begin, uint32(d >> uint32(j)) & used[j + uint64(3 * WIDTH)])
 
 
 @inlined
-def _add(now: NDArray[np.uint32], sums: NDArray[np.uint32], place: int | uint64, after: uint64, more: uint32) -> None:
-    """Go on with a running sum: `now` holds those of the last step, and `after` is where the next step's begin."""
+def _add(
+    now: NDArray[np.uint32], sums: NDArray[np.uint32], place: int | uint64, next_begin: uint64, more: uint32
+) -> None:
+    """Go on with a running sum: `now` holds those of the last step, and `next_begin` is where the next step's begin."""
     now[place] += more
-    sums[after + place] = now[place]
+    sums[next_begin + place] = now[place]
 
 
 @kernel
@@ -170,7 +178,7 @@ def _find_best(
     sums: NDArray[np.uint32],
     places: NDArray[np.uint32],
     number: int,
-    at: int,
+    document_begin: int,
     first: int,
     last: int,
     begin: NDArray[np.int64],
@@ -184,15 +192,19 @@ def _find_best(
     """
     columns = uint64(len(places))
     for w in range(first, last):
-        low, high, most = uint64(begin[w] - at) * columns, uint64(end[w] - at) * columns, uint32(0)
+        low, high, largest = (
+            uint64(begin[w] - document_begin) * columns,
+            uint64(end[w] - document_begin) * columns,
+            uint32(0),
+        )
         for j in range(columns):
-            most = max(most, uint32(sums[high + j] - sums[low + j]))
-        if np.int64(most) > scores[w]:
+            largest = max(largest, uint32(sums[high + j] - sums[low + j]))
+        if np.int64(largest) > scores[w]:
             place = ~uint32(0)
             for j in range(columns):
-                if uint32(sums[high + j] - sums[low + j]) == most:
+                if uint32(sums[high + j] - sums[low + j]) == largest:
                     place = min(place, places[j])
-            scores[w], numbers[w] = most, number + np.int64(place)
+            scores[w], numbers[w] = largest, number + np.int64(place)
 
 
 NUMBERS = 1 << BITS
@@ -218,21 +230,21 @@ def best_gumbel(
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
     listed, listed_scores, sums_of_parts = _room_for(parts, count, LANES * NUMBERS, 0.0)
     for d in range(len(first) - 1):
-        key, at, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
+        key, document_begin, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, LANES * NUMBERS):
             side = min(LANES, (count - run + NUMBERS - 1) // NUMBERS)
             at_once, none = CHUNK // side, is_none[run // len(places)]
             for p in range(0, size, at_once):
                 these = min(at_once, size - p)
-                _begin_side_by_side(steps, at + p, these, run >> BITS, side, inputs)
+                _begin_side_by_side(steps, document_begin + p, these, run >> BITS, side, inputs)
                 chacha8_lanes(key, inputs, these * side, block)
                 _add_bounds(block, side, these, none, sums[p * len(places) :])
-            _find_best(sums, places, run, at, first[d], first[d + 1], begin, end, numbers, scores)
-            _keep_sums(sums, places, run, at, d, parts, sums_of_parts)
+            _find_best(sums, places, run, document_begin, first[d], first[d + 1], begin, end, numbers, scores)
+            _keep_sums(sums, places, run, document_begin, d, parts, sums_of_parts)
         for p in range(parts.first[d], parts.first[d + 1]):
-            of_part = key, steps.ids[parts.begin[p] : parts.end[p]], steps.nonces[parts.begin[p] : parts.end[p]], 0
+            part_steps = key, steps.ids[parts.begin[p] : parts.end[p]], steps.nonces[parts.begin[p] : parts.end[p]], 0
             bounds = sums_of_parts[p - parts.first[d], :count]
-            list_best(of_part, bounds, 1, parts.floors[p], listed[p], listed_scores[p])
+            list_best(part_steps, bounds, 1, parts.floors[p], listed[p], listed_scores[p])
     return numbers, scores, listed, listed_scores
 
 
@@ -260,16 +272,16 @@ def _add_bounds(
     """
     row, width = uint64(CHUNK), uint64(LANES)
     for i in range(uint64(size)):
-        before, after = i * uint64(LANES * NUMBERS), (i + uint64(1)) * uint64(LANES * NUMBERS)
+        last_begin, next_begin = i * uint64(LANES * NUMBERS), (i + uint64(1)) * uint64(LANES * NUMBERS)
         for k in range(uint64(0), uint64(NUMBERS), uint64(4)):
             draws, place = k * row + i * uint64(side), k * width
             for lane in range(width):  # four at once, as in `_count_bits`
                 a, j = draws + lane, place + lane
                 b, c, d = j + width, j + width + width, j + width + width + width
-                sums[after + j] = sums[before + j] + _bound_of(block[a], none[j])
-                sums[after + b] = sums[before + b] + _bound_of(block[a + row], none[b])
-                sums[after + c] = sums[before + c] + _bound_of(block[a + row + row], none[c])
-                sums[after + d] = sums[before + d] + _bound_of(block[a + row + row + row], none[d])
+                sums[next_begin + j] = sums[last_begin + j] + _bound_of(block[a], none[j])
+                sums[next_begin + b] = sums[last_begin + b] + _bound_of(block[a + row], none[b])
+                sums[next_begin + c] = sums[last_begin + c] + _bound_of(block[a + row + row], none[c])
+                sums[next_begin + d] = sums[last_begin + d] + _bound_of(block[a + row + row + row], none[d])
 
 
 @kernel
