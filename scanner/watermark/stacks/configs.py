@@ -35,4 +35,5 @@ def read_config(text: str) -> StackKey:
     for configuration in configurations:
         if configuration.fits(fields):
             return configuration.read(fields)
-    raise ValueError(f"a field with the key is needed, one of these: {'; '.join(one.key for one in configurations)}")
+    keys = "; ".join(configuration.key for configuration in configurations)
+    raise ValueError(f"a field with the key is needed, one of these: {keys}")

@@ -122,19 +122,19 @@ class StackMark:
 
     def decoy(self, number: int) -> Watermark:
         """See RanksAmongDecoys. Decoys are derived from the secret, so that every scan meets the same ones."""
-        known = self._decoys.value
-        if number not in known:
-            known[number] = self._open_decoy(self._form.decoy_key(self._entropy(number)))
-        return known[number]
+        decoys = self._decoys.value
+        if number not in decoys:
+            decoys[number] = self._open_decoy(self._form.decoy_key(self._entropy(number)))
+        return decoys[number]
 
     def _open_decoy(self, secret: bytes) -> Watermark:
         return self._form.open(secret)
 
     def _entropy(self, number: int) -> bytes:
         """32 bytes that reveal nothing of the secret."""
-        of, secret = f"{self.label} {number}".encode("ascii"), self._secret.value
+        decoy_name, secret = f"{self.label} {number}".encode("ascii"), self._secret.value
         key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()  # blake2b takes no longer key
-        return hashlib.blake2b(of, key=key, digest_size=32, person=b"rank-decoys-v1").digest()
+        return hashlib.blake2b(decoy_name, key=key, digest_size=32, person=b"rank-decoys-v1").digest()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label})"
@@ -205,10 +205,10 @@ class BySeed:
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
         """See PositionRule."""
         seeds = self.seeds.value(tokens)
-        found = seeded_positions(tokens, seeds, self.skipped, dedup)
-        of_positions, first, end = seeds[found.index], self.keyless.start, self.keyless.stop
-        unscorable = ((of_positions >= first) & (of_positions < end)) | (tokens.ids[found.index] >= self.size)
-        return positions_where(found, ~unscorable) if unscorable.any() else found
+        positions = seeded_positions(tokens, seeds, self.skipped, dedup)
+        position_seeds, first, end = seeds[positions.index], self.keyless.start, self.keyless.stop
+        unscorable = ((position_seeds >= first) & (position_seeds < end)) | (tokens.ids[positions.index] >= self.size)
+        return positions_where(positions, ~unscorable) if unscorable.any() else positions
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
@@ -226,7 +226,7 @@ def _first_of_each(
     table: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The table is open-addressed and holds places; what an earlier document left in it is known by its place."""
-    kept, kept_offsets = np.empty(len(ids), np.int64), np.zeros(len(offsets), np.int64)
+    occurrences, occurrence_offsets = np.empty(len(ids), np.int64), np.zeros(len(offsets), np.int64)
     count = 0
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
@@ -244,10 +244,10 @@ def _first_of_each(
                 slot = (slot + uint64(1)) & mask
             if table[slot] < begin:
                 table[slot] = place
-                kept[count] = place
+                occurrences[count] = place
                 count += 1
-        kept_offsets[d + 1] = count
-    return kept[:count], kept_offsets
+        occurrence_offsets[d + 1] = count
+    return occurrences[:count], occurrence_offsets
 
 
 @kernel

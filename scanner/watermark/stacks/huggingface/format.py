@@ -93,18 +93,21 @@ def _green_by_lists(
     tokens: NDArray[np.uint32],
     first: int,
     identity: NDArray[np.int32],
-    known: NDArray[np.int64],
+    cached_seeds: NDArray[np.int64],
     lists: NDArray[np.uint64],
 ) -> NDArray[np.bool_]:
-    """As `_green_one_by_one`, by cached lists. known: int64[S], places of seeds in lists, uint64[S, |V|/64], or −1."""
+    """As `_green_one_by_one`, by cached lists.
+
+    cached_seeds: int64[S], the seeds whose lists are in `lists`, uint64[S, |V|/64], or −1.
+    """
     out = np.zeros(len(seeds), np.bool_)
     green = np.empty(first, np.int32)
     for i in range(len(seeds)):
         if tokens[i] >= len(identity):
             continue
-        slot = int64(uint64(uint64(seeds[i]) * uint64(0x9E3779B97F4A7C15) >> uint64(32)) % uint64(len(known)))
-        if known[slot] != int64(seeds[i]):
-            known[slot] = int64(seeds[i])
+        slot = int64(uint64(uint64(seeds[i]) * uint64(0x9E3779B97F4A7C15) >> uint64(32)) % uint64(len(cached_seeds)))
+        if cached_seeds[slot] != int64(seeds[i]):
+            cached_seeds[slot] = int64(seeds[i])
             first_of_permutation(seeds[i], first, identity, green)
             lists[slot] = uint64(0)
             for token in green:
@@ -291,6 +294,6 @@ class KgwSelfhashFormat(_KgwFormat):
         return self._proof(secret)
 
     def _rule(self, secret: bytes, table: NDArray[np.int32]) -> BySeed:
-        key, before = hashing_key(secret), self.context_width - 1
-        seeds = HiddenValue[Seeds](lambda tokens: self_seeds(tokens.ids, int64(key), table, before + 1))
-        return BySeed(before, before, key_fingerprint(self.name, secret), seeds)
+        key, window = hashing_key(secret), self.context_width - 1
+        seeds = HiddenValue[Seeds](lambda tokens: self_seeds(tokens.ids, int64(key), table, window + 1))
+        return BySeed(window, window, key_fingerprint(self.name, secret), seeds)

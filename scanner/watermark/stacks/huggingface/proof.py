@@ -26,13 +26,13 @@ class KgwProof:
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message."""
-        ids, before = tokens.tolist(), self._width if self._left else self._width - 1
-        places = range(before, len(ids))
-        seeds = [self._seed(ids[t - before : t + 1]) % 2**32 for t in places]
+        ids, window = tokens.tolist(), self._width if self._left else self._width - 1
+        places = range(window, len(ids))
+        seeds = [self._seed(ids[t - window : t + 1]) % 2**32 for t in places]
         keyless = {t for t, seed in zip(places, seeds, strict=True) if self._left and seed == 0}
-        kept = counted_positions(places, seeds, ids[before:], dedup, keyless.union(common_places))
-        lists = {seed: set(shuffled(seed, self._size, self._green)) for seed in {seeds[i] for i in kept}}
-        return len(kept), [float(sum(ids[places[i]] in lists[seeds[i]] for i in kept))] * len(messages)
+        indices = counted_positions(places, seeds, ids[window:], dedup, keyless.union(common_places))
+        lists = {seed: set(shuffled(seed, self._size, self._green)) for seed in {seeds[i] for i in indices}}
+        return len(indices), [float(sum(ids[places[i]] in lists[seeds[i]] for i in indices))] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.ProofPath."""

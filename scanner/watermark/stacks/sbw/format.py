@@ -177,8 +177,8 @@ class SbwFormat(StackFormat):
 
     def rule_of(self, secret: bytes) -> BySeed:
         """Which positions a key scores."""
-        key, of = int64(hashing_key(secret)), _STREAMS[self.seeding]
-        seeds = HiddenValue(lambda tokens: of(tokens.ids, key, self.context_width).astype(np.uint32))
+        key, streams = int64(hashing_key(secret)), _STREAMS[self.seeding]
+        seeds = HiddenValue(lambda tokens: streams(tokens.ids, key, self.context_width).astype(np.uint32))
         keyless = OF_NOTHING if self.seeding == "minhash" else 0
         same = range(keyless, keyless + 1)
         return BySeed(self.before, self.before, key_fingerprint(self.name, secret), seeds, same)
@@ -224,11 +224,11 @@ def read_scheme(name: object) -> dict[str, Any]:
     Raises:
         ValueError: it is none that is read.
     """
-    found = _SCHEME.fullmatch(name) if isinstance(name, str) else None
-    if found is None:
+    match = _SCHEME.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
         raise ValueError(
             "allowed are gpu-selfhash, gpu-fused-selfhash, gpu-minhash, gpu-simple_1 and gpu-fused-simple_4; schemes "
             "without gpu- shuffle the vocabulary by torch's generator, and are not read"
         )
-    seeding = "additive" if found["one"] or found["four"] else "selfhash" if found["selfhash"] else "minhash"
-    return {"seeding": seeding, "context_width": 1 if found["one"] else 4}
+    seeding = "additive" if match["one"] or match["four"] else "selfhash" if match["selfhash"] else "minhash"
+    return {"seeding": seeding, "context_width": 1 if match["one"] else 4}

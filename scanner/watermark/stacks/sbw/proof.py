@@ -42,13 +42,15 @@ class SbwProof:
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message."""
-        ids, before = tokens.tolist(), self._before
-        streams = {t: self._stream(ids[t - before : t + 1]) for t in range(before, len(ids))}
+        ids, window = tokens.tolist(), self._before
+        streams = {t: self._stream(ids[t - window : t + 1]) for t in range(window, len(ids))}
         places = [t for t, stream in streams.items() if stream % 2**32 != self._of_nothing]
         low = [streams[t] % 2**32 for t in places]
-        kept = [places[i] for i in counted_positions(places, low, [ids[t] for t in places], dedup, common_places)]
-        green = sum(self._word(streams[t], ids[t]) % 2**31 < self._below for t in kept)
-        return len(kept), [float(green)] * len(messages)
+        scored_places = [
+            places[i] for i in counted_positions(places, low, [ids[t] for t in places], dedup, common_places)
+        ]
+        green = sum(self._word(streams[t], ids[t]) % 2**31 < self._below for t in scored_places)
+        return len(scored_places), [float(green)] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.ProofPath."""

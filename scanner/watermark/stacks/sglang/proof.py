@@ -50,7 +50,7 @@ class SglangProof:
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath."""
         places, terms = self.terms_of_keys(tokens, messages, dedup, common_places)
-        return len(places), [math.fsum(of_one) for of_one in terms[:, 0].tolist()]
+        return len(places), [math.fsum(message_terms) for message_terms in terms[:, 0].tolist()]
 
     @property
     def weights(self) -> KeyWeights:
@@ -67,9 +67,9 @@ class SglangProof:
             return np.empty(0, np.int64), np.empty((len(messages), 1, 0))
         hashes = murmur3([tokens[i : len(tokens) - width + i] for i in range(width)])
         places = range(width, len(tokens))
-        kept = np.array(counted_positions(places, hashes.tolist(), met.tolist(), dedup, common_places), np.int64)
-        terms = [self._terms(self._of(message), hashes[kept], met[kept]) for message in messages]
-        return kept + width, np.array(terms).reshape(len(messages), 1, len(kept))
+        indices = np.array(counted_positions(places, hashes.tolist(), met.tolist(), dedup, common_places), np.int64)
+        terms = [self._terms(self._of(message), hashes[indices], met[indices]) for message in messages]
+        return indices + width, np.array(terms).reshape(len(messages), 1, len(indices))
 
     def _of(self, message: int) -> list[int]:
         return self._keys.value
@@ -96,5 +96,5 @@ class SglangUsersProof(SglangProof):
         self._master = HiddenValue(secret)
 
     def _of(self, message: int) -> list[int]:
-        of = b"brickscan sglang user key v1" + message.to_bytes(8, "big")
-        return [int.from_bytes(hmac.digest(self._master.value, of, "sha256")[:8], "big")]
+        data = b"brickscan sglang user key v1" + message.to_bytes(8, "big")
+        return [int.from_bytes(hmac.digest(self._master.value, data, "sha256")[:8], "big")]

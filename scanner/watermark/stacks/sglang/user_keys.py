@@ -89,10 +89,10 @@ def exact_scores(
     states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Score of each document under a state of its own: float64[D]."""
-    out, ones = np.empty(len(states)), np.ones(len(seeds), np.uint8)
+    out, levels = np.empty(len(states)), np.ones(len(seeds), np.uint8)
     for d in range(len(out)):
-        of_document = slice(offsets[d], offsets[d + 1])
-        out[d] = exact_score(states[d], seeds[of_document], tokens[of_document], ones[of_document])
+        document_slice = slice(offsets[d], offsets[d + 1])
+        out[d] = exact_score(states[d], seeds[document_slice], tokens[document_slice], levels[document_slice])
     return out
 
 
@@ -139,18 +139,18 @@ def best_two(
     """
     documents = len(offsets) - 1
     message, score = np.full((documents, 2), -1), np.zeros((documents, 2))
-    approximate, of_level = np.empty(len(states)), np.empty(len(states))
+    approximate, level_scores = np.empty(len(states)), np.empty(len(states))
     for d in range(documents):
-        of_document = slice(offsets[d], offsets[d + 1])
-        if not levels[of_document].any():  # all messages are as good
+        document_slice = slice(offsets[d], offsets[d + 1])
+        if not levels[document_slice].any():  # all messages are as good
             message[d, : len(states)] = np.arange(min(2, len(states)))
             continue
         approximate[:] = 0.0
         for level in range(1, LEVELS + 1):
-            at_level = levels[of_document] == level
+            at_level = levels[document_slice] == level
             if at_level.any():
-                scores_under(states, seeds[of_document][at_level], tokens[of_document][at_level], of_level)
-                approximate += level * of_level
+                scores_under(states, seeds[document_slice][at_level], tokens[document_slice][at_level], level_scores)
+                approximate += level * level_scores
         first, second = -1.0, -1.0
         for m in range(len(approximate)):
             if approximate[m] > first:
@@ -160,7 +160,7 @@ def best_two(
         for m in range(len(approximate)):
             if approximate[m] < second - 2.0 * _MISS * (_OF_LEVELS + first):
                 continue
-            exact = exact_score(states[m], seeds[of_document], tokens[of_document], levels[of_document])
+            exact = exact_score(states[m], seeds[document_slice], tokens[document_slice], levels[document_slice])
             if message[d, 0] < 0 or exact > score[d, 0]:
                 message[d, 1], score[d, 1] = message[d, 0], score[d, 0]
                 message[d, 0], score[d, 0] = m, exact
@@ -179,10 +179,10 @@ class SglangUsers(StackMark):
 
     def states(self, count: int) -> NDArray[np.uint32]:
         """States of the messages 0 … count−1: uint32[count]. Two messages may have one."""
-        known = self._states.value
-        if count > len(known):
-            keys = [user_key(self._secret.value, message) for message in range(len(known), count)]
-            self._states = HiddenValue(np.concatenate([known, states_of(np.array(keys, np.uint64))]))
+        cached_states = self._states.value
+        if count > len(cached_states):
+            keys = [user_key(self._secret.value, message) for message in range(len(cached_states), count)]
+            self._states = HiddenValue(np.concatenate([cached_states, states_of(np.array(keys, np.uint64))]))
         return self._states.value[:count]
 
     def of_user(self, message: int) -> Sglang:
@@ -220,10 +220,10 @@ class SglangUsers(StackMark):
 
     def _states_of(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.uint32]:
         """The state of each document's message: uint32[D]. Raises ValueError: a message below 0."""
-        wanted = np.broadcast_to(np.asarray(messages, np.int64), len(positions.offsets) - 1)
-        if (wanted < 0).any():
-            raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
-        return self.states(int(wanted.max(initial=-1)) + 1)[wanted]
+        document_messages = np.broadcast_to(np.asarray(messages, np.int64), len(positions.offsets) - 1)
+        if (document_messages < 0).any():
+            raise ValueError(f"message {document_messages.min()} is out of range; messages count from 0")
+        return self.states(int(document_messages.max(initial=-1)) + 1)[document_messages]
 
     def _seeds_and_tokens(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self.width)

@@ -193,13 +193,13 @@ class MixedBits:
         )
         surprise = -LN10 * np.maximum(*far)
         for d in np.flatnonzero((narrow <= MEASURED_BELOW) & (scored > 0)):
-            of_document = states[offsets[d] : offsets[d + 1]]
+            document_states = states[offsets[d] : offsets[d + 1]]
             if narrow[d] <= EXACT_BELOW:
                 surprise[d] = -log_tail(
-                    int(sums[d]), weights, wide_law(len(of_document), variance_limit(of_document, MANY))
+                    int(sums[d]), weights, wide_law(len(document_states), variance_limit(document_states, MANY))
                 )
             else:
-                variance = variance_limit(of_document, FEW)
+                variance = variance_limit(document_states, FEW)
                 surprise[d] = -LN10 * log10_normal(sums[d : d + 1], scored[d : d + 1], weights, 0.5, variance)[0]
         return np.where(scored > 0, surprise, 0.0)
 
@@ -219,10 +219,10 @@ def variance_limit(states: NDArray[np.uint64], count: int) -> float:
         count: points to measure at, at most MANY; fewer are used of a text of more than MOST_BITS / count positions,
             but no fewer than FEW.
     """
-    some = points()[: max(FEW, min(count, MOST_BITS // len(states)))]
-    ones = mixed_ones(states - states[0], np.array([0, len(states)]), some)[0]
+    keys = points()[: max(FEW, min(count, MOST_BITS // len(states)))]
+    ones = mixed_ones(states - states[0], np.array([0, len(states)]), keys)[0]
     squares = (2.0 * ones - len(states)) ** 2 / len(states)
-    return max(1.0, float(squares.mean() + _CONFIDENCE * squares.std(ddof=1) / math.sqrt(len(some))))
+    return max(1.0, float(squares.mean() + _CONFIDENCE * squares.std(ddof=1) / math.sqrt(len(keys))))
 
 
 def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
@@ -233,9 +233,11 @@ def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
     correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)  # correlation of any two bits
     drawn = correlation / (1.0 - correlation)
     steps = np.arange(scored)
-    of_ones = np.concatenate([[0.0], np.cumsum(np.log1p(2.0 * drawn * steps))])
+    log_products = np.concatenate([[0.0], np.cumsum(np.log1p(2.0 * drawn * steps))])
     from scipy.special import gammaln  # type: ignore[import-untyped] # late: a tenth of a second
 
-    of_factorials = gammaln(np.arange(1.0, scored + 2))
-    log_law = of_factorials[-1] - of_factorials - of_factorials[::-1] - scored * _LN2 + of_ones + of_ones[::-1]
+    log_factorials = gammaln(np.arange(1.0, scored + 2))
+    log_law = (
+        log_factorials[-1] - log_factorials - log_factorials[::-1] - scored * _LN2 + log_products + log_products[::-1]
+    )
     return np.asarray(np.exp(log_law - np.log1p(drawn * steps).sum()), np.float64)

@@ -79,8 +79,8 @@ class SynthId(StackMark):
 
     def _open_decoy(self, secret: bytes) -> Watermark:
         """A decoy repeats a key where the key itself does."""
-        _, first, of_layer = np.unique(self._drawn_by(), return_index=True, return_inverse=True)
-        return super()._open_decoy(np.frombuffer(secret, ">u8")[first[of_layer]].tobytes())
+        _, first, inverse = np.unique(self._drawn_by(), return_index=True, return_inverse=True)
+        return super()._open_decoy(np.frombuffer(secret, ">u8")[first[inverse]].tobytes())
 
     def states(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
         """Hashes of the n-grams that end at scored positions: uint64[P]."""
@@ -114,8 +114,8 @@ class _SynthIdFormat(StackFormat):
         return np.asarray(layers // np.gcd.reduce(layers), np.int64)
 
     def label(self) -> str:
-        of = f"ngram_len={self.ngram_len};depth={self.depth};score={self.score}"
-        return f"{self.name};{of}" + ";published" * self.published
+        parameters = f"ngram_len={self.ngram_len};depth={self.depth};score={self.score}"
+        return f"{self.name};{parameters}" + ";published" * self.published
 
     def rule(self) -> EachContextOnce:
         return EachContextOnce(self.ngram_len - 1)
@@ -262,23 +262,23 @@ def _detection(case: Case) -> Pairs:
         drawn = {name: case[name] for name in ("sampling_table_size", "sampling_table_seed")}
         form = SynthIdTableFormat(**shape, **drawn)
     mark, tokens = form.open(b"".join(key.to_bytes(8, "big") for key in keys)), batch_tokens([case["tokens"]])
-    each = scored_positions(tokens, length - 1, "none")
-    each = Positions(each.index, np.arange(len(each.index) + 1))
-    ones, out = mark.ones(tokens, each), case["out"]
+    positions = scored_positions(tokens, length - 1, "none")
+    positions = Positions(positions.index, np.arange(len(positions.index) + 1))
+    ones, out = mark.ones(tokens, positions), case["out"]
     rows = ones[: len(out["g_rows"])].tolist()
     yield "g_rows", out["g_rows"], ["".join(map(str, row)) for row in rows]
     start = 1 if table else start_of(keys)
-    contexts = hashes(tokens.ids, each.index - 1, length - 1, uint64(start)).tolist()
-    kept = [context not in contexts[max(0, i - case["context_history_size"]) : i] for i, context in enumerate(contexts)]
-    yield "repetition_mask", out["repetition_mask"], "".join("01"[new] for new in kept)
+    contexts = hashes(tokens.ids, positions.index - 1, length - 1, uint64(start)).tolist()
+    mask = [context not in contexts[max(0, i - case["context_history_size"]) : i] for i, context in enumerate(contexts)]
+    yield "repetition_mask", out["repetition_mask"], "".join("01"[new] for new in mask)
     if case["eos_token_id"] is not None:
         ended = np.cumsum(np.asarray(case["tokens"]) == case["eos_token_id"])[length - 1 :] > 0
         yield "eos_mask", out["eos_mask"], "".join("10"[int(end)] for end in ended)
-        kept = [new and not end for new, end in zip(kept, ended, strict=True)]
-    yield "n_unmasked", out["n_unmasked"], sum(kept)
-    counts, weights = ones[np.array(kept)].sum(axis=0), form.weights()
-    yield "mean_score", out["mean_score"], float(counts.sum() / (sum(kept) * len(keys)))
-    yield "weighted_mean_score", out["weighted_mean_score"], float(counts @ weights / (sum(kept) * weights.sum()))
+        mask = [new and not end for new, end in zip(mask, ended, strict=True)]
+    yield "n_unmasked", out["n_unmasked"], sum(mask)
+    counts, weights = ones[np.array(mask)].sum(axis=0), form.weights()
+    yield "mean_score", out["mean_score"], float(counts.sum() / (sum(mask) * len(keys)))
+    yield "weighted_mean_score", out["weighted_mean_score"], float(counts @ weights / (sum(mask) * weights.sum()))
     if not table:
         yield "hash_iv", int(out["hash_iv"]), start
 

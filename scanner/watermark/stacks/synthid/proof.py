@@ -51,27 +51,29 @@ class SynthIdProof:
         whole = [int(step * scale) for step in steps] or [1] * depth
         # a key that is there twice, or twice by what it reads of the table, is one layer
         modulus, gcd = table[1] if table else _64, math.gcd(*whole)
-        at = [key % modulus for key in keys]
-        distinct = sorted(set(at), key=at.index)
+        residues = [key % modulus for key in keys]
+        distinct = sorted(set(residues), key=residues.index)
         self._key = HiddenValue((distinct, start))
-        self._weights = [sum(w // gcd for w, own in zip(whole, at, strict=True) if own == key) for key in distinct]
+        self._weights = [
+            sum(w // gcd for w, residue in zip(whole, residues, strict=True) if residue == key) for key in distinct
+        ]
 
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message, and its score is −ln p."""
-        ids, before = tokens.tolist(), self._length - 1
-        places = range(before, len(ids))
-        contexts = [tuple(ids[t - before : t]) for t in places]
+        ids, window = tokens.tolist(), self._length - 1
+        places = range(window, len(ids))
+        contexts = [tuple(ids[t - window : t]) for t in places]
         unit = "none" if dedup == "none" else "context"
-        kept = counted_positions(places, contexts, [ids[t] for t in places], unit, common_places)
-        if not kept:
+        indices = counted_positions(places, contexts, [ids[t] for t in places], unit, common_places)
+        if not indices:
             return 0, [0.0] * len(messages)
         keys, start = self._key.value
-        states = [self._hash(start, [*contexts[i], ids[places[i]]]) for i in kept]
+        states = [self._hash(start, [*contexts[i], ids[places[i]]]) for i in indices]
         ones = [sum(self._bit(state, key) for state in states) for key in keys]
         score = sum(weight * count for weight, count in zip(self._weights, ones, strict=True))
-        return len(kept), [self._surprise(score, states)] * len(messages)
+        return len(indices), [self._surprise(score, states)] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.ProofPath."""
@@ -136,8 +138,8 @@ class SynthIdProof:
             law = np.zeros(weight * (len(log_law) - 1) + 1)
             law[:: max(weight, 1)] = np.exp(power - total)
             sums = np.clip(fftconvolve(sums, law), 0.0, None)
-            kept = np.flatnonzero(sums > 1e-19 * sums.max())
-            begin, sums = begin + int(kept[0]), sums[kept[0] : kept[-1] + 1]
+            support = np.flatnonzero(sums > 1e-19 * sums.max())
+            begin, sums = begin + int(support[0]), sums[support[0] : support[-1] + 1]
         over = np.arange(len(sums)) + begin - score
         enough = over >= 0
         return float(tilt * score - log_scale - math.log((sums[enough] * np.exp(-tilt * over[enough])).sum()))
@@ -148,8 +150,8 @@ class SynthIdProof:
         sums = np.zeros(size, np.int64)
         twice = np.concatenate([table, table])
         for state in states:
-            at = self._hash(state, [0]) % size
-            sums += twice[at : at + size]
+            place = self._hash(state, [0]) % size
+            sums += twice[place : place + size]
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(np.bincount(sums, minlength=len(states) + 1) / size), np.float64)
 

@@ -124,10 +124,10 @@ def _all_sums(seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], out: NDArra
     for p in range(len(seeds)):
         if p == 0 or seeds[p] != seeds[p - 1]:
             first_words(seeds[p], words)
-        at = int64(tokens[p]) % size
+        place = int64(tokens[p]) % size
         for m in range(len(out)):
-            out[m] += term(_word24(words[at]))
-            at = int64(0) if at == size - 1 else at + int64(1)
+            out[m] += term(_word24(words[place]))
+            place = int64(0) if place == size - 1 else place + int64(1)
 
 
 @kernel
@@ -179,13 +179,13 @@ class ThreeBricks(StackMark):
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
         """See Watermark. Raises ValueError: a message below 0 or from |V| on."""
-        of_each = np.broadcast_to(np.asarray(messages, np.int64), (len(positions.offsets) - 1,))
-        if np.any((of_each < 0) | (of_each >= self._size)):
+        document_messages = np.broadcast_to(np.asarray(messages, np.int64), (len(positions.offsets) - 1,))
+        if np.any((document_messages < 0) | (document_messages >= self._size)):
             raise ValueError(f"a message is out of range; allowed: 0 to {self._size - 1}")
         seeds, ids = self.seeds(tokens)[positions.index], tokens.ids[positions.index]
         if self._first:
-            return _greens(seeds, ids, positions.offsets, of_each, self._size, self._first)
-        return _sums(seeds, ids, positions.offsets, of_each, self._size)
+            return _greens(seeds, ids, positions.offsets, document_messages, self._size, self._first)
+        return _sums(seeds, ids, positions.offsets, document_messages, self._size)
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
         """See Searches: every message is scored, one shuffle or one row of words a position."""
@@ -193,12 +193,12 @@ class ThreeBricks(StackMark):
         documents, kind = len(offsets) - 1, np.int64 if self._first else np.float64
         message, score = np.full((documents, 2), -1, np.int64), np.zeros((documents, 2), kind)
         for d in range(documents):
-            of_document = slice(offsets[d], offsets[d + 1])
+            document_slice = slice(offsets[d], offsets[d + 1])
             sums: NDArray[Any] = np.zeros(count, kind)
             if self._first:
-                _all_greens(seeds[of_document], ids[of_document], sums, self._size, self._first)
+                _all_greens(seeds[document_slice], ids[document_slice], sums, self._size, self._first)
             else:
-                _all_sums(seeds[of_document], ids[of_document], sums, self._size)
+                _all_sums(seeds[document_slice], ids[document_slice], sums, self._size)
             for place in range(min(2, count)):
                 best = int(sums.argmax())  # the first of equals
                 message[d, place], score[d, place] = best, sums[best]
@@ -244,18 +244,18 @@ class _ThreeBricksFormat(VocabularyFormat):
         # A product of 0, such as of token 0, meets the same table entry under every salt. Where the seed vanishes, a
         # window of zeros hands on its last token, and one in many thousands of other windows falls on the same entry.
         first = 0 if self.seeding == "hash" else int(_table(self.table_seed)[0])
-        of_zeros = self.vocab_size if vanishes(seed, salt, self.window) else 0
-        keyless = range(first, first + 1 if self.seeding != "hash" else of_zeros)
-        of_key = key_fingerprint(self.label(), secret)
+        keyless_count = self.vocab_size if vanishes(seed, salt, self.window) else 0
+        keyless = range(first, first + 1 if self.seeding != "hash" else keyless_count)
+        fingerprint = key_fingerprint(self.label(), secret)
         seeds = HiddenValue(self._seeds(seed, salt))
-        return BySeed(self.window, self.window + 1, of_key, seeds, keyless, self.vocab_size)
+        return BySeed(self.window, self.window + 1, fingerprint, seeds, keyless, self.vocab_size)
 
     def _seeds(self, seed: int, salt: int) -> Seeds:
         window = self.window
         if self.seeding == "hash":
             return lambda tokens: hash_seeds(tokens.ids, window, uint64(seed), uint64(salt))
-        of, table = ("additive", "skip", "min").index(self.seeding), _table(self.table_seed)
-        return lambda tokens: table_seeds(tokens.ids, window, int64(salt), table, of)
+        seeding, table = ("additive", "skip", "min").index(self.seeding), _table(self.table_seed)
+        return lambda tokens: table_seeds(tokens.ids, window, int64(salt), table, seeding)
 
     def _proof(self, secret: bytes, green: int) -> ProofPath:
         from scanner.watermark.stacks.three_bricks.proof import ThreeBricksProof  # flags alone need mpmath
@@ -339,11 +339,11 @@ def _detection(case: Case) -> Pairs:
     rule = BySeed(form.window, form.window + 1, "", HiddenValue(seeds))
     tuples = {"none": 2, "v1": 0, "v2": 1}[case["scoring_method"]]  # tokens after the window
     index: list[int] = []
-    known: set[object] = set()
+    units: set[object] = set()
     for t in range(form.window + 1, len(case["tokens"])):
-        what: object = t if tuples > 1 else tuple(case["tokens"][t - form.window : t + tuples])
-        index += [t] * (what not in known)
-        known.add(what)
+        unit: object = t if tuples > 1 else tuple(case["tokens"][t - form.window : t + tuples])
+        index += [t] * (unit not in units)
+        units.add(unit)
     positions = Positions(np.array(index, np.int64), np.array([0, len(index)]))
     mark, out = ThreeBricks(form, rule, bytes(16)), case["out"]
     yield "num_token", out["num_token"], len(index)
@@ -353,9 +353,9 @@ def _detection(case: Case) -> Pairs:
     count = out["n_payloads_scored"]
     best = mark.search(tokens, positions, count)
     yield "best_payload", out["best_payload"], int(best.message[0, 0])
-    for what, message in (("sum_float64_payload0", 0), ("sum_float64_best", out["best_payload"])):
+    for name, message in (("sum_float64_payload0", 0), ("sum_float64_best", out["best_payload"])):
         score = float(mark.score(tokens, positions, message)[0])
-        yield what, True, math.isclose(score, out[what], rel_tol=_OF_FLOATS)
+        yield name, True, math.isclose(score, out[name], rel_tol=_OF_FLOATS)
 
 
 ThreeBricksOpenaiFormat.answers = KnownAnswers(

@@ -34,9 +34,9 @@ class ThreeBricksProof:
         places = range(h + 1, len(ids))
         seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
         no_draws = {t for t, seed in zip(places, seeds, strict=True) if ids[t] >= self._size or not self._keyed(seed)}
-        kept = counted_positions(places, seeds, ids[h + 1 :], dedup, no_draws.union(common_places))
-        sums = np.zeros((len(messages), len(kept)))
-        for n, i in enumerate(kept):
+        indices = counted_positions(places, seeds, ids[h + 1 :], dedup, no_draws.union(common_places))
+        sums = np.zeros((len(messages), len(indices)))
+        for n, i in enumerate(indices):
             met = [(ids[places[i]] + message) % self._size for message in messages]
             if self._green:
                 green = set(shuffled(seeds[i], self._size, self._green))
@@ -44,7 +44,7 @@ class ThreeBricksProof:
             else:
                 drawn = words(seeds[i], self._size)
                 sums[:, n] = [-math.log1p(-(drawn[token] % 2**24) / 2**24) for token in met]
-        return len(kept), [math.fsum(row) for row in sums]
+        return len(indices), [math.fsum(row) for row in sums]
 
     def _keyed(self, seed: int) -> bool:
         """Whether a window's seed changes with the key."""

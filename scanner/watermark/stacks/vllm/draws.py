@@ -43,11 +43,11 @@ def words_of_lanes(
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
     k0, k1, lanes = uint32(key), uint32(key >> uint64(32)), len(out)
     s0[:lanes], s1[:lanes], s2[:lanes], s3[:lanes] = uint32(_CONTEXT), uint32(width), uint32(0), uint32(0)
-    for at in range(0, width, 4):
-        c0, c1, c2, c3 = context[at], context[at + 1], context[at + 2], context[at + 3]
+    for row in range(0, width, 4):
+        c0, c1, c2, c3 = context[row], context[row + 1], context[row + 2], context[row + 3]
         for i in range(lanes):
             counter = uint32(s0[i] ^ c0[i]), uint32(s1[i] ^ c1[i]), uint32(s2[i] ^ c2[i]), uint32(s3[i] ^ c3[i])
-            s0[i], s1[i], s2[i], s3[i] = philox(counter, uint32(k0 ^ uint32(at)), k1)
+            s0[i], s1[i], s2[i], s3[i] = philox(counter, uint32(k0 ^ uint32(row)), k1)
     for i in range(lanes):
         counter = uint32(tokens[i] >> uint32(2)), s0[i], s1[i], s2[i]
         o = philox(counter, uint32(k0 ^ s3[i]), uint32(k1 ^ uint32(_TOKEN)))

@@ -51,7 +51,7 @@ class VllmProof:
     ) -> tuple[int, list[float]]:
         """See scanner.watermark.format.ProofPath; the mark has one message."""
         places, terms = self._terms(tokens, dedup, common_places)
-        sums = [math.fsum(of_key) for of_key in terms.tolist()]
+        sums = [math.fsum(key_terms) for key_terms in terms.tolist()]
         score = sums[0] if self._weight is None else self._best(sums[0], sums[1], len(places))
         return len(places), [score] * len(messages)
 
@@ -60,8 +60,8 @@ class VllmProof:
         """See scanner.watermark.by_levels.ProvesTermsOfKeys: of two keys the weight and 1/2, over 0.8 and 0.2."""
         if self._weight is None:
             return ONE_SUM
-        each = [(0.5, 1.0)] if self._weight == 0.5 else [(self._weight, 0.8), (0.5, 0.2)]
-        return tuple(((1.0 - of_second, of_second), share) for of_second, share in each)
+        choices = [(0.5, 1.0)] if self._weight == 0.5 else [(self._weight, 0.8), (0.5, 0.2)]
+        return tuple(((1.0 - second_weight, second_weight), share) for second_weight, share in choices)
 
     def terms_of_keys(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
@@ -78,18 +78,18 @@ class VllmProof:
         padded = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
         contexts = [tuple(padded[t : t + width]) for t in places]
-        kept = counted_positions(places, contexts, [ids[t] for t in places], dedup, common_places)
-        rows = np.array([contexts[i] for i in kept], np.int64).reshape(len(kept), width).astype(np.uint64) & _MASK
-        met = np.array([ids[places[i]] for i in kept], np.uint64)
+        indices = counted_positions(places, contexts, [ids[t] for t in places], dedup, common_places)
+        rows = np.array([contexts[i] for i in indices], np.int64).reshape(len(indices), width).astype(np.uint64) & _MASK
+        met = np.array([ids[places[i]] for i in indices], np.uint64)
         cells = [(philox_words(key, rows, met) >> np.uint64(8)).tolist() for key in self._keys.value]
-        terms = [[-math.log1p(-cell / 2**24) for cell in of_key] for of_key in cells]
-        return np.array([places[i] for i in kept], np.int64), np.array(terms)
+        terms = [[-math.log1p(-cell / 2**24) for cell in key_cells] for key_cells in cells]
+        return np.array([places[i] for i in indices], np.int64), np.array(terms)
 
     def _best(self, first: float, second: float, scored: int) -> float:
         """−ln of the smallest p by the weights of two keys, each over its share."""
         log10_p = [
-            log10_two_gammas(of_first * first + of_second * second, scored, of_second) - math.log10(share)
-            for (of_first, of_second), share in self.weights
+            log10_two_gammas(first_weight * first + second_weight * second, scored, second_weight) - math.log10(share)
+            for (first_weight, second_weight), share in self.weights
         ]
         return max(-min(log10_p) * math.log(10.0), 0.0)
 
