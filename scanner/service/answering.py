@@ -180,14 +180,14 @@ class Answers:
     ) -> list[DetectorAnswer | DetectorError]:
         seconds = [self.pool.costs.seconds(len(text)) for text in texts]
         payments = await self._in_thread(self.budget.pay, caller, list(zip(digests, seconds, strict=True)))
-        paid = {place: each for place, each in enumerate(payments) if isinstance(each, Payment)}
+        paid = {place: payment for place, payment in enumerate(payments) if isinstance(payment, Payment)}
         findings = dict(zip(paid, await self.pool.find_marks(caller, [texts[place] for place in paid]), strict=True))
-        settled = [place for place, each in findings.items() if not isinstance(each, ScoringFailed)]
+        settled = [place for place, finding in findings.items() if not isinstance(finding, ScoringFailed)]
         outcomes = [_outcome(paid[place], findings[place]) for place in settled]
         refusals = dict(zip(settled, await self._in_thread(self.budget.settle, outcomes), strict=True))
-        refusals |= {place: each for place, each in enumerate(payments) if isinstance(each, BudgetSpent)}
+        refusals |= {place: payment for place, payment in enumerate(payments) if isinstance(payment, BudgetSpent)}
         answers, entries = list[DetectorAnswer | DetectorError](), list[Mapping[str, object]]()
-        unavailable = [each for each in findings.values() if isinstance(each, Unavailable)]
+        unavailable = [finding for finding in findings.values() if isinstance(finding, Unavailable)]
         self._tell_why(unavailable)
         self._refused.labels("unavailable").inc(len(unavailable))
         if len(unavailable) == len(texts):
@@ -195,20 +195,20 @@ class Answers:
         for place, text in enumerate(texts):
             if refusal := refusals.get(place):
                 answers.append(self.refusal(refusal))
-            elif isinstance(each := findings[place], Unavailable):
-                answers.append(DetectorError(detail=str(each), retry_after=60))
+            elif isinstance(finding := findings[place], Unavailable):
+                answers.append(DetectorError(detail=str(finding), retry_after=60))
             else:
-                answers.append(self._answered(text, *each, caller))
-                entries.append(self._entry(digests[place], *each, caller))
+                answers.append(self._answered(text, *finding, caller))
+                entries.append(self._entry(digests[place], *finding, caller))
         self.log.add(entries)
         return answers
 
     def _tell_why(self, unavailable: Sequence[Unavailable]) -> None:
         """Tell why texts could not be looked at, once."""
-        for each in unavailable:
-            if isinstance(each, ScoringFailed) and each.why not in ("", self._told):
-                self._told = each.why
-                self._tell(f"event=not_naming why={json.dumps(each.why)}")
+        for error in unavailable:
+            if isinstance(error, ScoringFailed) and error.why not in ("", self._told):
+                self._told = error.why
+                self._tell(f"event=not_naming why={json.dumps(error.why)}")
 
     async def _in_thread(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:  # noqa: ANN401
         """Result of a function in the budget's thread."""
@@ -220,8 +220,8 @@ class Answers:
         caller_class = "expert" if caller.expert else "anybody"
         self._answers.labels(finding.result, caller_class).inc()
         named = {"named_to": caller.name} if caller.expert and finding.user is not None else {}
-        what = {"result": finding.result, "techniques": served.techniques}
-        return {"digest": digest.hex(), "caller": caller_class} | what | named
+        outcome = {"result": finding.result, "techniques": served.techniques}
+        return {"digest": digest.hex(), "caller": caller_class} | outcome | named
 
     def _answered(self, text: bytes, finding: Finding, served: ServedScan, caller: Caller) -> DetectorAnswer:
         report = self._signer.sign(functools.partial(self._statement, served, text, finding.result, finding.technique))

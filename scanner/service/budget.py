@@ -139,9 +139,11 @@ class Budget:
     def refuse_spent(self, caller: Caller) -> None:
         """Raises BudgetSpent: the caller may ask nothing more in this window."""
         if not self.has_left(caller):
-            own = self._paid.get(self._name(caller), 0.0) >= self._max_texts(caller)
-            who = "You have asked as much as one caller" if own else "This detector has been asked as much as it"
-            raise BudgetSpent(f"{who} may.", self._left())
+            caller_spent = self._paid.get(self._name(caller), 0.0) >= self._max_texts(caller)
+            subject = (
+                "You have asked as much as one caller" if caller_spent else "This detector has been asked as much as it"
+            )
+            raise BudgetSpent(f"{subject} may.", self._left())
 
     def pay(self, caller: Caller, texts: Sequence[tuple[bytes, float]]) -> list[Payment | BudgetSpent]:
         """Have a caller pay for texts, given by digest and the seconds of CPU that each is to take, before any work.
@@ -174,7 +176,7 @@ class Budget:
             sqlite3.Error: the table cannot be written; none of them is settled.
         """
         with self._all_or_nothing():
-            return [self._settle(each) for each in outcomes]
+            return [self._settle(outcome) for outcome in outcomes]
 
     def _settle(self, outcome: Outcome) -> BudgetSpent | None:
         payment = outcome.payment

@@ -36,9 +36,9 @@ def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path) -> Non
         return
     gone, head = sorted(set(recorded.keys) - set(now.keys)), recorded.users_head
     if gone or (head and not numbers_of_heads(registry, [head])):
-        what = f"the key {gone[0]}" if gone else f"the head {head} of its users"
+        loss = f"the key {gone[0]}" if gone else f"the head {head} of its users"
         raise Refused(
-            f"registry {registry}: is older than this detector, or another, since it lacks {what}: put back its "
+            f"registry {registry}: is older than this detector, or another, since it lacks {loss}: put back its "
             f"newest backup; if it is meant, delete {file}"
         )
     write_whole(file, lambda out: out.write(now.model_dump_json().encode()))

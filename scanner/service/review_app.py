@@ -189,8 +189,8 @@ async def _decide(session: ReviewSession, request: Request) -> Response:
             title = "Confirm against the advice?"
             return _page("review_sure.html.j2", title=title, form=form, advice=advice, here=here)
     row = await run_in_threadpool(session.decide, place, form.get("text_sha256", ""), made)
-    after = form.get("next", "")
-    address = after if after.startswith("/flag?") else flag_request.address("/")
+    next_address = form.get("next", "")
+    address = next_address if next_address.startswith("/flag?") else flag_request.address("/")
     return RedirectResponse(f"{address}&recorded={row['decision_id']}", 303)
 
 

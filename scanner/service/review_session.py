@@ -260,8 +260,8 @@ class ReviewSession:
         if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
             return FlagView(explained, decided, None, len(listed), None, next(iter(listed), None))
         i = listed.index(place)
-        before, after = listed[i - 1] if i else None, listed[i + 1] if i + 1 < len(listed) else None
-        return FlagView(explained, decided, i + 1, len(listed), before, after)
+        previous_place, next_place = listed[i - 1] if i else None, listed[i + 1] if i + 1 < len(listed) else None
+        return FlagView(explained, decided, i + 1, len(listed), previous_place, next_place)
 
     def advice(self, place: DocumentPlace, text_sha256: str) -> Advice:
         """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""

@@ -174,10 +174,10 @@ class ScoringPool:
         """
         begun = [self._new(served) for _ in range(self._workers)]
         with contextlib.ExitStack() as ending:
-            for each in begun:
-                ending.callback(self._end, each)
+            for process in begun:
+                ending.callback(self._end, process)
             try:
-                opened = await asyncio.gather(*(asyncio.wrap_future(each.submit(why_not_open)) for each in begun))
+                opened = await asyncio.gather(*(asyncio.wrap_future(process.submit(why_not_open)) for process in begun))
                 if any(opened):
                     raise Unavailable(max(opened))
                 measuring = begun[0].submit(measure_costs, self._seconds * _OF_A_TEXT, self._max_bytes)
@@ -187,8 +187,8 @@ class ScoringPool:
             ending.pop_all()
         self._served = served
         self._changed.set()
-        for each in begun:
-            task = asyncio.create_task(self._work(served, each))
+        for process in begun:
+            task = asyncio.create_task(self._work(served, process))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -302,6 +302,6 @@ class ScoringPool:
 
     def _end(self, process: ProcessPoolExecutor) -> None:
         self.processes.discard(process)
-        for each in list((process._processes or {}).values()):
-            each.kill()
+        for worker in list((process._processes or {}).values()):
+            worker.kill()
         process.shutdown(wait=False, cancel_futures=True)

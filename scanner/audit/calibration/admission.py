@@ -37,13 +37,13 @@ def admission_of(
         Refused: no audit of this key is there, the newest was of another number of messages, failed, decides nothing
             or not down to what is asked; fewer candidates than the table shows.
     """
-    of_keys = audits.filter(_OF_KEYS)
-    of_key = of_keys.filter(_of(key)).sort("at")
-    if of_key.is_empty():
+    audits_of_keys = audits.filter(_OF_KEYS)
+    audits_of_key = audits_of_keys.filter(_of(key)).sort("at")
+    if audits_of_key.is_empty():
         raise Refused(
             f"key {key.key_id!r} has no audit there; run `brickscan calibrate` with a section [keys] for this registry"
         )
-    newest = of_key.filter(pl.col("audit_id") == of_key["audit_id"][-1])
+    newest = audits_of_key.filter(pl.col("audit_id") == audits_of_key["audit_id"][-1])
     audited = set(newest.filter(pl.col("kind") == "key")["messages"])
     if audited != {key.messages}:
         raise Refused(
@@ -62,7 +62,7 @@ def admission_of(
     held = float(holds["threshold"].to_numpy().min())
     if held > down_to:
         raise Refused(f"key {key.key_id!r} {_sentence(newest.to_dicts(), held, down_to)}; it is not admitted")
-    tried = of_keys.select(pl.coalesce("commitment", "key_id")).n_unique()
+    tried = audits_of_keys.select(pl.coalesce("commitment", "key_id")).n_unique()
     if candidates is not None and candidates < tried:
         raise Refused(f"--candidates {candidates}: the audits there show {tried} keys that were tried; give no fewer")
     return Admission(
@@ -99,15 +99,15 @@ _OR_MARKED = (
 def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
     """A sentence for each key of an audit: the p-value down to which it can be admitted, and how to get further."""
     for key_id in dict.fromkeys(row["key_id"] for row in rows if row["kind"] == "key"):
-        of_key = [row for row in rows if row["key_id"] == key_id]
-        if any(row["verdict"] == "too small" for row in of_key):
+        key_rows = [row for row in rows if row["key_id"] == key_id]
+        if any(row["verdict"] == "too small" for row in key_rows):
             yield f"{key_id} cannot be admitted: its p-values are too small, {_OR_MARKED}"
             continue
         held = min(
-            (row["threshold"] for row in of_key if row["kind"] == "key" and row["verdict"] in _HOLD), default=None
+            (row["threshold"] for row in key_rows if row["kind"] == "key" and row["verdict"] in _HOLD), default=None
         )
-        without = _filter_of(of_key[0])
-        yield f"{key_id}{'' if without is None else f', {in_words(without)},'} {_sentence(of_key, held, down_to)}"
+        without = _filter_of(key_rows[0])
+        yield f"{key_id}{'' if without is None else f', {in_words(without)},'} {_sentence(key_rows, held, down_to)}"
 
 
 SIGNED_AT = 1e-2
@@ -126,22 +126,24 @@ def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
     kind = "key" if any(row["kind"] == "key" for row in rows) else "law_best_total"
     counted = [row for row in rows if row["kind"] == kind and row["measure"] == "rate"]
     for which in dict.fromkeys((row["key_id"], row["method"]) for row in counted):
-        of_one = [row for row in counted if (row["key_id"], row["method"]) == which]
-        row = min(of_one, key=lambda row: abs(math.log10(row["threshold"] / SIGNED_AT)))
+        method_rows = [row for row in counted if (row["key_id"], row["method"]) == which]
+        row = min(method_rows, key=lambda row: abs(math.log10(row["threshold"] / SIGNED_AT)))
         effect = row["design_effect"] * few_clusters(row["clusters"], _SIGNED_RISK)
         tests, hits = row["tests"], row["hits"]
         low, high = binomial_limits(hits / effect, tests / effect, _SIGNED_RISK)
-        doubted = any(one["verdict"] == "too small" for one in of_one)
+        doubted = any(method_row["verdict"] == "too small" for method_row in method_rows)
         given = "texts that were given as unmarked" if doubted else "unmarked texts"
-        what = given if kind == "key" else f"scores of unmarked texts under {which[1]} keys drawn for each"
+        texts = given if kind == "key" else f"scores of unmarked texts under {which[1]} keys drawn for each"
         under = f"{which[0]}: of" if kind == "key" else "of"
-        measured = min((one["threshold"] for one in of_one if one["verdict"] in _HOLD), default=None)
+        measured = min(
+            (method_row["threshold"] for method_row in method_rows if method_row["verdict"] in _HOLD), default=None
+        )
         by_law = "" if measured is not None and measured <= down_to else f"; {down_to:g} is by law, not measured"
         rate = f"the rate is between {low:.2g} and {high:.2g} with 99 % confidence"
         if kind == "key" and binomial_limits(0, tests / effect, _SIGNED_RISK).high > LARGEST_SIGNED:
             rate = "too few independent ones to tell the rate"
-        of_pieces = f", {_pieces(row)}," if kind == "key" and row["clusters"] < tests else ""
-        yield f"{under} {tests:,} {what}{of_pieces} {hits:,} were flagged at {row['threshold']:g}; {rate}{by_law}"
+        pieces = f", {_pieces(row)}," if kind == "key" and row["clusters"] < tests else ""
+        yield f"{under} {tests:,} {texts}{pieces} {hits:,} were flagged at {row['threshold']:g}; {rate}{by_law}"
 
 
 FEW_PIECES = 100
@@ -177,10 +179,10 @@ def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
     sentence = "can be admitted at no rate" if held is None else f"can be admitted down to {held:g}"
     if held is not None and held <= down_to:
         return sentence
-    of_key = [row for row in rows if row["kind"] == "key"]
-    needed = _documents_needed(of_key, down_to)
+    key_rows = [row for row in rows if row["kind"] == "key"]
+    needed = _documents_needed(key_rows, down_to)
     more = "more documents than can be told are" if needed is None else f"about {_round(needed):,} documents are"
-    return f"{sentence}; for {down_to:g} {more} needed{_worth(of_key[0])}"
+    return f"{sentence}; for {down_to:g} {more} needed{_worth(key_rows[0])}"
 
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:

@@ -122,8 +122,8 @@ def plan_calibration(config_file: Path, date: datetime.date | None = None) -> Ca
 
 
 def _audited(config: RegistryAuditConfig, registry: str) -> AuditedKeys:
-    record, wanted = load_registry(registry), config.keys
-    keys = record.keys if wanted is None else tuple(find_key(record, key_id) for key_id in wanted)
+    record, key_ids = load_registry(registry), config.keys
+    keys = record.keys if key_ids is None else tuple(find_key(record, key_id) for key_id in key_ids)
     if not keys:
         raise Refused(f"keys.registry: {registry} has no keys; make one with `brickscan keys new`")
     for key in keys:
@@ -170,9 +170,9 @@ def draw_fragments(
         fragments[documents] = part[documents] // tokens
     flat = np.concatenate(offered)
     order = np.random.default_rng([*seed, len(flat)]).permutation(len(flat))
-    before = np.cumsum(flat[order]) - flat[order]
+    begins = np.cumsum(flat[order]) - flat[order]
     drawn = np.zeros(len(flat), np.int64)
-    drawn[order] = np.clip(count - before, 0, flat[order])
+    drawn[order] = np.clip(count - begins, 0, flat[order])
     return list(np.split(drawn, np.cumsum([len(part) for part in lengths])[:-1]))
 
 
@@ -198,7 +198,10 @@ def teaching(
     distinct: Sequence[NDArray[np.int64]], lengths: Sequence[NDArray[np.int64]], reach: int, least: int
 ) -> list[NDArray[np.int64]]:
     """Those of the distinct texts of each part that have so many n-grams at least: a scan learns no others."""
-    return [some[of_part[some] - reach >= least] for some, of_part in zip(distinct, lengths, strict=True)]
+    return [
+        documents[part_lengths[documents] - reach >= least]
+        for documents, part_lengths in zip(distinct, lengths, strict=True)
+    ]
 
 
 def lessons(
@@ -210,13 +213,15 @@ def lessons(
     """
     halves = []
     for number in range(CORPUS_HALVES):
-        of_half = [in_halves(*part)[number] for part in zip(digests, distinct, strict=True)]
-        orders = [part[documents] >> np.uint64(7) for part, documents in zip(digests, of_half, strict=True)]
+        half_documents = [in_halves(*part)[number] for part in zip(digests, distinct, strict=True)]
+        orders = [part[documents] >> np.uint64(7) for part, documents in zip(digests, half_documents, strict=True)]
         least = np.sort(np.concatenate(orders))[:most] if orders else np.zeros(0, np.uint64)
         halves.append(
             [
-                _lesson(at, part, documents[order <= least[-1]])
-                for at, (part, documents, order) in enumerate(zip(digests, of_half, orders, strict=True))
+                _lesson(part_number, part, documents[order <= least[-1]])
+                for part_number, (part, documents, order) in enumerate(
+                    zip(digests, half_documents, orders, strict=True)
+                )
                 if len(least) and (order <= least[-1]).any()
             ]
         )
@@ -291,15 +296,15 @@ def count_fragments(
         p = {panel: laws[panel[0]].log10_p(score[panel[1]], positions[panel[1]].scored) for panel in PANELS}
         for i, panel in enumerate(PANELS):
             hits[k, i] = (p[panel][:, None] <= log10_alpha[None, :]).sum(axis=0)
-        at = int(p["exact", "none"].argmin())
-        if extreme is None or p["exact", "none"][at] < extreme.log10_p:
+        fragment = int(p["exact", "none"].argmin())
+        if extreme is None or p["exact", "none"][fragment] < extreme.log10_p:
             extreme = ExtremeFragment(
-                float(p["exact", "none"][at]),
-                float(p["exact", "ngram"][at]),
-                int(positions["none"].scored[at]),
-                int(positions["ngram"].scored[at]),
+                float(p["exact", "none"][fragment]),
+                float(p["exact", "ngram"][fragment]),
+                int(positions["none"].scored[fragment]),
+                int(positions["ngram"].scored[fragment]),
                 k,
-                tokens.ids[tokens.offsets[at] : tokens.offsets[at + 1]],
+                tokens.ids[tokens.offsets[fragment] : tokens.offsets[fragment + 1]],
             )
     if extreme is None:
         raise ValueError("no keys: pieces are tested under at least one")
@@ -316,9 +321,9 @@ def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) 
 
 def repeated_ngrams(ids: NDArray[np.uint32], rule: PositionRule, most: int) -> list[tuple[int, tuple[int, ...]]]:
     """The n-grams that stand more than once in a text: (times, tokens), most frequent first."""
-    found: dict[tuple[int, ...], int] = {}
+    counts: dict[tuple[int, ...], int] = {}
     text = Tokens(ids, np.array([0, len(ids)], np.int64))
     for place in rule.positions(text, "none").index.tolist():
         gram = rule.ngram(text, place)
-        found[gram] = found.get(gram, 0) + 1
-    return sorted(((times, gram) for gram, times in found.items() if times > 1), key=lambda pair: -pair[0])[:most]
+        counts[gram] = counts.get(gram, 0) + 1
+    return sorted(((times, gram) for gram, times in counts.items() if times > 1), key=lambda pair: -pair[0])[:most]

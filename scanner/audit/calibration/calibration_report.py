@@ -47,9 +47,9 @@ def details(
     show_text: also decode the n-grams and the text of smallest p; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
-    found: dict[str, Any] = {"figure": [], "keys": {}}
+    numbers: dict[str, Any] = {"figure": [], "keys": {}}
     for how, counts in fragments.items():
-        found["figure"].append(
+        numbers["figure"].append(
             {
                 "method": how.name,
                 "label": how.label(),
@@ -65,8 +65,8 @@ def details(
     if plan.audited is not None:
         for key in plan.audited.keys:
             text_reader = _Reader(str(tokenizer_path(plan.audited.registry, key))) if show_text else None
-            found["keys"][key.key_id] = _top_ngrams(keys[key.key_id], text_reader)
-    return found
+            numbers["keys"][key.key_id] = _top_ngrams(keys[key.key_id], text_reader)
+    return numbers
 
 
 class _Reader:
@@ -141,16 +141,16 @@ def all_rows(
 
 def _law_rows(audit: Audit, law: Mapping[LawCase, LawCounts]) -> list[Row]:
     questions = [Question.about("law", "exact", "document", case.format, case.dedup) for case in law]
-    single = list(zip(questions, (found.sums for found in law.values()), strict=True))
+    single = list(zip(questions, (counts.sums for counts in law.values()), strict=True))
     best = [
-        (replace(question, kind="law_best", messages=case.messages), found.best)
-        for question, (case, found) in zip(questions, law.items(), strict=True)
+        (replace(question, kind="law_best", messages=case.messages), counts.best)
+        for question, (case, counts) in zip(questions, law.items(), strict=True)
     ]
     return (
         rate_rows(audit, _by_method(single), THRESHOLDS)
         + rate_rows(audit, _by_method(best), THRESHOLDS)
         + rate_rows(audit, single, THRESHOLDS)
-        + uniformity_rows(audit, list(zip(questions, (found.uniform for found in law.values()), strict=True)))
+        + uniformity_rows(audit, list(zip(questions, (counts.uniform for counts in law.values()), strict=True)))
     )
 
 
@@ -164,25 +164,25 @@ def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Qu
 
 
 def _fragment_rows(audit: Audit, fragments: Mapping[Format, FragmentCounts]) -> list[Row]:
-    at = [int(np.argmin(np.abs(np.log10(FRAGMENT_THRESHOLDS) + k))) for k in range(1, DECADES_JUDGED + 1)]
+    columns = [int(np.argmin(np.abs(np.log10(FRAGMENT_THRESHOLDS) + k))) for k in range(1, DECADES_JUDGED + 1)]
     answers = []
-    for how, found in fragments.items():
+    for how, counts in fragments.items():
         for i, (test, dedup) in enumerate(PANELS):
-            hits = found.hits[:, i][:, at]
-            chance = np.broadcast_to(found.expected[i][at] / found.tests, hits.shape)
+            hits = counts.hits[:, i][:, columns]
+            chance = np.broadcast_to(counts.expected[i][columns] / counts.tests, hits.shape)
             question = Question.about("figure", test, "key", how, dedup)
-            answers.append((question, cluster_sums(hits, np.full(len(hits), found.tests), chance)))
+            answers.append((question, cluster_sums(hits, np.full(len(hits), counts.tests), chance)))
     return rate_rows(audit, answers, THRESHOLDS[:DECADES_JUDGED])
 
 
 def _key_answers(
-    key: MasterKey, found: KeyCounts, without: AuditedFilter | None, dedup: str, cluster: str
+    key: MasterKey, counts: KeyCounts, without: AuditedFilter | None, dedup: str, cluster: str
 ) -> list[tuple[Question, ClusterSums]]:
-    of_key = {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
-    of_filter = {} if without is None else {f"filter_{name}": value for name, value in without.model_dump().items()}
-    best = Question.about("key", "exact", cluster, format_of(key), dedup, **of_key, **of_filter)
+    key_fields = {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
+    filter_fields = {} if without is None else {f"filter_{name}": value for name, value in without.model_dump().items()}
+    best = Question.about("key", "exact", cluster, format_of(key), dedup, **key_fields, **filter_fields)
     single = replace(best, kind="key_messages", cluster="message", messages=1)
-    return [(best, found.by_cluster()), (single, found.by_message())]
+    return [(best, counts.by_cluster()), (single, counts.by_message())]
 
 
 PANEL_TITLES = ("Z-test, nothing left out", "exact test, nothing left out", "exact test, repeats left out (ngram)")
@@ -201,15 +201,15 @@ def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[f
     for how, counts in found.items():
         gamma = how.model_dump(mode="json").get("gamma")
         by_method.setdefault(how.title + (f", γ = {gamma}" if gamma else ""), {})[how.rule().context] = counts
-    windows = sorted({window for of_method in by_method.values() for window in of_method})
+    windows = sorted({window for method_counts in by_method.values() for window in method_counts})
     drawing = Drawing(figsize=(15, 5 * len(by_method)), layout="constrained")
     axes = drawing.subplots(len(by_method), len(PANELS), squeeze=False, sharex=True, sharey=True)
-    for row, (name, of_method) in enumerate(by_method.items()):
+    for row, (name, method_counts) in enumerate(by_method.items()):
         for panel in range(len(PANELS)):
             ax = axes[row, panel]
             for i, window in enumerate(windows):
                 colour = colormaps["viridis"](i / max(len(windows) - 1, 1))
-                _draw(ax, of_method[window], panel, thresholds, colour, f"h = {window}")
+                _draw(ax, method_counts[window], panel, thresholds, colour, f"h = {window}")
             ax.set_title(f"{name}\n{PANEL_TITLES[panel]}", fontsize=10)
             ax.plot([1e-7, 1], [1e-7, 1], color="black", linestyle="--", linewidth=1)
     axes[0, 0].legend(fontsize=8)
@@ -228,15 +228,15 @@ def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[f
 
 
 def _draw(
-    ax: "Axes", found: FragmentCounts, panel: int, thresholds: Sequence[float], colour: Sequence[float], name: str
+    ax: "Axes", counts: FragmentCounts, panel: int, thresholds: Sequence[float], colour: Sequence[float], name: str
 ) -> None:
-    rates = found.hits[:, panel] / found.tests
+    rates = counts.hits[:, panel] / counts.tests
     positive = np.where(rates > 0, rates, np.nan)
     for key in positive:
         ax.plot(thresholds, key, color=colour, linewidth=0.5, alpha=0.35)
     mean = rates.mean(axis=0)
     half = special.stdtrit(len(rates) - 1, (1 + BAND_PROBABILITY) / 2) * rates.std(axis=0, ddof=1) / np.sqrt(len(rates))
-    mean, floor = np.where(mean > 0, mean, np.nan), 0.1 / (found.tests * len(rates))
+    mean, floor = np.where(mean > 0, mean, np.nan), 0.1 / (counts.tests * len(rates))
     ax.plot(thresholds, mean, color=colour, linewidth=1.8, label=name)
     ax.fill_between(thresholds, np.maximum(mean - half, floor), mean + half, color=colour, alpha=0.15)
 
@@ -250,12 +250,12 @@ def law_png(rows: Sequence[Row]) -> bytes:
     totals = [row for row in rows if row["kind"] == "law_total" and row["expected"]]
     for i, method in enumerate(dict.fromkeys(row["method"] for row in totals)):
         mine = [row for row in totals if row["method"] == method]
-        at = np.array([row["threshold"] for row in mine]) * (0.93 + 0.14 * i)
+        thresholds = np.array([row["threshold"] for row in mine]) * (0.93 + 0.14 * i)
         ratio = np.array([row["hits"] / row["expected"] for row in mine])
         low = ratio - np.array([row["low"] / row["expected"] for row in mine])
         high = np.array([row["high"] / row["expected"] for row in mine]) - ratio
         label = f"{FORMATS[method].title}, {mine[0]['tests']:.3g} null p-values"
-        ax.errorbar(at, ratio, yerr=[low, high], fmt="o", capsize=3, label=label)
+        ax.errorbar(thresholds, ratio, yerr=[low, high], fmt="o", capsize=3, label=label)
     ax.axhline(1.0, color="black", linestyle="--", linewidth=1, label="as stated")
     ax.axhline(
         RATIO_THAT_HOLDS, color="grey", linestyle=":", linewidth=1, label="a key is admitted while the limits are below"

@@ -101,12 +101,12 @@ def law_counts(
     single = critical_scores_up_to(law, longest, tuple(thresholds))
     best = critical_scores_up_to(law, longest, tuple(thresholds), case.messages)
     critical = np.concatenate([single.critical, best.critical], axis=1)[positions.scored]
-    found = how.count_hits(secrets, tokens, positions, case.messages, critical)
+    case_hits = how.count_hits(secrets, tokens, positions, case.messages, critical)
     # numpy's generator only splits ties of a discrete score; its seed is the keys' seed
     generator = np.random.default_rng([*seed, *case.name.encode(), *documents[:1].tolist()])
-    hits, best_hits = found.hits[:, : len(thresholds)], found.hits[:, len(thresholds) :] > 0
+    hits, best_hits = case_hits.hits[:, : len(thresholds)], case_hits.hits[:, len(thresholds) :] > 0
     return LawCounts(
         cluster_sums(hits, np.full(len(documents), case.messages), single.chance[positions.scored]),
         cluster_sums(best_hits, np.ones(len(documents)), best.chance[positions.scored]),
-        randomised_p(found.first, positions.scored, exact, generator),
+        randomised_p(case_hits.first, positions.scored, exact, generator),
     )

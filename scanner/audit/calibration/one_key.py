@@ -171,9 +171,10 @@ def _add_ngrams(
 ) -> None:
     """Add the score above the mean that each n-gram gave to the documents that hit."""
     index = positions.index[np.repeat(hit, positions.scored)]
-    each = Positions(index, np.arange(len(index) + 1, dtype=np.int64))  # each position as a document of its own
-    terms = np.asarray(mark.score(tokens, each, np.full(len(index), message)), np.float64) - law.mean
-    for at, term in zip(index.tolist(), terms.tolist(), strict=True):
-        entry = ngrams.setdefault(mark.rule.ngram(tokens, at), [0, 0.0])
+    # each position as a document of its own
+    single_positions = Positions(index, np.arange(len(index) + 1, dtype=np.int64))
+    terms = np.asarray(mark.score(tokens, single_positions, np.full(len(index), message)), np.float64) - law.mean
+    for place, term in zip(index.tolist(), terms.tolist(), strict=True):
+        entry = ngrams.setdefault(mark.rule.ngram(tokens, place), [0, 0.0])
         entry[0] += 1
         entry[1] += term

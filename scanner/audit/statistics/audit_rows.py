@@ -34,8 +34,8 @@ class Audit:
     @classmethod
     def begin(cls, config_sha256: str, corpus: str, seed: str, family_error: float) -> "Audit":
         """Begin an audit now."""
-        at = datetime.now(UTC)
-        return cls(f"{at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}", at, config_sha256, corpus, seed, family_error)
+        now = datetime.now(UTC)
+        return cls(f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}", now, config_sha256, corpus, seed, family_error)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def wrong_rows(rows: Sequence[Row]) -> list[Row]:
 def failing(rows: Sequence[Row]) -> Iterator[str]:
     """A sentence for people on every row whose p-values are too small."""
     for row in wrong_rows(rows):
-        what = " ".join(
+        subject = " ".join(
             str(part)
             for part in (
                 row["stratum"] and f"of {row['stratum']}",
@@ -195,10 +195,10 @@ def failing(rows: Sequence[Row]) -> Iterator[str]:
             if part
         )
         if row["measure"] == "uniformity":
-            yield f"{row['kind']} {what}: p-values of {row['tests']:,} documents are too small to be uniform"
+            yield f"{row['kind']} {subject}: p-values of {row['tests']:,} documents are too small to be uniform"
             continue
         yield (
-            f"{row['kind']} {what} at {row['threshold']:g}: {row['hits']:,} hits in {row['tests']:,} tests, "
+            f"{row['kind']} {subject} at {row['threshold']:g}: {row['hits']:,} hits in {row['tests']:,} tests, "
             f"where {number(row['expected'])} were expected (their mean is at least {number(row['low'])})"
         )
 

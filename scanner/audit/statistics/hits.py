@@ -88,19 +88,19 @@ class RowMemory:
         self, law: Hashable, scored: NDArray[np.int64], find: Callable[[list[int]], NDArray[np.float64]]
     ) -> NDArray[np.float64]:
         """A row of J numbers for each of D documents: float64[D, J]."""
-        known = self._known.setdefault(law, {})
+        rows = self._known.setdefault(law, {})
         distinct, which = np.unique(scored, return_inverse=True)
-        missing = [t for t in distinct.tolist() if t not in known]
+        missing = [t for t in distinct.tolist() if t not in rows]
         if any(t < _AT_ONCE for t in missing):
-            missing = sorted({*missing, *range(_AT_ONCE)} - known.keys())
-        if len(known) + len(missing) > _MOST_REMEMBERED:
-            known.clear()
+            missing = sorted({*missing, *range(_AT_ONCE)} - rows.keys())
+        if len(rows) + len(missing) > _MOST_REMEMBERED:
+            rows.clear()
             missing = distinct.tolist()
         if missing:
-            known.update(zip(missing, find(missing), strict=True))
+            rows.update(zip(missing, find(missing), strict=True))
         if not len(scored):
             return find([])
-        return np.array([known[t] for t in distinct.tolist()])[which]
+        return np.array([rows[t] for t in distinct.tolist()])[which]
 
 
 def randomised_p(
@@ -114,8 +114,8 @@ def randomised_p(
     p = 10.0 ** law.log10_p(score, scored)
     if not law.discrete:
         return p
-    whole, most = score.astype(np.int64), law.largest(scored)
-    above = np.where(whole < most, 10.0 ** law.log10_p(np.minimum(whole + 1, most), scored), 0.0)
+    whole, largest_score = score.astype(np.int64), law.largest(scored)
+    above = np.where(whole < largest_score, 10.0 ** law.log10_p(np.minimum(whole + 1, largest_score), scored), 0.0)
     return np.asarray(above + generator.random(len(p)) * (p - above), np.float64)
 
 

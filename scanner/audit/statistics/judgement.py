@@ -29,8 +29,8 @@ def uniformity(p: NDArray[np.float64]) -> tuple[float, float]:
     """
     from scipy import stats  # takes a second, and only an audit needs it
 
-    found = stats.kstest(p, "uniform", alternative="greater")
-    return float(found.statistic), float(found.pvalue)
+    result = stats.kstest(p, "uniform", alternative="greater")
+    return float(result.statistic), float(result.pvalue)
 
 
 class Limits(NamedTuple):
@@ -139,13 +139,13 @@ def counts(sums: ClusterSums) -> list[Count]:
     sums: over clusters, each [J].
     """
     factors = np.maximum(design_effect(sums), 1.0)
-    found, carried = [], 1.0
+    threshold_counts, carried = [], 1.0
     for j in range(len(factors)):
         if sums.hits[j] >= ENOUGH_HITS:
             carried = float(factors[j])
         tests, hits, expected, clusters = map(float, (sums.tests[j], sums.hits[j], sums.expected[j], sums.clusters[j]))
-        found.append(Count(tests, hits, expected, clusters, max(carried, float(factors[j]))))
-    return found
+        threshold_counts.append(Count(tests, hits, expected, clusters, max(carried, float(factors[j]))))
+    return threshold_counts
 
 
 def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Judgement]:
@@ -199,7 +199,7 @@ def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
     """Which of a family of hypotheses are rejected at a family-wise error (Holm 1979): bool of the same length."""
     order = np.argsort(p_values, kind="stable")
     steps = error / np.arange(len(p_values), 0, -1)
-    kept = np.flatnonzero(p_values[order] > steps)
+    survivors = np.flatnonzero(p_values[order] > steps)
     rejected = np.zeros(len(p_values), np.bool_)
-    rejected[order[: kept[0] if len(kept) else len(p_values)]] = True
+    rejected[order[: survivors[0] if len(survivors) else len(p_values)]] = True
     return rejected
