@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark.formats import can_have_levels, format_of
+from scanner.watermark.parts import PartKinds
 from schemas.config import DEFAULT_LOOKS, ScanConfig, SpansConfig, VariantsConfig, exact_fraction
 from schemas.registry import MasterKey
 
@@ -70,6 +71,11 @@ class ErrorShares(NamedTuple):
         variants, spans = VariantsConfig(**looks["variants"]), SpansConfig(**looks["spans"])
         equal = cls.equal(normalised=variants.normalised, looks=1 + spans.tested)
         return equal._replace(span=equal.document, windows=spans.windows, segments=spans.segments)
+
+    @property
+    def part_kinds(self) -> PartKinds:
+        """Return the kinds of parts of texts that are tested, where parts are."""
+        return PartKinds(self.windows, self.segments)
 
     def digest_fields(self) -> dict[str, float]:
         """The weights' part of shard ids: empty for equal shares, since ids existed before weights.

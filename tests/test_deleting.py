@@ -84,6 +84,13 @@ CAPABILITIES = {
             ("scanner/looks/normalising.py", r"\bfind_normal_forms,"),
         ),
     ),
+    "parts": Capability(
+        ("scanner/looks/parts",),
+        (
+            ("scanner/looks/text_parts.py", r"from scanner\.looks\.parts.*\n"),
+            ("scanner/looks/text_parts.py", r"(?<=\()look,(?=\))"),
+        ),
+    ),
     "decoys": control("decoys", "DecoyControl"),
     "reserved": control("reserved", "ReservedControl"),
     "canaries": control("canaries", "CanaryControl"),

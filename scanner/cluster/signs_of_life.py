@@ -20,8 +20,8 @@ from scanner.cluster.todo import seconds_a_byte
 from scanner.detection.proving import SECONDS_A_TOKEN, TOKENS_PROVED
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
+from scanner.watermark.parts import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 from scanner.watermark.rule import RANK_DECOYS, SECONDS_OF_A_RANK
-from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 
 BETWEEN_SIGNS = 60.0
 """Seconds of scoring between two signs of life, by the generous count of the stall limit, some ten times too long."""

@@ -34,7 +34,7 @@ from scanner.input.documents import UNKNOWN_IDENTITY, Identity
 from scanner.input.shards import Shard
 from scanner.scan_plan import Plan
 from scanner.watermark.formats import format_of
-from scanner.watermark.span_search import MOST_SEARCHES
+from scanner.watermark.parts import MOST_SEARCHES
 
 SECONDS_A_PIECE = 15.0
 """Seconds that a piece is to take; a shard that takes less than twice as long stays whole."""

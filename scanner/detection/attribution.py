@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from scanner.registry import NamedUser
 from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.parts import Parts, Span
 from scanner.watermark.rule import Decision, KeyFindings, decide, replace_findings
-from scanner.watermark.span_search import Parts, Span
 from schemas.registry import MasterKey
 from schemas.words import Naming
 

@@ -33,19 +33,19 @@ from scanner.detection.left_out import counted_positions
 from scanner.detection.proving import Prover
 from scanner.detection.rows import plain_lengths, table_of, verdict_columns
 from scanner.detection.rules import Rules
+from scanner.detection.scored_batch import ScoredBatch, SpanKey
 from scanner.detection.sketches import sketch
-from scanner.detection.spans import ScoredBatch, SpanKey, with_spans
-from scanner.detection.stored_texts import TokenisedTexts, read_texts, segments_of_stored, split_by_readable
+from scanner.detection.stored_texts import TokenisedTexts, read_texts, split_by_readable, utf8_of_stored
 from scanner.error_shares import AS_WRITTEN, NORMALISED
 from scanner.input.documents import read_text
 from scanner.looks.normalising import normalise
-from scanner.text import TokenOffsets
+from scanner.looks.text_parts import PARTS_LOOKS, parts_look
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import ScoresParts, SearchesWindows
 from scanner.watermark.formats import format_of
+from scanner.watermark.parts import Limit, Segments
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, long_enough, most_ranked, ranked, search
-from scanner.watermark.span_search import Limit, Parts, Segments, of_positions, search_parts
 from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
 from schemas.words import Naming, Proof
@@ -120,9 +120,10 @@ class Detector:
         self._holders, self._rules, self._prover = holders, rules, prover
         self._ranked_rate = rules.false_positive_rate
         self._terms = [KeyTerms.of(opened_key.key, rules) for opened_key in self._keys]
-        self._token_offsets = (
-            {name: TokenOffsets(tokenizer.reference) for name, tokenizer in self._tokenizers.items()}
-            if rules.weights.segments
+        self._parts = parts_look() if rules.weights.span is not None and PARTS_LOOKS else None
+        self._cut = (
+            self._parts.segment_cutter({name: tokenizer.reference for name, tokenizer in self._tokenizers.items()})
+            if self._parts and rules.weights.segments
             else None
         )
         self.tokenising = self.proving = 0.0  # wall seconds so far
@@ -151,7 +152,7 @@ class Detector:
             documents.column("text"),
             self._tokenise,
             normalised=self._rules.weights.normalised is not None,
-            token_offsets=self._token_offsets,
+            cut=self._cut,
         )
         readable, refused = split_by_readable(documents, texts)
         stored, rows = documents["text"], np.flatnonzero(texts.readable).tolist()
@@ -186,8 +187,8 @@ class Detector:
 
         # 5. Write rows, with what spans change in them.
         verdicts, spans = table_of(VERDICTS, readable, origin, now, columns), _NO_SPANS
-        if any(scored.spans for scored in scores.positions):
-            verdicts, spans = self._with_spans(verdicts, batch, salt)
+        if self._parts and any(scored.spans for scored in scores.positions):
+            verdicts, spans = self._parts.with_spans(verdicts, self._span_keys(), batch, self._rules.rates[1], salt)
         quarantine = table_of(QUARANTINE, refused, origin, now, {}) if len(refused) else _NONE_REFUSED
         return BatchResult(verdicts, quarantine, plain_lengths(readable["row"], stored_lengths, scores.findings), spans)
 
@@ -231,20 +232,21 @@ class Detector:
         scored = KeyPositions(opened_key, tokens, counted, documents)
 
         # 2. Find the parts to be tested. Which there are, no score decides.
-        searches = forms.has_parts is None and terms.of_spans is not None
-        if searches and isinstance(mark, ScoresParts) and mark.law is not None:
-            none = Segments.none(len(documents))
-            scored_segments = none if segments is None else of_positions(segments, tokens, counted, documents)
-            scored = scored._replace(parts=Parts(self._rules.weights.windows, scored_segments))
+        scores_parts = isinstance(mark, ScoresParts) and mark.law is not None
+        if self._parts and forms.has_parts is None and scores_parts:
+            kinds = self._rules.weights.part_kinds
+            scored = scored._replace(parts=self._parts.scored_parts(kinds, segments, tokens, counted, documents))
         has_parts = scored.has_parts if forms.has_parts is None else forms.has_parts[place]
 
         # 3. Correct p for all looks that a text of this form has, and search the whole texts and their parts.
         corrections = terms.of_texts[forms.variant, forms.has_normal_form.astype(np.intp), has_parts.astype(np.intp)]
-        if terms.of_spans is None or scored.parts is None:
+        if self._parts is None or terms.of_spans is None or scored.parts is None:
             findings = search(mark, tokens, counted, messages, corrections[documents])
         else:
             limit = Limit(self._rules.false_positive_rate, messages, terms.of_spans)
-            findings, spans = search_parts(mark, tokens, counted, messages, corrections[documents], limit, scored.parts)
+            findings, spans = self._parts.search_parts(
+                mark, tokens, counted, messages, corrections[documents], limit, scored.parts
+            )
             scored = scored._replace(spans=spans)
 
         # 4. Rank what passes among decoys, under keys without a proven law.
@@ -302,15 +304,12 @@ class Detector:
             sketches[row] = sketch(ids, reach_of(opened_key.watermark.rule))
         return sketches
 
-    def _with_spans(
-        self, verdicts: pa.RecordBatch, batch: ScoredBatch, salt: bytes
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return verdicts with the changes that spans make in them, and rows of SPANS; salt: as for Prover.prove."""
-        keys = [
+    def _span_keys(self) -> list[SpanKey]:
+        """Return what rows of SPANS say of each key."""
+        return [
             SpanKey(opened_key.key, opened_key.tokenizer.reference, terms.of_spans or math.nan, opened_key.basis)
             for opened_key, terms in zip(self._keys, self._terms, strict=True)
         ]
-        return with_spans(verdicts, keys, batch, self._rules.rates[1], salt)
 
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
         """Return a detector with the same rules under other marks. It proves no flag.
@@ -330,8 +329,6 @@ class Detector:
         )
         other._terms = [self._terms[place] for place in places]
         other._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in other._keys}
-        if self._token_offsets is not None:
-            other._token_offsets = {name: self._token_offsets[name] for name in other._tokenizers}
         other._holders, other._prover = holders, None
         other._rules = dataclasses.replace(self._rules, false_positive_rate=rate, misnaming_rate=rate)
         return other
@@ -349,10 +346,8 @@ class Detector:
             tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
             name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
             positions = counted_positions(self._rules.ngram_filter, name, rule, tokens, self._rules.dedup)
-            segments = None
-            if self._token_offsets is not None:
-                blank = pa.array([b" ", b" "], pa.large_binary())
-                segments = segments_of_stored(blank, {name: tokens}, {name: self._token_offsets[name]})[name]
+            blank = utf8_of_stored(pa.array([b" ", b" "], pa.large_binary()))
+            segments = self._cut(blank, {name: tokens})[name] if self._cut else None
             scores.append(self._score_key(opened_key, terms, tokens, positions, segments, forms, 0)[1])
         if observer is not None:
             observer.observe([bytes(32), b"1" * 32], scores, lambda _: "")

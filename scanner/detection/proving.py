@@ -4,7 +4,7 @@ The slow path has code of its own (scanner.watermark.proof): the reference token
 high precision. It shares with the first the normal form of a text and the number of tests that p is corrected for. It
 covers every message that passed, by its whole score and by what names need besides
 (scanner.watermark.format.UserEvidence), and the second best of the key that gives the verdict; spans are proved by
-scanner.detection.span_proofs. The search is not made again: it can only miss. Where a key must beat decoys, their
+scanner.looks.parts. The search is not made again: it can only miss. Where a key must beat decoys, their
 scores are not computed again either.
 """
 
@@ -21,8 +21,8 @@ from scanner.detection.attribution import DocumentSpan
 from scanner.detection.left_out import LeftOut, places_left_out
 from scanner.detection.rounding import equal_numbers, nearly_equal
 from scanner.detection.rules import Rules
-from scanner.detection.span_proofs import PartKinds, parts_of, prove_spans
 from scanner.looks.normalising import normalise
+from scanner.looks.text_parts import PARTS_LOOKS, parts_look
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath, ProvesParts, ProvesUserEvidence
@@ -137,7 +137,7 @@ class Prover:
     """
 
     def __init__(self, keys: Sequence[ProvedKey], draw: bytes, rules: Rules) -> None:
-        self._kinds = PartKinds(rules.weights.windows, rules.weights.segments)
+        self._kinds = rules.weights.part_kinds
         self._keys, self._draw = HiddenValue(tuple(keys)), HiddenValue(draw)
         self._dedup, self._min_scored = rules.dedup, rules.min_scored
         self._log10_rate, self._log10_misnaming = map(float, np.log10(rules.rates))
@@ -192,7 +192,9 @@ class Prover:
         """Compute spans of one key, by its place, in a text again: `differs` where one differs."""
         proved = self._keys.value[key]
         tests, common = (proved.messages, proved.correction_of_spans or math.nan), proved.common
-        return prove_spans(proved.path, proved.tokenizer, text, document_spans, tests, self._dedup, self._kinds, common)
+        return parts_look().prove_spans(
+            proved.path, proved.tokenizer, text, document_spans, tests, self._dedup, self._kinds, common
+        )
 
     def draw(
         self,
@@ -302,11 +304,12 @@ class Prover:
 
     def _has_parts(self, path: ProofPath, key: ProvedKey, text: str) -> bool:
         """Whether a text has parts that are tested under a key, which decides K of the whole."""
-        if key.correction_of_spans is None or not isinstance(path, ProvesParts):
+        if key.correction_of_spans is None or not isinstance(path, ProvesParts) or not PARTS_LOOKS:
             return False
         ids = key.tokenizer.encode([text]).ids
         places = path.parts(ids, [0], self._dedup, places_left_out(key.common, ids))[0]
-        return len(places) >= self._min_scored and len(parts_of(self._kinds, key.tokenizer, text, places)) > 1
+        parts = parts_look().parts_of(self._kinds, key.tokenizer, text, places)
+        return len(places) >= self._min_scored and len(parts) > 1
 
     def _log10_p_user(
         self, path: ProofPath, evidence: tuple[int, list[float], int] | None, messages: int, correction: float

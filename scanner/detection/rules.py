@@ -8,6 +8,7 @@ from typing import Any
 from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.error_shares import NO_VARIANTS, ErrorShares
 from scanner.looks.normalising import check_variants
+from scanner.looks.text_parts import check_parts
 from schemas.config import ScanConfig
 from schemas.words import Dedup
 
@@ -39,8 +40,9 @@ class Rules:
 
     @classmethod
     def of(cls, config: ScanConfig, keys_tested: int, ngram_filter: NgramFilter = NO_FILTER) -> "Rules":
-        """Return the rules of a scan's configuration. Raises Refused: texts cannot be normalised."""
+        """Return the rules of a scan's configuration. Raises Refused: a look at texts is not there."""
         check_variants(config.variants)
+        check_parts(tested=config.spans.tested)
         rates = config.false_positive_rate, keys_tested, config.misnaming_rate
         return cls(*rates, config.dedup, config.min_scored, ErrorShares.of(config), ngram_filter)
 
@@ -52,7 +54,8 @@ class Rules:
         weights: ErrorShares = NO_VARIANTS,
         ngram_filter: NgramFilter = NO_FILTER,
     ) -> "Rules":
-        """The rules of a scan by its row of SCANS."""
+        """Return the rules of a scan by its row of SCANS. Raises Refused: it had a look that is not there."""
+        check_parts(tested=weights.span is not None)
         rates = scan["false_positive_rate"], keys_tested, scan["misnaming_rate"]
         return cls(*rates, scan["dedup"], scan["min_scored"], weights, ngram_filter)
 

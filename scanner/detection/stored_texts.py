@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from scanner.input.documents import decode_text
 from scanner.looks.normalising import normal_forms
 from scanner.printable import has_manifest, without_manifests
-from scanner.text import TokenOffsets
-from scanner.text.quoting import Utf8, segments_of_texts
+from scanner.text.utf8 import Utf8
 from scanner.watermark import Tokens, join_batches
-from scanner.watermark.span_search import Segments, joined_segments
+from scanner.watermark.parts import Segments, join_segments
 
 FEW_BYTES = 2**19
 """Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache; fewer
@@ -54,7 +53,7 @@ def read_texts(
     tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]],
     *,
     normalised: bool = False,
-    token_offsets: Mapping[str, TokenOffsets] | None = None,
+    cut: Callable[[Utf8, Mapping[str, Tokens]], dict[str, Segments]] | None = None,
 ) -> TokenisedTexts:
     """Read texts as they are stored.
 
@@ -62,7 +61,7 @@ def read_texts(
         stored: the texts of D documents.
         tokenise: gives the tokens of every tokenizer, by its name.
         normalised: whether to tokenise normalised texts too, where these differ.
-        token_offsets: of each tokenizer, to cut texts into segments; None: no segments.
+        cut: cuts texts into segments (scanner.looks.text_parts.CutTexts); None: no segments.
     """
     readable, manifests = np.ones(len(stored), np.bool_), np.zeros(len(stored), np.bool_)
     digests: list[bytes | None] = []
@@ -87,10 +86,10 @@ def read_texts(
             as_stored = as_stored and not reason and (text is None or texts[-1] == text)
         tokens.append(tokenise(texts))
         as_scored = few if as_stored else pa.array([*map(str.encode, texts)], pa.large_binary())
-        if token_offsets is not None:
-            segments.append(segments_of_stored(as_scored, tokens[-1], token_offsets))
+        if cut is not None:
+            segments.append(cut(utf8_of_stored(as_scored), tokens[-1]))
         if normalised:
-            normal = normal_forms(texts, _utf8(as_scored))
+            normal = normal_forms(texts, utf8_of_stored(as_scored))
             differing += [read + place for place in normal]
             normalised_tokens += [tokenise([*normal.values()])] if normal else []
         read += len(texts)
@@ -102,17 +101,8 @@ def read_texts(
         faults,
         np.array(differing, np.int64),
         _joined(normalised_tokens),
-        {name: joined_segments([few[name] for few in segments]) for name in (segments[0] if segments else ())},
+        {name: join_segments([few[name] for few in segments]) for name in (segments[0] if segments else ())},
     )
-
-
-def segments_of_stored(
-    stored: pa.LargeBinaryArray, tokens: Mapping[str, Tokens], token_offsets: Mapping[str, TokenOffsets]
-) -> dict[str, Segments]:
-    """Cut texts that are stored as they are scored into segments: a segment has the tokens that begin in it."""
-    texts = _utf8(stored)
-    by_bytes = segments_of_texts(texts)
-    return {name: offsets.by_tokens(texts, tokens[name], by_bytes) for name, offsets in token_offsets.items()}
 
 
 def split_by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -136,7 +126,7 @@ def split_by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple
     return batch.filter(pa.array(texts.readable)), batch.filter(pa.array(~texts.readable))
 
 
-def _utf8(stored: pa.LargeBinaryArray) -> Utf8:
+def utf8_of_stored(stored: pa.LargeBinaryArray) -> Utf8:
     """Return the bytes of stored texts where they lie; they are not copied."""
     _, offsets, data = stored.buffers()
     views = np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64)[stored.offset :][: len(stored) + 1]

@@ -23,7 +23,6 @@ from scanner.detection.left_out import LeftOut, NgramFilter
 from scanner.detection.open_plan import open_keys
 from scanner.detection.rounding import nearly_equal
 from scanner.detection.rows import TextIds
-from scanner.detection.span_proofs import PartKinds
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners
@@ -63,6 +62,7 @@ from scanner.scan_plan import read_config, results_of
 from scanner.storage.locations import absolute
 from scanner.text.quoting import TextPart, parts_of
 from scanner.watermark import Tokens
+from scanner.watermark.parts import PartKinds
 from scanner.watermark.positions import reach_of
 from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
@@ -358,8 +358,7 @@ class Explainer:
         """Kinds of parts of a text at which the configuration has documents tested."""
         if self._config is None:
             raise Refused("parts of a text are known by the scan's configuration; name it instead of its results")
-        weights = ErrorShares.of(self._config)
-        return PartKinds(weights.windows, weights.segments)
+        return ErrorShares.of(self._config).part_kinds
 
     def open_key(self, key_id: str) -> OpenedKey:
         """A key, opened with its reference tokenizer. Raises as `scored_text` does."""

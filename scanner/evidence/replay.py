@@ -31,8 +31,6 @@ from scanner.detection.left_out import NgramFilter, places_left_out
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rounding import nearly_equal
 from scanner.detection.rules import Rules
-from scanner.detection.span_proofs import parts_of
-from scanner.detection.spans import SPAN
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence import check_claim
@@ -46,6 +44,7 @@ from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.looks.normalising import check_variants, scored_text
 from scanner.looks.rescoring import RowScoring, row_look
+from scanner.looks.text_parts import parts_look
 from scanner.registry import NamedUser, VerifiedHolders, check_secret, find_key, load_registry
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
@@ -57,6 +56,7 @@ from scanner.storage.locations import absolute
 from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath, Proves
 from scanner.watermark.formats import format_of
+from scanner.watermark.parts import SPAN
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
@@ -256,7 +256,7 @@ def _by_slow_path(
 ) -> tuple[dict[str, Any], float]:
     """Compute score and p-value of the verdict's message, and their rounding, by its format's slow path.
 
-    Parts are computed again by scanner.detection.span_proofs.
+    Parts are computed again by scanner.looks.parts.proofs.
     """
     row = case.row
     key = find_key(registry, row["key_id"])
@@ -350,7 +350,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     terms = [mark.term(ngram, row["message"]) for ngram in ngrams]
     spans = [(0, len(ngrams), -1)]
     if row["look"] is not None:
-        spans = parts_of(explainer.parts_tested, opened_key.tokenizer.reference, text, scored.index)
+        spans = parts_look().parts_of(explainer.parts_tested, opened_key.tokenizer.reference, text, scored.index)
     begin, end = _part(mark, terms, spans, row, case.where)
     claim: dict[str, Any] = {
         "label": form.label(),

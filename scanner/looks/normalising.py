@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from scanner.errors import Refused
 from scanner.looks.normal_form.normal_form import find_normal_forms
-from scanner.text.quoting import Utf8
+from scanner.text.utf8 import Utf8
 from schemas.config import VariantsConfig
 
 NORMAL_FORMS: tuple[Callable[[Sequence[str], Utf8], dict[int, str]], ...] = (find_normal_forms,)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scanner.detection.attribution import OpenedKey
-from scanner.detection.spans import SPAN
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.looks.levels.on_record import LevelRows
+from scanner.looks.text_parts import PARTS_LOOKS
 from scanner.watermark.format import ProofPath
+from scanner.watermark.parts import SPAN
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey
 
@@ -72,7 +73,7 @@ def row_look(look: str | None, where: str) -> RowLook | None:
     Raises:
         Refused: a look gave it that this brickscan does not have. where: the flag, in words.
     """
-    if look in (None, SPAN):
+    if look is None or (look == SPAN and PARTS_LOOKS):
         return None
     for row_look in ROW_LOOKS:
         if row_look.name == look:

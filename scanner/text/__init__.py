@@ -4,7 +4,6 @@ Text is never trusted: a literal `<s>` in a post is tokenised as the three chara
 the protocol `Tokenizer`; which backend runs changes its speed, never its tokens.
 """
 
-from scanner.text.quoting import TokenOffsets
 from scanner.text.tokenizers import FastTokenizer, HuggingFaceTokenizer, Tokenizer, load_tokenizer, sha256_file
 
-__all__ = ["FastTokenizer", "HuggingFaceTokenizer", "TokenOffsets", "Tokenizer", "load_tokenizer", "sha256_file"]
+__all__ = ["FastTokenizer", "HuggingFaceTokenizer", "Tokenizer", "load_tokenizer", "sha256_file"]

@@ -1,40 +1,20 @@
-"""Quoted lines, own words and paragraphs of a text, by characters and by bytes, and the tokens that begin in each.
+"""Quoted lines and own words of a text.
 
 A quoted line begins with `>` (mail, Markdown); text between `<blockquote>` and its end is quoted too. The form is
 chosen without a look at any key, so a p-value of a part holds as a text's does.
-
-Plain functions define the segments. A scan cuts every text, and Python would take longer for a paragraph than
-a tokenizer does; so kernels go from newline to newline of the whole batch.
-
-The reference tells where each token stands, in ten times what tokenising takes. Where a tokenizer's tokens are the
-bytes of the text, one after the other, their lengths tell it too; a text whose tokens are not as long as it is asked
-of the reference.
 """
 
-import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from scanner.text.tokenizers import HuggingFaceTokenizer
-from scanner.watermark import Tokens
-from scanner.watermark.kernel import kernel
-from scanner.watermark.span_search import Segments
-
 Kind = Literal["own", "quoted"]
-
-Form = Literal["paragraph", "quotation"]
 
 _LINE = re.compile(r"[^\n]*\n?")
 _QUOTED_LINE = re.compile(r"[ \t]{0,3}(?:>|&gt;)")
 # a name ends as HTML says; no "<" within a tag, since many tags that never end take hours
 _TAG = re.compile(r"<(/?)blockquote(?=[ \t\n\f\r/>])[^<>]*>", re.IGNORECASE | re.ASCII)
-_BLANK = re.compile(r"\n(?:[ \t\r]*\n)+")
 
 
 class TextPart(NamedTuple):
@@ -45,40 +25,19 @@ class TextPart(NamedTuple):
     end: int
 
 
-class TextSegment(NamedTuple):
-    """Characters begin … end−1 of a text: a quotation, or a paragraph of own words."""
-
-    form: Form
-    begin: int
-    end: int
-
-
-def segments_of(text: str) -> Iterator[TextSegment]:
-    """Quotations and, between them, paragraphs of own words, which blank lines part; in order.
-
-    One after the other: a hostile text has one in three characters, whose list would take far more than the text.
-    """
-    for part in _joined(_lines_and_blocks(text)):
-        if part.kind == "quoted":
-            yield TextSegment("quotation", part.begin, part.end)
-            continue
-        begin = part.begin
-        for blank in _BLANK.finditer(text, part.begin, part.end):
-            if begin < blank.start():
-                yield TextSegment("paragraph", begin, blank.start())
-            begin = blank.end()
-        if begin < part.end:
-            yield TextSegment("paragraph", begin, part.end)
+def iterate_parts(text: str) -> Iterator[TextPart]:
+    """Yield what `parts_of` lists. Of a hostile text, which has a part in three characters, the list would dwarf it."""
+    return _joined(_lines_and_blocks(text))
 
 
 def parts_of(text: str) -> list[TextPart]:
     """The parts of a text, in order; neighbours differ in kind, and together they are the text."""
-    return [*_joined(_lines_and_blocks(text))]
+    return [*iterate_parts(text)]
 
 
 def unquoted_words(text: str) -> str:
     """A text without the lines that quote others."""
-    return "".join(text[part.begin : part.end] for part in _joined(_lines_and_blocks(text)) if part.kind == "own")
+    return "".join(text[part.begin : part.end] for part in iterate_parts(text) if part.kind == "own")
 
 
 def _joined(parts: Iterable[TextPart]) -> Iterator[TextPart]:
@@ -130,313 +89,3 @@ def _blocks(text: str) -> list[tuple[int, int]]:
             if not depth:
                 blocks.append((begin, tag.start()))
     return [*blocks, (begin, len(text))] if depth else blocks
-
-
-SHORTEST_SEGMENT = 6
-"""Fewest bytes of a segment: no tokenizer makes SHORTEST_WINDOW tokens of fewer."""
-
-_TAB, _NEWLINE, _FORM_FEED, _RETURN, _SPACE, _SLASH, _LESS, _MORE = b"\t\n\f\r /<>"
-_NAME = np.frombuffer(b"blockquote", np.uint8)
-_ESCAPED = np.frombuffer(b"&gt;", np.uint8)
-_LETTER_CASE = 0x20
-
-
-class Utf8(NamedTuple):
-    """D texts as UTF-8. data: uint8[N]; offsets: int64[D+1], places in data, in order."""
-
-    data: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> "Utf8":
-        """Encode texts; half of a pair of surrogates stays as it is."""
-        encoded = [text.encode(errors="surrogatepass") for text in texts]
-        offsets = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum([*map(len, encoded)], out=offsets[1:])
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)
-
-
-def segments_of_texts(texts: Utf8) -> Segments:
-    """Segments, in bytes of their text; each has SHORTEST_SEGMENT at least and is less than the whole text."""
-    data, offsets = texts
-    begin, end = offsets[[0, -1]].tolist()
-    edges = np.empty(((end - begin) // SHORTEST_SEGMENT, 3), np.int64)
-    newlines, tags = (begin + np.flatnonzero(data[begin:end] == byte) for byte in (_NEWLINE, _LESS))
-    first = _cut(data, offsets, newlines, *_blocks_of_bytes(data, offsets, tags), edges)
-    return Segments(first, *edges[: first[-1]].T.copy())
-
-
-@kernel
-def _blocks_of_bytes(
-    data: NDArray[np.uint8], offsets: NDArray[np.int64], tags: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ranges of data between tags of quotations, int64[B, 2], and each text's part of them, int64[D+1].
-
-    tags: where tags may begin.
-    """
-    blocks, many, tag = np.empty((len(tags), 2), np.int64), 0, 0
-    first = np.zeros(len(offsets), np.int64)
-    for d in range(len(offsets) - 1):
-        begin, depth = 0, 0
-        while tag < len(tags) and tags[tag] < offsets[d + 1]:
-            start = tags[tag]
-            end = _tag_end(data, start, offsets[d + 1])
-            tag += 1
-            if end == start:
-                continue
-            closes = data[start + 1] == _SLASH
-            if not closes and not depth:
-                begin = end
-            if closes and depth == 1:
-                blocks[many, 0], blocks[many, 1] = begin, start
-                many += 1
-            depth = max(depth - 1, 0) if closes else depth + 1
-        if depth:
-            blocks[many, 0], blocks[many, 1] = begin, offsets[d + 1]
-            many += 1
-        first[d + 1] = many
-    return blocks[:many], first
-
-
-@kernel
-def _tag_end(data: NDArray[np.uint8], begin: int, last: int) -> int:
-    """The end of the tag of a quotation that begins at a place; the place itself, if no tag begins there."""
-    i = begin + 1
-    if i < last and data[i] == _SLASH:
-        i += 1
-    for letter in _NAME:
-        if i == last or data[i] | _LETTER_CASE != letter:
-            return begin
-        i += 1
-    if i == last or not (_is_blank(data[i]) or data[i] in (_NEWLINE, _FORM_FEED, _SLASH, _MORE)):
-        return begin
-    while i < last and data[i] != _LESS and data[i] != _MORE:
-        i += 1
-    return i + 1 if i < last and data[i] == _MORE else begin
-
-
-@kernel
-def _cut(
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    newlines: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-    first_block: NDArray[np.int64],
-    edges: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Write begin, end and number of segments into `edges`. Returns each text's part of them, int64[D+1]."""
-    first, many, line = np.zeros(len(offsets), np.int64), 0, 0
-    for d in range(len(offsets) - 1):
-        begin, last = offsets[d], offsets[d + 1]
-        block, number = first_block[d], 0
-        part, part_line, quoted, i = begin, line, False, begin
-        while i < last:
-            ends = line < len(newlines) and newlines[line] < last
-            line_end = newlines[line] + 1 if ends else last
-            line_quoted = _is_quoted(data, i, line_end)
-            while i < line_end:
-                while block < first_block[d + 1] and blocks[block, 1] <= i:
-                    block += 1
-                here, end = line_quoted, line_end
-                if not line_quoted and block < first_block[d + 1]:
-                    here = blocks[block, 0] <= i
-                    end = min(end, blocks[block, 1 if here else 0])
-                if here != quoted:
-                    many, number = _part(
-                        data, newlines[part_line:line], (begin, last), (part, i), quoted, edges, many, number
-                    )
-                    part, part_line, quoted = i, line, here
-                i = end
-            line += ends
-        many, number = _part(data, newlines[part_line:line], (begin, last), (part, last), quoted, edges, many, number)
-        first[d + 1] = many
-    return first
-
-
-@kernel
-def _is_blank(byte: int) -> bool:
-    return byte in (_SPACE, _TAB, _RETURN)
-
-
-@kernel
-def _is_quoted(data: NDArray[np.uint8], i: int, end: int) -> bool:
-    """Whether a line begins with the sign of a quotation, after three blanks at most."""
-    indent_end = min(i + 3, end)
-    while i < indent_end and (data[i] == _SPACE or data[i] == _TAB):
-        i += 1
-    if i < end and data[i] == _MORE:
-        return True
-    for letter in _ESCAPED:
-        if i == end or data[i] != letter:
-            return False
-        i += 1
-    return True
-
-
-@kernel
-def _part(
-    data: NDArray[np.uint8],
-    newlines: NDArray[np.int64],
-    text: tuple[int, int],
-    part: tuple[int, int],
-    quoted: bool,
-    edges: NDArray[np.int64],
-    many: int,
-    number: int,
-) -> tuple[int, int]:
-    """Write the segments of a part; newlines: its places. Returns how many are written, and how many the text has."""
-    begin, last = part
-    line = len(newlines) if quoted else 0
-    while line < len(newlines):
-        end = newlines[line]
-        line += 1
-        while line < len(newlines) and _all_blank(data, newlines[line - 1] + 1, newlines[line]):
-            line += 1
-        if newlines[line - 1] > end:  # blank lines between segments
-            many, number = _write((begin, end), text, edges, many, number)
-            begin = newlines[line - 1] + 1
-    return _write((begin, last), text, edges, many, number)
-
-
-@kernel
-def _all_blank(data: NDArray[np.uint8], begin: int, end: int) -> bool:
-    while begin < end and _is_blank(data[begin]):
-        begin += 1
-    return begin == end
-
-
-@kernel
-def _write(
-    segment: tuple[int, int], text: tuple[int, int], edges: NDArray[np.int64], many: int, number: int
-) -> tuple[int, int]:
-    size = segment[1] - segment[0]
-    if size <= 0:
-        return many, number
-    if SHORTEST_SEGMENT <= size < text[1] - text[0]:
-        edges[many, 0], edges[many, 1], edges[many, 2] = segment[0] - text[0], segment[1] - text[0], number
-        many += 1
-    return many, number + 1
-
-
-@kernel
-def tokens_before(
-    segments: Segments, tokens: Tokens, bytes_of: NDArray[np.int32], more: int, sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Numbers of tokens that begin before each segment's begin and end, by the bytes of tokens: int64[S] each.
-
-    The third result, bool[D], says for which documents both are right: their tokens have as many bytes as they should.
-    bytes_of: number of bytes of each token id; ids beyond it have none. more: bytes that the tokens of a document have
-    beyond its own, in front; sizes: int64[D], bytes of documents.
-    """
-    begin, end, right = np.empty_like(segments.begin), np.empty_like(segments.end), np.ones(len(sizes), np.bool_)
-    for d in range(len(sizes)):
-        if segments.offsets[d] == segments.offsets[d + 1]:
-            continue
-        first, last = tokens.offsets[d], tokens.offsets[d + 1]
-        token, place = first, 0
-        for s in range(segments.offsets[d], segments.offsets[d + 1]):
-            edge = segments.begin[s] + more if segments.begin[s] else 0
-            while token < last and place < edge:
-                place += _size(tokens.ids[token], bytes_of)
-                token += 1
-            begin[s] = token - first
-            edge = segments.end[s] + more if segments.end[s] else 0
-            while token < last and place < edge:
-                place += _size(tokens.ids[token], bytes_of)
-                token += 1
-            end[s] = token - first
-        for token_id in tokens.ids[token:last]:
-            place += _size(token_id, bytes_of)
-        right[d] = place == sizes[d] + more
-    return begin, end, right
-
-
-@kernel
-def _size(token: int, bytes_of: NDArray[np.int32]) -> int:
-    return bytes_of[token] if token < len(bytes_of) else 0
-
-
-class Lengths(NamedTuple):
-    """Bytes of text that tokens are."""
-
-    token_bytes: NDArray[np.int32]
-    """int32[V]: bytes of each token id."""
-    more: int
-    """Bytes that the tokens of a text have beyond the text's own."""
-
-
-def lengths_of(data: bytes) -> Lengths | None:
-    """Lengths of the tokens of a tokenizer.json, its bytes. None: they are not the bytes of the text as it stands.
-
-    ByteLevel writes each byte as one character; SentencePiece writes spaces, of which it puts one in front, as `▁`, and
-    bytes that it has no token for as `<0x0A>`.
-    """
-    settings = json.loads(data)
-    decoder, normalizer, model = settings.get("decoder") or {}, settings.get("normalizer"), settings["model"]
-    if model.get("type") != "BPE":
-        return None
-    if normalizer is None and decoder.get("type") == "ByteLevel":
-        return Lengths(_each(model["vocab"], len), 0)
-    if normalizer == _WITH_SPACES and model.get("byte_fallback"):
-        return Lengths(_each(model["vocab"], lambda token: 1 if _BYTE.fullmatch(token) else _spaced(token)), 1)
-    return None
-
-
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
-_WITH_SPACES = {
-    "type": "Sequence",
-    "normalizers": [
-        {"type": "Prepend", "prepend": "▁"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-    ],
-}
-
-
-def _spaced(token: str) -> int:
-    return len(token.replace("▁", " ").encode(errors="ignore"))
-
-
-def _each(ids: Mapping[str, int], length: Callable[[str], int]) -> NDArray[np.int32]:
-    lengths = np.zeros(max(ids.values(), default=-1) + 1, np.int32)
-    for token, number in ids.items():
-        lengths[number] = length(token)
-    return lengths
-
-
-class TokenOffsets:
-    """Tells for one tokenizer which tokens segments of texts have: those that begin in them."""
-
-    def __init__(self, reference: HuggingFaceTokenizer) -> None:
-        self._reference = reference
-        self._lengths = lengths_of(reference.data)
-
-    def by_tokens(self, texts: Utf8, tokens: Tokens, segments: Segments) -> Segments:
-        """The same segments by the tokens of their text.
-
-        segments: of these, by bytes; they begin and end with characters.
-        """
-        begin, end, right = self._by_lengths(texts, tokens, segments)
-        for d in np.flatnonzero(~right & (segments.many > 0)).tolist():
-            text = texts.data[texts.offsets[d] : texts.offsets[d + 1]].tobytes()
-            document = slice(segments.offsets[d], segments.offsets[d + 1])
-            begins = self._reference.begins(text.decode())
-            begin[document], end[document] = (
-                np.searchsorted(begins, _characters_before(text, edges[document]))
-                for edges in (segments.begin, segments.end)
-            )
-        return segments._replace(begin=begin, end=end)
-
-    def _by_lengths(
-        self, texts: Utf8, tokens: Tokens, segments: Segments
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """What the lengths of tokens say, and of which texts these are right: int64[S] twice, bool[D]."""
-        if self._lengths is None:
-            return np.zeros_like(segments.begin), np.zeros_like(segments.end), np.zeros(len(segments.many), np.bool_)
-        token_bytes, more = self._lengths
-        return tokens_before(segments, tokens, token_bytes, more, np.diff(texts.offsets))
-
-
-def _characters_before(text: bytes, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many characters of a text stand before each byte, int64[S], which are in order."""
-    edges = pairwise([0, *places.tolist()])
-    return np.cumsum([len(text[first:last].decode()) for first, last in edges], dtype=np.int64)

@@ -11,7 +11,7 @@ stay below their limits is at least as likely as if they were independent. With 
     P(min p_j ≤ x) = 1 − P(all p_j > x) ≤ 1 − Π P(p_j > x) ≤ 1 − (1 − x)^N,
 
 so `1 − (1 − min p)^N` with N = windows · messages is never too small, however the windows overlap. Other parts that are
-fixed before any draw (scanner.watermark.span_search) count like windows; then N = parts · messages.
+fixed before any draw (scanner.looks.parts.search) count like windows; then N = parts · messages.
 """
 
 import math

@@ -27,6 +27,7 @@ from jobs.demo import KEYS, MESSAGES, SECRETS, TOKENIZER
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
+from scanner.looks.parts.search import PartSearch, least_of_parts, passing_spans, search_parts
 from scanner.research.attacks import Tools, paste
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
@@ -34,16 +35,8 @@ from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.parts import Limit, Parts, Segments
 from scanner.watermark.rule import corrected, passes, search
-from scanner.watermark.span_search import (
-    Limit,
-    Parts,
-    PartSearch,
-    Segments,
-    least_of_parts,
-    passing_spans,
-    search_parts,
-)
 from scanner.watermark.text_windows import SHORTEST_WINDOW, log10_in_document, running_sums
 from tests.bench.configured import FOR_USERS, NO_AUDIT, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.inputs import texts

@@ -12,8 +12,8 @@ import numpy as np
 from scanner.errors import BackendUnlike
 from scanner.looks.normalising import normal_forms, normalise
 from scanner.text import FastTokenizer, HuggingFaceTokenizer
-from scanner.text.quoting import Utf8
 from scanner.text.tokenizers import SAMPLE_TEXTS
+from scanner.text.utf8 import Utf8
 from tests.bench.inputs import size, texts
 from tests.bench.measure import Comparison, Work, compare, rate
 

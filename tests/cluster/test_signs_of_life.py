@@ -14,7 +14,7 @@ from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results.transactions import open_tables
 from scanner.storage.locations import table_uri
-from scanner.watermark.span_search import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
+from scanner.watermark.parts import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 
 
 @pytest.mark.parametrize("seed", range(30))

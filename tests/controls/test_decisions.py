@@ -11,7 +11,8 @@ from scanner.controls.decoys.whole_texts import DECISION, DECISION_WHOLE, TEXTS_
 from scanner.detection.open_plan import open_detector
 from scanner.error_shares import ErrorShares
 from scanner.looks.normalising import normalise
-from scanner.watermark import log10_any_of, rule, span_search
+from scanner.looks.parts import search
+from scanner.watermark import log10_any_of, rule
 from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict
 from tests.support.audited_scan import Key, make, pieces, scan
@@ -67,8 +68,8 @@ DROPPED = {
     "keys": (ALL_LOOKS, MasterKey, "tested_among", lambda self, keys_tested: 1),
     "variants": (VARIANTS, ErrorShares, "corrections", _no_variants),
     "units": ("weights = { document = 0.2 }", error_shares, "exact_fraction", lambda weight: 1),
-    "parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
-    "messages of parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
+    "parts": (SPANS, search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
+    "messages of parts": (SPANS, search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
 }
 
 

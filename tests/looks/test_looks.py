@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from scanner.detection.rules import Rules
 from scanner.errors import Refused
-from scanner.looks import looks
+from scanner.looks import looks, rescoring, text_parts
 from scanner.looks.looks import LOOKS, check_looks
+from scanner.looks.rescoring import row_look
 from scanner.scan_plan import make_plan
-from schemas.config import AccountsConfig
+from schemas.config import AccountsConfig, SpansConfig
 from tests.support.syntax_trees import tree_of
 
 FOLDER = Path(__file__).parents[2] / "scanner" / "looks"
@@ -42,3 +44,18 @@ def test_a_section_of_a_look_that_is_gone_is_refused(night, monkeypatch):
     check_looks(config)
     with pytest.raises(Refused, match=r"\[accounts\]"):
         check_looks(with_accounts)
+
+
+def test_parts_of_texts_are_refused_where_no_look_tests_them(night, monkeypatch):
+    """In a scan that asks for them, and in rows that they gave; a scan without them has its verdicts."""
+    config = make_plan(night.config).config
+    with_parts = config.model_copy(update={"spans": SpansConfig(windows=True)})
+    Rules.of(with_parts, 1)
+    assert row_look("span", "a flag") is None
+    for seam in (text_parts, rescoring):
+        monkeypatch.setattr(seam, "PARTS_LOOKS", ())
+    Rules.of(config, 1)
+    with pytest.raises(Refused, match="parts of texts"):
+        Rules.of(with_parts, 1)
+    with pytest.raises(Refused, match="look 'span'"):
+        row_look("span", "a flag")

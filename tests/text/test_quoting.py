@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.text.quoting import parts_of, segments_of
+from scanner.looks.parts.segments import segments_of
+from scanner.text.quoting import parts_of
 
 
 def told(text: str) -> list[tuple[str, str]]:

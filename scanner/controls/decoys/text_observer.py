@@ -21,10 +21,11 @@ from scanner.controls.decoys.draws import Decoys, entropy_of
 from scanner.controls.decoys.hit_counts import DecoyHits
 from scanner.controls.decoys.text_sample import TextSample, TextSampler
 from scanner.detection.attribution import BatchOrigin, KeyPositions
+from scanner.looks.text_parts import parts_look
 from scanner.watermark import select_positions
 from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, Watermark
+from scanner.watermark.parts import Limit
 from scanner.watermark.rule import log10_p_best, log10_p_of, search
-from scanner.watermark.span_search import Limit, least_of_parts, search_parts
 from scanner.watermark.text_windows import log10_in_document, running_sums, totals
 
 PARTS = ("length", "host")
@@ -77,7 +78,7 @@ class DecoyObserver(DecoyHits):
         if terms and scores.parts is not None:
             sums = running_sums(np.concatenate(terms), positions.offsets)
             score = [totals(sums, positions)]
-            best = least_of_parts(law, sums, positions, scores.parts.of_documents(places))
+            best = parts_look().least_of_parts(law, sums, positions, scores.parts.of_documents(places))
         hits = log10_p_best(law, np.concatenate(score), positions.scored, 1)[:, None] <= LOG10_THRESHOLDS[None, :]
         chance = self._decoys.chances(law, positions.scored, 1)
         self._count_parts("decoy", scores, places, hits, np.ones(len(places)), chance)
@@ -113,7 +114,7 @@ class DecoyObserver(DecoyHits):
                 found = search(*of_texts)
             else:
                 limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.of_documents(places[some])
-                found, spans = search_parts(*of_texts, 1, limit, parts)
+                found, spans = parts_look().search_parts(*of_texts, 1, limit, parts)
                 for span in spans:
                     place = some[span.document]
                     best[place] = min(best[place], span.log10_p)

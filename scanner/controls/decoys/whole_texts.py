@@ -25,7 +25,6 @@ from scanner.controls.decoys.draws import draw_numbers
 from scanner.controls.decoys.hit_counts import HitCounts, HitSubject
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.detector import Detector
-from scanner.detection.spans import SPAN
 from scanner.looks.normalising import normalise_all
 from scanner.registry import NamedUser, read_secret
 from scanner.scan_plan import Plan
@@ -33,6 +32,7 @@ from scanner.watermark import Format, Watermark
 from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.formats import can_have_levels, format_of
 from scanner.watermark.laws import Law
+from scanner.watermark.parts import SPAN
 from schemas.tables import DOCUMENTS
 from schemas.words import Naming
 

@@ -26,7 +26,7 @@ from scanner.look_alikes import LOOK_ALIKES_BY_SCRIPT, SCRIPTS, STYLED
 from scanner.looks.normal_form import bidirectional
 from scanner.looks.normal_form.transport import arrived_text, transport_signs
 from scanner.printable import AS_FOREIGN, LOOK_ALIKES, compose
-from scanner.text.quoting import Utf8
+from scanner.text.utf8 import Utf8
 from scanner.watermark.kernel import inlined, kernel
 
 CHARACTERS_A_CHANGE = 250

@@ -1,7 +1,7 @@
 """Windows of a document under version 2: which message may stand out in which, and the best number of each (SPEC_2 §1).
 
 With groups the group steps say which group is the best of each window, and where that is better than chance alone
-makes it, the window's user steps say which user of it. That can only miss (scanner.watermark.span_search).
+makes it, the window's user steps say which user of it. That can only miss (scanner.looks.parts.search).
 
 The running sums of each number over the steps are made once, and a window is a difference of two of them. So all W
 windows of T steps take T draws and W differences a number, where a search of each window took as many draws as it has

@@ -33,7 +33,7 @@ from scanner.printable import (
     skeleton,
 )
 from scanner.registry import Holders
-from scanner.text.quoting import Utf8
+from scanner.text.utf8 import Utf8
 from schemas.tables import DOCUMENTS
 from tests.support.evasions import EVASIONS
 from tests.support.opened import opened

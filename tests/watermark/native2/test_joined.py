@@ -5,10 +5,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from scanner.looks.parts.search import search_parts
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.parts import Limit, Parts
 from scanner.watermark.positions import Tokens, select_positions
 from scanner.watermark.rule import search
-from scanner.watermark.span_search import Limit, Parts, search_parts
 
 LENGTHS = (300, 3, 0, 140, 31, 400, 5, 500)
 WITHOUT, GROUPS = None, 18

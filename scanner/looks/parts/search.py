@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from scanner.watermark.format import Candidates, ScoresParts, SearchesWindows, Watermark
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, least_score
-from scanner.watermark.positions import Positions, Ranges, Tokens, consecutive_positions, offsets_of, select_positions
+from scanner.watermark.parts import LONGEST_AT_ONCE, Limit, PartKinds, Parts, Segments, Span
+from scanner.watermark.positions import Positions, Tokens, offsets_of, select_positions
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import KeyFindings, candidates, corrected, findings_of, log10_p_of, passes, search
 from scanner.watermark.text_windows import (
@@ -30,113 +31,40 @@ from scanner.watermark.text_windows import (
     best_of_scales,
     coarse,
     coarse_of,
-    count_windows,
     least_length,
     least_log10_p,
     log10_in_document,
     ranges,
     running_sums,
     totals,
-    windows,
 )
 
 
-class Segments(NamedTuple):
-    """Ranges of each of D documents, in order; two ranges of one document do not overlap.
+def scored_parts(
+    kinds: PartKinds,
+    segments: Segments | None,
+    tokens: Tokens,
+    positions: Positions,
+    documents: NDArray[np.int64],
+) -> Parts:
+    """Return the parts of D documents that are tested, by scored positions.
 
-    offsets: int64[D+1]; begin, end: int64[S], within the document, of its tokens or of its scored positions; number:
-    int64[S], which of the segments of its text each is.
+    A segment has SHORTEST_WINDOW scored positions at least, and is less than the whole.
+
+    Args:
+        kinds: of parts.
+        segments: of the texts of the batch, by tokens; None: none are tested.
+        tokens: of the batch.
+        positions: of the documents.
+        documents: int64[D], their places in the batch.
     """
-
-    offsets: NDArray[np.int64]
-    begin: NDArray[np.int64]
-    end: NDArray[np.int64]
-    number: NDArray[np.int64]
-
-    @classmethod
-    def none(cls, documents: int) -> "Segments":
-        """Segments of so many documents without any."""
-        return cls(np.zeros(documents + 1, np.int64), *(np.empty(0, np.int64) for _ in range(3)))
-
-    @property
-    def many(self) -> NDArray[np.int64]:
-        """Number of segments of each document: int64[D]."""
-        return self.offsets[1:] - self.offsets[:-1]
-
-    @property
-    def whose(self) -> NDArray[np.int64]:
-        """Document of each segment: int64[S]."""
-        return np.repeat(np.arange(len(self.offsets) - 1), self.many)
-
-    def of_documents(self, documents: NDArray[np.int64]) -> "Segments":
-        """Segments of some documents, int64[d], in their order."""
-        rows = consecutive_positions(self.offsets[documents], self.many[documents])
-        return Segments(rows.offsets, *(values[rows.index] for values in self[1:]))
-
-
-class Parts(NamedTuple):
-    """Parts at which each of D documents is tested besides the whole: windows or none, and segments."""
-
-    windows: bool
-    segments: Segments
-
-    @classmethod
-    def only_windows(cls, documents: int) -> "Parts":
-        """Windows of so many documents."""
-        return cls(True, Segments.none(documents))
-
-    def of_documents(self, documents: NDArray[np.int64]) -> "Parts":
-        """Parts of some documents, int64[d]."""
-        return Parts(self.windows, self.segments.of_documents(documents))
-
-    def count_parts(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of parts of documents with so many scored positions, int64[D], the whole counted: int64[D]."""
-        by_windows = count_windows(scored) if self.windows else np.minimum(scored, 1)
-        return by_windows + self.segments.many
-
-    def with_wholes(self, positions: Positions) -> tuple[Ranges, NDArray[np.bool_]]:
-        """Each document as a whole, and then its segments, R of them; and which are segments: bool[R]."""
-        many = self.segments.many + 1
-        first = offsets_of(many)
-        is_segment = np.ones(first[-1], np.bool_)
-        is_segment[first[:-1]] = False
-        begin, end = np.repeat(positions.offsets[:-1], many), np.repeat(positions.offsets[1:], many)
-        end[is_segment] = begin[is_segment] + self.segments.end
-        begin[is_segment] += self.segments.begin
-        return Ranges(first, begin, end), is_segment
-
-    def exist_in(self, scored: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether documents with so many scored positions, int64[D], have parts besides the whole: bool[D]."""
-        return self.count_parts(scored) > 1
-
-    def ranges_of(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All parts of a document of so many scored positions: int64[L, 2], first position and that after the last.
-
-        The second result is the number of each part's segment in its text, int64[L], −1: none. Segments come before
-        windows.
-        """
-        of_windows = windows(scored) if self.windows else np.array([[0, scored]])
-        segments = self.segments.of_documents(np.array([document]))
-        number = np.concatenate([segments.number, np.full(len(of_windows), -1)])
-        return np.concatenate([np.stack([segments.begin, segments.end], axis=1), of_windows]), number
-
-
-def joined_segments(several: list[Segments]) -> Segments:
-    """Segments of several batches as of one."""
-    offsets = offsets_of(np.concatenate([one.many for one in several]))
-    begin, end, number = (np.concatenate(values) for values in list(zip(*several, strict=True))[1:])
-    return Segments(offsets, begin, end, number)
-
-
-def of_positions(segments: Segments, tokens: Tokens, positions: Positions, documents: NDArray[np.int64]) -> Segments:
-    """Segments that are tested, by scored positions: each has SHORTEST_WINDOW at least, and is less than the whole.
-
-    documents: int64[D], places of these documents in the batch.
-    """
+    if segments is None:
+        return Parts(kinds.windows, Segments.none(len(documents)))
     of_these = segments.of_documents(documents)
     begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
     kept = (end - begin >= SHORTEST_WINDOW) & (end - begin < positions.scored[of_these.whose])
-    return Segments(offsets_of(kept)[of_these.offsets], begin[kept], end[kept], of_these.number[kept])
+    tested = Segments(offsets_of(kept)[of_these.offsets], begin[kept], end[kept], of_these.number[kept])
+    return Parts(kinds.windows, tested)
 
 
 @kernel
@@ -175,41 +103,6 @@ def least_of_parts(law: Law, sums: NDArray[np.float64], positions: Positions, pa
 
 MOST_SPANS = 64
 """Most spans of a document under a message; the spans of smallest p are kept."""
-
-
-class Limit(NamedTuple):
-    """Limit that a span must pass: its p, corrected for all parts, all messages and K keys, is at most `rate`."""
-
-    rate: float
-    messages: int
-    correction: float
-
-    @property
-    def log10_p(self) -> float:
-        """Largest log10 p with which a part can pass in any document: 1 − (1−p)^N ≤ rate needs p ≤ −ln(1−rate)/N."""
-        return math.log10(-math.log1p(-self.rate)) - math.log10(self.messages) - math.log10(self.correction)
-
-
-class Span(NamedTuple):
-    """A part that passes: positions begin … end−1 of a document's scored ones, under a message.
-
-    log10_p: of this part and message alone; log10_p_in_document: corrected for all parts and messages;
-    log10_p_global: for all keys too; log10_p_own: by what the message shares with no other, corrected alike (−∞: names
-    need nothing besides); independent: whether one message's mark leaves the scores of others as they were; segment:
-    which of its text's segments it is, −1: none.
-    """
-
-    document: int
-    message: int
-    begin: int
-    end: int
-    score: float
-    log10_p: float
-    log10_p_in_document: float
-    log10_p_global: float
-    log10_p_own: float
-    independent: bool
-    segment: int = -1
 
 
 class PartSearch(NamedTuple):
@@ -322,16 +215,6 @@ in a hundred positions, and each would be scored at all positions."""
 
 POSITIONS_AT_A_TIME = 2**22
 """Most positions that are scored together for such messages; one text of 16 MiB may have as many."""
-
-MOST_SEARCHES = 40
-"""Most searches of the documents in a search for spans: two at each of 18 scales, one of segments, and a few more.
-"""
-
-FEW_SEARCHES = 16
-"""Most searches of documents whose windows are searched all at once, generously: such documents take four."""
-
-LONGEST_AT_ONCE = 2**16
-"""Most positions of documents whose windows are searched all at once, where the mark can; more take memory."""
 
 BEST_MESSAGES = 4
 """Best messages of a window that are looked at."""

@@ -6,8 +6,7 @@ each named by the evidence of its own part. If a span, or the whole, differs whe
 so and the document names nobody.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -18,20 +17,17 @@ from numpy.typing import NDArray
 
 from scanner.detection.attribution import (
     DocumentSpan,
-    FileHistory,
     KeyPositions,
     NameColumns,
     NamedMessage,
     UserOfMessage,
     each_user_once,
 )
-from scanner.detection.proving import Prover
-from scanner.detection.sketches import sketch
-from scanner.text import HuggingFaceTokenizer
-from scanner.text.quoting import parts_of, segments_of
-from scanner.watermark.positions import reach_of
+from scanner.detection.scored_batch import ScoredBatch, SpanKey
+from scanner.looks.parts.segments import segments_of
+from scanner.text.quoting import parts_of
+from scanner.watermark.parts import SPAN
 from scanner.watermark.rule import passes
-from schemas.registry import MasterKey
 from schemas.tables import SPANS, VERDICTS
 from schemas.words import Naming, Proof
 
@@ -107,82 +103,8 @@ def locate_spans(scores: Sequence[KeyPositions]) -> list[DocumentSpan]:
     return document_spans
 
 
-@dataclass(frozen=True)
-class ScoredBatch:
-    """The documents of a batch by place, and the keys by place.
-
-    scores: what each key scored, with its spans.
-    documents: with their digests and times.
-    text_of: gives a text as it is written.
-    history: of their file.
-    users_at: gives key id and named user by key and message, for a document that existed at a time.
-    prover: computes spans again; None: spans are not proved.
-    """
-
-    scores: Sequence[KeyPositions]
-    documents: pa.RecordBatch
-    text_of: Callable[[int], str]
-    history: FileHistory
-    users_at: Callable[[datetime], UserOfMessage]
-    prover: Prover | None
-
-    def existed_by(self, place: int) -> datetime | None:
-        """Return the time by which a document existed; None: not known to exist before the scan."""
-        latest, digest = (self.documents[name][place].as_py() for name in ("created_at_latest", "text_sha256"))
-        return self.history.existed_by(latest, digest)
-
-    def user_of(self, existed_by: datetime | None) -> UserOfMessage:
-        """Return what names users by key and message, in a document that existed then."""
-        return self.users_at(existed_by or self.history.began)
-
-    def sketch(self, place: int, key: int) -> bytes | None:
-        """Return the sketch by which near-duplicates of a document are recognised."""
-        tokens = self.scores[key].tokens
-        ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
-        return sketch(ids, reach_of(self.scores[key].opened_key.watermark.rule))
-
-    def lengths(self, place: int, key: int) -> tuple[int, int]:
-        """Return tokens of a document, and how many are scored."""
-        positions_of_key = self.scores[key]
-        scored = positions_of_key.positions.scored[int(np.searchsorted(positions_of_key.documents, place))]
-        return int(positions_of_key.tokens.offsets[place + 1] - positions_of_key.tokens.offsets[place]), int(scored)
-
-    def draw(self, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
-        """Draw the documents whose spans are computed again; salt: the batch's, as for Prover.prove."""
-        if self.prover is None:
-            return set()
-        sizes: dict[int, int] = {}
-        for place, key in {(document_span.document, document_span.key) for document_span in document_spans}:
-            sizes[place] = sizes.get(place, 0) + self.lengths(place, key)[0]
-        return self.prover.draw(((place, self.text_of(place), size) for place, size in sizes.items()), salt)
-
-    def prove(
-        self, text: str, key: int, document_spans: Sequence[DocumentSpan], drawn: Collection[int]
-    ) -> Proof | None:
-        """Compute spans of one key in a text again; None: spans are not proved."""
-        if self.prover is None:
-            return None
-        return (
-            self.prover.prove_spans(text, key, document_spans)
-            if document_spans[0].document in drawn
-            else Proof.NOT_DRAWN
-        )
-
-
-SPAN = "span"
-"""Value of `look` for a verdict that comes from its best span."""
-
 WINDOW = "window"
 """Value of `form` for a span that is no segment of its text; others have the segment's form (scanner.text.quoting)."""
-
-
-class SpanKey(NamedTuple):
-    """What rows of spans say of a key, and how its tokens are located. correction: K of its spans."""
-
-    key: MasterKey
-    tokenizer: HuggingFaceTokenizer
-    correction: float
-    basis: str
 
 
 class SpanFindings(NamedTuple):

@@ -7,18 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from scanner.looks.parts.search import least_of_parts, scored_parts, search_parts
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.parts import Limit, PartKinds, Parts, Segments, join_segments
 from scanner.watermark.positions import select_positions
 from scanner.watermark.rule import search
-from scanner.watermark.span_search import (
-    Limit,
-    Parts,
-    Segments,
-    joined_segments,
-    least_of_parts,
-    of_positions,
-    search_parts,
-)
 from scanner.watermark.text_windows import count_windows, log10_in_document, running_sums
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
 from tests.watermark.pairs import SECRET, batch_tokens
@@ -28,6 +21,7 @@ MARKS = {
     "gumbel-v2": lambda: Version2Gumbel(SECRET, 2),
     "greenlist-v2 with groups": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4), 30),
 }
+BOTH = PartKinds(windows=True, segments=True)
 every_mark = pytest.mark.parametrize("name", MARKS)
 
 
@@ -61,7 +55,7 @@ def test_segments_of_positions_are_those_of_a_plain_count():
     whole = mark.rule.positions(tokens, "ngram")
     documents = np.array([0, 1, 3, 4])
     positions = select_positions(whole, documents)
-    found = of_positions(of_tokens, tokens, positions, documents)
+    found = scored_parts(BOTH, of_tokens, tokens, positions, documents).segments
     wanted = []
     for place, d in enumerate(documents.tolist()):
         at = (positions.index[positions.offsets[place] : positions.offsets[place + 1]] - tokens.offsets[d]).tolist()
@@ -75,7 +69,7 @@ def test_segments_of_positions_are_those_of_a_plain_count():
     ] == wanted
     assert len(wanted) > 4
     halves = [of_tokens.of_documents(np.arange(2)), of_tokens.of_documents(np.arange(2, 5))]
-    assert all((a == b).all() for a, b in zip(joined_segments(halves), of_tokens, strict=True))
+    assert all((a == b).all() for a, b in zip(join_segments(halves), of_tokens, strict=True))
 
 
 @every_mark
@@ -83,7 +77,9 @@ def test_the_best_part_is_that_of_a_plain_search(name):
     lengths = [150, 60, 20, 300]
     tokens, mark = batch(2, lengths), MARKS[name]()
     positions = mark.rule.positions(tokens, "ngram")
-    segments = of_positions(cut(lengths, [[50, 90], [30], [], [100, 280]]), tokens, positions, np.arange(4))
+    segments = scored_parts(
+        BOTH, cut(lengths, [[50, 90], [30], [], [100, 280]]), tokens, positions, np.arange(4)
+    ).segments
     sums = running_sums(mark.terms(tokens, positions, 5), positions.offsets)
     for windows in (False, True):
         parts = Parts(windows, segments)
@@ -106,7 +102,7 @@ def test_a_marked_segment_is_one_look_that_fits(name, windows):
     text = [*plain_tokens(generator, 700), *marked_tokens(mark, 31, 100, generator), *plain_tokens(generator, 500)]
     tokens = batch_tokens([plain_tokens(generator, 200), text])
     positions = mark.rule.positions(tokens, "ngram")
-    segments = of_positions(cut([200, 1_300], [[100], [300, 700, 800]]), tokens, positions, np.arange(2))
+    segments = scored_parts(BOTH, cut([200, 1_300], [[100], [300, 700, 800]]), tokens, positions, np.arange(2)).segments
     limit, parts = Limit(1e-6, messages, 2), Parts(windows, segments)
     found, spans = search_parts(mark, tokens, positions, messages, 2, limit, parts)
     assert not found.log10_p_global[1, 0] <= -6
@@ -125,7 +121,7 @@ def test_no_segment_that_passes_is_missed_under_one_message():
     mark, lengths = MARKS["gumbel-v2"](), [330] * 30
     tokens = batch(4, lengths)
     positions = mark.rule.positions(tokens, "ngram")
-    segments = of_positions(cut(lengths, [[40, 70, 150, 290]] * 30), tokens, positions, np.arange(30))
+    segments = scored_parts(BOTH, cut(lengths, [[40, 70, 150, 290]] * 30), tokens, positions, np.arange(30)).segments
     limit = Limit(0.9, 1, 1)
     _, spans = search_parts(mark, tokens, positions, 1, 1, limit, Parts(False, segments))
     wanted = set()
@@ -151,7 +147,7 @@ def test_the_law_of_the_best_segment():
     tokens = batch(5, [8 * 40 + 2] * documents)
     positions = mark.rule.positions(tokens, "none")
     edges = [list(range(42, 320, 40))] * documents
-    segments = of_positions(cut([322] * documents, edges), tokens, positions, np.arange(documents))
+    segments = scored_parts(BOTH, cut([322] * documents, edges), tokens, positions, np.arange(documents)).segments
     parts = Parts(False, segments)
     assert parts.count_parts(positions.scored).tolist() == [9] * documents
     least = least_of_parts(

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import GreenList, Gumbel, span_search
+from scanner.looks.parts import search
+from scanner.looks.parts.search import search_parts, search_together
+from scanner.watermark import GreenList, Gumbel
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.parts import Limit, Parts
 from scanner.watermark.positions import Positions, select_positions
-from scanner.watermark.span_search import Limit, Parts, search_parts, search_together
 from scanner.watermark.text_windows import (
     best_of_scales,
     count_windows,
@@ -165,7 +167,7 @@ def test_two_marked_parts_are_two_spans(name):
 
 
 def test_many_marked_parts_are_told_up_to_a_number(monkeypatch):
-    monkeypatch.setattr(span_search, "MOST_SPANS", 2)
+    monkeypatch.setattr(search, "MOST_SPANS", 2)
     mark = MARKS["gumbel-v2"]()
     generator = np.random.default_rng(8)
     text: list[int] = []
@@ -180,8 +182,8 @@ def test_many_marked_parts_are_told_up_to_a_number(monkeypatch):
 @pytest.mark.parametrize("name", ["greenlist", "gumbel-v2"])
 def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, monkeypatch):
     """Chance makes a message promising per hundred positions, and each is scored at all: 16 MiB killed a worker."""
-    monkeypatch.setattr(span_search, "MOST_PROMISING", 5)
-    monkeypatch.setattr(span_search, "POSITIONS_AT_A_TIME", 12_000)
+    monkeypatch.setattr(search, "MOST_PROMISING", 5)
+    monkeypatch.setattr(search, "POSITIONS_AT_A_TIME", 12_000)
     mark, generator = MARKS[name](), np.random.default_rng(10)
     part = marked_tokens(mark, 31, 150, generator)
     tokens = batch_tokens(
@@ -198,7 +200,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
     assert {(span.document, span.message) for span in found} == {(0, 31)}
     assert max(scored_at_once) <= 12_000
     assert sum(scored_at_once) == positions.scored[documents].sum()
-    monkeypatch.setattr(span_search, "POSITIONS_AT_A_TIME", 1)
+    monkeypatch.setattr(search, "POSITIONS_AT_A_TIME", 1)
     assert found_by(mark, tokens, positions, limit) == found
 
 

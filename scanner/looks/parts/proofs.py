@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,18 +9,11 @@ from numpy.typing import NDArray
 from scanner.detection.attribution import DocumentSpan
 from scanner.detection.left_out import LeftOut, places_left_out
 from scanner.detection.rounding import nearly_equal
+from scanner.looks.parts.segments import segments_of
 from scanner.text import HuggingFaceTokenizer
-from scanner.text.quoting import segments_of
 from scanner.watermark.format import ProofPath, ProvesParts
-from scanner.watermark.span_search import Span
+from scanner.watermark.parts import PartKinds, Span
 from schemas.words import Dedup, Proof
-
-
-class PartKinds(NamedTuple):
-    """Parts at which documents are tested besides the whole."""
-
-    windows: bool
-    segments: bool
 
 
 def parts_of(

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.text.quoting import SHORTEST_SEGMENT, Utf8, segments_of, segments_of_texts
-from scanner.watermark.span_search import Segments
+from scanner.looks.parts.segments import SHORTEST_SEGMENT, segments_of, segments_of_texts
+from scanner.text.utf8 import Utf8
+from scanner.watermark.parts import Segments
 
 PIECES = [
     *(

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.demo import TOKENIZER
-from scanner.text import HuggingFaceTokenizer, TokenOffsets
-from scanner.text.quoting import Utf8, lengths_of
+from scanner.looks.parts.segments import TokenOffsets, lengths_of
+from scanner.text import HuggingFaceTokenizer
 from scanner.text.tokenizers import golden_strings
-from scanner.watermark.span_search import Segments
+from scanner.text.utf8 import Utf8
+from scanner.watermark.parts import Segments
 
 DEMO = TOKENIZER.read_bytes()
 _LETTERS = [*"▁abcdefgh .,>\n", *(f"<0x{byte:02X}>" for byte in range(256))]

@@ -6,18 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection import proving, spans
+from scanner.detection import proving
 from scanner.detection.attribution import BatchOrigin, BatchResult, DocumentSpan
 from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_prover
 from scanner.detection.rules import Rules
-from scanner.detection.spans import namings, quoted_shares
 from scanner.error_shares import ErrorShares
+from scanner.looks.parts import rows, search
+from scanner.looks.parts.rows import namings, quoted_shares
 from scanner.registry import Holders
 from scanner.text.quoting import parts_of
-from scanner.watermark import span_search
+from scanner.watermark.parts import Parts, Span
 from scanner.watermark.rule import corrected
-from scanner.watermark.span_search import Parts, Span
 from scanner.watermark.text_windows import count_windows
 from schemas.tables import DOCUMENTS, SPANS
 from schemas.words import Naming
@@ -161,7 +161,7 @@ def test_nothing_is_looked_for_unless_it_is_asked(look, users, marked, plain):
 
 def test_what_the_law_does_not_give_is_proved_by_nothing(look, users, marked, plain, monkeypatch):
     """Sabotage: all windows count as one look; the slow path counts them all, and nobody is named."""
-    monkeypatch.setattr(span_search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
+    monkeypatch.setattr(search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
     looked = look([plain(900, 1) + marked(users["alice"], 80, 2)])
     (row,), (span,) = looked.verdicts.to_pylist(), looked.spans.to_pylist()
     assert (row["proof"], row["naming"], row["user_id"], row["named"]) == ("differs", "unproved", None, None)
@@ -170,7 +170,7 @@ def test_what_the_law_does_not_give_is_proved_by_nothing(look, users, marked, pl
 
 def test_a_part_that_comes_out_otherwise_is_told_by_a_verdict_that_was_proved(look, users, marked, monkeypatch):
     """Exit codes go by verdicts: without a changed verdict the scan would end with 0."""
-    monkeypatch.setattr(span_search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
+    monkeypatch.setattr(search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
     looked = look([marked(users["bob"], 200, 9)])
     (row,), (span,) = looked.verdicts.to_pylist(), looked.spans.to_pylist()
     assert (row["flagged"], row["proof"], row["naming"]) == (True, "differs", "unproved")
@@ -189,8 +189,8 @@ def test_a_whole_that_comes_out_otherwise_stays_so_whatever_its_parts_prove(look
 def test_a_part_that_may_be_a_strangers_shows_no_message_also_where_it_comes_out_otherwise(
     look, marked, plain, users, monkeypatch
 ):
-    monkeypatch.setattr(spans, "namings", lambda located, *_: [Naming.UNDECIDED] * len(located))
-    monkeypatch.setattr(span_search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
+    monkeypatch.setattr(rows, "namings", lambda located, *_: [Naming.UNDECIDED] * len(located))
+    monkeypatch.setattr(search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
     looked = look([plain(900, 1) + marked(users["alice"], 80, 2)])
     for row in (*looked.verdicts.to_pylist(), *looked.spans.to_pylist()):
         assert (row["proof"], row["naming"], row["message"]) == ("differs", "unproved", None)

@@ -1,0 +1,150 @@
+"""The seam of parts of texts: windows and segments, each a text of its own that may carry a mark.
+
+Which parts a text has, no score decides, so p-values hold for them. Together they are a look, with a share of the rate
+(scanner.error_shares); without one, texts have no parts, and the whole has that share.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from scanner.detection.attribution import DocumentSpan
+from scanner.detection.left_out import LeftOut
+from scanner.detection.scored_batch import ScoredBatch, SpanKey
+from scanner.errors import Refused
+from scanner.looks.parts import look
+from scanner.text import HuggingFaceTokenizer
+from scanner.text.utf8 import Utf8
+from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.format import ProofPath
+from scanner.watermark.laws import Law
+from scanner.watermark.parts import Limit, PartKinds, Parts, Segments, Span
+from scanner.watermark.rule import KeyFindings
+from schemas.words import Dedup, Proof
+
+CutTexts = Callable[[Utf8, Mapping[str, Tokens]], dict[str, Segments]]
+"""Cuts texts into segments: takes texts and their tokens by tokenizer, gives segments by tokenizer, by these tokens."""
+
+
+class PartsLook(Protocol):
+    """Finds parts of texts that pass, tells what they change in verdicts, and proves them."""
+
+    def segment_cutter(self, tokenizers: Mapping[str, HuggingFaceTokenizer]) -> CutTexts:
+        """Return what cuts texts into segments. tokenizers: the reference tokenizers, by name."""
+
+    def scored_parts(
+        self,
+        kinds: PartKinds,
+        segments: Segments | None,
+        tokens: Tokens,
+        positions: Positions,
+        documents: NDArray[np.int64],
+    ) -> Parts:
+        """Return the parts of D documents that are tested, by scored positions.
+
+        Args:
+            kinds: of parts.
+            segments: of the texts of the batch, by tokens; None: none are tested.
+            tokens: of the batch.
+            positions: of the documents.
+            documents: int64[D], their places in the batch.
+        """
+
+    def search_parts(
+        self,
+        mark: Watermark,
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        correction: ArrayLike,
+        limit: Limit,
+        parts: Parts | None = None,
+    ) -> tuple[KeyFindings, list[Span]]:
+        """Search D documents as a whole, as scanner.watermark.rule.search does, and their parts.
+
+        Args:
+            mark: of the key.
+            tokens: of the batch.
+            positions: of the documents.
+            messages: M of SPEC §3.
+            correction: K of whole documents, of all or of each.
+            limit: that a span must pass.
+            parts: tested besides the whole; None: windows.
+
+        Returns:
+            Findings on the whole, and spans by document, the smallest p first.
+        """
+
+    def least_of_parts(
+        self, law: Law, sums: NDArray[np.float64], positions: Positions, parts: Parts
+    ) -> NDArray[np.float64]:
+        """Return log10 of the smallest p of any part of each document, float64[D], by running sums of its terms."""
+
+    def with_spans(
+        self,
+        verdicts: pa.RecordBatch,
+        keys: Sequence[SpanKey],
+        batch: ScoredBatch,
+        misnaming_rate: float,
+        salt: bytes,
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return verdicts with the changes of spans in them, and rows of SPANS.
+
+        Args:
+            verdicts: exact rows of VERDICTS, of all documents of the batch.
+            keys: what rows say of each key.
+            batch: the documents and their scores.
+            misnaming_rate: largest p, on what a span shares with no other, at which it names.
+            salt: the batch's salt, as for Prover.prove.
+        """
+
+    def parts_of(
+        self, kinds: PartKinds, tokenizer: HuggingFaceTokenizer, text: str, places: NDArray[np.int64]
+    ) -> list[tuple[int, int, int]]:
+        """Return all parts of a text: first scored position, position after the last, number of its segment, −1: none.
+
+        places: int64[P], which of its tokens are scored.
+        """
+
+    def prove_spans(
+        self,
+        path: ProofPath | None,
+        tokenizer: HuggingFaceTokenizer,
+        text: str,
+        document_spans: Sequence[DocumentSpan],
+        tests: tuple[int, float],
+        dedup: Dedup,
+        kinds: PartKinds,
+        common: LeftOut | None = None,
+    ) -> Proof:
+        """Prove all spans of one key in a text: `differs` where one is not confirmed.
+
+        Args:
+            path: the key's slow path; None: its format has none.
+            tokenizer: the reference tokenizer.
+            text: as it is written.
+            document_spans: of the key.
+            tests: M and K of SPEC §3.
+            dedup: which repeats are left out.
+            kinds: of parts.
+            common: n-grams that are left out of scoring; None: none are.
+        """
+
+
+PARTS_LOOKS: tuple[PartsLook, ...] = (look,)
+"""The look that there is, on a line that can be taken out with its folder: texts have no parts then."""
+
+
+def check_parts(*, tested: bool) -> None:
+    """Raise Refused where parts of texts are to be tested, or were, and there is no such look."""
+    if tested and not PARTS_LOOKS:
+        raise Refused("spans: this brickscan tests no parts of texts; leave the section out")
+
+
+def parts_look() -> PartsLook:
+    """Return the look. Raises Refused: there is none."""
+    check_parts(tested=True)
+    return PARTS_LOOKS[0]
