@@ -337,11 +337,11 @@ def _why_not_opened(location: str, version: int | None, said: str) -> str:
     for number in range(begin, last + 1):
         lacks = number not in commits
         if lacks or ("Json error" in said and not _is_json(filesystem, commits[number])):
-            what = (
+            fault = (
                 f"its log lacks the commit {number:020d}.json" if lacks else f"its commit {number:020d}.json is damaged"
             )
             alternative = f", or read a version before it: version = {number - 1}" if number else ""
-            return f"{what}; restore this file from a backup{alternative}"
+            return f"{fault}; restore this file from a backup{alternative}"
     return said + next((advice for words, advice in _ADVICE.items() if any(word in said for word in words)), "")
 
 

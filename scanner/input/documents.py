@@ -318,10 +318,10 @@ class _Group:
                 return
             if self._batch is None:
                 self.source.check_bytes(self._number)
-                what = f"it has {self._next - self._first} rows, the footer {self.stop - self._first}"
+                mismatch = f"it has {self._next - self._first} rows, the footer {self.stop - self._first}"
                 if self._next <= rows.start:
-                    raise FileFault("unreadable", f"row group {self._number} is too short: {what}")
-                yield Unreadable(rows.start, rows.stop, what)  # nobody knows which rows are missing
+                    raise FileFault("unreadable", f"row group {self._number} is too short: {mismatch}")
+                yield Unreadable(rows.start, rows.stop, mismatch)  # nobody knows which rows are missing
                 return
 
     def _decode(self) -> bool:

@@ -64,8 +64,8 @@ def read_footer(file: InputFile) -> pa.Buffer:
         if head == _MAGIC_OF_ENCRYPTED:
             raise FileFault("encrypted", "its footer is encrypted, and so nothing of it can be read without a key")
         if head != _MAGIC:  # the first bytes are not shown: they may be a secret
-            what = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
-            raise FileFault("not_parquet", what)
+            detail = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
+            raise FileFault("not_parquet", detail)
         return footer_of(opened, end)
 
 
@@ -90,12 +90,12 @@ def footer_of(opened: pa.NativeFile, end: bytes = b"") -> pa.Buffer:
     """
     size, end = opened.size(), end or _end_of(opened)
     if end[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
-        what = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
-        raise FileFault("truncated", what)
+        detail = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
+        raise FileFault("truncated", detail)
     length = int.from_bytes(end[-_TAIL_BYTES : -len(_MAGIC)], "little") + _TAIL_BYTES
     if length > min(size - len(_MAGIC), MAX_FOOTER_BYTES):
-        what = f"it has {size} bytes, and at most {MAX_FOOTER_BYTES} of a footer are read"
-        raise FileFault("unreadable", f"the end of the file announces too long a footer: {what}")
+        detail = f"it has {size} bytes, and at most {MAX_FOOTER_BYTES} of a footer are read"
+        raise FileFault("unreadable", f"the end of the file announces too long a footer: {detail}")
     return pa.py_buffer(end[-length:] if length <= len(end) else _bytes(opened, size - length, length))
 
 
@@ -214,8 +214,8 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources
     if has_encrypted_columns(metadata, footer):  # which cannot be asked for, whatever they hold
         encrypted = encrypted_columns(parquet, footer, size, names.values())
         if names["text"] in encrypted:
-            what = f"column {columns.text!r} (text) is encrypted, and cannot be read without its key"
-            raise FileFault("encrypted", what)
+            detail = f"column {columns.text!r} (text) is encrypted, and cannot be read without its key"
+            raise FileFault("encrypted", detail)
         read = [i for i in leaves(schema, names.values()) if schema.column(i).path not in encrypted]
     else:
         read = [*range(len(schema))]

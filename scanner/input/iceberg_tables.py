@@ -223,14 +223,14 @@ def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
     ends = {table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in table.metadata.metadata_log)}
     adds, removes = dict[str, int](), list[str]()
     steps = _steps(table, last)
-    for (snapshot, undone), (after, after_undone) in zip(steps, [*steps[1:], (last, None)], strict=True):
+    for (snapshot, undone), (next_snapshot, next_undone) in zip(steps, [*steps[1:], (last, None)], strict=True):
         (added, removed), time_ms = _changes(table, snapshot), snapshot.timestamp_ms
         adds |= dict.fromkeys(removed if undone else added, time_ms * _MILLISECOND)
         removes += removed
         if undone:  # what came back may hold rows of what took its place
             removes += added
         ended = time_ms in ends or time_ms < min(ends)  # older metadata is forgotten
-        if after_undone is not undone or (not undone and ended and after.timestamp_ms != time_ms):
+        if next_undone is not undone or (not undone and ended and next_snapshot.timestamp_ms != time_ms):
             yield Commit(adds, removes if undone else [path for path in removes if path not in adds])
             adds, removes = {}, []
 

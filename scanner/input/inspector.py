@@ -178,13 +178,13 @@ class Inspector:
         return answer
 
     def _fork(self) -> _Process:
-        ours, theirs = socket.socketpair()
-        with ours, theirs, self._lock:
+        own_end, far_end = socket.socketpair()
+        with own_end, far_end, self._lock:
             for _ in range(0 if self._closed else _STARTS):
                 line = self._socket or self._start()
                 try:
-                    socket.send_fds(line, [_NUMBER.pack(0)], [theirs.fileno()])
-                    return _Process(_receive(line), Connection(ours.detach()))
+                    socket.send_fds(line, [_NUMBER.pack(0)], [far_end.fileno()])
+                    return _Process(_receive(line), Connection(own_end.detach()))
                 except (EOFError, OSError):
                     self._end()
         raise ScanFailed("the process that reads footers of the input cannot be started, or was ended")
@@ -198,11 +198,11 @@ class Inspector:
         return 0
 
     def _start(self) -> socket.socket:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._socket, far_end = socket.socketpair()
+        with far_end:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "scanner.input.inspector", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "scanner.input.inspector", str(far_end.fileno())],
+                pass_fds=[far_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the driver
                 env=_environment(),

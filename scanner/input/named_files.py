@@ -302,12 +302,12 @@ def _nested_texts(
     names: those that the columns have in the file.
     """
     metadata = parquet.metadata
-    of = [metadata.schema.column(number).path.partition(".")[0] for number in range(len(metadata.schema))]
+    top_columns = [metadata.schema.column(number).path.partition(".")[0] for number in range(len(metadata.schema))]
     sizes = dict[str, float]()
     for name, kind in kinds.items():
         if pa.types.is_nested(kind) and _strings_in(kind):
             group, there = metadata.row_group(0), names.get(name)
-            numbers = [number for number, column in enumerate(of) if column == there]
+            numbers = [number for number, column in enumerate(top_columns) if column == there]
             sizes[name] = bytes_of(group, numbers) / max(group.num_rows, 1) if ask else 0.0
     return sizes
 

@@ -80,8 +80,8 @@ def cut(groups: Sequence[RowGroup]) -> list[Range]:
     """
     rows, text_bytes = sum(group.rows for group in groups), sum(group.text_bytes for group in groups)
     if rows // MAX_ROWS + text_bytes // MAX_TEXT_BYTES > MOST_SHARDS:
-        what = f"{rows} rows with {text_bytes} bytes of text"
-        raise FileFault("unreadable", f"the footer claims {what}, more than {MOST_SHARDS} shards; split the file")
+        size = f"{rows} rows with {text_bytes} bytes of text"
+        raise FileFault("unreadable", f"the footer claims {size}, more than {MOST_SHARDS} shards; split the file")
     ranges: list[Range] = []
     packed = Range(0, 0, 0)
     for group in groups:
@@ -198,10 +198,10 @@ class DriverShare(NamedTuple):
         """A part as people write it, such as `1/3`. Raises ValueError: the text names no part."""
         if not re.fullmatch("[0-9]{1,6}/[0-9]{1,6}", text):
             raise ValueError(f"{text!r} names no part; write its number and how many parts there are, as in 1/3")
-        number, of = map(int, text.split("/"))
-        if not 1 <= number <= of:
-            raise ValueError(f"{text!r} names no part; the number is 1 to {of}, as in 1/{max(of, 1)}")
-        return cls(number, of)
+        number, parts = map(int, text.split("/"))
+        if not 1 <= number <= parts:
+            raise ValueError(f"{text!r} names no part; the number is 1 to {parts}, as in 1/{max(parts, 1)}")
+        return cls(number, parts)
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"

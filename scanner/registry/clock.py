@@ -109,9 +109,9 @@ class KnownTimes:
             pl.col("seq").min().alias("first"), pl.len(), pl.col("there").min(), pl.col("not_yet").max()
         )
         for row in groups.sort("first").to_dicts():
-            what = f"event {row['first']}" + (f" and {row['len'] - 1:,} more" if row["len"] > 1 else "")
+            subject = f"event {row['first']}" + (f" and {row['len'] - 1:,} more" if row["len"] > 1 else "")
             evidence = f"was there at {_words(row['there'])}" if row["late"] else f"came after {_words(row['not_yet'])}"
-            yield f"{what}: is of {_words(row['at'])}, and {evidence}"
+            yield f"{subject}: is of {_words(row['at'])}, and {evidence}"
 
 
 def wrong_times_of_keys(registry: Registry) -> Iterator[str]:

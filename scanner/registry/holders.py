@@ -94,11 +94,11 @@ def pages(folder: Path | str, query: WantedUsers) -> Iterator[pl.DataFrame]:
 def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]:
     """Rows of messages above one, and the last message that was looked at."""
 
-    def after(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, int]:
+    def rows_above(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, int]:
         high = users_snapshot.page_end(key_id, low)
         return users_snapshot.between(key_id, low, high), high
 
-    return ledger.ask(folder, after)
+    return ledger.ask(folder, rows_above)
 
 
 def users_of(folder: Path | str, user_ids: Sequence[str]) -> pl.DataFrame:

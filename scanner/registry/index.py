@@ -231,8 +231,8 @@ class EventRun:
             _, tables = self.rows(key_id, NAMES).find(hashed)
             return np.concatenate([np.zeros(0, np.int64), *(table["message"].to_numpy() for table in tables)])
         given = pl.DataFrame(pl.from_arrow(self.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN])))
-        theirs = given.join(user_ids.to_frame("user_id"), on="user_id", how="semi")
-        return np.asarray(theirs["message"].to_numpy(), np.int64)
+        user_rows = given.join(user_ids.to_frame("user_id"), on="user_id", how="semi")
+        return np.asarray(user_rows["message"].to_numpy(), np.int64)
 
 
 @functools.cache
@@ -267,8 +267,8 @@ def refuse_twice(key_id: str, ordered: Ints) -> None:
     """Raise Refused where ordered messages hold one twice."""
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(twice):
-        what = f"message {twice[0]} of key {key_id!r} was given or removed twice"
-        raise Refused(f"users table: {what}; restore the table")
+        fault = f"message {twice[0]} of key {key_id!r} was given or removed twice"
+        raise Refused(f"users table: {fault}; restore the table")
 
 
 class IndexFolder:
@@ -297,7 +297,9 @@ class IndexFolder:
     def runs(self, index: Index) -> list[EventRun]:
         """The runs of an index, newest first."""
         return [
-            EventRun({of: SortedRows(parts, self._folder.open) for of, parts in run.items()}, names=True)
+            EventRun(
+                {key_and_kind: SortedRows(parts, self._folder.open) for key_and_kind, parts in run.items()}, names=True
+            )
             for run in index.runs
         ]
 
@@ -339,9 +341,11 @@ class IndexFolder:
             pairs = dict.fromkeys(zip(digests(rows["user_id"]).tolist(), messages.tolist(), strict=True))
             for run in runs:
                 given, names = (str(key_id), GIVEN), (str(key_id), NAMES)
-                for of, values in ((given, messages), (names, digests(rows["user_id"]))):
-                    run[of] = tuple(self._rewritten(part, of[1], values, pairs) for part in run.get(of, ()))
-                    run[of] = tuple(part for part in run[of] if part.rows)
+                for key_and_kind, values in ((given, messages), (names, digests(rows["user_id"]))):
+                    run[key_and_kind] = tuple(
+                        self._rewritten(part, key_and_kind[1], values, pairs) for part in run.get(key_and_kind, ())
+                    )
+                    run[key_and_kind] = tuple(part for part in run[key_and_kind] if part.rows)
         if runs == index.runs:
             return index
         return self._put(Index(_number(), index.number or None, index.seq, index.head, runs))
@@ -442,7 +446,9 @@ def _name(number: int) -> str:
 
 
 def _document(index: Index) -> dict[str, object]:
-    runs = [[[*of, [list(part) for part in parts]] for of, parts in run.items()] for run in index.runs]
+    runs = [
+        [[*key_and_kind, [list(part) for part in parts]] for key_and_kind, parts in run.items()] for run in index.runs
+    ]
     return {"parent": index.parent, "seq": index.seq, "head": index.head.hex(), "runs": runs}
 
 

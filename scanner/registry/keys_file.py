@@ -104,8 +104,8 @@ def load_registry(folder: Path | str) -> Registry:
     elif path.is_file():
         registry = read_toml(path, Registry)
     else:
-        what = f"holds no {KEYS_FILE}" if path.parent.is_dir() else "is no folder; see whether the path is right"
-        raise Refused(f"registry {folder}: {what}; make its first key with `brickscan keys new`")
+        fault = f"holds no {KEYS_FILE}" if path.parent.is_dir() else "is no folder; see whether the path is right"
+        raise Refused(f"registry {folder}: {fault}; make its first key with `brickscan keys new`")
     weighted = any(key.one_of is not None for key in registry.keys)
     for number, key in enumerate(registry.keys):
         try:

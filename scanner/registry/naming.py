@@ -128,7 +128,7 @@ def has_users(folder: Path | str) -> bool:
 
 
 def _named_user(
-    key_ids: frozenset[str], key_id: str, message: int, at: datetime, given: "Callable[[], GivenMessage | None]"
+    key_ids: frozenset[str], key_id: str, message: int, text_time: datetime, given: "Callable[[], GivenMessage | None]"
 ) -> NamedUser:
     if is_reserved(message):
         return NamedUser(Naming.RESERVED, None, None)
@@ -138,7 +138,7 @@ def _named_user(
     if holder is None:
         return NamedUser(Naming.UNALLOCATED, None, None)
     since = holder.allocated_at
-    if since > at:
+    if since > text_time:
         return NamedUser(Naming.HELD_LATER, None, since)
     if holder.removed:
         return NamedUser(Naming.REMOVED, None, since)

@@ -164,7 +164,7 @@ def _pattern(secret: bytes) -> str | None:
     """The pattern that shows a secret not to be drawn at random, in words that reveal nothing of it; None: none."""
     # 16 random bytes are refused once in 7 million draws (all printable: (95/256)^16 = 1.3e-7), 32 never in practice;
     # of 8, as other stacks have them, one in 2,800 is all printable, so that tells nothing there.
-    steps = bytes((after - before) % 256 for before, after in pairwise(secret))
+    steps = bytes((right - left) % 256 for left, right in pairwise(secret))
     if any(secret[period:] == secret[:-period] for period in range(1, len(secret) // 2 + 1)):
         return "it repeats itself"
     # in the mean, 101 of 128 random bytes differ, and 221 of 512

@@ -68,8 +68,8 @@ class PartsFolder:
             file = file_in_memory(self._read(part))
             ends = [int(file.sorted_by[end]) for end in (0, -1)] if len(file.rows) else []
             if (len(file.rows), *ends) != part[1:]:
-                what = f"{self.location}/{part.file} is not as it was written"
-                raise ScanFailed(f"users table: {what}; delete the folder {self.location}, which is made anew")
+                fault = f"{self.location}/{part.file} is not as it was written"
+                raise ScanFailed(f"users table: {fault}; delete the folder {self.location}, which is made anew")
             if len(self._opened) >= (_KEPT_FROM_FAR if is_uri(self.location) else _KEPT_HERE):
                 self._opened.pop(next(iter(self._opened)))
             self._opened[part.file] = file
@@ -219,7 +219,7 @@ def merge_sequences(sequences: Sequence[SortedRows], schema: pa.Schema) -> Itera
     longest = max(sequences, key=lambda sequence: sequence.rows)
     low = BELOW_ALL_VALUES
     for high in (*(part.last for part in longest.parts[:-1]), LARGEST_VALUE):
-        rows = in_order([table for each in sequences for table in each.between(low, high)], schema)
+        rows = in_order([table for sequence in sequences for table in sequence.between(low, high)], schema)
         slices = -(-len(rows) // PART_ROWS)
         for number in range(slices):
             begin, end = len(rows) * number // slices, len(rows) * (number + 1) // slices

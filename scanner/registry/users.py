@@ -243,8 +243,8 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
         Refused: they are not such events, or name a key or message that this registry does not have or has given.
     """
     if not events.schema.equals(USER_EVENTS) and not events.schema.equals(USERS):
-        what = f"columns are {events.schema.names}; those of schemas.tables.USER_EVENTS are needed"
-        raise Refused(f"users to restore: {what}")
+        fault = f"columns are {events.schema.names}; those of schemas.tables.USER_EVENTS are needed"
+        raise Refused(f"users to restore: {fault}")
     new = pl.DataFrame(pl.from_arrow(events.select(USER_EVENTS.names)))
     registry = load_registry(folder)
     for (key_id,), part in new.group_by("key_id"):
@@ -268,10 +268,10 @@ def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
     rows = pl.concat(frames).unique()
     removed = rows.filter(pl.col("removed_at").is_not_null())
     old = [_as_events(rows, ALLOCATED), _as_events(removed, REMOVED_EVENT)]
-    after = given_messages(pl.concat([*old, new]))
-    held = after.filter(pl.col("removed_at").is_null()).select("key_id", "user_id")
+    messages = given_messages(pl.concat([*old, new]))
+    held = messages.filter(pl.col("removed_at").is_null()).select("key_id", "user_id")
     events = rows.height + removed.height + new.height
-    if after.height * 2 - after["removed_at"].null_count() != events or held.is_duplicated().any():
+    if messages.height * 2 - messages["removed_at"].null_count() != events or held.is_duplicated().any():
         raise Refused("users to restore: a message is removed that was never given, or a user would hold two")
 
 
@@ -318,16 +318,16 @@ def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[Mas
     if key_ids is None:
         keys = [key for key in registry.keys if not key.has_ended(now) and key.messages > 1]
         if not keys:
-            what = "no key that is not retired and has messages for users"
-            raise Refused(f"registry {folder}: has {what}; make one with `brickscan keys new`")
+            fault = "no key that is not retired and has messages for users"
+            raise Refused(f"registry {folder}: has {fault}; make one with `brickscan keys new`")
         return keys
     keys = [find_key(registry, key_id) for key_id in dict.fromkeys(key_ids)]
     for key in keys:
         if key.has_ended(now):
             raise Refused(f"key {key.key_id!r} is retired: it gives no message any more; name a key that is not")
         if key.messages == 1:
-            what = "marks for everybody alike, and whoever held its one message would be named for all of it"
-            raise Refused(f"key {key.key_id!r} {what}; name a key of several messages")
+            fault = "marks for everybody alike, and whoever held its one message would be named for all of it"
+            raise Refused(f"key {key.key_id!r} {fault}; name a key of several messages")
     return keys
 
 

@@ -119,8 +119,8 @@ def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -
     for key_id in sorted({*users_snapshot.key_ids, *(key_id for key_id, _ in counts)}):
         for event, indexed in zip((ALLOCATED, REMOVED_EVENT), users_snapshot.count(key_id), strict=True):
             if indexed != counts[key_id, event]:
-                what = f"{indexed:,} messages are {event}, by the events {counts[key_id, event]:,}"
-                yield f"key {key_id}: by the index {what}"
+                difference = f"{indexed:,} messages are {event}, by the events {counts[key_id, event]:,}"
+                yield f"key {key_id}: by the index {difference}"
 
 
 def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | None = None) -> Record:
