@@ -96,12 +96,12 @@ class Answers:
         self._refused = Counter(
             "brickscan_detector_refusals", "Texts without an answer", ["why"], registry=self.metrics
         )
-        for name, about, value in (
+        for name, description, value in (
             ("ready", "Whether texts are answered", lambda: self.served is not None),
             ("waiting", "Requests that wait for a process", lambda: self.pool.waiting),
             ("killed", "Processes that ended over a request", lambda: self.pool.killed),
         ):
-            Gauge(f"brickscan_detector_{name}", about, registry=self.metrics).set_function(value)
+            Gauge(f"brickscan_detector_{name}", description, registry=self.metrics).set_function(value)
 
     async def follow(self) -> None:
         """Follow the registry for ever: changes are taken over, and what cannot be read stops answers."""
@@ -243,8 +243,8 @@ class Answers:
         """Why a text is not answered, and count it."""
         self._refused.labels("budget").inc()
         minutes = math.ceil(spent.seconds / 60)
-        again = f"Come back in {minutes} minutes" if minutes < 120 else f"Come back in {math.ceil(minutes / 60)} hours"
-        return DetectorError(detail=f"{spent.why} {again}.", retry_after=spent.seconds)
+        advice = f"Come back in {minutes} minutes" if minutes < 120 else f"Come back in {math.ceil(minutes / 60)} hours"
+        return DetectorError(detail=f"{spent.why} {advice}.", retry_after=spent.seconds)
 
     def _statement(
         self,

@@ -143,11 +143,11 @@ class DetectorApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        following = asyncio.create_task(self._answers.follow())
+        task = asyncio.create_task(self._answers.follow())
         yield
-        following.cancel()
+        task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await following
+            await task
         self._answers.close()
 
     def _guarded(self, handler: Handler) -> Handler:
@@ -205,8 +205,8 @@ class DetectorApp:
             return model.model_validate(json.loads(body.decode()))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(str(part) for part in first["loc"][:2]) or "the body"
-            raise HTTPException(422, f"{where[:60]}: is wrong ({first['type']}); {shape} is asked.") from None
+            field = ".".join(str(part) for part in first["loc"][:2]) or "the body"
+            raise HTTPException(422, f"{field[:60]}: is wrong ({first['type']}); {shape} is asked.") from None
         except (ValueError, RecursionError):
             raise HTTPException(422, f"the body: is no JSON; {shape} is asked.") from None
 
@@ -274,12 +274,12 @@ class DetectorApp:
         return self._html(200, title=title, answer=answer, report=report, statement=statement, rate=rate)
 
     def _html(self, status: int, **values: object) -> Response:
-        given = {"answer": None, "wrong": None} | values
+        context = {"answer": None, "wrong": None} | values
         page = (
             _templates()
             .get_template("detector.html.j2")
             .render(
-                config=self._config, most_bytes=self._answers.most_bytes, kinds=FILE_ENDS, meanings=MEANINGS, **given
+                config=self._config, most_bytes=self._answers.most_bytes, kinds=FILE_ENDS, meanings=MEANINGS, **context
             )
         )
         return HTMLResponse(page, status)

@@ -51,13 +51,13 @@ class DetectorLog:
         if datetime.now(UTC).date().isoformat() != self._day:
             self._make_room(0)
 
-    def _make_room(self, more: int) -> None:
+    def _make_room(self, room: int) -> None:
         """Delete days that are too old, and the oldest ones where so many bytes more would be too many."""
         today = datetime.now(UTC).date()
         self._day, oldest = today.isoformat(), (today - timedelta(days=self._days)).isoformat()
         sizes = {path: path.stat().st_size for path in sorted(self._folder.glob("????-??-??.jsonl"))}
         self._size = sum(sizes.values())
         for path, size in sizes.items():
-            if path.stem < oldest or (path.stem < self._day and self._size + more > self._max_bytes):
+            if path.stem < oldest or (path.stem < self._day and self._size + room > self._max_bytes):
                 path.unlink()
                 self._size -= size

@@ -30,8 +30,8 @@ class MarkedGrams:
     """
 
     def __init__(self, file: Path) -> None:
-        with file.open("ab") as made:  # with all its room at once: a full disk would end the process at a write
-            os.posix_fallocate(made.fileno(), 0, len(_STEPS) * _PLACES)
+        with file.open("ab") as out:  # with all its room at once: a full disk would end the process at a write
+            os.posix_fallocate(out.fileno(), 0, len(_STEPS) * _PLACES)
         self._rows = np.memmap(file, np.uint8, "r+", shape=(len(_STEPS), _PLACES))
 
     def counts(self, grams: NDArray[np.uint64]) -> NDArray[np.uint8]:
@@ -42,9 +42,9 @@ class MarkedGrams:
     def add(self, grams: NDArray[np.uint64]) -> None:
         """Add n-grams, each of which is there once."""
         counts = self.counts(grams)
-        more = counts + (counts < np.iinfo(np.uint8).max)
+        next_counts = counts + (counts < np.iinfo(np.uint8).max)
         for row, places in self._places(grams):
-            self._rows[row, places] = np.maximum(self._rows[row, places], more)
+            self._rows[row, places] = np.maximum(self._rows[row, places], next_counts)
 
     def clear(self) -> None:
         """Forget all."""

@@ -162,10 +162,10 @@ def read_file(kind: str, raw: bytes, max_bytes: int) -> bytes | Unread:
 def _no_letters(text: str) -> bool:
     """Whether fonts of a file draw what its characters do not say: private, unassigned, control characters, U+FFFD."""
     counts = Counter("".join(text.split()))
-    wrong = {
+    unreadable_signs = {
         sign: n for sign, n in counts.items() if sign == "\ufffd" or unicodedata.category(sign) in ("Co", "Cn", "Cc")
     }
-    return sum(wrong.values()) > MOST_UNREADABLE * counts.total()
+    return sum(unreadable_signs.values()) > MOST_UNREADABLE * counts.total()
 
 
 def _pdf_text(raw: bytes, max_bytes: int) -> str:

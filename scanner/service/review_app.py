@@ -93,7 +93,7 @@ async def _list(session: ReviewSession, request: Request) -> Response:
     _leave(session, request)
     flag_request, first = _flag_request(request.query_params), _number(request.query_params.get("first", "0"))
     listed = await run_in_threadpool(session.list, flag_request, first)
-    more = first + len(listed.entries) < listed.counts.on_list
+    has_more = first + len(listed.entries) < listed.counts.on_list
     return _page(
         "review_list.html.j2",
         title="Flags to review",
@@ -104,7 +104,7 @@ async def _list(session: ReviewSession, request: Request) -> Response:
         in_need=IN_NEED,
         ownership=OWNERSHIP,
         earlier=flag_request.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
-        later=flag_request.address("/", first=first + LINES_A_PAGE) if more else None,
+        later=flag_request.address("/", first=first + LINES_A_PAGE) if has_more else None,
         **await _just_recorded(session, flag_request, request),
     )
 
@@ -150,15 +150,15 @@ async def _accounts(session: ReviewSession, request: Request) -> Response:
 
 
 async def _account(session: ReviewSession, request: Request) -> Response:
-    account_id, stated = request.query_params.get("id", ""), request.query_params.get("night", "")
+    account_id, night_text = request.query_params.get("id", ""), request.query_params.get("night", "")
     try:
-        night = date.fromisoformat(stated)
+        night = date.fromisoformat(night_text)
     except ValueError:
-        raise Refused(f"night {stated[:40]!r} is no date; go back to the list") from None
+        raise Refused(f"night {night_text[:40]!r} is no date; go back to the list") from None
     account = await run_in_threadpool(session.account, account_id, night)
     flags = FlagRequest("all", account=account_id).address("/")
-    about_it = await run_in_threadpool(account_look().about_account, account)
-    return _page("account.html.j2", **about_it, back="/accounts", back_to="Marked accounts", flags=flags)
+    account_view = await run_in_threadpool(account_look().about_account, account)
+    return _page("account.html.j2", **account_view, back="/accounts", back_to="Marked accounts", flags=flags)
 
 
 def _copied_from(view: FlagView, form_id: str) -> str | None:
@@ -171,24 +171,24 @@ def _copied_from(view: FlagView, form_id: str) -> str | None:
 
 def _leave(session: ReviewSession, request: Request) -> None:
     """Note which flag's page was left for this one: at once, before anything that takes time."""
-    left = request.query_params.get("left", "")
-    if left:
-        session.leave(left[:32])
+    form_id = request.query_params.get("left", "")
+    if form_id:
+        session.leave(form_id[:32])
 
 
 async def _decide(session: ReviewSession, request: Request) -> Response:
     form = await _form(request)
-    on = _query(form.get("flag", ""))
-    flag_request, place = _flag_request(on), _place(on)
+    flag_query = _query(form.get("flag", ""))
+    flag_request, place = _flag_request(flag_query), _place(flag_query)
     note = form.get("note", "").replace("\r\n", "\n").strip()
-    made = NewDecision(form.get("decision_id", ""), session.by, "app", form.get("decision", ""), note)
-    if made.decision == ReviewDecision.CONFIRMED and form.get("sure") != "yes":
+    decision = NewDecision(form.get("decision_id", ""), session.by, "app", form.get("decision", ""), note)
+    if decision.decision == ReviewDecision.CONFIRMED and form.get("sure") != "yes":
         advice = await run_in_threadpool(session.advice, place, form.get("text_sha256", ""))
         if advice.decision != ReviewDecision.CONFIRMED:
-            here = flag_request.address("/flag", **place._asdict(), left=made.decision_id)
+            flag_address = flag_request.address("/flag", **place._asdict(), left=decision.decision_id)
             title = "Confirm against the advice?"
-            return _page("review_sure.html.j2", title=title, form=form, advice=advice, here=here)
-    row = await run_in_threadpool(session.decide, place, form.get("text_sha256", ""), made)
+            return _page("review_sure.html.j2", title=title, form=form, advice=advice, here=flag_address)
+    row = await run_in_threadpool(session.decide, place, form.get("text_sha256", ""), decision)
     next_address = form.get("next", "")
     address = next_address if next_address.startswith("/flag?") else flag_request.address("/")
     return RedirectResponse(f"{address}&recorded={row['decision_id']}", 303)
@@ -202,8 +202,8 @@ async def _just_recorded(
     if row is None:
         return {"recorded": None}
     name = printable(row["doc_id"] or f"{row['path']}:{row['row']}", _SHOWN)
-    again = flag_request.address("/flag", path=row["path"], row=row["row"], left=form_id)
-    return {"recorded": {"name": name, "decision": row["decision"], "again": again}}
+    flag_address = flag_request.address("/flag", path=row["path"], row=row["row"], left=form_id)
+    return {"recorded": {"name": name, "decision": row["decision"], "again": flag_address}}
 
 
 async def _style(_request: Request) -> Response:
@@ -226,12 +226,12 @@ def _wrong(request: Request, error: Exception) -> Response:
     return _page("review_wrong.html.j2", status, title="This was not done", said=safe(message))
 
 
-def _flag_request(given: Mapping[str, str]) -> FlagRequest:
-    return FlagRequest(given.get("state", "open"), *(given.get(name, "") for name in ("user", "account", "key")))
+def _flag_request(fields: Mapping[str, str]) -> FlagRequest:
+    return FlagRequest(fields.get("state", "open"), *(fields.get(name, "") for name in ("user", "account", "key")))
 
 
-def _place(given: Mapping[str, str]) -> DocumentPlace:
-    return DocumentPlace(given.get("path", ""), _number(given.get("row", "")))
+def _place(fields: Mapping[str, str]) -> DocumentPlace:
+    return DocumentPlace(fields.get("path", ""), _number(fields.get("row", "")))
 
 
 def _number(digits: str) -> int:

@@ -90,7 +90,7 @@ class FlagRequest:
             ("the account", "contains", self.account),
             ("the key", "is", self.key),
         )
-        return " and ".join(f"{name} {how} “{printable(value, 60)}”" for name, how, value in parts if value)
+        return " and ".join(f"{name} {relation} “{printable(value, 60)}”" for name, relation, value in parts if value)
 
     @property
     def nothing(self) -> str:
@@ -200,10 +200,10 @@ class ReviewSession:
         order = self._order(request.choice)
         page = order.slice(first, LINES_A_PAGE)
         rows = flags_at(self.results, self._rate, request.choice, page)
-        standing = ask(self.results, lambda: current_decisions(self.results).collect())
+        decisions = ask(self.results, lambda: current_decisions(self.results).collect())
         entries = self._entries(request, rows, page.to_dicts())
         counts = self._counts(request, len(order))
-        return FlagPage(entries, first, counts, precision(standing), keys_of_scans(self.results))
+        return FlagPage(entries, first, counts, precision(decisions), keys_of_scans(self.results))
 
     def _order(self, choice: WantedFlags) -> pl.DataFrame:
         return by_need(self.results, self._rate, choice, self._canaries)
@@ -220,12 +220,12 @@ class ReviewSession:
     ) -> Sequence[ListedFlag]:
         with self._explaining:
             rows = self._explainer.with_registry_names(flag_rows)
-        decided, earlier = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
+        decided, earlier_posts = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
         glances = self._glances_at(rows)
 
         def entry(row: Mapping[str, Any], place: Mapping[str, Any]) -> ListedFlag:
             key = self._explainer.key_on_record(row["key_id"])
-            first = next(iter(earlier.get((row["path"], row["row"]), ())), None)
+            first = next(iter(earlier_posts.get((row["path"], row["row"]), ())), None)
             return ListedFlag(
                 line_of(row),
                 glances[_document(row)],
@@ -321,8 +321,8 @@ class ReviewSession:
                 "again to decide on it"
             )
         row = decide(self.results, flag, made)
-        here = (*_document(flag), made.decision, made.note, made.decided_by)
-        if (*_document(row), row["decision"], row["note"] or "", row["decided_by"]) != here:
+        submission = (*_document(flag), made.decision, made.note, made.decided_by)
+        if (*_document(row), row["decision"], row["note"] or "", row["decided_by"]) != submission:
             raise ChangedText(
                 f"this form was sent before, and recorded as {row['decision']} by {printable(row['decided_by'], 60)}: "
                 "reload the flag to change that"

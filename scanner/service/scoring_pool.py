@@ -97,7 +97,7 @@ class _FairQueue:
     def rank(self, caller: Caller, seconds: float) -> float:
         """Where a caller's next job stands: by what the jobs before it, and it, are to take of the caller's share."""
         if len(self._lasts) > _CALLERS:
-            self._lasts = {other: last for other, last in self._lasts.items() if last > self._now}
+            self._lasts = {recent_caller: last for recent_caller, last in self._lasts.items() if last > self._now}
         self._lasts[caller] = max(self._now, self._lasts.get(caller, 0.0)) + seconds
         return self._lasts[caller]
 
@@ -286,8 +286,8 @@ class ScoringPool:
                     self._wait(job)
                 else:
                     job.end(ScoringFailed())
-                    if (more := loop.time() - began - job.seconds) > 0:
-                        self._charge(job.caller, more)
+                    if (excess := loop.time() - began - job.seconds) > 0:
+                        self._charge(job.caller, excess)
             self._changed.set()  # this process may serve no more, and another one takes them
             with contextlib.suppress(Exception):  # the next text tries again
                 process = self._new(served)

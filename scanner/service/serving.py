@@ -83,10 +83,14 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection."""
         self._buffer = bytearray(_READ_BYTES)
-        waiting = [other for other in self.connections if isinstance(other, Connection) and other.may_give_way]
-        if len(self.connections) >= self._max_connections() - 1 and waiting:
+        candidates = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and connection.may_give_way
+        ]
+        if len(self.connections) >= self._max_connections() - 1 and candidates:
             # those that had an answer first: who sends one request behind the other is never idle for long
-            first = min(waiting, key=lambda other: (not other.had_answer, other.idle_since))
+            first = min(candidates, key=lambda connection: (not connection.had_answer, connection.idle_since))
             self.connections.discard(first)
             first.transport.abort()
         if len(self.connections) >= 2 * self._max_connections():

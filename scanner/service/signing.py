@@ -117,19 +117,19 @@ def new_signing_key(state: Path) -> SigningKey:
         keys, now = signing_keys(state), datetime.now(UTC).replace(microsecond=0)
         private = Ed25519PrivateKey.generate()
         public = private.public_key()
-        made = SigningKey(
+        signing_key = SigningKey(
             key_id=key_id_of(public),
             public_key=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode(),
             signs_from=now,
         )
         text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        new_private_file(_private_file(state, made.key_id), text)
-        until = {"signs_until": now + _HANDOVER}
-        ended = [key if key.signs_until else key.model_copy(update=until) for key in keys]
-        _write(state, _SigningKeys(keys=(*ended, made)))
-        for key in ended:
+        new_private_file(_private_file(state, signing_key.key_id), text)
+        expiry = {"signs_until": now + _HANDOVER}
+        previous_keys = [key if key.signs_until else key.model_copy(update=expiry) for key in keys]
+        _write(state, _SigningKeys(keys=(*previous_keys, signing_key)))
+        for key in previous_keys:
             _private_file(state, key.key_id).unlink(missing_ok=True)
-    return made
+    return signing_key
 
 
 def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
@@ -227,25 +227,25 @@ def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertT
     if not expert.strip() or len(expert) > 200 or not expert.isprintable():
         raise Refused("--for: a name of 1 to 200 printable characters is needed")
     token = secrets.token_urlsafe(32)
-    made = ExpertToken(
+    record = ExpertToken(
         token_id=secrets.token_hex(4), expert=expert.strip(), sha256=_digest(token), issued_at=now, until=until
     )
     make_folder(state)
     with locked(state):
-        _write(state, _Tokens(tokens=(*tokens(state), made)))
-    return token, made
+        _write(state, _Tokens(tokens=(*tokens(state), record)))
+    return token, record
 
 
 def revoke_token(state: Path, token_id: str) -> ExpertToken:
     """End a token now. Raises Refused: there is no such token."""
     make_folder(state)
     with locked(state):
-        now, every = datetime.now(UTC).replace(microsecond=0), tokens(state)
-        token = next((entry for entry in every if entry.token_id == token_id), None)
+        now, records = datetime.now(UTC).replace(microsecond=0), tokens(state)
+        token = next((entry for entry in records if entry.token_id == token_id), None)
         if token is None:
             raise Refused(f"{token_id!r} is the id of no token; `brickscan serve token list` shows them")
         revoked = token.model_copy(update={"revoked_at": token.revoked_at or now})
-        _write(state, _Tokens(tokens=tuple(revoked if entry is token else entry for entry in every)))
+        _write(state, _Tokens(tokens=tuple(revoked if entry is token else entry for entry in records)))
     return revoked
 
 

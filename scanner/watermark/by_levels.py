@@ -301,8 +301,8 @@ class ByLevels:
         if not isinstance(mark, Version2Mark):
             raise ValueError(f"{self.label}: cannot be searched by levels for {count} messages")
         ids, nonces, offsets = mark.steps(tokens, positions)
-        every = _Search(mark, LevelSteps(ids, nonces, levels, offsets), self._tail)
-        messages = every.select(levels > 0).candidates(count)
+        level_search = _Search(mark, LevelSteps(ids, nonces, levels, offsets), self._tail)
+        messages = level_search.select(levels > 0).candidates(count)
         width = max(2, *map(len, messages)) if messages else 2
         message = np.array(
             [document_messages + [-1] * (width - len(document_messages)) for document_messages in messages], np.int64

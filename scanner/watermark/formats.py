@@ -144,11 +144,11 @@ def _check_group(name: str, compare: Callable[[Case], Pairs], cases: list[Case])
     failures = []
     for number, case in enumerate(cases):
         try:
-            wrong = [f"{label}: expected {a!r}, got {b!r}" for label, a, b in compare(case) if not _agrees(a, b)]
+            mismatches = [f"{label}: expected {a!r}, got {b!r}" for label, a, b in compare(case) if not _agrees(a, b)]
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            wrong = [f"cannot be computed: {type(error).__name__}: {error}"]
-        if wrong:
-            failures.append(f"{name}[{number}] " + "; ".join(wrong))
+            mismatches = [f"cannot be computed: {type(error).__name__}: {error}"]
+        if mismatches:
+            failures.append(f"{name}[{number}] " + "; ".join(mismatches))
     return GroupResult(name, len(cases) - len(failures), failures)
 
 

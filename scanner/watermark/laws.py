@@ -290,9 +290,9 @@ def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64
         laid_out = np.zeros(size)
         np.add.at(laid_out, weight * values % size, law)  # wraps around: one turn alone has any weight
         transform *= np.fft.rfft(laid_out)
-    over = np.arange(size // 2)
-    sums = np.clip(np.fft.irfft(transform, size)[(score + over) % size], 0.0, None)
-    return float(log_moments.sum()) - tilt * score + math.log(float((sums * np.exp(-tilt * over)).sum()))
+    excess = np.arange(size // 2)
+    sums = np.clip(np.fft.irfft(transform, size)[(score + excess) % size], 0.0, None)
+    return float(log_moments.sum()) - tilt * score + math.log(float((sums * np.exp(-tilt * excess)).sum()))
 
 
 def _tilted(

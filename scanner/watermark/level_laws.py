@@ -204,16 +204,16 @@ def _middle(n: float, share: float) -> tuple[int, NDArray[np.float64], float]:
     mode = min(math.floor((n + 1.0) * share), n)
     top = math.exp(_log_binomial(mode, n, share))
     odds = share / (1.0 - share)
-    low, down, below = mode, top, top
-    while low > 0.0 and down > _NOTHING * top:
-        below, down = down, down * low / ((n - low + 1.0) * odds)
+    low, low_chance, last_low_chance = mode, top, top
+    while low > 0.0 and low_chance > _NOTHING * top:
+        last_low_chance, low_chance = low_chance, low_chance * low / ((n - low + 1.0) * odds)
         low -= 1.0
-    cut = down * down / (below - down) if low > 0.0 else 0.0
-    high, up, above = mode, top, top
-    while high < n and up > _NOTHING * top:
-        above, up = up, up * (n - high) * odds / (high + 1.0)
+    cut = low_chance * low_chance / (last_low_chance - low_chance) if low > 0.0 else 0.0
+    high, high_chance, last_high_chance = mode, top, top
+    while high < n and high_chance > _NOTHING * top:
+        last_high_chance, high_chance = high_chance, high_chance * (n - high) * odds / (high + 1.0)
         high += 1.0
-    cut += up * up / (above - up) if high < n else 0.0
+    cut += high_chance * high_chance / (last_high_chance - high_chance) if high < n else 0.0
     law = np.empty(int(high - low) + 1)
     law[int(mode - low)] = top
     for k in range(int(mode - low), 0, -1):

@@ -143,8 +143,8 @@ class Ranges(NamedTuple):
 
 def select_documents(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
     """The given documents of a batch, int64[d], in that order."""
-    which = np.asarray(documents, np.int64)
-    return Tokens(*runs_of(tokens.ids, tokens.offsets[which], np.diff(tokens.offsets)[which]))
+    index = np.asarray(documents, np.int64)
+    return Tokens(*runs_of(tokens.ids, tokens.offsets[index], np.diff(tokens.offsets)[index]))
 
 
 def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
@@ -152,11 +152,11 @@ def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequen
 
     Those of all documents as they are, without a copy.
     """
-    many = len(positions.offsets) - 1
-    if len(documents) == many and np.array_equal(documents, np.arange(many)):
+    document_count = len(positions.offsets) - 1
+    if len(documents) == document_count and np.array_equal(documents, np.arange(document_count)):
         return positions
-    which = np.asarray(documents, np.int64)
-    return Positions(*runs_of(positions.index, positions.offsets[which], positions.scored[which]))
+    index = np.asarray(documents, np.int64)
+    return Positions(*runs_of(positions.index, positions.offsets[index], positions.scored[index]))
 
 
 def positions_where(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
@@ -169,8 +169,8 @@ def spread_out(positions: Positions, most: int) -> Positions:
     scored = positions.scored
     counts = np.minimum(scored, most)
     numbers = consecutive_positions(np.zeros(len(counts), np.int64), counts)
-    within = numbers.index * np.repeat(scored, counts) // np.repeat(counts, counts)
-    return Positions(positions.index[np.repeat(positions.offsets[:-1], counts) + within], numbers.offsets)
+    places = numbers.index * np.repeat(scored, counts) // np.repeat(counts, counts)
+    return Positions(positions.index[np.repeat(positions.offsets[:-1], counts) + places], numbers.offsets)
 
 
 def consecutive_positions(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
@@ -252,11 +252,11 @@ def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> P
     """
     heads = np.maximum(np.minimum(np.diff(tokens.offsets), window) - first, 0)
     offsets = offsets_of(heads + whole.scored)
-    within = np.arange(heads.sum()) - np.repeat(np.cumsum(heads) - heads, heads)
+    places = np.arange(heads.sum()) - np.repeat(np.cumsum(heads) - heads, heads)
     at_head = np.zeros(offsets[-1], bool)
-    at_head[np.repeat(offsets[:-1], heads) + within] = True
+    at_head[np.repeat(offsets[:-1], heads) + places] = True
     index = np.empty(offsets[-1], np.int64)
-    index[at_head] = np.repeat(tokens.offsets[:-1] + first, heads) + within
+    index[at_head] = np.repeat(tokens.offsets[:-1] + first, heads) + places
     index[~at_head] = whole.index
     return Positions(index, offsets)
 

@@ -266,6 +266,6 @@ def _ln_binary(score: int, values: NDArray[np.float64], n: NDArray[np.float64], 
     turn = np.exp(-2j * np.pi * (np.arange(size // 2 + 1)[:, None] * values % size) / size)
     log_function = (n * np.log1p(share * (turn - 1.0))).sum(axis=1)
     law = np.clip(np.fft.irfft(np.exp(log_function), size), 0.0, None)
-    over = np.arange(score, largest + 1)
+    scores = np.arange(score, largest + 1)
     log_moment = float((n * np.log1p(gamma * np.expm1(t * values))).sum())
-    return log_moment - float(t) * score + math.log(float((law[over] * np.exp(-t * (over - score))).sum()))
+    return log_moment - float(t) * score + math.log(float((law[scores] * np.exp(-t * (scores - score))).sum()))

@@ -131,10 +131,10 @@ def _deviance(x: float, mean: float) -> float:
     while True:
         term *= v * v
         k += 2.0
-        more = total + term / k
-        if more == total:
+        next_total = total + term / k
+        if next_total == total:
             return total
-        total = more
+        total = next_total
 
 
 @kernel

@@ -80,8 +80,8 @@ class KeyFindings(NamedTuple):
         """The same with room for so many candidates of each document, C or more."""
         if candidates == self.message.shape[1]:
             return self
-        more = ((0, 0), (0, candidates - self.message.shape[1]))
-        return self._each(lambda values, fill: np.pad(values, more, constant_values=fill))
+        padding = ((0, 0), (0, candidates - self.message.shape[1]))
+        return self._each(lambda values, fill: np.pad(values, padding, constant_values=fill))
 
     def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "KeyFindings":
         """The same with what has a value a candidate changed; beside it stands what means that there is none."""
@@ -214,8 +214,10 @@ def replace_findings(
         values[documents[replacing]] = replacements[replacing]
         return values
 
-    both: Iterable[tuple[Any, Any]] = zip(found, other, strict=True)
-    return KeyFindings._make(put(mine, its) if isinstance(mine, np.ndarray) else mine for mine, its in both)
+    pairs: Iterable[tuple[Any, Any]] = zip(found, other, strict=True)
+    return KeyFindings._make(
+        put(value, replacement) if isinstance(value, np.ndarray) else value for value, replacement in pairs
+    )
 
 
 def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:
@@ -264,9 +266,9 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
     naming[count > 0] = Naming.UNDECIDED
     naming[shared & (count > 1)] = Naming.AMBIGUOUS
     naming[(count > 0) & ~proven] = Naming.ASSUMED
-    anybody = np.any([mask.any(axis=1) for mask in named], axis=0)
-    naming[anybody] = Naming.NAMED
-    deciding = [np.where(anybody[:, None], *mask) for mask in zip(named, passed, strict=True)]
+    has_named = np.any([mask.any(axis=1) for mask in named], axis=0)
+    naming[has_named] = Naming.NAMED
+    deciding = [np.where(has_named[:, None], *mask) for mask in zip(named, passed, strict=True)]
     key, candidate = _best_of(found, deciding)
     # the best of such a key passes with its group alone, so it may be a stranger, whatever passes under other keys
     independent = np.array([under_key.independent for under_key in found])
@@ -331,23 +333,23 @@ def ranked(
     """
     if mark.basis.proven or not isinstance(mark, RanksAmongDecoys):
         return found
-    left = np.array(passes(found.log10_p_global, false_positive_rate))
-    p_rank = np.where(left, LEAST_RANK, np.nan)
+    is_unbeaten = np.array(passes(found.log10_p_global, false_positive_rate))
+    p_rank = np.where(is_unbeaten, LEAST_RANK, np.nan)
     score = found.score
-    long = np.flatnonzero(left.any(axis=1) & (positions.scored > most))
-    if len(long):
+    long_documents = np.flatnonzero(is_unbeaten.any(axis=1) & (positions.scored > most))
+    if len(long_documents):
         positions, score = spread_out(positions, most), score.copy()
-        for c in range(left.shape[1]):
-            rows = long[left[long, c]]
+        for c in range(is_unbeaten.shape[1]):
+            rows = long_documents[is_unbeaten[long_documents, c]]
             score[rows, c] = mark.score(tokens, select_positions(positions, rows), found.message[rows, c])
     for number in range(1, RANK_DECOYS + 1):
-        documents = np.flatnonzero(left.any(axis=1))
+        documents = np.flatnonzero(is_unbeaten.any(axis=1))
         if not len(documents):
             break
         best = candidates(mark.decoy(number), tokens, select_positions(positions, documents), messages).score[:, :1]
-        beaten = left[documents] & (best.astype(np.float64) >= score[documents])
-        p_rank[documents] = np.where(beaten, 1.0 / number, p_rank[documents])
-        left[documents] &= ~beaten
-    beaten = p_rank > LEAST_RANK
-    no_smaller = np.maximum(found.log10_p_global, np.log10(np.where(beaten, p_rank, 1.0)))
-    return found._replace(p_rank=p_rank, log10_p_global=np.where(beaten, no_smaller, found.log10_p_global))
+        is_beaten = is_unbeaten[documents] & (best.astype(np.float64) >= score[documents])
+        p_rank[documents] = np.where(is_beaten, 1.0 / number, p_rank[documents])
+        is_unbeaten[documents] &= ~is_beaten
+    is_beaten = p_rank > LEAST_RANK
+    no_smaller = np.maximum(found.log10_p_global, np.log10(np.where(is_beaten, p_rank, 1.0)))
+    return found._replace(p_rank=p_rank, log10_p_global=np.where(is_beaten, no_smaller, found.log10_p_global))

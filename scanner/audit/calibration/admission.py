@@ -50,26 +50,28 @@ def admission_of(
             f"key {key.key_id!r} has {key.messages} messages; audit {newest['audit_id'][0]} was of "
             f"{', '.join(map(str, sorted(audited)))}; run `brickscan calibrate` again"
         )
-    wrong = list(failing(newest.to_dicts()))
-    if wrong:
-        raise Refused(f"key {key.key_id!r} failed audit {newest['audit_id'][0]}: {wrong[0]}; {_OR_MARKED}")
+    failures = list(failing(newest.to_dicts()))
+    if failures:
+        raise Refused(f"key {key.key_id!r} failed audit {newest['audit_id'][0]}: {failures[0]}; {_OR_MARKED}")
     holds = newest.filter(pl.col("kind") == "key", pl.col("verdict").is_in(_HOLD))
     if holds.is_empty():
         raise Refused(
             f"key {key.key_id!r}: audit {newest['audit_id'][0]} is undecided at every threshold"
             f"{_worth(newest.to_dicts()[0])}; take a larger corpus, of other texts"
         )
-    held = float(holds["threshold"].to_numpy().min())
-    if held > down_to:
-        raise Refused(f"key {key.key_id!r} {_sentence(newest.to_dicts(), held, down_to)}; it is not admitted")
-    tried = audits_of_keys.select(pl.coalesce("commitment", "key_id")).n_unique()
-    if candidates is not None and candidates < tried:
-        raise Refused(f"--candidates {candidates}: the audits there show {tried} keys that were tried; give no fewer")
+    threshold = float(holds["threshold"].to_numpy().min())
+    if threshold > down_to:
+        raise Refused(f"key {key.key_id!r} {_sentence(newest.to_dicts(), threshold, down_to)}; it is not admitted")
+    key_count = audits_of_keys.select(pl.coalesce("commitment", "key_id")).n_unique()
+    if candidates is not None and candidates < key_count:
+        raise Refused(
+            f"--candidates {candidates}: the audits there show {key_count} keys that were tried; give no fewer"
+        )
     return Admission(
         audit_id=newest["audit_id"][0],
         audited_at=newest["at"][0],
-        holds_down_to=held,
-        candidates=candidates or tried,
+        holds_down_to=threshold,
+        candidates=candidates or key_count,
         messages=key.messages,
         filter=_filter_of(newest.to_dicts()[0]),
         dedup=newest.filter(pl.col("kind") == "key")["dedup"][0],
@@ -103,11 +105,12 @@ def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
         if any(row["verdict"] == "too small" for row in key_rows):
             yield f"{key_id} cannot be admitted: its p-values are too small, {_OR_MARKED}"
             continue
-        held = min(
+        threshold = min(
             (row["threshold"] for row in key_rows if row["kind"] == "key" and row["verdict"] in _HOLD), default=None
         )
-        without = _filter_of(key_rows[0])
-        yield f"{key_id}{'' if without is None else f', {in_words(without)},'} {_sentence(key_rows, held, down_to)}"
+        key_filter = _filter_of(key_rows[0])
+        condition = "" if key_filter is None else f", {in_words(key_filter)},"
+        yield f"{key_id}{condition} {_sentence(key_rows, threshold, down_to)}"
 
 
 SIGNED_AT = 1e-2
@@ -124,26 +127,26 @@ def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
     are told of, which make each text a test of its own.
     """
     kind = "key" if any(row["kind"] == "key" for row in rows) else "law_best_total"
-    counted = [row for row in rows if row["kind"] == kind and row["measure"] == "rate"]
-    for which in dict.fromkeys((row["key_id"], row["method"]) for row in counted):
-        method_rows = [row for row in counted if (row["key_id"], row["method"]) == which]
+    rate_rows = [row for row in rows if row["kind"] == kind and row["measure"] == "rate"]
+    for subject in dict.fromkeys((row["key_id"], row["method"]) for row in rate_rows):
+        method_rows = [row for row in rate_rows if (row["key_id"], row["method"]) == subject]
         row = min(method_rows, key=lambda row: abs(math.log10(row["threshold"] / SIGNED_AT)))
         effect = row["design_effect"] * few_clusters(row["clusters"], _SIGNED_RISK)
         tests, hits = row["tests"], row["hits"]
         low, high = binomial_limits(hits / effect, tests / effect, _SIGNED_RISK)
-        doubted = any(method_row["verdict"] == "too small" for method_row in method_rows)
-        given = "texts that were given as unmarked" if doubted else "unmarked texts"
-        texts = given if kind == "key" else f"scores of unmarked texts under {which[1]} keys drawn for each"
-        under = f"{which[0]}: of" if kind == "key" else "of"
-        measured = min(
+        is_doubted = any(method_row["verdict"] == "too small" for method_row in method_rows)
+        corpus_texts = "texts that were given as unmarked" if is_doubted else "unmarked texts"
+        texts = corpus_texts if kind == "key" else f"scores of unmarked texts under {subject[1]} keys drawn for each"
+        prefix = f"{subject[0]}: of" if kind == "key" else "of"
+        threshold = min(
             (method_row["threshold"] for method_row in method_rows if method_row["verdict"] in _HOLD), default=None
         )
-        by_law = "" if measured is not None and measured <= down_to else f"; {down_to:g} is by law, not measured"
+        by_law = "" if threshold is not None and threshold <= down_to else f"; {down_to:g} is by law, not measured"
         rate = f"the rate is between {low:.2g} and {high:.2g} with 99 % confidence"
         if kind == "key" and binomial_limits(0, tests / effect, _SIGNED_RISK).high > LARGEST_SIGNED:
             rate = "too few independent ones to tell the rate"
         pieces = f", {_pieces(row)}," if kind == "key" and row["clusters"] < tests else ""
-        yield f"{under} {tests:,} {texts}{pieces} {hits:,} were flagged at {row['threshold']:g}; {rate}{by_law}"
+        yield f"{prefix} {tests:,} {texts}{pieces} {hits:,} were flagged at {row['threshold']:g}; {rate}{by_law}"
 
 
 FEW_PIECES = 100
@@ -174,15 +177,15 @@ def in_words(without: AuditedFilter) -> str:
     return f"without n-grams that {without.texts} of {without.learnt:,} other texts hold (filter {without.sha256[:12]})"
 
 
-def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
+def _sentence(rows: Sequence[Row], threshold: float | None, down_to: float) -> str:
     """The p-value down to which a key can be admitted, and how many documents would admit it down to `down_to`."""
-    sentence = "can be admitted at no rate" if held is None else f"can be admitted down to {held:g}"
-    if held is not None and held <= down_to:
+    sentence = "can be admitted at no rate" if threshold is None else f"can be admitted down to {threshold:g}"
+    if threshold is not None and threshold <= down_to:
         return sentence
     key_rows = [row for row in rows if row["kind"] == "key"]
     needed = _documents_needed(key_rows, down_to)
-    more = "more documents than can be told are" if needed is None else f"about {_round(needed):,} documents are"
-    return f"{sentence}; for {down_to:g} {more} needed{_worth(key_rows[0])}"
+    quantity = "more documents than can be told are" if needed is None else f"about {_round(needed):,} documents are"
+    return f"{sentence}; for {down_to:g} {quantity} needed{_worth(key_rows[0])}"
 
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:

@@ -165,15 +165,15 @@ def draw_fragments(
 
     Documents come in random order, each with all of its fragments.
     """
-    offered = [np.zeros(len(part), np.int64) for part in lengths]
-    for fragments, part, documents in zip(offered, lengths, available, strict=True):
+    offers = [np.zeros(len(part), np.int64) for part in lengths]
+    for fragments, part, documents in zip(offers, lengths, available, strict=True):
         fragments[documents] = part[documents] // tokens
-    flat = np.concatenate(offered)
+    flat = np.concatenate(offers)
     order = np.random.default_rng([*seed, len(flat)]).permutation(len(flat))
     begins = np.cumsum(flat[order]) - flat[order]
-    drawn = np.zeros(len(flat), np.int64)
-    drawn[order] = np.clip(count - begins, 0, flat[order])
-    return list(np.split(drawn, np.cumsum([len(part) for part in lengths])[:-1]))
+    fragment_counts = np.zeros(len(flat), np.int64)
+    fragment_counts[order] = np.clip(count - begins, 0, flat[order])
+    return list(np.split(fragment_counts, np.cumsum([len(part) for part in lengths])[:-1]))
 
 
 CORPUS_HALVES = 2
@@ -292,7 +292,7 @@ def count_fragments(
     hits = np.zeros((len(marks), len(PANELS), len(thresholds)), np.int64)
     extreme: ExtremeFragment | None = None
     for k, mark in enumerate(marks):
-        score = {dedup: mark.score(tokens, where, 0) for dedup, where in positions.items()}
+        score = {dedup: mark.score(tokens, dedup_positions, 0) for dedup, dedup_positions in positions.items()}
         p = {panel: laws[panel[0]].log10_p(score[panel[1]], positions[panel[1]].scored) for panel in PANELS}
         for i, panel in enumerate(PANELS):
             hits[k, i] = (p[panel][:, None] <= log10_alpha[None, :]).sum(axis=0)

@@ -48,18 +48,18 @@ def details(
     """
     reader = _Reader(plan.tokenizer) if show_text else None
     numbers: dict[str, Any] = {"figure": [], "keys": {}}
-    for how, counts in fragments.items():
+    for form, counts in fragments.items():
         numbers["figure"].append(
             {
-                "method": how.name,
-                "label": how.label(),
+                "method": form.name,
+                "label": form.label(),
                 "pieces": counts.tests,
                 "thresholds": list(FRAGMENT_THRESHOLDS),
                 "panels": [
                     {"test": test, "dedup": dedup, "hits": counts.hits[:, i].tolist()}
                     for i, (test, dedup) in enumerate(PANELS)
                 ],
-                "smallest_p": _smallest_p(counts, how.rule(), reader),
+                "smallest_p": _smallest_p(counts, form.rule(), reader),
             }
         )
     if plan.audited is not None:
@@ -166,20 +166,22 @@ def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Qu
 def _fragment_rows(audit: Audit, fragments: Mapping[Format, FragmentCounts]) -> list[Row]:
     columns = [int(np.argmin(np.abs(np.log10(FRAGMENT_THRESHOLDS) + k))) for k in range(1, DECADES_JUDGED + 1)]
     answers = []
-    for how, counts in fragments.items():
+    for form, counts in fragments.items():
         for i, (test, dedup) in enumerate(PANELS):
             hits = counts.hits[:, i][:, columns]
             chance = np.broadcast_to(counts.expected[i][columns] / counts.tests, hits.shape)
-            question = Question.about("figure", test, "key", how, dedup)
+            question = Question.about("figure", test, "key", form, dedup)
             answers.append((question, cluster_sums(hits, np.full(len(hits), counts.tests), chance)))
     return rate_rows(audit, answers, THRESHOLDS[:DECADES_JUDGED])
 
 
 def _key_answers(
-    key: MasterKey, counts: KeyCounts, without: AuditedFilter | None, dedup: str, cluster: str
+    key: MasterKey, counts: KeyCounts, key_filter: AuditedFilter | None, dedup: str, cluster: str
 ) -> list[tuple[Question, ClusterSums]]:
     key_fields = {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
-    filter_fields = {} if without is None else {f"filter_{name}": value for name, value in without.model_dump().items()}
+    filter_fields = (
+        {} if key_filter is None else {f"filter_{name}": value for name, value in key_filter.model_dump().items()}
+    )
     best = Question.about("key", "exact", cluster, format_of(key), dedup, **key_fields, **filter_fields)
     single = replace(best, kind="key_messages", cluster="message", messages=1)
     return [(best, counts.by_cluster()), (single, counts.by_message())]
@@ -198,9 +200,9 @@ def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[f
     from matplotlib.figure import Figure as Drawing
 
     by_method: dict[str, dict[int, FragmentCounts]] = {}
-    for how, counts in found.items():
-        gamma = how.model_dump(mode="json").get("gamma")
-        by_method.setdefault(how.title + (f", γ = {gamma}" if gamma else ""), {})[how.rule().context] = counts
+    for form, counts in found.items():
+        gamma = form.model_dump(mode="json").get("gamma")
+        by_method.setdefault(form.title + (f", γ = {gamma}" if gamma else ""), {})[form.rule().context] = counts
     windows = sorted({window for method_counts in by_method.values() for window in method_counts})
     drawing = Drawing(figsize=(15, 5 * len(by_method)), layout="constrained")
     axes = drawing.subplots(len(by_method), len(PANELS), squeeze=False, sharex=True, sharey=True)
@@ -249,12 +251,12 @@ def law_png(rows: Sequence[Row]) -> bytes:
     ax = drawing.subplots()
     totals = [row for row in rows if row["kind"] == "law_total" and row["expected"]]
     for i, method in enumerate(dict.fromkeys(row["method"] for row in totals)):
-        mine = [row for row in totals if row["method"] == method]
-        thresholds = np.array([row["threshold"] for row in mine]) * (0.93 + 0.14 * i)
-        ratio = np.array([row["hits"] / row["expected"] for row in mine])
-        low = ratio - np.array([row["low"] / row["expected"] for row in mine])
-        high = np.array([row["high"] / row["expected"] for row in mine]) - ratio
-        label = f"{FORMATS[method].title}, {mine[0]['tests']:.3g} null p-values"
+        method_rows = [row for row in totals if row["method"] == method]
+        thresholds = np.array([row["threshold"] for row in method_rows]) * (0.93 + 0.14 * i)
+        ratio = np.array([row["hits"] / row["expected"] for row in method_rows])
+        low = ratio - np.array([row["low"] / row["expected"] for row in method_rows])
+        high = np.array([row["high"] / row["expected"] for row in method_rows]) - ratio
+        label = f"{FORMATS[method].title}, {method_rows[0]['tests']:.3g} null p-values"
         ax.errorbar(thresholds, ratio, yerr=[low, high], fmt="o", capsize=3, label=label)
     ax.axhline(1.0, color="black", linestyle="--", linewidth=1, label="as stated")
     ax.axhline(

@@ -91,17 +91,17 @@ def law_counts(
         thresholds: α[J], from large to small.
         law: gives the p-values; None: the exact law.
     """
-    how, exact = case.format, case.format.law()
-    if exact is None or not isinstance(how, DrawsKeys) or not isinstance(how, CountsHits):
-        raise Refused(f"law: format {how.name!r} has no law, draws no keys or counts no hits; leave it out")
+    form, exact = case.format, case.format.law()
+    if exact is None or not isinstance(form, DrawsKeys) or not isinstance(form, CountsHits):
+        raise Refused(f"law: format {form.name!r} has no law, draws no keys or counts no hits; leave it out")
     law = law or exact
-    secrets = [how.draw_key(entropy) for entropy in fresh_entropy(seed, how.label(), documents)]
-    positions = how.rule().positions(tokens, case.dedup)
+    secrets = [form.draw_key(entropy) for entropy in fresh_entropy(seed, form.label(), documents)]
+    positions = form.rule().positions(tokens, case.dedup)
     longest = -(-int(positions.scored.max(initial=0)) // _STEP) * _STEP
     single = critical_scores_up_to(law, longest, tuple(thresholds))
     best = critical_scores_up_to(law, longest, tuple(thresholds), case.messages)
     critical = np.concatenate([single.critical, best.critical], axis=1)[positions.scored]
-    case_hits = how.count_hits(secrets, tokens, positions, case.messages, critical)
+    case_hits = form.count_hits(secrets, tokens, positions, case.messages, critical)
     # numpy's generator only splits ties of a discrete score; its seed is the keys' seed
     generator = np.random.default_rng([*seed, *case.name.encode(), *documents[:1].tolist()])
     hits, best_hits = case_hits.hits[:, : len(thresholds)], case_hits.hits[:, len(thresholds) :] > 0

@@ -56,9 +56,9 @@ class KeyCounts(NamedTuple):
     def plus(self, other: "KeyCounts") -> "KeyCounts":
         """Both parts together."""
         ngrams = dict(self.ngrams)
-        for gram, more in other.ngrams.items():
-            mine = ngrams.get(gram, Ngram(0, 0.0))
-            ngrams[gram] = Ngram(mine.hits + more.hits, mine.excess + more.excess)
+        for gram, addend in other.ngrams.items():
+            base = ngrams.get(gram, Ngram(0, 0.0))
+            ngrams[gram] = Ngram(base.hits + addend.hits, base.excess + addend.excess)
         return KeyCounts(
             self.tables + other.tables,
             self.accounts + other.accounts,
@@ -79,14 +79,14 @@ class KeyCounts(NamedTuple):
         """
         table, account = np.concatenate(self.tables), np.unique(np.array(self.accounts), return_inverse=True)[1]
         piece = pieces_of(self.sketches, equal_places=EQUAL_IN_CORPUS)
-        both = np.unique(np.stack([account, piece]), axis=1, return_inverse=True)[1].ravel()
-        by_account, by_piece, by_both = (_clustered(table, labels) for labels in (account, piece, both))
+        pair = np.unique(np.stack([account, piece]), axis=1, return_inverse=True)[1].ravel()
+        by_account, by_piece, by_pair = (_clustered(table, labels) for labels in (account, piece, pair))
         squares = {
-            name: getattr(by_account, name) + getattr(by_piece, name) - getattr(by_both, name)
+            name: getattr(by_account, name) + getattr(by_piece, name) - getattr(by_pair, name)
             for name in ("hh", "he", "ee")
         }
         worth = min(clusters_of_one_size(account), clusters_of_one_size(piece))
-        return by_both._replace(**squares, clusters=np.full(len(by_both.hits), worth))
+        return by_pair._replace(**squares, clusters=np.full(len(by_pair.hits), worth))
 
     def by_message(self) -> ClusterSums:
         """Sums over the sampled messages, of the p-values of one message: each [J]."""
@@ -131,7 +131,7 @@ def key_counts(
         raise Refused(f"keys: {mark.label} has no law, so it has no false-positive rate to audit; leave it out")
     positions = mark.rule.positions(tokens, dedup)
     positions = positions if common is None else common.without(tokens, positions)
-    distinct, which = np.unique(positions.scored, return_inverse=True)
+    distinct, inverse = np.unique(positions.scored, return_inverse=True)
     log10_p = search(mark, tokens, positions, messages).log10_p_global[:, 0]
     single = []
     ngrams: dict[tuple[int, ...], list[float]] = {}
@@ -140,13 +140,13 @@ def key_counts(
         single.append((p[:, None] <= log10_alpha).sum(axis=0))
         _add_ngrams(ngrams, mark, law, tokens, positions, message, p <= np.log10(EXCESS_AT))
     top = sorted(ngrams.items(), key=lambda item: -item[1][1])[:KEPT_NGRAMS]
-    chance = chances(law, distinct, thresholds, messages)[which]
+    chance = chances(law, distinct, thresholds, messages)[inverse]
     return KeyCounts(
         (np.concatenate([log10_p[:, None] <= log10_alpha, chance], axis=1),),
         tuple(accounts),
         tuple(_sketches(mark.rule, tokens, positions)),
         np.array(single, np.int64),
-        np.asarray(chances(law, distinct, thresholds)[which].sum(axis=0), np.float64),
+        np.asarray(chances(law, distinct, thresholds)[inverse].sum(axis=0), np.float64),
         len(log10_p),
         {gram: Ngram(int(hits), excess) for gram, (hits, excess) in top},
     )

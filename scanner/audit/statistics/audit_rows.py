@@ -166,13 +166,13 @@ def refuse_impossible_audits(rows: Sequence[Mapping[str, Any]]) -> None:
     """Raise Refused for a row that counts a rate with a value that no audit writes: nothing is shown of it."""
     for row in rows:
         numbers = ("tests", "expected", "hits", "low", "high")
-        wrong = ["threshold"] * (row["threshold"] is None or not 0 < row["threshold"] <= 1)
-        wrong += [name for name in numbers if row[name] is None or not row[name] >= 0]
-        wrong += [name for name in ("expected", "hits") if not wrong and row[name] > row["tests"]]
-        if wrong:
+        wrong_columns = ["threshold"] * (row["threshold"] is None or not 0 < row["threshold"] <= 1)
+        wrong_columns += [name for name in numbers if row[name] is None or not row[name] >= 0]
+        wrong_columns += [name for name in ("expected", "hits") if not wrong_columns and row[name] > row["tests"]]
+        if wrong_columns:
             raise Refused(
-                f"audit {printable(row['audit_id'])}: a row has {wrong[0]} = {row[wrong[0]]}, as no audit writes it. "
-                "Somebody changed the results: restore the table `audits` from a backup"
+                f"audit {printable(row['audit_id'])}: a row has {wrong_columns[0]} = {row[wrong_columns[0]]}, "
+                "as no audit writes it. Somebody changed the results: restore the table `audits` from a backup"
             )
 
 

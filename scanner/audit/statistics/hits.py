@@ -89,7 +89,7 @@ class RowMemory:
     ) -> NDArray[np.float64]:
         """A row of J numbers for each of D documents: float64[D, J]."""
         rows = self._known.setdefault(law, {})
-        distinct, which = np.unique(scored, return_inverse=True)
+        distinct, inverse = np.unique(scored, return_inverse=True)
         missing = [t for t in distinct.tolist() if t not in rows]
         if any(t < _AT_ONCE for t in missing):
             missing = sorted({*missing, *range(_AT_ONCE)} - rows.keys())
@@ -100,7 +100,7 @@ class RowMemory:
             rows.update(zip(missing, find(missing), strict=True))
         if not len(scored):
             return find([])
-        return np.array([rows[t] for t in distinct.tolist()])[which]
+        return np.array([rows[t] for t in distinct.tolist()])[inverse]
 
 
 def randomised_p(
@@ -115,8 +115,8 @@ def randomised_p(
     if not law.discrete:
         return p
     whole, largest_score = score.astype(np.int64), law.largest(scored)
-    above = np.where(whole < largest_score, 10.0 ** law.log10_p(np.minimum(whole + 1, largest_score), scored), 0.0)
-    return np.asarray(above + generator.random(len(p)) * (p - above), np.float64)
+    p_above = np.where(whole < largest_score, 10.0 ** law.log10_p(np.minimum(whole + 1, largest_score), scored), 0.0)
+    return np.asarray(p_above + generator.random(len(p)) * (p - p_above), np.float64)
 
 
 SUM_COLUMNS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")

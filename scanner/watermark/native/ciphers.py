@@ -173,8 +173,8 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
 
 
 @kernel
-def _rotate(x: uint64, by: int) -> uint64:
-    return uint64(uint64(x << uint64(by)) | uint64(x >> uint64(64 - by)))
+def _rotate(x: uint64, bits: int) -> uint64:
+    return uint64(uint64(x << uint64(bits)) | uint64(x >> uint64(64 - bits)))
 
 
 @kernel

@@ -314,8 +314,8 @@ def found_chance(law: Law, groups: int, scored: NDArray[np.int64], p: NDArray[np
     At most eight groups are looked into, which takes nothing from it that could be measured.
     scored: T, int64[U], each above 0; p: of the message alone, float64[J], between 0 and 1.
     """
-    between = np.geomspace(float(scored.min()), float(scored.max()), _LENGTHS)
-    lengths = np.unique(np.round(between).astype(np.int64))
+    grid = np.geomspace(float(scored.min()), float(scored.max()), _LENGTHS)
+    lengths = np.unique(np.round(grid).astype(np.int64))
     passes = np.stack([least_score(law, lengths, float(np.log10(p_limit))) for p_limit in p], axis=1)
     shares = np.array([_share(law, groups, int(t), least) for t, least in zip(lengths, passes, strict=True)])
     share = np.stack([np.interp(np.log(scored), np.log(lengths), length_shares) for length_shares in shares.T], axis=1)
@@ -341,9 +341,9 @@ def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> N
     mass_looked_into, total_mass = np.zeros(len(passes)), np.zeros(len(passes))
     for group_scored, weight in zip(splits.astype(np.int64).tolist(), weights.tolist(), strict=True):
         score, chance, looked_into = _group_scores(law, groups, group_scored, float(passes.max()))
-        rest = np.maximum(passes[None, :] - score[:, None], 0)
+        shortfall = np.maximum(passes[None, :] - score[:, None], 0)
         user_chance = np.where(
-            rest > law.largest(scored - group_scored), 0, 10.0 ** law.log10_p(rest, scored - group_scored)
+            shortfall > law.largest(scored - group_scored), 0, 10.0 ** law.log10_p(shortfall, scored - group_scored)
         )
         mass_looked_into += weight * (chance * looked_into) @ user_chance
         total_mass += weight * chance @ user_chance

@@ -115,21 +115,21 @@ def best_of_runs(
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
     pairs_of_words = (request.length + 63) // 64
     counters = np.empty((levels_of(steps.offsets), 2 * pairs_of_words), np.uint32)
-    left, candidates = np.empty(pairs_of_words, np.uint64), np.empty(pairs_of_words, np.uint64)
+    remaining_bits, candidates = np.empty(pairs_of_words, np.uint64), np.empty(pairs_of_words, np.uint64)
     for r in range(len(request.first)):
         document = request.documents[r]
         key, begin, end = keys[steps.whose[document]], steps.offsets[document], steps.offsets[document + 1]
         used = counters[: max(1, bit_length(end - begin))]
         count_run(key, steps.ids[begin:end], steps.nonces[begin:end], request.first[r], rule, used)
         pairs = used.view(np.uint64)
-        first_bits(left, request.length)
+        first_bits(remaining_bits, request.length)
         for place in range(min(request.most, request.length)):
-            candidates[:] = left
+            candidates[:] = remaining_bits
             score, number = largest(pairs, candidates)
             if place >= request.least and score < request.floors[r]:
                 break
             numbers[r, place], scores[r, place] = number, score
-            left[number >> 6] &= ~(uint64(1) << uint64(number & 63))
+            remaining_bits[number >> 6] &= ~(uint64(1) << uint64(number & 63))
     return numbers, scores
 
 
@@ -180,20 +180,20 @@ def count_run(
         _count_blocks(key, ids, nonces, first, rule, counters)
         return
     for tile in range(0, blocks, BLOCKS_A_TILE):
-        here = min(BLOCKS_A_TILE, blocks - tile)
-        sums[: here * height] = 0
+        block_count = min(BLOCKS_A_TILE, blocks - tile)
+        sums[: block_count * height] = 0
         for p in range(0, len(ids), CHUNK):
             lanes = min(CHUNK, len(ids) - p)
-            whole = (lanes + VECTORS_A_PASS * LANES - 1) // (VECTORS_A_PASS * LANES) * (VECTORS_A_PASS * LANES)
+            padded_lanes = (lanes + VECTORS_A_PASS * LANES - 1) // (VECTORS_A_PASS * LANES) * (VECTORS_A_PASS * LANES)
             begin_run(ids[p : p + lanes], nonces[p : p + lanes], first + (tile << per_block), per_block, inputs)
-            for b in range(here):
+            for b in range(block_count):
                 chacha8_lanes(key, inputs, lanes, block)
                 next_block(inputs)
                 for k in range(min(height, words - (tile + b) * height)):
                     below(n, bits, height * CHUNK, block[k * CHUNK :], row[:lanes])
-                    row[lanes:whole] = 0
-                    _add_lanes(row[:whole], levels, sums[b * height + k], carry)
-        for w in range(min(here * height, words - tile * height)):
+                    row[lanes:padded_lanes] = 0
+                    _add_lanes(row[:padded_lanes], levels, sums[b * height + k], carry)
+        for w in range(min(block_count * height, words - tile * height)):
             filled = _fold_lanes(sums[w], bit_length((len(ids) + LANES - 1) // LANES), len(counters), carry)
             for level in range(len(counters)):
                 counters[level, tile * height + w] = sums[w, level * LANES] if level < filled else uint32(0)
@@ -220,19 +220,19 @@ def _count_blocks(
     rows, carry = np.empty((VECTORS_A_PASS, height * side), np.uint32), np.empty(height * side, np.uint32)
     sums = np.empty((max(levels, 5), height * side), np.uint32)
     for tile in range(0, blocks, side):
-        here = min(side, blocks - tile)
+        block_count = min(side, blocks - tile)
         sums[:] = 0
         for p in range(0, len(ids), VECTORS_A_PASS):
             steps = min(VECTORS_A_PASS, len(ids) - p)
             for s in range(steps):
                 _blocks_of_step(ids[p + s], nonces[p + s], (first >> per_block) + tile, per_block, side, inputs)
-                chacha8_lanes(key, inputs, here, block)
+                chacha8_lanes(key, inputs, block_count, block)
                 for k in range(height):
                     below(n, bits, height * CHUNK, block[k * CHUNK :], rows[s, k * side : (k + 1) * side])
             rows[steps:] = 0
             _add_rows(rows, sums, carry)
         for level in range(levels):
-            for lane in range(here):
+            for lane in range(block_count):
                 for k in range(min(height, words - (tile + lane) * height)):
                     counters[level, (tile + lane) * height + k] = sums[level, k * side + lane]
 

@@ -88,10 +88,10 @@ def strip_words(entries: int, planes: int) -> int:
 @kernel
 def _shift_into(strip: NDArray[np.uint64], offset: int, row: NDArray[np.uint64]) -> None:
     """Bits offset, offset+1, … of the strip, from the first bit of the row on."""
-    by = uint64(offset & 63)
+    bits = uint64(offset & 63)
     words = strip[offset >> 6 :]  # a slice, so that no index can be negative: the loop is a vector loop
     for w in range(len(row)):
-        row[w] = (words[w] >> by) | ((words[w + 1] << uint64(1)) << (uint64(63) - by))
+        row[w] = (words[w] >> bits) | ((words[w + 1] << uint64(1)) << (uint64(63) - bits))
 
 
 @kernel

@@ -85,20 +85,20 @@ def _bin(weight: float) -> int:
 @kernel
 def _threshold(weights: NDArray[np.float64], counting: bool, amount: float) -> float:
     """Least weight that is kept: of `amount` many tokens (counting), or of those with this share of all weight."""
-    held = np.zeros(_BINS)
+    bin_totals = np.zeros(_BINS)
     for v in range(len(weights)):
-        held[_bin(weights[v])] += 1.0 if counting else weights[v]
-    need = amount if counting else amount * held[::-1].sum()
+        bin_totals[_bin(weights[v])] += 1.0 if counting else weights[v]
+    need = amount if counting else amount * bin_totals[::-1].sum()
     total, place = 0.0, 0
-    while place < _BINS - 1 and total + held[place] < need:
-        total += held[place]
+    while place < _BINS - 1 and total + bin_totals[place] < need:
+        total += bin_totals[place]
         place += 1
-    among = np.sort(np.array([weight for weight in weights if _bin(weight) == place]))
-    for i in range(len(among) - 1, 0, -1):
-        total += 1.0 if counting else among[i]
+    bin_weights = np.sort(np.array([weight for weight in weights if _bin(weight) == place]))
+    for i in range(len(bin_weights) - 1, 0, -1):
+        total += 1.0 if counting else bin_weights[i]
         if total >= need:
-            return float(among[i])
-    return float(among[0]) if len(among) else 0.0
+            return float(bin_weights[i])
+    return float(bin_weights[0]) if len(bin_weights) else 0.0
 
 
 @kernel
@@ -112,8 +112,8 @@ def cheapest(
     """
     for i in range(len(draws)):
         # −ln r ≥ 1 − r: most tokens are out without a logarithm
-        rest = (4294967295.5 - float(draws[i])) * (2.0**-32 * _SLACK)
-        if rest < cost * weights[i]:
+        bound = (4294967295.5 - float(draws[i])) * (2.0**-32 * _SLACK)
+        if bound < cost * weights[i]:
             token_cost = _minus_ln_r_of(draws[i]) / weights[i]
             if token_cost < cost:
                 chosen, cost = first + i, token_cost
@@ -265,8 +265,8 @@ def approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], t
     for i in range(len(draws)):
         f = float32(uint32(bits[i] & uint32(0x7FFFFF))) * float32(2.0**-23)
         q = _Q0 + f * (_Q1 + f * (_Q2 + f * (_Q3 + f * (_Q4 + f * _Q5))))
-        rest = int32(f * (float32(1.0) - f) * q * float32(2.0**23))
-        terms[i] = uint32(uint32(0x4F800000) - bits[i]) - uint32(rest)
+        correction = int32(f * (float32(1.0) - f) * q * float32(2.0**23))
+        terms[i] = uint32(uint32(0x4F800000) - bits[i]) - uint32(correction)
 
 
 @kernel

@@ -52,8 +52,8 @@ MOST_OF_A_TERM = (127 + 32) << 11  # a term at log2(2^32 − w) = −127
 def _add_bits(draws: NDArray[np.uint32], sums: NDArray[np.uint32]) -> None:
     """Add to sums the exponent and 11 bits of the fraction of (2^32 − w) as a float, which is at most one too small."""
     for i in range(len(draws)):
-        rest = float32(uint32(~draws[i] | uint32(1)))
-        sums[i] += uint32(rest.view(np.uint32) >> uint32(12))
+        complement = float32(uint32(~draws[i] | uint32(1)))
+        sums[i] += uint32(complement.view(np.uint32) >> uint32(12))
 
 
 @kernel
@@ -130,13 +130,13 @@ def bound_run(
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     shared = np.empty((min(len(ids), STEPS_A_PRODUCT) + LANES - 1) // LANES * _SHARED, np.uint32)
-    together = len(bounds) // _TILE * _TILE
+    tile_end = len(bounds) // _TILE * _TILE
     bounds[:] = 0
     for p in range(0, len(ids), STEPS_A_PRODUCT):
         steps = min(STEPS_A_PRODUCT, len(ids) - p)
         _write_shared(k, ids[p : p + steps], nonces[p : p + steps], first, shared)
-        _bound_blocks(k, shared, steps, bounds[:together])
-        _bound_steps(k, shared, steps, together >> BITS, bounds[together:])
+        _bound_blocks(k, shared, steps, bounds[:tile_end])
+        _bound_steps(k, shared, steps, tile_end >> BITS, bounds[tile_end:])
 
 
 @kernel
@@ -201,13 +201,13 @@ def _multiply_all(
     shared: NDArray[np.uint32],
     factors: int,
     block: uint32,
-    apart: int,
+    stride: int,
     products: NDArray[np.uint32],
     logarithms: NDArray[np.uint32],
 ) -> None:
     """Logarithms of products of so many factors in each lane, in units of 2^-11: uint32[_TILE], number after number.
 
-    apart: as of `_multiply`; products: uint32[_TILE], for its use.
+    stride: as of `_multiply`; products: uint32[_TILE], for its use.
     """
     products[:] = _START
     logarithms[:] = uint32(0)
@@ -215,7 +215,7 @@ def _multiply_all(
         if begin:
             _move_exponents(products, logarithms)
         end = min(begin + FACTORS_A_PRODUCT, factors)
-        _multiply(key, shared, uint64(begin), uint64(end), block, apart, products)
+        _multiply(key, shared, uint64(begin), uint64(end), block, stride, products)
     _take_logarithms(products, logarithms)
 
 
@@ -226,25 +226,25 @@ def _multiply(
     begin: uint64,
     end: uint64,
     block: uint32,
-    apart: int,
+    stride: int,
     products: NDArray[np.uint32],
 ) -> None:
     """Multiply products of numbers, as the bits of floats, by factors begin … end−1 of each lane.
 
-    A lane is a block, and a factor one step of all; or apart is 1, a lane is a step, and factors are those of LANES
+    A lane is a block, and a factor one step of all; or stride is 1, a lane is a step, and factors are those of LANES
     steps after LANES steps. A lane without a step has the factor 2^32: all bits of it are set.
     """
     for f in range(begin, end):
-        v, first = (f, uint64(0)) if apart else (f // uint64(LANES), f % uint64(LANES))
+        v, first = (f, uint64(0)) if stride else (f // uint64(LANES), f % uint64(LANES))
         steps = shared[v * uint64(_SHARED) + first :]
         for i in range(LANES):
-            s = i * apart
+            s = i * stride
             columns = (
                 steps[4 * LANES + s], steps[5 * LANES + s], steps[6 * LANES + s], steps[7 * LANES + s],
                 steps[8 * LANES + s], steps[9 * LANES + s], steps[10 * LANES + s], steps[11 * LANES + s],
                 steps[12 * LANES + s], steps[13 * LANES + s], steps[14 * LANES + s], steps[15 * LANES + s],
             )  # fmt: skip
-            counter = uint32(uint32(steps[s] + block) + uint32(i * (1 - apart)))
+            counter = uint32(uint32(steps[s] + block) + uint32(i * (1 - stride)))
             x = block_after(key, columns, counter, steps[LANES + s], steps[2 * LANES + s], steps[3 * LANES + s])
             none = steps[16 * LANES + s]
             products[i] = _times(products[i], x[0], none)

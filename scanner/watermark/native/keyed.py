@@ -275,8 +275,8 @@ class NativeMark(ABC):
         return streams.nonces_of_windows(self._keys, windows)
 
     def _nonces(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
-        where = tokens.ids, positions.index, positions.offsets
-        return streams.nonces_of_documents(self._rows.sip, self._whose(positions), *where, self.window)
+        layout = tokens.ids, positions.index, positions.offsets
+        return streams.nonces_of_documents(self._rows.sip, self._whose(positions), *layout, self.window)
 
     def _whose(self, positions: Positions) -> NDArray[np.int64]:
         """Which of the keys each document is read with, int64[D]; any, where it has no positions."""
@@ -411,8 +411,8 @@ class GreenListMark(NativeMark):
     def _score(
         self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
     ) -> NDArray[np.int64]:
-        keys, where = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
-        return count_green(*keys, tokens.ids, *where, numbers, self.window, self._rule, self.version, terms)
+        keys, layout = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
+        return count_green(*keys, tokens.ids, *layout, numbers, self.window, self._rule, self.version, terms)
 
 
 class GumbelMark(NativeMark):
@@ -434,5 +434,5 @@ class GumbelMark(NativeMark):
         self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
     ) -> NDArray[np.float64]:
         """Σ −ln(1−r), or Σ ln r, of each document's group steps and user steps: float64[2, D]."""
-        keys, where = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
-        return score_under(*keys, tokens.ids, *where, numbers, self.window, self._unweighted, self.version, terms)
+        keys, layout = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
+        return score_under(*keys, tokens.ids, *layout, numbers, self.window, self._unweighted, self.version, terms)

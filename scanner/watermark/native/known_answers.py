@@ -35,8 +35,8 @@ def _streams(case: Case) -> Pairs:
     yield "sip_key", case["sip_key"], sub_keys.sip.astype("<u8").tobytes().hex()
     yield "nonce", case["nonce"], nonce
     for word in case["words"]:
-        where = {name: word[name] for name in ("planes", "plane", "i")}
-        yield f"word {where}", word["word"], streams.stream_word(sub_keys, nonce, **where, version=version)
+        place = {name: word[name] for name in ("planes", "plane", "i")}
+        yield f"word {place}", word["word"], streams.stream_word(sub_keys, nonce, **place, version=version)
 
 
 def _draws(case: Case) -> Pairs:

@@ -91,18 +91,18 @@ def best_green(
     longest = np.max(np.diff(steps.offsets))
     words = words_of(length, rule)
     counters = np.empty((max(1, bit_length(LEVELS * longest)), words), np.uint32)
-    left, candidates = np.empty(words // 2, np.uint64), np.empty(words // 2, np.uint64)
+    remaining_bits, candidates = np.empty(words // 2, np.uint64), np.empty(words // 2, np.uint64)
     for r in range(len(documents)):
         begin, end = steps.offsets[documents[r]], steps.offsets[documents[r] + 1]
         used = counters[: max(1, bit_length(LEVELS * (end - begin)))]
         _add_steps(key, steps.ids[begin:end], steps.nonces[begin:end], steps.levels[begin:end], first[r], rule, used)
         pairs = used.view(np.uint64)
-        first_bits(left, length)
+        first_bits(remaining_bits, length)
         for place in range(most):
-            candidates[:] = left
+            candidates[:] = remaining_bits
             score, number = largest(pairs, candidates)
             numbers[r, place], sums[r, place] = number, score
-            left[number >> 6] &= ~(uint64(1) << uint64(number & 63))
+            remaining_bits[number >> 6] &= ~(uint64(1) << uint64(number & 63))
     return numbers, sums
 
 
@@ -126,14 +126,14 @@ def _add_steps(
     rows, carry = np.empty((VECTORS_A_PASS, height * side), np.uint32), np.empty(height * side, np.uint32)
     sums = np.empty((max(len(counters), 8), height * side), np.uint32)
     for tile in range(0, blocks, side):
-        here = min(side, blocks - tile)
+        block_count = min(side, blocks - tile)
         sums[:] = 0
         for level in range(1, LEVELS + 1):
             filled = 0
             for p in range(len(ids)):
                 if levels[p] == level:
                     _blocks_of_step(ids[p], nonces[p], (first >> per_block) + tile, per_block, side, inputs)
-                    chacha8_lanes(key, inputs, here, block)
+                    chacha8_lanes(key, inputs, block_count, block)
                     for k in range(height):
                         below(n, bits, height * CHUNK, block[k * CHUNK :], rows[filled, k * side : (k + 1) * side])
                     filled += 1
@@ -144,7 +144,7 @@ def _add_steps(
                 rows[filled:] = 0
                 _add_times(rows, level, sums, carry)
         for plane in range(len(counters)):
-            for lane in range(here):
+            for lane in range(block_count):
                 for k in range(height):
                     counters[plane, (tile + lane) * height + k] = sums[plane, k * side + lane]
 
@@ -234,8 +234,8 @@ def _add_logarithms(
 @kernel
 def _times_logarithm(level: uint32, draw: uint32) -> uint32:
     """A level times exponent and 11 bits of the fraction of (2^32 − w) as a float, which is at most one too small."""
-    rest = float32(uint32(~draw | uint32(1)))
-    return uint32(level * uint32(rest.view(np.uint32) >> uint32(12)))
+    complement = float32(uint32(~draw | uint32(1)))
+    return uint32(level * uint32(complement.view(np.uint32) >> uint32(12)))
 
 
 def largest_sums(

@@ -74,8 +74,8 @@ def count_hits(
     # what group steps add, once, then what users need beside it: of real numbers off in the last bit, perhaps
     shared, users = in_two(tokens, positions, nonces)
     base = _hits(keys, shared, gamma, 1, critical).first
-    rest = np.maximum(critical - base[:, None], 0)  # type: ignore[operator]
-    user_hits = _hits(keys, users, gamma, messages, rest)
+    shortfall = np.maximum(critical - base[:, None], 0)  # type: ignore[operator]
+    user_hits = _hits(keys, users, gamma, messages, shortfall)
     return Hits(user_hits.hits, base + user_hits.first)  # type: ignore[operator]
 
 
@@ -181,16 +181,16 @@ def _gumbel_hits(
             for j in range(critical.shape[1]):
                 if critical[d, j] == np.inf:
                     continue
-                surely, perhaps = _around(critical[d, j], len(ids))
-                above, near = np.int64(0), np.int64(0)
+                sure_limit, possible_limit = _around(critical[d, j], len(ids))
+                hit_count, possible_count = np.int64(0), np.int64(0)
                 for m in range(len(tile)):
-                    above += np.int64(tile[m] >= surely)
-                    near += np.int64(tile[m] >= perhaps)
-                if near > above:
-                    for place in np.flatnonzero((tile >= perhaps) & (tile < surely)):
+                    hit_count += np.int64(tile[m] >= sure_limit)
+                    possible_count += np.int64(tile[m] >= possible_limit)
+                if possible_count > hit_count:
+                    for place in np.flatnonzero((tile >= possible_limit) & (tile < sure_limit)):
                         score = _score_of(version, chacha[d], ids, nonces, int(first + place))
-                        above += np.int64(score >= critical[d, j])
-                hits[d, j] += above
+                        hit_count += np.int64(score >= critical[d, j])
+                hits[d, j] += hit_count
     return hits, first_score
 
 
@@ -318,12 +318,14 @@ def _gumbel_pairs(
             limit = critical[d, j]
             if limit == np.inf:
                 continue
-            surely, perhaps = _around(limit, scored)
-            hits[d, j] = _reaching(sorted_group_scores, sorted_user_scores, surely)
-            if _reaching(sorted_group_scores, sorted_user_scores, perhaps) == hits[d, j]:
+            sure_limit, possible_limit = _around(limit, scored)
+            hits[d, j] = _reaching(sorted_group_scores, sorted_user_scores, sure_limit)
+            if _reaching(sorted_group_scores, sorted_user_scores, possible_limit) == hits[d, j]:
                 continue
             for i in range(size.groups):
-                low, high = np.searchsorted(sorted_user_scores, np.array([perhaps, surely]) - sorted_group_scores[i])
+                low, high = np.searchsorted(
+                    sorted_user_scores, np.array([possible_limit, sure_limit]) - sorted_group_scores[i]
+                )
                 for v in user[low:high]:
                     number = v // size.length * MOST_NUMBERS + v % size.length
                     score = score_of_number(chacha[d], group_ids, group_nonces, group[i])

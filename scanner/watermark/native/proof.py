@@ -23,23 +23,23 @@ _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 _SIP_START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
 
-def _rotated32(x: Words, by: int) -> Words:
-    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+def _rotated32(x: Words, bits: int) -> Words:
+    return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
 
 
-def _rotated64(x: Nonces, by: int) -> Nonces:
-    return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
+def _rotated64(x: Nonces, bits: int) -> Nonces:
+    return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
 
 
 def _sip_rounds(v: list[Nonces], rounds: int) -> None:
     for _ in range(rounds):
-        for a, b, by in ((0, 1, 13), (2, 3, 16)):
+        for a, b, bits in ((0, 1, 13), (2, 3, 16)):
             v[a] = v[a] + v[b]
-            v[b] = _rotated64(v[b], by) ^ v[a]
+            v[b] = _rotated64(v[b], bits) ^ v[a]
         v[0] = _rotated64(v[0], 32)
-        for a, b, by in ((2, 1, 17), (0, 3, 21)):
+        for a, b, bits in ((2, 1, 17), (0, 3, 21)):
             v[a] = v[a] + v[b]
-            v[b] = _rotated64(v[b], by) ^ v[a]
+            v[b] = _rotated64(v[b], bits) ^ v[a]
         v[2] = _rotated64(v[2], 32)
 
 
@@ -69,9 +69,9 @@ def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
     s = list(start)
     for _ in range(4):
         for a, b, c, d in _COLUMNS + _DIAGONALS:
-            for x, y, z, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            for x, y, z, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
                 s[x] = s[x] + s[y]
-                s[z] = _rotated32(s[z] ^ s[x], by)
+                s[z] = _rotated32(s[z] ^ s[x], bits)
     return [x + y for x, y in zip(s, start, strict=True)]
 
 

@@ -85,9 +85,9 @@ class Version2Mark(NativeMark):
 
         where: the device, for its repr.
         """
-        other = object.__new__(type(self))
-        vars(other).update(vars(self), _elsewhere=(best_of_runs, where))
-        return other
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), _elsewhere=(best_of_runs, where))
+        return copy
 
     def join_marks(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
         """See JoinsKeys. What is searched elsewhere is searched one key at a time. The result draws no tokens."""
@@ -137,8 +137,8 @@ class Version2Mark(NativeMark):
         request = RunRequest(np.arange(len(window)), best.number[window] * MOST_NUMBERS, groups, 0, 1, floors)
         user, score = self._best(steps, request)
         bounds = np.where(user[:, 0] >= 0, (best.bound[window] + score[:, 0].astype(np.float64)) * larger, -np.inf)
-        left = self._reaching(bounds, windows.length[window], log10_p)
-        return candidates, window[left], best.number[window[left]] * groups + user[left, 0]
+        survivors = self._reaching(bounds, windows.length[window], log10_p)
+        return candidates, window[survivors], best.number[window[survivors]] * groups + user[survivors, 0]
 
     def _windows_of_groups(self, best: BestNumbers, windows: Ranges, groups: int) -> NDArray[np.int64]:
         """Windows in which the users of the best group are searched, by their group steps: int64[Q]."""
@@ -156,17 +156,19 @@ class Version2Mark(NativeMark):
     def _best_groups(self, shared: ScoredSteps, parts: Ranges, windows: Ranges, groups: int) -> BestNumbers:
         """Best groups of parts and windows, of group steps, each of which is drawn once for most of them."""
         floors = self._floors_of(parts.length, _by_chance(groups))
-        together = (np.diff(windows.first) > 0)[parts.whose] & (parts.length <= LONGEST_TOGETHER)
-        together &= self._elsewhere is None and groups <= MOST_TOGETHER
-        request = PartRequest(*parts.where(together), MOST_GROUPS_SEARCHED, floors[together])
+        is_together = (np.diff(windows.first) > 0)[parts.whose] & (parts.length <= LONGEST_TOGETHER)
+        is_together &= self._elsewhere is None and groups <= MOST_TOGETHER
+        request = PartRequest(*parts.where(is_together), MOST_GROUPS_SEARCHED, floors[is_together])
         best = self.best_of_windows(shared, windows, request, groups)
-        if together.all():
+        if is_together.all():
             return best
-        rest = np.arange(len(floors))[~together]
-        runs = RunRequest(np.arange(len(rest)), np.zeros_like(rest), groups, 1, MOST_GROUPS_SEARCHED, floors[rest])
-        run_bests = self._best(shared.of_ranges(parts.where(~together)), runs)
-        order = np.argsort(np.append(np.flatnonzero(together), rest))
-        part_groups, scores = (np.concatenate(both)[order] for both in zip(best[2:], run_bests, strict=True))
+        rest_parts = np.arange(len(floors))[~is_together]
+        runs = RunRequest(
+            np.arange(len(rest_parts)), np.zeros_like(rest_parts), groups, 1, MOST_GROUPS_SEARCHED, floors[rest_parts]
+        )
+        run_bests = self._best(shared.of_ranges(parts.where(~is_together)), runs)
+        order = np.argsort(np.append(np.flatnonzero(is_together), rest_parts))
+        part_groups, scores = (np.concatenate(pair)[order] for pair in zip(best[2:], run_bests, strict=True))
         return best._replace(of_parts=part_groups, scores=scores)
 
     @abstractmethod
@@ -237,10 +239,10 @@ class Version2Mark(NativeMark):
         message, score = self._best(steps, RunRequest(documents, np.zeros_like(documents), count, 2, limit, floors))
         full = np.flatnonzero(message[:, -1] >= 0)
         if limit < count and len(full):
-            more = self._candidates(steps, documents[full], floors[full], count, 8 * limit)
-            beyond = ((0, 0), (0, more[0].shape[1] - limit))
-            message, score = np.pad(message, beyond, constant_values=-1), np.pad(score, beyond)
-            message[full], score[full] = more
+            extension = self._candidates(steps, documents[full], floors[full], count, 8 * limit)
+            padding = ((0, 0), (0, extension[0].shape[1] - limit))
+            message, score = np.pad(message, padding, constant_values=-1), np.pad(score, padding)
+            message[full], score[full] = extension
         width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
         return message[:, :width], score[:, :width]
 
@@ -273,8 +275,8 @@ class Version2Mark(NativeMark):
         score_of_user[looked_into] = score_user[:, 0]
         total = np.where(looked_into, score_group + score_of_user, 0)
         best_first = np.lexsort((message, np.where(looked_into, -total, np.inf)), axis=1)
-        where = np.arange(len(shared))[:, None], best_first
-        message, total, score_of_user = message[where], total[where], score_of_user[where]
+        index = np.arange(len(shared))[:, None], best_first
+        message, total, score_of_user = message[index], total[index], score_of_user[index]
         return Candidates(message, total, UserEvidence(score_of_user, user_steps.scored, groups), independent=True)
 
     def _floors_of(self, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:

@@ -166,10 +166,10 @@ def _count_bits(words: NDArray[np.uint32], size: int, valid: NDArray[np.bool_], 
 
 @inlined
 def _add(
-    now: NDArray[np.uint32], sums: NDArray[np.uint32], place: int | uint64, next_begin: uint64, more: uint32
+    now: NDArray[np.uint32], sums: NDArray[np.uint32], place: int | uint64, next_begin: uint64, addend: uint32
 ) -> None:
     """Go on with a running sum: `now` holds those of the last step, and `next_begin` is where the next step's begin."""
-    now[place] += more
+    now[place] += addend
     sums[next_begin + place] = now[place]
 
 
@@ -235,10 +235,10 @@ def best_gumbel(
             side = min(LANES, (count - run + NUMBERS - 1) // NUMBERS)
             at_once, none = CHUNK // side, is_none[run // len(places)]
             for p in range(0, size, at_once):
-                these = min(at_once, size - p)
-                _begin_side_by_side(steps, document_begin + p, these, run >> BITS, side, inputs)
-                chacha8_lanes(key, inputs, these * side, block)
-                _add_bounds(block, side, these, none, sums[p * len(places) :])
+                step_count = min(at_once, size - p)
+                _begin_side_by_side(steps, document_begin + p, step_count, run >> BITS, side, inputs)
+                chacha8_lanes(key, inputs, step_count * side, block)
+                _add_bounds(block, side, step_count, none, sums[p * len(places) :])
             _find_best(sums, places, run, document_begin, first[d], first[d + 1], begin, end, numbers, scores)
             _keep_sums(sums, places, run, document_begin, d, parts, sums_of_parts)
         for p in range(parts.first[d], parts.first[d + 1]):
@@ -287,5 +287,5 @@ def _add_bounds(
 @kernel
 def _bound_of(draw: uint32, none: uint32) -> uint32:
     """A bound on a draw's term in units of ln 2 / 2^11, by exponent and 11 bits of the fraction of 2^32 − w."""
-    rest = float32(uint32(~draw | none))
-    return uint32(MOST_OF_A_TERM) - uint32(rest.view(np.uint32) >> uint32(12))
+    complement = float32(uint32(~draw | none))
+    return uint32(MOST_OF_A_TERM) - uint32(complement.view(np.uint32) >> uint32(12))

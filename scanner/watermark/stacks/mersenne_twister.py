@@ -27,10 +27,10 @@ def seeded(seed: uint32, state: NDArray[np.uint32]) -> None:
 
 
 @inlined
-def _twist(high: uint32, low: uint32, far: uint32) -> uint32:
+def _twist(high: uint32, low: uint32, word_ahead: uint32) -> uint32:
     y = uint32(uint32(high & uint32(0x80000000)) | uint32(low & uint32(0x7FFFFFFF)))
     odd = uint32(uint32(0) - uint32(y & uint32(1)))
-    return uint32(uint32(far ^ uint32(y >> uint32(1))) ^ uint32(odd & uint32(0x9908B0DF)))
+    return uint32(uint32(word_ahead ^ uint32(y >> uint32(1))) ^ uint32(odd & uint32(0x9908B0DF)))
 
 
 @kernel
@@ -87,11 +87,11 @@ def is_among_first(seed: uint32, value: int, size: int, first: int) -> bool:
         turned(state)
         for k in range(min(STATE_WORDS, first - begin)):
             i = uint32(begin + k)
-            other = uint32(i + tempered(state[k]) % uint32(uint32(size) - i))
-            if other == place:
+            partner = uint32(i + tempered(state[k]) % uint32(uint32(size) - i))
+            if partner == place:
                 return True
             if i == place:
-                place = other
+                place = partner
     return False
 
 
@@ -109,12 +109,12 @@ def first_of_permutation(seed: uint32, first: int, identity: NDArray[np.int32], 
         turned(state)
         for k in range(min(STATE_WORDS, first - begin)):
             i = begin + k
-            other = i + np.int64(tempered(state[k]) % uint32(size - i))
-            swaps[i] = other
-            here = identity[other]
-            identity[other] = identity[i]
-            identity[i] = here
-            out[i] = here
+            partner = i + np.int64(tempered(state[k]) % uint32(size - i))
+            swaps[i] = partner
+            element = identity[partner]
+            identity[partner] = identity[i]
+            identity[i] = element
+            out[i] = element
     for i in range(first):
         identity[swaps[i]] = swaps[i]
         identity[i] = i
@@ -145,7 +145,7 @@ def product_mod(a: uint64, b: uint64, plus: uint64) -> uint64:
     lower = (ll & low) | (middle << half)
     upper = hh + (lh >> half) + (hl >> half) + (middle >> half)
     out = lower  # 2^64 is 1 here, so the upper half is added, and so is the carry of each addition
-    for more in (upper, plus):
-        total = out + more
-        out = total + uint64(1) if total < more else total
+    for addend in (upper, plus):
+        total = out + addend
+        out = total + uint64(1) if total < addend else total
     return uint64(0) if out == uint64(0xFFFFFFFFFFFFFFFF) else out

@@ -16,8 +16,8 @@ _MASK = np.uint64(2**32 - 1)
 
 def words(seed: int, count: int) -> list[int]:
     """The first words of the generator."""
-    drawn: list[int] = np.random.RandomState(seed % 2**32).randint(0, 2**32, count, np.uint32).tolist()
-    return drawn
+    draws: list[int] = np.random.RandomState(seed % 2**32).randint(0, 2**32, count, np.uint32).tolist()
+    return draws
 
 
 def shuffled(seed: int, size: int, steps: int) -> list[int]:

@@ -238,8 +238,8 @@ def _first_of_each(
             seed, token = seeds[place], ids[place]
             slot = ((uint64(seed) | uint64(token if with_token else 0) << uint64(32)) * factor) >> shift
             while table[slot] >= begin:
-                other = table[slot]
-                if seeds[other] == seed and (not with_token or ids[other] == token):
+                occupant = table[slot]
+                if seeds[occupant] == seed and (not with_token or ids[occupant] == token):
                     break
                 slot = (slot + uint64(1)) & mask
             if table[slot] < begin:

@@ -213,12 +213,12 @@ class Kgw(StackMark):
 
 def _detection(case: Case) -> Pairs:
     """What the library's detector reports. Its p-value is a normal tail and is not compared."""
-    width, left = case["context_width"], case["seeding_scheme"] == "lefthash"
-    form = (KgwLefthashFormat if left else KgwSelfhashFormat)(
+    width, is_lefthash = case["context_width"], case["seeding_scheme"] == "lefthash"
+    form = (KgwLefthashFormat if is_lefthash else KgwSelfhashFormat)(
         vocab_size=case["vocab_size"], greenlist_ratio=case["greenlist_ratio"], context_width=width
     )
     mark, tokens = form.open(int(case["hashing_key"]).to_bytes(8, "big")), batch_tokens([case["tokens"]])
-    skip = width if left else width - 1
+    skip = width if is_lefthash else width - 1
     index = np.arange(skip, len(tokens.ids))
     if case["ignore_repeated_ngrams"]:
         windows = [tuple(case["tokens"][i - skip : i + 1]) for i in index]

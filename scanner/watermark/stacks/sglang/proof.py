@@ -17,8 +17,8 @@ def _times(x: Words, factor: int) -> Words:
     return x * np.uint32(factor)
 
 
-def _rotated(x: Words, by: int) -> Words:
-    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+def _rotated(x: Words, bits: int) -> Words:
+    return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
 
 
 def murmur3(columns: Sequence[Words]) -> Words:
@@ -62,22 +62,22 @@ class SglangProof:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """See scanner.watermark.by_levels.ProvesTermsOfKeys."""
         width = self._width
-        met = tokens[width:]
-        if not len(met):
+        targets = tokens[width:]
+        if not len(targets):
             return np.empty(0, np.int64), np.empty((len(messages), 1, 0))
         hashes = murmur3([tokens[i : len(tokens) - width + i] for i in range(width)])
         places = range(width, len(tokens))
-        indices = np.array(counted_positions(places, hashes.tolist(), met.tolist(), dedup, common_places), np.int64)
-        terms = [self._terms(self._of(message), hashes[indices], met[indices]) for message in messages]
+        indices = np.array(counted_positions(places, hashes.tolist(), targets.tolist(), dedup, common_places), np.int64)
+        terms = [self._terms(self._of(message), hashes[indices], targets[indices]) for message in messages]
         return indices + width, np.array(terms).reshape(len(messages), 1, len(indices))
 
     def _of(self, message: int) -> list[int]:
         return self._keys.value
 
-    def _terms(self, keys: list[int], contexts: Words, met: Words) -> list[float]:
+    def _terms(self, keys: list[int], contexts: Words, targets: Words) -> list[float]:
         """What each position adds under the keys of a message."""
-        halves = [np.full(len(met), half, np.uint32) for key in keys for half in (key % 2**32, key >> 32)]
-        draws = [murmur3([*halves[i : i + 2], contexts, met]) for i in range(0, len(halves), 2)]
+        halves = [np.full(len(targets), half, np.uint32) for key in keys for half in (key % 2**32, key >> 32)]
+        draws = [murmur3([*halves[i : i + 2], contexts, targets]) for i in range(0, len(halves), 2)]
         chosen = draws[0]
         if len(keys) == 2:
             chosen = np.where(murmur3([*halves, contexts]) < int(self._share * 2**32), *draws)

@@ -235,8 +235,8 @@ class _Decoy(SglangUsers):
 
     def states(self, count: int) -> NDArray[np.uint32]:
         """The states, drawn anew each time, since there are many decoys."""
-        drawn = np.random.Generator(np.random.Philox(int.from_bytes(self._secret.value, "big") % 2**128))
-        return drawn.integers(2**32, size=count, dtype=np.uint32)
+        generator = np.random.Generator(np.random.Philox(int.from_bytes(self._secret.value, "big") % 2**128))
+        return generator.integers(2**32, size=count, dtype=np.uint32)
 
 
 def _user_keys(case: Case) -> Pairs:

@@ -188,13 +188,13 @@ class MixedBits:
         of the text's own variance. Below: the law of a layer that has this variance, folded over the layers.
         """
         scored = np.diff(offsets)
-        narrow, *far = (
+        narrow_log10_p, *extreme_log10_p = (
             log10_normal(sums, scored, weights, 0.5, v) for v in (1.0, LARGEST_VARIANCE, 1.0 / LARGEST_VARIANCE)
         )
-        surprise = -LN10 * np.maximum(*far)
-        for d in np.flatnonzero((narrow <= MEASURED_BELOW) & (scored > 0)):
+        surprise = -LN10 * np.maximum(*extreme_log10_p)
+        for d in np.flatnonzero((narrow_log10_p <= MEASURED_BELOW) & (scored > 0)):
             document_states = states[offsets[d] : offsets[d + 1]]
-            if narrow[d] <= EXACT_BELOW:
+            if narrow_log10_p[d] <= EXACT_BELOW:
                 surprise[d] = -log_tail(
                     int(sums[d]), weights, wide_law(len(document_states), variance_limit(document_states, MANY))
                 )
@@ -207,8 +207,8 @@ class MixedBits:
 @functools.cache
 def points() -> NDArray[np.uint64]:
     """Fixed numbers in place of hashed keys: uint64[MANY]. They must never change, since p-values depend on them."""
-    drawn = hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * MANY)
-    return np.frombuffer(drawn, "<u8").astype(np.uint64)
+    data = hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * MANY)
+    return np.frombuffer(data, "<u8").astype(np.uint64)
 
 
 def variance_limit(states: NDArray[np.uint64], count: int) -> float:
@@ -228,16 +228,16 @@ def variance_limit(states: NDArray[np.uint64], count: int) -> float:
 def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
     """The beta-binomial law of T fair bits whose sum varies as stated, over the binomial's: float64[T+1].
 
-    Each bit is drawn from Pólya's urn, where all bits before it count like `drawn` coins of the first.
+    Each bit is drawn from Pólya's urn, where all bits before it count like `growth` coins of the first.
     """
     correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)  # correlation of any two bits
-    drawn = correlation / (1.0 - correlation)
+    growth = correlation / (1.0 - correlation)
     steps = np.arange(scored)
-    log_products = np.concatenate([[0.0], np.cumsum(np.log1p(2.0 * drawn * steps))])
+    log_products = np.concatenate([[0.0], np.cumsum(np.log1p(2.0 * growth * steps))])
     from scipy.special import gammaln  # type: ignore[import-untyped] # late: a tenth of a second
 
     log_factorials = gammaln(np.arange(1.0, scored + 2))
     log_law = (
         log_factorials[-1] - log_factorials - log_factorials[::-1] - scored * _LN2 + log_products + log_products[::-1]
     )
-    return np.asarray(np.exp(log_law - np.log1p(drawn * steps).sum()), np.float64)
+    return np.asarray(np.exp(log_law - np.log1p(growth * steps).sum()), np.float64)

@@ -125,8 +125,8 @@ class _SynthIdFormat(StackFormat):
         return True
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        drawn = np.frombuffer(hashlib.shake_256(entropy).digest(8 * self.depth), ">u8") >> np.uint64(1)
-        return drawn.astype(">u8").tobytes()
+        keys = np.frombuffer(hashlib.shake_256(entropy).digest(8 * self.depth), ">u8") >> np.uint64(1)
+        return keys.astype(">u8").tobytes()
 
     def places(self) -> int:
         return STACK_TABLE_PLACES
@@ -259,8 +259,8 @@ def _detection(case: Case) -> Pairs:
     shape = {"depth": len(keys), "ngram_len": length, "published": True}
     form: SynthIdTableFormat | SynthIdMixedFormat = SynthIdMixedFormat(**shape)
     if table:
-        drawn = {name: case[name] for name in ("sampling_table_size", "sampling_table_seed")}
-        form = SynthIdTableFormat(**shape, **drawn)
+        table_fields = {name: case[name] for name in ("sampling_table_size", "sampling_table_seed")}
+        form = SynthIdTableFormat(**shape, **table_fields)
     mark, tokens = form.open(b"".join(key.to_bytes(8, "big") for key in keys)), batch_tokens([case["tokens"]])
     positions = scored_positions(tokens, length - 1, "none")
     positions = Positions(positions.index, np.arange(len(positions.index) + 1))

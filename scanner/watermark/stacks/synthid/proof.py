@@ -27,8 +27,8 @@ def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
     correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)
     growth = correlation / (1.0 - correlation)
     k = np.arange(scored)
-    more = np.log((scored - k) / (k + 1.0)) + np.log((0.5 + k * growth) / (0.5 + (scored - k - 1.0) * growth))
-    log_law = np.concatenate([[0.0], np.cumsum(more)])
+    log_ratios = np.log((scored - k) / (k + 1.0)) + np.log((0.5 + k * growth) / (0.5 + (scored - k - 1.0) * growth))
+    log_law = np.concatenate([[0.0], np.cumsum(log_ratios)])
     return np.asarray(log_law - logsumexp(log_law), np.float64)
 
 
@@ -115,13 +115,13 @@ class SynthIdProof:
         """The upper 99 % limit of a layer's variance over that of independent bits, under numbers in place of keys."""
         fixed = np.frombuffer(hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * 16_384), "<i8")
         fixed = fixed[: max(512, min(points, 2**27 // len(states)))]
-        more = np.zeros(len(fixed), np.int64)
+        excesses = np.zeros(len(fixed), np.int64)
         for state in states:
             x = (fixed + signed(state - states[0])) * _LCG + 1
             for _ in range(12):
                 x = ((x + 1) * _LCG + 1) >> 5
-            more += np.where(x & 2**30, 1, -1)
-        squares = [excess * excess / len(states) for excess in more.tolist()]
+            excesses += np.where(x & 2**30, 1, -1)
+        squares = [excess * excess / len(states) for excess in excesses.tolist()]
         mean = math.fsum(squares) / len(squares)
         deviation = math.fsum((square - mean) ** 2 for square in squares) / (len(squares) - 1)
         return max(1.0, mean + float(norm.ppf(0.99)) * math.sqrt(deviation / len(squares)))
@@ -140,18 +140,18 @@ class SynthIdProof:
             sums = np.clip(fftconvolve(sums, law), 0.0, None)
             support = np.flatnonzero(sums > 1e-19 * sums.max())
             begin, sums = begin + int(support[0]), sums[support[0] : support[-1] + 1]
-        over = np.arange(len(sums)) + begin - score
-        enough = over >= 0
-        return float(tilt * score - log_scale - math.log((sums[enough] * np.exp(-tilt * over[enough])).sum()))
+        excess = np.arange(len(sums)) + begin - score
+        enough = excess >= 0
+        return float(tilt * score - log_scale - math.log((sums[enough] * np.exp(-tilt * excess[enough])).sum()))
 
     def _log_law(self, table: NDArray[np.int64], states: list[int]) -> NDArray[np.float64]:
         """ln of the chance of each number of ones of a layer by the table, −∞ where there is none."""
         size = len(table)
         sums = np.zeros(size, np.int64)
-        twice = np.concatenate([table, table])
+        wrapped_table = np.concatenate([table, table])
         for state in states:
             place = self._hash(state, [0]) % size
-            sums += twice[place : place + size]
+            sums += wrapped_table[place : place + size]
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(np.bincount(sums, minlength=len(states) + 1) / size), np.float64)
 

@@ -37,13 +37,13 @@ class ThreeBricksProof:
         indices = counted_positions(places, seeds, ids[h + 1 :], dedup, no_draws.union(common_places))
         sums = np.zeros((len(messages), len(indices)))
         for n, i in enumerate(indices):
-            met = [(ids[places[i]] + message) % self._size for message in messages]
+            entries = [(ids[places[i]] + message) % self._size for message in messages]
             if self._green:
                 green = set(shuffled(seeds[i], self._size, self._green))
-                sums[:, n] = [token in green for token in met]
+                sums[:, n] = [token in green for token in entries]
             else:
-                drawn = words(seeds[i], self._size)
-                sums[:, n] = [-math.log1p(-(drawn[token] % 2**24) / 2**24) for token in met]
+                draws = words(seeds[i], self._size)
+                sums[:, n] = [-math.log1p(-(draws[token] % 2**24) / 2**24) for token in entries]
         return len(indices), [math.fsum(row) for row in sums]
 
     def _keyed(self, seed: int) -> bool:

@@ -80,8 +80,8 @@ class VllmProof:
         contexts = [tuple(padded[t : t + width]) for t in places]
         indices = counted_positions(places, contexts, [ids[t] for t in places], dedup, common_places)
         rows = np.array([contexts[i] for i in indices], np.int64).reshape(len(indices), width).astype(np.uint64) & _MASK
-        met = np.array([ids[places[i]] for i in indices], np.uint64)
-        cells = [(philox_words(key, rows, met) >> np.uint64(8)).tolist() for key in self._keys.value]
+        targets = np.array([ids[places[i]] for i in indices], np.uint64)
+        cells = [(philox_words(key, rows, targets) >> np.uint64(8)).tolist() for key in self._keys.value]
         terms = [[-math.log1p(-cell / 2**24) for cell in key_cells] for key_cells in cells]
         return np.array([places[i] for i in indices], np.int64), np.array(terms)
 
