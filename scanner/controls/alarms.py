@@ -22,8 +22,8 @@ USE_NO_FLAG = "Use no flag of this scan."
 def law_holds(rows: Sequence[Row]) -> bool:
     """Return whether rows that test the law find that it holds, and none finds otherwise."""
     kinds = {kind for control in CONTROLS for kind in control.law_kinds}
-    of_law = [row["verdict"] for row in rows if row["kind"] in kinds]
-    return AuditVerdict.TOO_SMALL not in of_law and any(verdict in HOLDING_VERDICTS for verdict in of_law)
+    law_verdicts = [row["verdict"] for row in rows if row["kind"] in kinds]
+    return AuditVerdict.TOO_SMALL not in law_verdicts and any(verdict in HOLDING_VERDICTS for verdict in law_verdicts)
 
 
 def alarm_advice(rows: Sequence[Row], unproved: int = 0, unproved_accounts: int = 0) -> str:

@@ -46,8 +46,8 @@ class OpenControls:
         self, subject: Subject, origin: BatchOrigin, piece: str, detector: Detector | None = None
     ) -> Observers | None:
         """Return the observers of a piece of work; None: no control observes this subject. Args: as `OpenControl`."""
-        each = (control.observers(subject, origin, piece, detector) for control in self._opened)
-        observers = [observer for of_control in each for observer in of_control]
+        observers_by_control = (control.observers(subject, origin, piece, detector) for control in self._opened)
+        observers = [observer for control_observers in observers_by_control for observer in control_observers]
         return Observers(observers) if observers else None
 
     def rehearsal(self) -> Observers | None:

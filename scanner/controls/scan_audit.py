@@ -125,24 +125,24 @@ def audit_scan(
         # another driver's counts of a shard stand there until they are settled: only those of the verdicts' scan count
         scans = ["shard_id", "scan_id"]
         every_count = queries.audit_counts(plan.results)
-        of_shards = every_count.join(every_verdict.select(scans).unique(), on=scans, how="semi")
+        shard_counts = every_count.join(every_verdict.select(scans).unique(), on=scans, how="semi")
         by_looks = pl.col("shard_id").is_in(list(audited_by_looks))  # flags by weights have no row among verdicts
-        counted = pl.concat([of_shards, every_count.filter(by_looks)])
+        counted = pl.concat([shard_counts, every_count.filter(by_looks)])
         # canaries are no traffic: they are marked on purpose, and show no false flags
-        of_traffic = ~pl.col("account_id").is_in(sorted(plan.canary_accounts)).fill_null(value=False)
-        verdicts = every_verdict.filter(of_traffic) if plan.canary_accounts else every_verdict
+        is_traffic = ~pl.col("account_id").is_in(sorted(plan.canary_accounts)).fill_null(value=False)
+        verdicts = every_verdict.filter(is_traffic) if plan.canary_accounts else every_verdict
         rows = ScanRows(verdicts, every_verdict, counted, earlier, whole)
         counts = {control.name: control.count(plan, rows) for control in CONTROLS}
         differing = flags(plan.results).filter(by_looks, proof=Proof.DIFFERS).select(pl.len()).collect().item()
-        of_input = pl.col("shard_id").is_in([*shards, *earlier, *audited_by_looks])
-        found = flags(plan.results).filter(of_input, of_traffic, pl.col("log10_p_global") <= rate)
-        pieces = pieces_of_evidence(found)["piece"]
+        in_input = pl.col("shard_id").is_in([*shards, *earlier, *audited_by_looks])
+        traffic_flags = flags(plan.results).filter(in_input, is_traffic, pl.col("log10_p_global") <= rate)
+        pieces = pieces_of_evidence(traffic_flags)["piece"]
         traffic = measure(verdicts, rate)
         return traffic._replace(
             unproved=traffic.unproved + differing,
             unproved_accounts=unproved_accounts,
             pieces=None if pieces.null_count() else pieces.n_unique(),
-            false_flags=expected_false_flags(found, traffic.texts * plan.config.false_positive_rate),
+            false_flags=expected_false_flags(traffic_flags, traffic.texts * plan.config.false_positive_rate),
         ), counts
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, read_counts))

@@ -61,13 +61,13 @@ def count_canaries(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int)
     first = ["flagged", "account_id", "path", "row", "key_id"]  # whatever was committed first
     texts = texts.sort(first, descending=[True, *[False] * 4]).unique("text_id", keep="first")
     named, by_itself = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
-    found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
+    is_found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
     sums = (
         texts.join(held, on=["account_id", "key_id", "message"], how="left")
         .select(
             came=pl.len(),
-            found=found.sum(),
-            right=(found & (~pl.col("names") | (named & by_itself))).sum(),
+            found=is_found.sum(),
+            right=(is_found & (~pl.col("names") | (named & by_itself))).sum(),
             wrong=(named & ~by_itself).sum(),
         )
         .collect(engine="streaming")
@@ -100,17 +100,17 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
     config, shares = plan.config, []
     rate_of_names = config.misnaming_rate or config.false_positive_rate
     keys = {key.key_id: key for key in plan.keys}
-    for of_key in canaries.measured:
-        if key := keys.get(of_key.key_id):
+    for strength in canaries.measured:
+        if key := keys.get(strength.key_id):
             correction = plan.corrections_of(key)[AS_WRITTEN, 0, 1]
-            hits = passes(corrected(of_key.log10_p, key.messages, correction), config.false_positive_rate)
-            hits &= np.array(of_key.scored) >= config.min_scored
-            named = hits & passes(corrected(of_key.log10_p_own, 1, correction), rate_of_names)
-            shares.append([binomial_limits(int(of.sum()), len(of), risk).low for of in (hits, named)])
+            hits = passes(corrected(strength.log10_p, key.messages, correction), config.false_positive_rate)
+            hits &= np.array(strength.scored) >= config.min_scored
+            named = hits & passes(corrected(strength.log10_p_own, 1, correction), rate_of_names)
+            shares.append([binomial_limits(int(mask.sum()), len(mask), risk).low for mask in (hits, named)])
     if not shares:
         return CanaryTargets(canaries.power, canaries.power)
-    found, right = np.min(shares, axis=0).tolist()
-    return CanaryTargets(found, right, estimated=True)
+    found_share, right_share = np.min(shares, axis=0).tolist()
+    return CanaryTargets(found_share, right_share, estimated=True)
 
 
 def judge_canaries(
@@ -152,18 +152,18 @@ def canaries_lost(rows: Sequence[Mapping[str, object]]) -> bool:
 
 def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
     """A sentence for each row that raises the alarm, with advice."""
-    of_kind = {row["kind"]: row for row in rows if row["kind"] in KINDS and row["verdict"] in _TOO_FEW}
-    if not of_kind:
+    rows_by_kind = {row["kind"]: row for row in rows if row["kind"] in KINDS and row["verdict"] in _TOO_FEW}
+    if not rows_by_kind:
         return []
     sentences = [
         f"canaries: {row['hits']:,} of {row['tests']:,} were {CANARY_WORDS[kind]}, where "
         f"{number(row['expected'])} were {'expected' if kind == 'canary_wrong' else 'planned'}"
-        for kind, row in of_kind.items()
+        for kind, row in rows_by_kind.items()
     ]
-    due = next(iter(of_kind.values()))["tests"]
+    due = next(iter(rows_by_kind.values()))["tests"]
     if came < due / 2:
         advice = "Most did not come: see whether the serving side marked them, and whether the export holds them."
-    elif "canary_found" in of_kind:
+    elif "canary_found" in rows_by_kind:
         advice = (
             "They came and were not found, so marked text of others is not found either: see whether the serving side "
             "marks with the keys, windows, tokenizers and users of this registry, and whether the texts come unchanged."

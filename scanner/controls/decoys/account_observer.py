@@ -30,22 +30,24 @@ class AccountDecoyObserver(DecoyHits):
         """Score those accounts that are drawn; digests: SHA-256 of their names."""
         del text_of
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
-        for of_key in scores:
-            key_id = of_key.opened_key.key.key_id
+        for key_positions in scores:
+            key_id = key_positions.opened_key.key.key_id
             if key_id in self._decoys.first_keys:
                 number = self._decoys.kinds[key_id].number
                 accounts = [account for account, kind in drawn if kind == number]
                 if accounts:
-                    self._score(of_key, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts])
+                    self._score(key_positions, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts])
 
-    def _score(self, of_key: KeyPositions, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
+    def _score(self, key_positions: KeyPositions, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
         """Score accounts, each under the decoy key of its seed, and count the hits of all of them at once."""
-        key, kind = of_key.opened_key.key, self._decoys.kinds[of_key.opened_key.key.key_id]
+        key, kind = key_positions.opened_key.key, self._decoys.kinds[key_positions.opened_key.key.key_id]
         score = []
         for account, seed in zip(accounts, seeds, strict=True):
             mark, message = kind.open(key.messages, seed), int.from_bytes(seed[:8], "little") % key.messages
-            score.append(mark.score(of_key.tokens, select_positions(of_key.positions, [account]), message))
-        scored = of_key.positions.scored[accounts]
+            score.append(
+                mark.score(key_positions.tokens, select_positions(key_positions.positions, [account]), message)
+            )
+        scored = key_positions.positions.scored[accounts]
         hit = log10_p_best(kind.law, np.concatenate(score), scored, 1)[:, None] <= LOG10_THRESHOLDS
         sums = cluster_sums(hit, np.ones(len(hit)), self._decoys.chances(kind.law, scored, 1))
-        self.count("decoy_accounts", of_key.opened_key, sums, 1)
+        self.count("decoy_accounts", key_positions.opened_key, sums, 1)

@@ -29,8 +29,8 @@ def sum_counts(rows: ScanRows, kinds: frozenset[str]) -> pl.DataFrame:
 
 def law_answers(counts: pl.DataFrame, kinds: frozenset[str]) -> list[tuple[Question, ClusterSums]]:
     """One key a document, which is the cluster; of whole decisions, decoys of some documents together."""
-    answers, of_law = [], counts.filter(pl.col("kind").is_in(sorted(kinds)))
-    for values, part in of_law.sort(*KEY_COLUMNS, "threshold", descending=True).group_by(
+    answers, law_counts = [], counts.filter(pl.col("kind").is_in(sorted(kinds)))
+    for values, part in law_counts.sort(*KEY_COLUMNS, "threshold", descending=True).group_by(
         KEY_COLUMNS, maintain_order=True
     ):
         columns = dict(zip(KEY_COLUMNS, values, strict=True))
@@ -41,8 +41,8 @@ def law_answers(counts: pl.DataFrame, kinds: frozenset[str]) -> list[tuple[Quest
 
 def strata_answers(counts: pl.DataFrame, dedup: str) -> list[tuple[Question, ClusterSums]]:
     """Each part of the traffic, whatever the keys: the document is the cluster."""
-    of_all = counts.filter(pl.col("kind").is_in(STRATA)).group_by("kind", "stratum", "threshold")
-    sums = of_all.agg(pl.col(SUMMED_COLUMNS).sort().sum()).sort(
+    groups = counts.filter(pl.col("kind").is_in(STRATA)).group_by("kind", "stratum", "threshold")
+    sums = groups.agg(pl.col(SUMMED_COLUMNS).sort().sum()).sort(
         "kind", "stratum", "threshold", descending=[False, False, True]
     )
     return [

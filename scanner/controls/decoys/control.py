@@ -120,11 +120,11 @@ class DecoyControl(Control["pl.DataFrame"]):
         del counts
         rows = [row for row in scan.rows if row["kind"] in self.kinds]
         tested = any(row["kind"] in self.law_kinds for row in rows)
-        of_documents = sum(row["tests"] for row in rows if row["kind"] in ("decoy", "decoy_best"))
+        document_tests = sum(row["tests"] for row in rows if row["kind"] in ("decoy", "decoy_best"))
         return Conclusion(
             state=AuditState.ALARM if wrong_rows(rows) else AuditState.NO_ALARM if tested else None,
             alarms=[*failing(rows)],
-            log={"decoys": of_documents // len(THRESHOLDS)},
+            log={"decoys": document_tests // len(THRESHOLDS)},
         )
 
     def advise(self, rows: "Sequence[Row]", *, law_holds: bool) -> str | None:

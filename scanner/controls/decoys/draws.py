@@ -77,7 +77,7 @@ class Decoys:
         self.first_keys: set[str] = set()
         self.one_message_keys: set[str] = set()
         self.all_messages_keys: set[str] = set()
-        of_name: dict[str, DecoyKind] = {}
+        kinds_by_name: dict[str, DecoyKind] = {}
         one_message_kinds: set[str] = set()
         kinds_and_messages: set[tuple[str, int]] = set()
         for key in keys:
@@ -85,15 +85,15 @@ class Decoys:
             law = how.law()
             if law is None or not isinstance(how, DrawsKeys):
                 continue
-            if name not in of_name:
-                of_name[name] = DecoyKind(name, len(of_name), how, law, how.draw_key)
+            if name not in kinds_by_name:
+                kinds_by_name[name] = DecoyKind(name, len(kinds_by_name), how, law, how.draw_key)
                 self.first_keys.add(key.key_id)
             if name not in one_message_kinds and (key.messages == 1 or not isinstance(how, CountsHits)):
                 one_message_kinds.add(name)
                 self.one_message_keys.add(key.key_id)
             if (name, key.messages) not in kinds_and_messages and key.messages > 1:
                 self.all_messages_keys.add(key.key_id)
-            self.kinds[key.key_id] = of_name[name]
+            self.kinds[key.key_id] = kinds_by_name[name]
             kinds_and_messages.add((name, key.messages))
 
     def __repr__(self) -> str:
@@ -155,8 +155,8 @@ def open_decoys(plan: Plan) -> Decoys | None:
         return None
     secret = read_secret(plan.audit_secret, plan.registry)
     share = share_of(how.share, FEWEST_DOCUMENTS, plan.documents)
-    of_all = share_of(how.all_messages_share, FEWEST_DOCUMENTS_ALL_MESSAGES, plan.documents)
-    return Decoys(secret, plan.keys, plan.config.dedup, share, of_all)
+    all_messages_share = share_of(how.all_messages_share, FEWEST_DOCUMENTS_ALL_MESSAGES, plan.documents)
+    return Decoys(secret, plan.keys, plan.config.dedup, share, all_messages_share)
 
 
 def share_of(configured: float, fewest: int, documents: int | None) -> float:

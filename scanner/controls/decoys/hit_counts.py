@@ -39,10 +39,14 @@ class HitCounts:
         shared = self._origin._asdict() | {"dedup": self._dedup, "scanned_at": datetime.now(UTC)}
         rows: list[dict[str, Any]] = []
         for subject, sums in self._sums.items():
-            of_subject = {"kind": subject.kind, "messages": subject.messages}
-            of_subject |= {"method": format_name(subject.label), "label": subject.label, "stratum": subject.stratum}
+            subject_columns = {"kind": subject.kind, "messages": subject.messages}
+            subject_columns |= {
+                "method": format_name(subject.label),
+                "label": subject.label,
+                "stratum": subject.stratum,
+            }
             columns = {"threshold": DEEP_THRESHOLDS[: len(sums.hits)], **sums.columns()}
-            same = shared | of_subject
+            same = shared | subject_columns
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 

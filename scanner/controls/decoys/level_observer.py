@@ -29,12 +29,12 @@ class LevelDecoyObserver(DecoyHits):
         """Score the drawn texts of those that a model read."""
         del text_of
         sample = self._sampler.sample(digests)
-        for of_key in scores:
-            key_id = of_key.opened_key.key.key_id
+        for key_positions in scores:
+            key_id = key_positions.opened_key.key.key_id
             if key_id in self._decoys.first_keys:
                 number = self._decoys.kinds[key_id].number
-                places = np.flatnonzero(sample.kinds[of_key.documents] == number)
-                self._score_by_levels(of_key, places, sample.seeds)
+                places = np.flatnonzero(sample.kinds[key_positions.documents] == number)
+                self._score_by_levels(key_positions, places, sample.seeds)
 
     def _score_by_levels(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]

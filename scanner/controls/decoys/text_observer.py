@@ -51,29 +51,29 @@ class DecoyObserver(DecoyHits):
     def score(self, scores: Sequence[KeyPositions], sample: TextSample) -> None:
         """Score drawn texts of a batch, by the positions of each key under test."""
         decoys = self._decoys
-        for of_key in scores:
-            key_id = of_key.opened_key.key.key_id
+        for key_positions in scores:
+            key_id = key_positions.opened_key.key.key_id
             if key_id in decoys.one_message_keys:
-                places = np.flatnonzero(sample.kinds[of_key.documents] == decoys.kinds[key_id].number)
+                places = np.flatnonzero(sample.kinds[key_positions.documents] == decoys.kinds[key_id].number)
                 if len(places):
-                    self._score_one(of_key, places, sample.seeds)
+                    self._score_one(key_positions, places, sample.seeds)
             if key_id in decoys.all_messages_keys:
-                places = np.flatnonzero(sample.all_messages[of_key.documents])
+                places = np.flatnonzero(sample.all_messages[key_positions.documents])
                 if len(places):
-                    self._score_all(of_key, places, sample.seeds)
+                    self._score_all(key_positions, places, sample.seeds)
 
     def _score_one(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, kind = scores.opened_key.key, self._decoys.kinds[scores.opened_key.key.key_id]
         score, terms, best = list[NDArray[np.generic]](), list[NDArray[np.float64]](), np.empty(0)
-        of_places = [seeds[d] for d in scores.documents[places].tolist()]
-        messages = np.array([int.from_bytes(seed[:8], "little") % key.messages for seed in of_places])
-        marks = [kind.open(key.messages, seed) for seed in of_places]
-        for mark, some in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
-            positions = select_positions(scores.positions, places[some])
+        place_seeds = [seeds[d] for d in scores.documents[places].tolist()]
+        messages = np.array([int.from_bytes(seed[:8], "little") % key.messages for seed in place_seeds])
+        marks = [kind.open(key.messages, seed) for seed in place_seeds]
+        for mark, indices in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
+            positions = select_positions(scores.positions, places[indices])
             if scores.parts is not None and isinstance(mark, ScoresParts):
-                terms.append(mark.terms(scores.tokens, positions, messages[some]))
+                terms.append(mark.terms(scores.tokens, positions, messages[indices]))
             else:
-                score.append(mark.score(scores.tokens, positions, messages[some]))
+                score.append(mark.score(scores.tokens, positions, messages[indices]))
         law, positions = kind.law, select_positions(scores.positions, places)
         if terms and scores.parts is not None:
             sums = running_sums(np.concatenate(terms), positions.offsets)
@@ -97,34 +97,34 @@ class DecoyObserver(DecoyHits):
         self.count(kind, scores.opened_key, cluster_sums(hits, tests, chance), 1)
         for part, names in strata(scores.positions.scored[places]):
             for name in np.unique(names).tolist():
-                of = names == name
-                sums = cluster_sums(hits[of], tests[of], chance[of])
+                in_stratum = names == name
+                sums = cluster_sums(hits[in_stratum], tests[in_stratum], chance[in_stratum])
                 self.count(f"{kind}_{part}", scores.opened_key, sums, 1, stratum=name)
 
     def _score_all(self, scores: KeyPositions, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, scored = scores.opened_key.key, scores.positions.scored[places]
         kind = self._decoys.kinds[key.key_id]
-        of_places = [seeds[d] for d in scores.documents[places].tolist()]
+        place_seeds = [seeds[d] for d in scores.documents[places].tolist()]
         score, best = np.zeros(len(places)), np.zeros(0 if scores.parts is None else len(places))
-        marks = [scores.opened_key.to_device(kind.open(key.messages, seed)) for seed in of_places]
-        for mark, some in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
-            positions = select_positions(scores.positions, places[some])
-            of_texts = mark, scores.tokens, positions, key.messages
+        marks = [scores.opened_key.to_device(kind.open(key.messages, seed)) for seed in place_seeds]
+        for mark, indices in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
+            positions = select_positions(scores.positions, places[indices])
+            search_arguments = mark, scores.tokens, positions, key.messages
             if scores.parts is None:
-                found = search(*of_texts)
+                findings = search(*search_arguments)
             else:
-                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.of_documents(places[some])
-                found, spans = parts_look().search_parts(*of_texts, 1, limit, parts)
+                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), scores.parts.of_documents(places[indices])
+                findings, spans = parts_look().search_parts(*search_arguments, 1, limit, parts)
                 for span in spans:
-                    place = some[span.document]
+                    place = indices[span.document]
                     best[place] = min(best[place], span.log10_p)
-            score[some] = found.score[:, 0]
+            score[indices] = findings.score[:, 0]
         hit = log10_p_best(kind.law, score, scored, key.messages)[:, None] <= LOG10_THRESHOLDS[None, :]
         chance = self._decoys.chances(kind.law, scored, key.messages)
         self.count("decoy_best", scores.opened_key, cluster_sums(hit, np.ones(len(hit)), chance), key.messages)
         self._count_spans(scores, places, best, key.messages)
         if isinstance(kind.format, CountsHits):
-            secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in of_places]
+            secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in place_seeds]
             critical = self._decoys.critical(kind.law, scored)
             positions = select_positions(scores.positions, places)
             hits = kind.format.count_all(secrets, scores.tokens, positions, key.messages, critical)

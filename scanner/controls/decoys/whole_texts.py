@@ -75,7 +75,7 @@ class _DecoyKey(NamedTuple):
         """Most that sound p-values reach of a level, [D, J], in D texts of so many positions: float64[D, J]."""
         short = self.groups & (scored[:, None] <= REACHED_ABOVE)
         steps = [short & (level >= least) for least, _ in REACH_OF_GROUPS]
-        return np.select(steps, [most for _, most in REACH_OF_GROUPS], 1.0)
+        return np.select(steps, [limit for _, limit in REACH_OF_GROUPS], 1.0)
 
 
 def _lower(log10_p: NDArray[np.float64], rows: pa.RecordBatch) -> None:
@@ -160,8 +160,8 @@ class WholeTextDecoys:
         forms = normalise_all(written) if weights.normalised else written
         differs = np.array([form != text for form, text in zip(forms, written, strict=True)])
         whole, chance = self._chance(scored.scores, differs)
-        sums, of_parts = {}, np.array([look == SPAN for look in result.verdicts["look"].to_pylist()])
-        _lower(log10_p, result.verdicts.filter(pa.array(~of_parts)))  # a part's p stands in for a whole text's
+        sums, is_span = {}, np.array([look == SPAN for look in result.verdicts["look"].to_pylist()])
+        _lower(log10_p, result.verdicts.filter(pa.array(~is_span)))  # a part's p stands in for a whole text's
         if (weights.normalised or weights.span) and not differs.all():
             sums[DECISION_WHOLE] = _cluster(log10_p[~differs], whole[~differs])
         for rows in (result.verdicts, result.spans):
@@ -176,14 +176,18 @@ class WholeTextDecoys:
         # least the product of theirs.
         weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
         others, normalised = whole.copy(), weights.normalised or 0.0
-        for of_key in scores:
-            key, places = self._keys[of_key.opened_key.key.key_id], of_key.documents
-            messages, scored, parted = of_key.opened_key.key.messages, of_key.positions.scored, of_key.has_parts
+        for key_positions in scores:
+            key, places = self._keys[key_positions.opened_key.key.key_id], key_positions.documents
+            messages, scored, parted = (
+                key_positions.opened_key.key.messages,
+                key_positions.positions.scored,
+                key_positions.has_parts,
+            )
             # a text that lacks a look has its share elsewhere (scanner.error_shares.ErrorShares.corrections)
-            without = 0.0 if can_have_levels(of_key.opened_key.key) else weights.weighed or 0.0
+            without = 0.0 if can_have_levels(key_positions.opened_key.key) else weights.weighed or 0.0
             look = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
-            of_whole = look * (weights.as_written + np.where(differs, 0.0, normalised))
-            whole[places] += np.log1p(-self._as_written(key, messages, scored, of_whole[places]))
+            whole_weights = look * (weights.as_written + np.where(differs, 0.0, normalised))
+            whole[places] += np.log1p(-self._as_written(key, messages, scored, whole_weights[places]))
             others += np.log1p(-key.level(np.where(differs, look * normalised, 0.0)))
             level = key.level(np.where(parted, weights.span or 0.0, 0.0)[places])
             others[places] += np.log1p(-level * key.reach(level, scored))
@@ -194,10 +198,12 @@ class WholeTextDecoys:
     ) -> NDArray[np.float64]:
         """Most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
         level, attained = key.level(weight), np.empty((len(scored), len(_ALPHA)))
-        for one in np.unique(weight).tolist():
-            of, levels = weight == one, key.level(np.array([one]))[0].tolist()
+        for unique_weight in np.unique(weight).tolist():
+            has_weight, levels = weight == unique_weight, key.level(np.array([unique_weight]))[0].tolist()
             find = functools.partial(chances, key.law, thresholds=levels, messages=messages)
-            attained[of] = self._chances.of((key.law, messages, key.share, one), scored[of], find)
+            attained[has_weight] = self._chances.of(
+                (key.law, messages, key.share, unique_weight), scored[has_weight], find
+            )
         return attained * key.reach(level, scored)
 
 

@@ -67,21 +67,21 @@ def reserved_moments(
         hits: of each message at each threshold, int64[R, J].
         of_spans: chance that a text has a message in another way, as by a span that is flagged: float64[J].
     """
-    of_messages = hits.astype(np.float64)
+    message_hits = hits.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
     kinds = []
     for has_normal_form, has_parts in product((0, 1), repeat=2):
         tests_of_looks = tested[: 1 + has_normal_form, has_normal_form, has_parts].tolist()
-        of_looks = [_found(traffic, key, tests) for tests in tests_of_looks]
-        kinds.append(np.sum([*of_looks, np.broadcast_to(of_spans, len(THRESHOLDS)) * has_parts], axis=0))
-    each = texts * np.max(kinds, axis=0)
+        look_chances = [_found(traffic, key, tests) for tests in tests_of_looks]
+        kinds.append(np.sum([*look_chances, np.broadcast_to(of_spans, len(THRESHOLDS)) * has_parts], axis=0))
+    expected_hits = texts * np.max(kinds, axis=0)
     return ClusterSums(
         tests=count * texts,
-        hits=of_messages.sum(axis=0),
-        expected=count * each,
-        hh=(of_messages * of_messages).sum(axis=0),
-        he=of_messages.sum(axis=0) * each,
-        ee=count * each * each,
+        hits=message_hits.sum(axis=0),
+        expected=count * expected_hits,
+        hh=(message_hits * message_hits).sum(axis=0),
+        he=message_hits.sum(axis=0) * expected_hits,
+        ee=count * expected_hits * expected_hits,
         clusters=count,
     )
 

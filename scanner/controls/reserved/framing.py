@@ -53,34 +53,36 @@ def without_top_accounts(
     """
     texts = suspects.with_columns(owner=pl.coalesce("account", "text"), named=pl.col("account").is_not_null())
     without = {}
-    for (key_id,), of_key in texts.group_by("key_id"):
-        owners = of_key.group_by("owner", "named").len().sort("len", "owner", descending=True).head(MOST_TOP_ACCOUNTS)
+    for (key_id,), key_texts in texts.group_by("key_id"):
+        owners = (
+            key_texts.group_by("owner", "named").len().sort("len", "owner", descending=True).head(MOST_TOP_ACCOUNTS)
+        )
         shares = np.cumsum(_shares(scored, owners)).tolist()
-        of_all = by_message.filter(pl.col("key_id") == key_id)
+        key_hits = by_message.filter(pl.col("key_id") == key_id)
         without[str(key_id)] = tuple(
             HitsWithoutTopAccounts(
-                n + 1, share, _left(of_all, of_key.join(owners.head(n + 1), on=["owner", "named"], how="semi"))
+                n + 1, share, _left(key_hits, key_texts.join(owners.head(n + 1), on=["owner", "named"], how="semi"))
             )
             for n, share in enumerate(shares)
         )
     return without
 
 
-def _left(of_all: pl.DataFrame, theirs: pl.DataFrame) -> NDArray[np.int64]:
+def _left(key_hits: pl.DataFrame, account_texts: pl.DataFrame) -> NDArray[np.int64]:
     columns = [str(alpha) for alpha in THRESHOLDS]
-    sums = theirs.group_by("message").agg(pl.col(columns).sum())
-    both = of_all.join(sums, on="message", how="left", suffix="_theirs")
+    sums = account_texts.group_by("message").agg(pl.col(columns).sum())
+    both = key_hits.join(sums, on="message", how="left", suffix="_theirs")
     left = both.select(pl.col(name) - pl.col(f"{name}_theirs").fill_null(0) for name in columns)
     return left.to_numpy().astype(np.int64)
 
 
 def _shares(scored: pl.LazyFrame, owners: pl.DataFrame) -> list[float]:
     """Share of all rows that each account has; a text without an account has a share of 0."""
-    theirs = [
+    owner_shares = [
         ((pl.col("account") == owner) if named else pl.lit(value=False)).mean().fill_null(0.0).alias(str(i))
         for i, (owner, named) in enumerate(owners.select("owner", "named").iter_rows())
     ]
-    return [float(share) for share in scored.select(theirs).collect(engine="streaming").row(0)]
+    return [float(share) for share in scored.select(owner_shares).collect(engine="streaming").row(0)]
 
 
 def framing_accounts(

@@ -52,9 +52,9 @@ def _account() -> pl.Expr:
 
 def _hits(reserved: pl.LazyFrame) -> pl.DataFrame:
     """Distinct texts, few, whose best message is reserved at p ≤ 0.1: key_id, message, text, account, log10 p, hits."""
-    found = reserved.select(
+    text_rows = reserved.select(
         "key_id", "message", text=pl.col("text").hash(0), account=_account(), p=pl.col("threshold").log10()
     )
-    by_account = found.collect(engine="streaming").sort("account", "key_id", "message", "p", nulls_last=True)
+    by_account = text_rows.collect(engine="streaming").sort("account", "key_id", "message", "p", nulls_last=True)
     hits = by_account.unique("text", keep="first")
     return hits.with_columns((pl.col("p") <= np.log10(a) + _ROUNDING).cast(pl.Int64).alias(str(a)) for a in THRESHOLDS)

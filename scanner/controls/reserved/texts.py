@@ -34,25 +34,27 @@ def reserved_texts(
         return []
     every = pa.Table.from_batches([batch.select(_NEEDED) for batch in exact])
     is_small = pc.less_equal(every["log10_p_global"], float(np.log10(THRESHOLDS[0])))
-    some = every.filter(pc.and_(pc.fill_null(is_small, False), pc.is_valid(every["message"])))
-    if not len(some):
+    candidates = every.filter(pc.and_(pc.fill_null(is_small, False), pc.is_valid(every["message"])))
+    if not len(candidates):
         return []
-    texts = ids.for_audit(some["text_sha256"])
-    found = [row | {"text": text} for row, text in zip(some.to_pylist(), texts, strict=True)]
-    wanted = [row for row in found if is_reserved(row["message"]) and row["account_id"] not in canaries]
+    texts = ids.for_audit(candidates["text_sha256"])
+    candidate_rows = [row | {"text": text} for row, text in zip(candidates.to_pylist(), texts, strict=True)]
+    reserved_rows = [row for row in candidate_rows if is_reserved(row["message"]) and row["account_id"] not in canaries]
     # the first account stands for all that posted a text: a dict keeps what comes last
-    wanted.sort(key=lambda row: (row["account_id"] is None, row["account_id"] or ""), reverse=True)
-    rows = list(_rows({(row["shard_id"], row["text"]): row for row in wanted}.values(), keys, dedup))
+    reserved_rows.sort(key=lambda row: (row["account_id"] is None, row["account_id"] or ""), reverse=True)
+    rows = list(_rows({(row["shard_id"], row["text"]): row for row in reserved_rows}.values(), keys, dedup))
     return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
 
 _NEEDED = ["scan_id", "shard_id", "path", "text_sha256", "account_id", "key_id", "message", "log10_p_global"]
 
 
-def _rows(found: Iterable[Mapping[str, Any]], keys: Sequence[MasterKey], dedup: str) -> Iterator[dict[str, Any]]:
-    now, of_id = datetime.now(UTC), {key.key_id: key for key in keys}
-    for row in sorted(found, key=lambda row: row["text"]):
-        key, p = of_id[row["key_id"]], row["log10_p_global"]
+def _rows(
+    reserved_rows: Iterable[Mapping[str, Any]], keys: Sequence[MasterKey], dedup: str
+) -> Iterator[dict[str, Any]]:
+    now, keys_by_id = datetime.now(UTC), {key.key_id: key for key in keys}
+    for row in sorted(reserved_rows, key=lambda row: row["text"]):
+        key, p = keys_by_id[row["key_id"]], row["log10_p_global"]
         key_format = format_of(key)
         yield {
             **{name: row[name] for name in ("scan_id", "shard_id", "path", "key_id", "message", "text")},
