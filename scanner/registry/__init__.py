@@ -106,7 +106,7 @@ def __getattr__(name: str) -> object:
     """The first module's value of a name above, imported now: commands for keys need none of the later modules."""
     if name in __all__:
         for module in _MODULES:
-            within = vars(importlib.import_module(f"{__name__}.{module}"))
-            if name in within:
-                return within[name]
+            names = vars(importlib.import_module(f"{__name__}.{module}"))
+            if name in names:
+                return names[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -230,8 +230,8 @@ class EventRun:
         if self._names:
             _, tables = self.rows(key_id, NAMES).find(hashed)
             return np.concatenate([np.zeros(0, np.int64), *(table["message"].to_numpy() for table in tables)])
-        given = pl.DataFrame(pl.from_arrow(self.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN])))
-        user_rows = given.join(user_ids.to_frame("user_id"), on="user_id", how="semi")
+        event_rows = pl.DataFrame(pl.from_arrow(self.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN])))
+        user_rows = event_rows.join(user_ids.to_frame("user_id"), on="user_id", how="semi")
         return np.asarray(user_rows["message"].to_numpy(), np.int64)
 
 
@@ -265,9 +265,9 @@ def run_of(events: pl.DataFrame) -> EventRun:
 
 def refuse_twice(key_id: str, ordered: Ints) -> None:
     """Raise Refused where ordered messages hold one twice."""
-    twice = ordered[1:][ordered[1:] == ordered[:-1]]
-    if len(twice):
-        fault = f"message {twice[0]} of key {key_id!r} was given or removed twice"
+    duplicates = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(duplicates):
+        fault = f"message {duplicates[0]} of key {key_id!r} was given or removed twice"
         raise Refused(f"users table: {fault}; restore the table")
 
 
@@ -359,10 +359,10 @@ class IndexFolder:
         rows = self._folder.open(part).rows
         frame = pl.DataFrame(pl.from_arrow(rows))
         if kind == GIVEN:
-            gone = pl.col("message").is_in(inside)
-            if not frame.filter(gone & pl.col("user_id").is_not_null()).height:
+            is_erased = pl.col("message").is_in(inside)
+            if not frame.filter(is_erased & pl.col("user_id").is_not_null()).height:
                 return part
-            names = frame.select(pl.when(~gone).then("user_id")).to_series().to_list()
+            names = frame.select(pl.when(~is_erased).then("user_id")).to_series().to_list()
             # a new array: in one that shares buffers with the old, the name may stand under its null
             return self._folder.write(rows.set_column(3, "user_id", pa.array(names, pa.string())))
         near = frame.with_row_index("row").filter(pl.col("digest").is_in(inside))
@@ -382,11 +382,11 @@ class IndexFolder:
         """Delete files that an index replaced, and leftovers of changes that failed an hour ago or earlier."""
         if not index.number:
             return
-        gone, old = set[str](), self.read(index.parent)
+        file_names, old = set[str](), self.read(index.parent)
         while old is not None:
-            gone |= {*old.files, _name(old.number)}
+            file_names |= {*old.files, _name(old.number)}
             old = self.read(old.parent)
-        self._delete((gone | set(self._orphans())) - index.files - {_name(index.number)})
+        self._delete((file_names | set(self._orphans())) - index.files - {_name(index.number)})
 
     def _orphans(self) -> Iterator[str]:
         filesystem, inner = filesystem_of(self._folder.location)
@@ -415,8 +415,8 @@ class IndexFolder:
             for kind in (GIVEN, REMOVED):
                 messages = new.rows(key_id, kind).values()
                 for run in runs:
-                    which, _ = run.rows(key_id, kind).find(messages)
-                    refuse_twice(key_id, np.repeat(messages[which[:1]], 2))
+                    positions, _ = run.rows(key_id, kind).find(messages)
+                    refuse_twice(key_id, np.repeat(messages[positions[:1]], 2))
 
     def _put(self, index: Index) -> Index:
         self._folder.put(_name(index.number), pa.py_buffer(json.dumps(_document(index)).encode()))
@@ -427,8 +427,8 @@ def _with_names(run: EventRun) -> EventRun:
     """A run in memory with its rows of the kind NAMES."""
     rows = {(key_id, kind): run.rows(key_id, kind) for key_id in run.keys for kind in (GIVEN, REMOVED)}
     for key_id in run.keys:
-        given = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN]))).drop_nulls("user_id")
-        names = pa.table([digests(given["user_id"]), given["message"].to_arrow()], schema=RUN_SCHEMAS[NAMES])
+        event_rows = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN]))).drop_nulls("user_id")
+        names = pa.table([digests(event_rows["user_id"]), event_rows["message"].to_arrow()], schema=RUN_SCHEMAS[NAMES])
         rows[key_id, NAMES] = SortedRows.in_memory(in_order([names], RUN_SCHEMAS[NAMES]))
     return EventRun(rows, names=True)
 

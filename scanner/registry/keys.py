@@ -74,13 +74,13 @@ def with_weights(
             return (*keys, new)
         half = {"one_of": 2 * len(counting)}
         keys = [key.model_copy(update=half) if counts(key) else key for key in keys]
-    left = 1 - sum((Fraction(1, key.one_of) for key in keys if key.one_of is not None), Fraction(0))
-    if left <= 0:
+    rest_of_weight = 1 - sum((Fraction(1, key.one_of) for key in keys if key.one_of is not None), Fraction(0))
+    if rest_of_weight <= 0:
         raise Refused(
             "keys: the weights of the keys (1/one_of in keys.toml) sum to 1, and none is left for another; they are "
             "fixed when a key is made: restore the values that were there"
         )
-    number = -((-1) // (2 * left))  # j, since 1/(2 j) is left before the j-th
+    number = -((-1) // (2 * rest_of_weight))  # j, since 1/(2 j) is left before the j-th
     return (*keys, new.model_copy(update={"one_of": 2 * number * (number + 1)}))
 
 
@@ -237,9 +237,9 @@ def admit_key(folder: Path | str, key_id: str, admission: Admission) -> MasterKe
 def _change(folder: Path | str, key_id: str, change: Callable[[MasterKey], dict[str, object]]) -> MasterKey:
     def in_place(registry: Registry) -> Registry:
         key = find_key(registry, key_id)
-        changed = key.model_copy(update=change(key))
+        new_key = key.model_copy(update=change(key))
         return registry.model_copy(
-            update={"keys": tuple(changed if other is key else other for other in registry.keys)}
+            update={"keys": tuple(new_key if other is key else other for other in registry.keys)}
         )
 
     return find_key(change_registry(folder, in_place), key_id)
@@ -388,10 +388,10 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
     Raises:
         Refused: there is no registry, or the reference is not valid; SecretError: the secret cannot be read or made.
     """
-    changed = change_registry(
+    registry = change_registry(
         folder, lambda registry: registry.model_copy(update={"audit_secret": _audit_secret(Path(folder), secret)})
     )
-    return str(changed.audit_secret)
+    return str(registry.audit_secret)
 
 
 def audit_secret_beside(folder: Path, reference: str) -> str | None:

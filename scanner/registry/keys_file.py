@@ -174,12 +174,12 @@ def registry_sha256(registry: Registry) -> str:
     from scanner.watermark.formats import format_of
 
     null = set() if registry.trial else {"trial"}
-    whole = registry.model_dump(mode="json", exclude={"version", "keys", "canaries"} | null)
+    fields = registry.model_dump(mode="json", exclude={"version", "keys", "canaries"} | null)
     keys = [
         key.model_dump(mode="json", exclude=_fields_not_in_digest(key)) | format_of(key).digest_fields()
         for key in registry.keys
     ]
-    return digest(whole | {"keys": keys})
+    return digest(fields | {"keys": keys})
 
 
 def _fields_not_in_digest(key: MasterKey) -> dict[str, Any]:

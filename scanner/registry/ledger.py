@@ -131,8 +131,8 @@ def append(folder: Path | str, decide: Callable[[UsersSnapshot], tuple[pl.DataFr
         write_deltalake(table, events, mode="append", commit_properties=_next(table), writer_properties=_WRITER)
         # 3. tell whether the index lacks so much that it should get the newest events
         files = files_of(table).filter(pl.col("last").fill_null(index.seq) >= index.seq).height
-        lacking = users_snapshot.events + len(events) - index.seq
-        return result, files >= _MOST_NEW_FILES or lacking > _MOST_NEW_EVENTS
+        new_events = users_snapshot.events + len(events) - index.seq
+        return result, files >= _MOST_NEW_FILES or new_events > _MOST_NEW_EVENTS
 
     result, full = _retry(attempt)
     if full:
@@ -222,7 +222,7 @@ def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFra
             new = index_folder.without_names(index, rows)
             # 3. commit both at once
             try:
-                done = table.update(
+                metrics = table.update(
                     updates={"user_id": "NULL", "salt": "NULL", "seal": f"CASE seq {cases} END"},
                     predicate=f"seq IN ({', '.join(map(str, numbers))})",
                     commit_properties=_next(table, new if new is not index else None),
@@ -235,14 +235,14 @@ def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFra
                 index_folder.discard(new, index)
                 raise_if_outdated(table)  # a missing file shows as an error of any kind
                 raise
-            return int(done["num_updated_rows"])
+            return int(metrics["num_updated_rows"])
 
-    changed = _retry(attempt)
+    row_count = _retry(attempt)
     # 4. delete the files that still hold the names
     _retry(lambda: _vacuum(folder, full=False, hours=0))  # files that the update replaced
     _retry(lambda: _vacuum(folder, full=True, hours=_ORPHANS_AFTER))  # what crashed or lost, not what is being written
     _clean(folder)
-    return changed
+    return row_count
 
 
 def _snapshot(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapshot, Index]:
@@ -270,10 +270,10 @@ def _snapshot(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapsh
     # 2. what the events add
     tail = events.filter(pl.col("seq") >= index.seq).sort("seq")
     head = bytes(tail["head"][-1] or b"") if tail.height else index.head
-    whole = len(head) == len(FIRST_HEAD)
+    is_whole = len(head) == len(FIRST_HEAD)
     last_at = events.sort("seq")["at"][-1] if events.height else None
     runs, count = index_folder.runs(index), index.seq + tail.height
-    return UsersSnapshot(runs, tail, count, head if whole else None, last_at), index
+    return UsersSnapshot(runs, tail, count, head if is_whole else None, last_at), index
 
 
 def _windows(table: DeltaTable | None, first: int, rows: int) -> Iterator[pl.DataFrame]:

@@ -115,11 +115,11 @@ class Holders:
             try:
                 return question(snapshot)
             except FileNotFoundError as error:
-                lost = error
+                fault = error
                 self._snapshot = snapshot = self._reopen()
         from scanner.registry.index import missing
 
-        raise missing(lost)
+        raise missing(fault)
 
 
 def has_users(folder: Path | str) -> bool:

@@ -118,10 +118,10 @@ class PartsFolder:
 
 def file_in_memory(rows: pa.Table) -> OpenedFile:
     """Rows in memory, in the form of an opened part."""
-    whole = rows.combine_chunks()
-    column = whole.column(0)
+    table = rows.combine_chunks()
+    column = table.column(0)
     array = column.chunk(0).to_numpy() if column.num_chunks else np.zeros(0, np.int64)
-    return OpenedFile(whole, array)
+    return OpenedFile(table, array)
 
 
 class SortedRows:
@@ -135,10 +135,10 @@ class SortedRows:
     @classmethod
     def in_memory(cls, rows: pa.Table) -> "SortedRows":
         """The sequence of sorted rows in memory."""
-        whole = file_in_memory(rows)
+        file = file_in_memory(rows)
         if not len(rows):
-            return cls((), lambda part: whole)
-        return cls([SortedFile("", len(rows), int(whole.sorted_by[0]), int(whole.sorted_by[-1]))], lambda part: whole)
+            return cls((), lambda part: file)
+        return cls([SortedFile("", len(rows), int(file.sorted_by[0]), int(file.sorted_by[-1]))], lambda part: file)
 
     @property
     def rows(self) -> int:
@@ -157,17 +157,17 @@ class SortedRows:
     def find(self, values: Ints) -> tuple[Ints, list[pa.Table]]:
         """All rows of V values. Returns (indices among the values, as often as there are rows; the rows, in tables)."""
         order = np.argsort(values, kind="stable")
-        which: list[Ints] = [np.zeros(0, np.int64)]
+        positions: list[Ints] = [np.zeros(0, np.int64)]
         tables: list[pa.Table] = []
         for number, begin, end in self._parts_of(values[order]):
             rows, sorted_by = self._open(self.parts[number])
             part_values = values[order[begin:end]]
             low, high = (np.searchsorted(sorted_by, part_values, side) for side in ("left", "right"))
             counts = high - low
-            which.append(np.repeat(order[begin:end], counts))
+            positions.append(np.repeat(order[begin:end], counts))
             indices = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
             tables.append(rows.take(pa.array(indices)))
-        return np.concatenate(which), tables
+        return np.concatenate(positions), tables
 
     def up_to(self, values: Ints) -> Ints:
         """How many rows have at most each of V values."""

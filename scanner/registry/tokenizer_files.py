@@ -43,8 +43,8 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
     """
     in_current, in_registry = Path(given), folder / given
     if in_current.is_file() and in_registry.is_file() and not in_current.samefile(in_registry):
-        both = f"{in_current.absolute()} and {in_registry}"
-        raise TokenizerError(f"tokenizer {given} is two files, {both}; give an absolute path")
+        paths = f"{in_current.absolute()} and {in_registry}"
+        raise TokenizerError(f"tokenizer {given} is two files, {paths}; give an absolute path")
     path = in_current if in_current.is_file() else in_registry
     try:
         raw = read_named(path, MOST_TOKENIZER)

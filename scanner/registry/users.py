@@ -56,10 +56,10 @@ def _drawn_by_trial(
     drawn = np.zeros(0, np.int64)
     while len(drawn) < count:
         # for one user two: each may lie in another part of every run, which is then opened
-        more = _message(rng.integers(0, messages - reserved_count(messages), size=2 * (count - len(drawn))))
-        more = more[is_free(more)]
-        both = np.concatenate([drawn, more])
-        drawn = both[np.sort(np.unique(both, return_index=True)[1])]
+        candidates = _message(rng.integers(0, messages - reserved_count(messages), size=2 * (count - len(drawn))))
+        candidates = candidates[is_free(candidates)]
+        messages_in_order = np.concatenate([drawn, candidates])
+        drawn = messages_in_order[np.sort(np.unique(messages_in_order, return_index=True)[1])]
     return drawn[:count]
 
 
@@ -152,7 +152,7 @@ def give_messages(
         parts = [_allocate(key, users_snapshot, users) for key in keys]
         new = pl.concat(part for part, _ in parts)
         time = at or now_for(registry, users_snapshot.last_at)
-        return _as_events(new, ALLOCATED, time), [done for _, done in parts]
+        return _as_events(new, ALLOCATED, time), [allocation for _, allocation in parts]
 
     return ledger.append(folder, decide)
 
@@ -165,10 +165,10 @@ def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) 
     """
     users = _checked_users(user_ids)["user_id"]
     load_registry(folder)
-    new, others = ledger.ask(folder, lambda users_snapshot: _compared(users_snapshot, users))
+    new, names_compared = ledger.ask(folder, lambda users_snapshot: _compared(users_snapshot, users))
     skeletons = {skeleton(name) for name in new}
     by_skeleton: dict[str, list[str]] = {}
-    for name in sorted(_candidates(others, skeletons)):
+    for name in sorted(_candidates(names_compared, skeletons)):
         shape = skeleton(name)
         if shape in skeletons:
             by_skeleton.setdefault(shape, []).append(name)
@@ -266,11 +266,11 @@ def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
     for (key_id,), part in new.group_by("key_id"):
         frames.append(users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy()))
     rows = pl.concat(frames).unique()
-    removed = rows.filter(pl.col("removed_at").is_not_null())
-    old = [_as_events(rows, ALLOCATED), _as_events(removed, REMOVED_EVENT)]
+    removals = rows.filter(pl.col("removed_at").is_not_null())
+    old = [_as_events(rows, ALLOCATED), _as_events(removals, REMOVED_EVENT)]
     messages = given_messages(pl.concat([*old, new]))
     held = messages.filter(pl.col("removed_at").is_null()).select("key_id", "user_id")
-    events = rows.height + removed.height + new.height
+    events = rows.height + removals.height + new.height
     if messages.height * 2 - messages["removed_at"].null_count() != events or held.is_duplicated().any():
         raise Refused("users to restore: a message is removed that was never given, or a user would hold two")
 
@@ -282,12 +282,12 @@ def given_messages(events: pl.DataFrame) -> pl.DataFrame:
         Refused: a message was given twice, which no command of brickscan does; nobody may be named from such a table.
     """
     message = ["key_id", "message"]
-    removed = events.filter(pl.col("event") == REMOVED_EVENT).select(*message, removed_at="at")
+    removals = events.filter(pl.col("event") == REMOVED_EVENT).select(*message, removed_at="at")
     rows = events.filter(pl.col("event") == ALLOCATED).select("user_id", *message, allocated_at="at")
-    rows = rows.join(removed, on=message, how="left").sort(message)
-    twice = rows.filter(rows.select(message).is_duplicated())
-    if twice.height:
-        key_id, number = twice.select(message).row(0)
+    rows = rows.join(removals, on=message, how="left").sort(message)
+    duplicates = rows.filter(rows.select(message).is_duplicated())
+    if duplicates.height:
+        key_id, number = duplicates.select(message).row(0)
         raise Refused(f"users table: message {number} of key {key_id!r} was given or removed twice; restore the table")
     return rows
 
@@ -389,15 +389,15 @@ def make_canaries(
     user_keys = [key.key_id for key in keys if key.messages > 1]
     if user_keys:
         give_messages(folder, user_keys, ids, at)
-    recorded = []
+    canaries = []
     for key in keys:
         held = messages_held(folder, key.key_id, ids) if key.messages > 1 else dict.fromkeys(ids, 0)
-        recorded += [
+        canaries += [
             Canary(account_id=name, key_id=key.key_id, message=held[name], names=key.messages > 1)
             for name in ids
             if name in held
         ]
-    return set_canaries(folder, Canaries(power=power, made=tuple(recorded), measured=tuple(measured)))
+    return set_canaries(folder, Canaries(power=power, made=tuple(canaries), measured=tuple(measured)))
 
 
 def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:

@@ -109,8 +109,8 @@ def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str
             unknown = event_rows.clear().select("message")
         else:
             continue
-        unlike = event_rows.join(index_rows, on=event_rows.columns, how="anti", nulls_equal=True).select("message")
-        for message in pl.concat([unlike, unknown])["message"].unique().sort().head(_MOST_FAULTS):
+        differences = event_rows.join(index_rows, on=event_rows.columns, how="anti", nulls_equal=True).select("message")
+        for message in pl.concat([differences, unknown])["message"].unique().sort().head(_MOST_FAULTS):
             yield f"key {key_id}, message {message}: the index says something else than the events"
 
 
@@ -188,8 +188,8 @@ def find_verified(folder: Path | str, record: Record, key_id: str, message: int)
 
 def _since(folder: str, now: ledger.UsersTable, record: Record, messages_by_key: Mapping[str, Ints] | None) -> Record:
     parts = _names_parts(now, record, messages_by_key)
-    recorded = {part.file: part for part in record.parts}
-    edited = [part.file for part in parts if part != recorded.get(part.file, part)]
+    earlier_parts = {part.file: part for part in record.parts}
+    edited = [part.file for part in parts if part != earlier_parts.get(part.file, part)]
     if edited:
         raise _changed(folder, f"the file {edited[0]} of its index is not as it was when it was last verified")
     moved = {*parts} - record.parts if messages_by_key is not None else {*parts} ^ record.parts

@@ -105,15 +105,15 @@ def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept_table = tables.now(name)
         numbers = kept_table.versions(winners)
-        wrong = {shard: winners[shard] for shard, number in numbers.items() if winners[shard] != number}
-        if not wrong:
+        conflicts = {shard: winners[shard] for shard, number in numbers.items() if winners[shard] != number}
+        if not conflicts:
             return
 
-        def lost(run: tuple[str, str], wrong: Mapping[str, int] = wrong) -> bool:
-            return run[0] in wrong and run_number(run[1]) != wrong[run[0]]
+        def is_loser(run: tuple[str, str], conflicts: Mapping[str, int] = conflicts) -> bool:
+            return run[0] in conflicts and run_number(run[1]) != conflicts[run[0]]
 
-        transactions = [Transaction(shard, winner) for shard, winner in wrong.items()]
-        if try_to_commit(table, name, _without(table, tables.results, name, wrong, lost), transactions):
+        transactions = [Transaction(shard, winner) for shard, winner in conflicts.items()]
+        if try_to_commit(table, name, _without(table, tables.results, name, conflicts, is_loser), transactions):
             return
 
 
@@ -197,11 +197,11 @@ def _standing(results: str, rows: pl.LazyFrame, row_filter: pl.Expr) -> tuple[pl
     ranges = shards(results)
     # flags may be kept of nights that were dropped, whose ranges hide nothing any more
     dropped_paths = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
-    rescanned = pl.concat([_rescanned(ranges), dropped_paths]).unique()
+    rescanned_paths = pl.concat([_rescanned(ranges), dropped_paths]).unique()
     shard_ranges = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
-    some_row = rows.filter(row_filter).join(rescanned, on="path", how="semi").select(_DOCUMENT).unique()
+    some_row = rows.filter(row_filter).join(rescanned_paths, on="path", how="semi").select(_DOCUMENT).unique()
     rescanned_rows = rows.join(some_row, on=_DOCUMENT, how="semi").join(shard_ranges, on=_OF_RANGE, how="left")
-    later = _later(rescanned_rows, ranges, read_whole(results, "quarantine"))
+    later_ranges = _later(rescanned_rows, ranges, read_whole(results, "quarantine"))
     newest_file = pl.col("other_file").sort_by("other_scanned_at", "other_scan_id").last()
     is_newest_file = (pl.col("other_file") == newest_file).fill_null(value=True)
     scan_keys = pl.col("keys").str.strip_suffix(OF_PASS)
@@ -209,9 +209,9 @@ def _standing(results: str, rows: pl.LazyFrame, row_filter: pl.Expr) -> tuple[pl
         is_newest_file & ((pl.col("other_keys") == pl.col("keys")) | (pl.col("other_keys") == scan_keys))
     ).any()
     hides = same_keys | (newest_file != pl.col("own_file").first())
-    hidden = later.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
-    current = rescanned_rows.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
-    return rows.filter(row_filter).join(rescanned, on="path", how="anti"), current
+    hidden_rows = later_ranges.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
+    current = rescanned_rows.join(hidden_rows, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
+    return rows.filter(row_filter).join(rescanned_paths, on="path", how="anti"), current
 
 
 def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
@@ -251,9 +251,9 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
     is_later = (other_at > scanned_at) | ((other_at == scanned_at) & (pl.col("other_scan_id") > pl.col("scan_id")))
     near = rows.with_columns(part=pl.col("row") // MAX_ROWS).join(other, on=["path", "part"])
     is_other_scan = pl.col("other_scan_id") != pl.col("scan_id")  # a scan and its own pass hide nothing of each other
-    later = near.filter(is_other_scan & is_later & (pl.col("row") >= first) & (pl.col("row") < end))
-    lost = quarantine.select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
-    return later.join(lost, on=["other_shard_id", "other_scan_id", "row"], how="anti")
+    later_ranges = near.filter(is_other_scan & is_later & (pl.col("row") >= first) & (pl.col("row") < end))
+    quarantine_rows = quarantine.select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
+    return later_ranges.join(quarantine_rows, on=["other_shard_id", "other_scan_id", "row"], how="anti")
 
 
 def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -261,11 +261,11 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     ranges = shards(results)
     paths = _rescanned(ranges)
     shard_ranges = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
-    twice = rows.join(paths, on="path", how="semi").join(shard_ranges, on=_OF_RANGE, how="left")
+    rescanned_rows = rows.join(paths, on="path", how="semi").join(shard_ranges, on=_OF_RANGE, how="left")
     exact_flags = flags(results).select(*_ROW, "log10_p_global", *NAMED_LISTS)
-    twice = twice.join(exact_flags, on=_ROW, how="left", suffix="_exact")
-    twice = twice.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in NAMED_LISTS)
-    by_age = twice.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end
+    rescanned_rows = rescanned_rows.join(exact_flags, on=_ROW, how="left", suffix="_exact")
+    rescanned_rows = rescanned_rows.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in NAMED_LISTS)
+    by_age = rescanned_rows.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end
     same_file = (pl.col("file") == pl.col("file").last().over(_DOCUMENT)).fill_null(value=True)
     newest = by_age.filter(same_file).unique([*_DOCUMENT, "keys"], keep="last", maintain_order=True)
     best = _best(newest, pl.coalesce("log10_p_global_exact", largest_p())).with_columns(map(_published, NAMED_LISTS))

@@ -93,11 +93,13 @@ def record_file(results: str, rate: float, path: Path) -> FileOutcome:
     ]
     if faults:
         raise WrongRows(path, faults)
-    made = [(_new_decision(name, line.decision), flags[line.decision.id]) for name, line in missing.items()]
-    new = record(results, made)
-    under_alarm = sum(decision.decision_id in new and flag["audit"] == AuditState.ALARM for decision, flag in made)
-    changed = [*_changed_since(results, {name: lines[name] for name in recorded_ids})]
-    return FileOutcome(len(new), len(lines) - len(new), under_alarm, changed)
+    new_decisions = [(_new_decision(name, line.decision), flags[line.decision.id]) for name, line in missing.items()]
+    new_ids = record(results, new_decisions)
+    under_alarm = sum(
+        decision.decision_id in new_ids and flag["audit"] == AuditState.ALARM for decision, flag in new_decisions
+    )
+    change_lines = [*_changed_since(results, {name: lines[name] for name in recorded_ids})]
+    return FileOutcome(len(new_ids), len(lines) - len(new_ids), under_alarm, change_lines)
 
 
 def _read_lines(path: Path) -> list[_Line]:

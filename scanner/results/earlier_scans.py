@@ -63,7 +63,7 @@ def _files(results: str, requested_files: pl.DataFrame) -> pl.DataFrame:
     """When files, of paths and times, were first scanned, where they were, by scans before: path, before, first."""
     # A scan after a file was last modified had this very file, whatever it made of it. Where that time is not known, or
     # is still to come, any scan of the path may have had it.
-    lost = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
+    quarantine_rows = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
     ranges = ranges_ever(results).select("path", "scan_id", "scanned_at", "began_at")
     tables = [
         rows.filter(
@@ -73,7 +73,7 @@ def _files(results: str, requested_files: pl.DataFrame) -> pl.DataFrame:
         .filter((pl.col("scanned_at") < pl.col("before")).fill_null(value=True))
         .group_by("path", "before", "modified", "scan_id")
         .agg(first=pl.col("began_at").min(), last=pl.col("scanned_at").max())
-        for rows in (ranges, lost)
+        for rows in (ranges, quarantine_rows)
     ]
     same_file = pl.col("modified").is_null() | (pl.col("last") >= pl.col("modified"))
     first_scans = pl.concat(tables).filter(same_file).select("path", "before", _FIRST)
@@ -185,8 +185,8 @@ def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> R
     )
     texts = flags(results).filter((pl.col("text_sha256") == row["text_sha256"]) & (pl.col("scanned_at") < began))
     text = texts.with_columns(first="scanned_at").select(_FIRST).min().collect().item()
-    dropped = not ranges.filter(pl.col("dropped_at").is_not_null()).head(1).collect().is_empty()
-    return RecordedHistory(modified, files.get(row["path"]), text, dropped)
+    has_dropped_nights = not ranges.filter(pl.col("dropped_at").is_not_null()).head(1).collect().is_empty()
+    return RecordedHistory(modified, files.get(row["path"]), text, has_dropped_nights)
 
 
 def _texts(plan: Plan) -> dict[bytes, datetime]:
@@ -207,13 +207,13 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
         .with_columns(others=_OTHERS)
         .select("text_sha256", "key_id", "message", "others", _FIRST, same=same_message)
     )
-    others = pl.col("others").struct
-    more = (
+    entry = pl.col("others").struct
+    entry_rows = (
         flagged.filter(pl.col("others").list.len() > 0)
         .explode("others")
-        .with_columns(key_id=others.field("key_id"), message=others.field("message"))
+        .with_columns(key_id=entry.field("key_id"), message=entry.field("message"))
     )
-    flagged = pl.concat([flagged.drop("others"), more.drop("others")])
+    flagged = pl.concat([flagged.drop("others"), entry_rows.drop("others")])
     rows = (
         flagged.join(_given_since(plan, flagged.filter("same")), on=["key_id", "message"], how="left")
         .filter(~pl.col("same") | (pl.col("allocated_at") > pl.col("first")))

@@ -46,8 +46,10 @@ class ExpectedFalseFlags(NamedTuple):
         if not self.reserved:
             return f"{at_most(number)} of {self.flags:,} expected, by chance alone (N·p)"
         are = "is for a reserved message" if self.reserved == 1 else "are for reserved messages"
-        more = f"; {at_most(self.by_chance)} of them by chance (N·p)" if self.by_chance else ""
-        return f"about {amount(number)} of {self.flags:,} expected, as {self.reserved:,} {are}, which nobody has{more}"
+        addition = f"; {at_most(self.by_chance)} of them by chance (N·p)" if self.by_chance else ""
+        return (
+            f"about {amount(number)} of {self.flags:,} expected, as {self.reserved:,} {are}, which nobody has{addition}"
+        )
 
 
 def expected_false_flags(flags: pl.LazyFrame, chance_flags: float) -> ExpectedFalseFlags:

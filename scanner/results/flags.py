@@ -302,8 +302,8 @@ def newest(
     def question() -> FlagList:
         entries, canary_copies = _entries(found_flags(results, rate, wanted), same, canaries)
         page = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
-        few = None if limit is None else page["text_sha256"]
-        rows = _newest_copies(found_flags(results, rate, wanted, few), page, same)
+        texts = None if limit is None else page["text_sha256"]
+        rows = _newest_copies(found_flags(results, rate, wanted, texts), page, same)
         expected = _expected_false(entries, results, rate, wanted)
         return FlagList(rows, _totals(entries, len(entries), canary_copies, expected))
 
@@ -335,11 +335,11 @@ def sums(
 
     def question() -> FlagList:
         rows = found_flags(results, rate, wanted, each=by != "text")
-        everybody, canary_copies = _entries(rows, (*_SAME, "account_id"), canaries)
-        entries = everybody.filter(~pl.col("again"))
+        all_entries, canary_copies = _entries(rows, (*_SAME, "account_id"), canaries)
+        entries = all_entries.filter(~pl.col("again"))
         distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
         counts = (by == "user") | ~pl.col("again")  # a document is one of each of its users, and one of its account
-        summed = everybody.group_by(group).agg(
+        summed = all_entries.group_by(group).agg(
             documents=pl.col("copies").filter(counts).sum(),
             **{name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()},
             first=pl.col("first").min(),
@@ -398,8 +398,8 @@ def _entries(
     rows: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary] | None
 ) -> tuple[pl.DataFrame, int]:
     """What is asked for, added up, and how many documents of canaries were left out."""
-    grouped = rows.with_columns(of_canary=of_canary(canaries))
-    counted = grouped.group_by(*same, "again", "of_canary").agg(
+    flags = rows.with_columns(of_canary=of_canary(canaries))
+    counts = flags.group_by(*same, "again", "of_canary").agg(
         copies=pl.len().cast(pl.Int64),
         alarmed=(pl.col("audit") == AuditState.ALARM).sum().cast(pl.Int64),
         first=pl.col("scanned_at").min(),
@@ -409,7 +409,7 @@ def _entries(
         messages_tested=pl.col("messages_tested").max(),
         accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
     )
-    entries = counted.collect(engine="streaming")
+    entries = counts.collect(engine="streaming")
     entries = entries.join(
         pieces_of_evidence(rows), on=EVIDENCE_COLUMNS, how="left", nulls_equal=True, maintain_order="left"
     )
@@ -468,12 +468,12 @@ def _expected_false(entries: pl.DataFrame, results: str, rate: float, wanted: Wa
 def _totals(
     entries: pl.DataFrame, shown_at_most: int, canary_copies: int, expected_false: ExpectedFalseFlags | None
 ) -> FlagTotals:
-    nobody = entries.filter(pl.col("naming") != Naming.NAMED).group_by("naming").agg(pl.col("copies").sum())
+    unnamed_counts = entries.filter(pl.col("naming") != Naming.NAMED).group_by("naming").agg(pl.col("copies").sum())
     return FlagTotals(
         entries=shown_at_most,
         documents=int(entries["copies"].sum()),
         texts=entries["text_sha256"].n_unique(),
-        unnamed=dict(nobody.sort("copies", "naming", descending=[True, False]).iter_rows()),
+        unnamed=dict(unnamed_counts.sort("copies", "naming", descending=[True, False]).iter_rows()),
         alarmed=int(entries["alarmed"].sum()),
         canaries=canary_copies,
         pieces=None if entries["piece"].null_count() else entries["piece"].n_unique(),

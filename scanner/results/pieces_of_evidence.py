@@ -72,8 +72,8 @@ def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
         part, size = (part, size + length) if size + length <= MOST_SKETCHES else (part + 1, length)
         numbers.append(part if length <= MOST_SKETCHES else -1)
     numbered = ordered.with_columns(part=pl.Series(numbers, dtype=pl.Int64))
-    whole = max(numbers, default=0) < MOST_READS
-    numbered = numbered if whole else numbered.with_columns(part=pl.lit(-1, pl.Int64))
+    all_fit = max(numbers, default=0) < MOST_READS
+    numbered = numbered if all_fit else numbered.with_columns(part=pl.lit(-1, pl.Int64))
     for (number,), groups in numbered.group_by("part", maintain_order=True):
         yield groups, number != -1
 

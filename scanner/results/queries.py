@@ -65,9 +65,9 @@ _ERASED = ("account_posts", *(name for name in OF_USERS if name != "verdicts"))
 
 def _versions(results: str) -> list[int]:
     """Versions of the tables from which names are erased, one after the other; the first must exist."""
-    others = (table_uri(results, name) for name in _ERASED)
-    existing = [uri for uri in others if DeltaTable.is_deltatable(uri)]
-    return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *existing)]
+    uris = (table_uri(results, name) for name in _ERASED)
+    existing_uris = [uri for uri in uris if DeltaTable.is_deltatable(uri)]
+    return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *existing_uris)]
 
 
 def scanned_and_one_of(
@@ -98,9 +98,9 @@ def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame
     """
     if paths is None:
         return newest_verdicts(results, read_whole(results, "verdicts"))
-    named = pl.Series(list(paths), dtype=pl.String)
+    path_values = pl.Series(list(paths), dtype=pl.String)
     return newest_verdicts(
-        results, read_whole(results, "verdicts", named).filter(pl.col("path").is_in(named.implode()))
+        results, read_whole(results, "verdicts", path_values).filter(pl.col("path").is_in(path_values.implode()))
     )
 
 
@@ -176,21 +176,21 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
         [str(naming) for naming in namings] for namings in (set(Naming) - {Naming.NONE}, OF_REGISTRY)
     )
     is_of_registry = pl.col("naming").is_in(registry_namings)
-    wrong = [
+    faults = [
         ~pl.col("naming").is_in(row_namings),
         pl.col("user_id").is_not_null() & (pl.col("naming") != Naming.NAMED),
         is_of_registry & pl.col("message").is_null(),
     ]
     for name in lists:
-        listed = pl.element().struct.field
-        unlike = (listed("user_id").is_not_null() & (listed("naming") != Naming.NAMED)) | (
-            ~listed("naming").is_in(registry_namings) | listed("message").is_null() | listed("key_id").is_null()
+        field = pl.element().struct.field
+        is_wrong_entry = (field("user_id").is_not_null() & (field("naming") != Naming.NAMED)) | (
+            ~field("naming").is_in(registry_namings) | field("message").is_null() | field("key_id").is_null()
         )
-        wrong += [
+        faults += [
             ~is_of_registry & (pl.col(name).list.len() > 0),
-            pl.col(name).list.eval(unlike.fill_null(value=True)).list.any(),
+            pl.col(name).list.eval(is_wrong_entry.fill_null(value=True)).list.any(),
         ]
-    contradicted = pl.any_horizontal(fault.fill_null(value=False) for fault in wrong)
+    contradicted = pl.any_horizontal(fault.fill_null(value=False) for fault in faults)
     stays = (pl.when(~contradicted).then(name).alias(name) for name in ("user_id", *lists))
     return rows.with_columns(*stays, naming=pl.when(contradicted).then(pl.lit(Naming.CONTRADICTED)).otherwise("naming"))
 

@@ -66,9 +66,9 @@ def users_on_record(registry: str | Path, results: str) -> Record:
     Raises:
         Refused: the registry is older than its own results, or another.
     """
-    lost = lost_head(str(registry), results)
-    if lost is not None:
-        raise Refused(lost)
+    fault = lost_head(str(registry), results)
+    if fault is not None:
+        raise Refused(fault)
     return _on_record(results) if exist(results) else NO_RECORD
 
 
@@ -122,15 +122,15 @@ def _other_holders(registry: str, results: str, scan_id: str, events: int) -> st
     entries = ask(results, named)
     given = given_rows(registry, entries.select("key_id", "message").unique())
     holders = given.select("key_id", "message", "seq", holder="user_id", given=pl.lit(value=True))
-    both = entries.join(holders, on=["key_id", "message"], how="left")
+    entries_with_holders = entries.join(holders, on=["key_id", "message"], how="left")
     differs = (pl.col("user_id") != pl.col("holder")) | pl.col("given").is_null()
     misnamed = (pl.col("naming") == Naming.NAMED) & pl.col("user_id").is_not_null() & differs
     unnamed = (pl.col("naming") == Naming.UNALLOCATED) & (pl.col("seq") < events)
-    wrong = both.filter(misnamed | unnamed).sort("key_id", "message").to_dicts()
-    if not wrong:
+    wrong_rows = entries_with_holders.filter(misnamed | unnamed).sort("key_id", "message").to_dicts()
+    if not wrong_rows:
         return None
-    first = f"message {wrong[0]['message']} of key {wrong[0]['key_id']}"
-    return f"of {len(wrong):,} messages, such as {first}, rows say another user"
+    first = f"message {wrong_rows[0]['message']} of key {wrong_rows[0]['key_id']}"
+    return f"of {len(wrong_rows):,} messages, such as {first}, rows say another user"
 
 
 def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) -> str | None:

@@ -110,10 +110,10 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
         won = tables.now("verdicts")[1].versions(shards)
         drop_runs(tables, [run for run in runs.iter_rows() if run[0] not in won])
         _set(tables, "shards", lambda _: [frozen])
-    done = _done(tables, _runs(tables, night, committed.get(frozen.app_id, frozen.version)))
+    done_shards = _done(tables, _runs(tables, night, committed.get(frozen.app_id, frozen.version)))
     for name in ("verdicts", *side_tables(tables)):
         _keep_for_a_time(tables, name)
-        _set(tables, name, lambda logged: _with_a_time(logged, done))
+        _set(tables, name, lambda logged: _with_a_time(logged, done_shards))
     _set(tables, "shards", lambda _: [Transaction(_expiring(night), 1)])
 
 
@@ -129,9 +129,9 @@ def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
     return {shard for shard, scan_id in runs.iter_rows() if won.get(shard) in (run_number(scan_id), NO_RUN)}
 
 
-def _with_a_time(logged: dict[str, int], done: Iterable[str]) -> list[Transaction]:
+def _with_a_time(logged: dict[str, int], done_shards: Iterable[str]) -> list[Transaction]:
     """Transactions of a table for shards, and for runs of these (scanner.results.current_rows), with the time now."""
-    shards, now = set(done), int(time.time() * 1000)
+    shards, now = set(done_shards), int(time.time() * 1000)
     transactions = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
     return [Transaction(name, version, last_updated=now) for name, version in transactions]
 
@@ -196,8 +196,8 @@ def expired_rows(results: str, before: date, *, keep_flags: bool = False) -> Exp
         ids = [rows.select("scan_id") for rows in (ranges, *(read_whole(results, name) for name in sides))]
         scans = pl.concat([*ids, *([] if keep_flags else [flag_counts.select("scan_id")])]).unique()
         counts = scans.join(ranges, on="scan_id", how="left").join(flag_counts, on="scan_id", how="left")
-        dated = counts.with_columns(night=pl.max_horizontal("night", _BEGAN))
-        return dated.filter(pl.col("night") < f"{before:%Y-%m-%d}").sort("night", "scan_id").collect()
+        dated_counts = counts.with_columns(night=pl.max_horizontal("night", _BEGAN))
+        return dated_counts.filter(pl.col("night") < f"{before:%Y-%m-%d}").sort("night", "scan_id").collect()
 
     rows = ask(results, old_scans)
     nights = tuple(rows["night"].unique().sort())
@@ -229,13 +229,13 @@ def retain(
         ScanFailed: others kept committing first, or a table cannot be read or written.
     """
     ids = pl.DataFrame({"scan_id": scans}, schema={"scan_id": pl.String})
-    gone = 0
+    row_count = 0
     for name in IN_ORDER:
         if DeltaTable.is_deltatable(table_uri(results, name)):
-            which = ask(results, lambda: _taken_back(results, ids)) if keep_flags and name in _OF_FLAGS else ids
-            change = partial(_marked, ids) if name == "shards" else partial(_without, name, which)
-            gone += rewrite(results, name, change, partial(_may_hold, which["scan_id"]), partial(watch, name))
-    return gone
+            removals = ask(results, lambda: _taken_back(results, ids)) if keep_flags and name in _OF_FLAGS else ids
+            change = partial(_marked, ids) if name == "shards" else partial(_without, name, removals)
+            row_count += rewrite(results, name, change, partial(_may_hold, removals["scan_id"]), partial(watch, name))
+    return row_count
 
 
 def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str) -> int:
@@ -266,9 +266,9 @@ _OF_FLAGS = ("flag_texts", "flag_readings", "spans", "decisions", "flags")
 _FLAG = ["scan_id", "shard_id", "path", "row"]
 
 
-def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
+def _without(name: str, removals: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
     """Rows without those that equal one of these in all of its columns."""
-    return keep_rows(name, file, ~_has_row_in(pl.DataFrame(file.read(which.columns)), which))
+    return keep_rows(name, file, ~_has_row_in(pl.DataFrame(file.read(removals.columns)), removals))
 
 
 def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
@@ -282,9 +282,9 @@ def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
     return RewrittenFile(int(goes.sum()), marked.to_arrow().cast(SHARDS))
 
 
-def _has_row_in(rows: pl.DataFrame, which: pl.DataFrame) -> pl.Series:
+def _has_row_in(rows: pl.DataFrame, removals: pl.DataFrame) -> pl.Series:
     numbered = rows.with_row_index("at")
-    return numbered["at"].is_in(numbered.join(which, on=which.columns, how="semi")["at"].implode())
+    return numbered["at"].is_in(numbered.join(removals, on=removals.columns, how="semi")["at"].implode())
 
 
 def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
@@ -326,15 +326,15 @@ def redate(results: str, scan_id: str, night: date) -> str:
 
 def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> RewrittenFile | None:
     rows = pl.DataFrame(file.read().cast(SCHEMAS[name]))
-    wrong = (pl.col("scan_id") == scan_id) & (pl.col("night") != night)
-    number = len(rows.filter(wrong))
+    row_filter = (pl.col("scan_id") == scan_id) & (pl.col("night") != night)
+    number = len(rows.filter(row_filter))
     if not number:
         return None
-    right = {"night": pl.lit(night)}
+    values = {"night": pl.lit(night)}
     if name == "scans":
-        right["night_stated"] = pl.coalesce("night_stated", "night")
+        values["night_stated"] = pl.coalesce("night_stated", "night")
     changed = rows.with_columns(
-        pl.when(wrong).then(value).otherwise(pl.col(column)).alias(column) for column, value in right.items()
+        pl.when(row_filter).then(value).otherwise(pl.col(column)).alias(column) for column, value in values.items()
     )
     return RewrittenFile(number, changed.to_arrow().cast(SCHEMAS[name]))
 
@@ -359,16 +359,16 @@ def erase_user(
     if not user_ids:
         return 0
     open_table(table_uri(results, "verdicts"))
-    changed = {}
+    row_counts = {}
     if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
         rewrite(results, "account_posts", partial(_without_posts, _accounts_of(results, user_ids)))
         _delete_replaced(table_uri(results, "account_posts"))
     # texts before names, and verdicts before what is made of them
     for name in sorted(OF_USERS, key=lambda name: ("user_id" in SCHEMAS[name].names, name != "verdicts")):
         if DeltaTable.is_deltatable(table_uri(results, name)):  # not every scan makes them all
-            changed[name] = rewrite(results, name, partial(_erased, name, user_ids), watch=partial(watch, name))
+            row_counts[name] = rewrite(results, name, partial(_erased, name, user_ids), watch=partial(watch, name))
             _delete_replaced(table_uri(results, name))  # also where no name was left: an erasure may have died before
-    return changed["verdicts"]
+    return row_counts["verdicts"]
 
 
 def count_accounts(results: str, account_ids: Sequence[str]) -> dict[str, int]:
@@ -400,11 +400,11 @@ def erase_accounts(
     """
     if not account_ids:
         return 0
-    changed = 0
+    row_count = 0
     for name in _tables_of_accounts(results):
-        changed += rewrite(results, name, partial(_without_accounts, name, account_ids), watch=partial(watch, name))
+        row_count += rewrite(results, name, partial(_without_accounts, name, account_ids), watch=partial(watch, name))
         _delete_replaced(table_uri(results, name))
-    return changed
+    return row_count
 
 
 def _tables_of_accounts(results: str) -> list[str]:
@@ -494,13 +494,13 @@ def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
 
 def _others(rows: pa.Table, column: str, user_ids: Sequence[str]) -> pa.ChunkedArray:
     """One of NAMED_LISTS without these names."""
-    gone = pl.field("user_id").is_in(list(user_ids)).fill_null(value=False)
-    without = pl.element().struct.with_fields(
-        user_id=pl.when(~gone).then(pl.field("user_id")),
-        naming=pl.when(gone).then(pl.lit(str(Naming.REMOVED))).otherwise(pl.field("naming")),
+    is_erased = pl.field("user_id").is_in(list(user_ids)).fill_null(value=False)
+    entry = pl.element().struct.with_fields(
+        user_id=pl.when(~is_erased).then(pl.field("user_id")),
+        naming=pl.when(is_erased).then(pl.lit(str(Naming.REMOVED))).otherwise(pl.field("naming")),
     )
     frame = pl.DataFrame(rows.select([column]))
-    return frame.select(pl.col(column).list.eval(without)).to_arrow()[column]
+    return frame.select(pl.col(column).list.eval(entry)).to_arrow()[column]
 
 
 def _delete_replaced(uri: str) -> None:

@@ -81,8 +81,8 @@ def last_scans(results: str, limit: int) -> LastScans:
         judged = scans(results).select(scan_id="audited_scans").explode("scan_id")
         ids = pl.concat([scans(results).select("scan_id"), judged]).unique()
         shards_by_scan = shards(results).group_by("scan_id")
-        done = shards_by_scan.agg(committed=pl.col("shard_id").n_unique().cast(pl.Int64))
-        begun = shards_by_scan.agg(
+        shard_counts = shards_by_scan.agg(committed=pl.col("shard_id").n_unique().cast(pl.Int64))
+        scan_totals = shards_by_scan.agg(
             began_at=pl.col("began_at").min(),
             last=pl.col("scanned_at").max(),
             shards=pl.len().cast(pl.Int64),
@@ -90,11 +90,11 @@ def last_scans(results: str, limit: int) -> LastScans:
         )
         ended, number, silent = pl.collect_all(
             [
-                newest.join(done, on="scan_id", how="left", maintain_order="left").with_columns(
+                newest.join(shard_counts, on="scan_id", how="left", maintain_order="left").with_columns(
                     pl.col("committed").fill_null(0)
                 ),
                 scans(results).select(pl.len()),
-                begun.join(ids, on="scan_id", how="anti").sort("began_at", "scan_id", descending=True),
+                scan_totals.join(ids, on="scan_id", how="anti").sort("began_at", "scan_id", descending=True),
             ],
             engine="streaming",
         )
@@ -123,13 +123,13 @@ def nights_to_scan_anew(results: str, marked_since: Mapping[str, date]) -> dict[
     def question() -> tuple[pl.DataFrame, set[str]]:
         ended = scans(results).filter(pl.col("exit_code").is_in(TO_THE_END)).select("night", "keys").explode("keys")
         tested = ended.select("night", key_id=pl.col("keys").struct.field("key_id")).unique()
-        left = shards(results).filter(pl.col("dropped_at").is_null()).select("night").unique()
-        pairs, nights = pl.collect_all([tested, left], engine="streaming")
+        nights_left = shards(results).filter(pl.col("dropped_at").is_null()).select("night").unique()
+        pairs, nights = pl.collect_all([tested, nights_left], engine="streaming")
         return pairs, set(nights["night"])
 
-    pairs, left = ask(results, question)
+    pairs, nights_left = ask(results, question)
     tested = set(pairs.iter_rows())
-    nights = sorted({night for night, _ in tested} & left)
+    nights = sorted({night for night, _ in tested} & nights_left)
     waiting = {
         key_id: [night for night in nights if night >= since.isoformat() and (night, key_id) not in tested]
         for key_id, since in marked_since.items()
@@ -141,12 +141,12 @@ def refuse_impossible_scans(rows: Iterable[Mapping[str, Any]]) -> None:
     """Raise Refused for a row of SCANS with a value that no scan writes: nothing can be said of its night by it."""
     for row in rows:
         rates = [name for name in ("false_positive_rate", "misnaming_rate") if row[name] is not None]
-        wrong = [name for name in rates if not 0 < row[name] < 1]
-        wrong += ["min_scored"] * (row["min_scored"] < 1) + ["dedup"] * (row["dedup"] not in get_args(Dedup))
-        wrong += ["night"] * (not is_date(row["night"]))
-        if wrong:
+        faults = [name for name in rates if not 0 < row[name] < 1]
+        faults += ["min_scored"] * (row["min_scored"] < 1) + ["dedup"] * (row["dedup"] not in get_args(Dedup))
+        faults += ["night"] * (not is_date(row["night"]))
+        if faults:
             raise Refused(
-                f"scan {printable(row['scan_id'])}: its row has {wrong[0]} = {printable(str(row[wrong[0]]))}, as no "
+                f"scan {printable(row['scan_id'])}: its row has {faults[0]} = {printable(str(row[faults[0]]))}, as no "
                 "scan writes it. Somebody changed the results: restore the table `scans` from a backup"
             )
 
@@ -251,10 +251,10 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
     # another driver's row of a shard stands there until somebody settles
     totals = ask(results, lambda: ranges_ever(results).filter(shard_filter).unique("shard_id").select(sums).collect())
     counts = WholeInput(*totals.row(0))
-    also = [*earlier]
-    if not also:
+    earlier_ids = [*earlier]
+    if not earlier_ids:
         return counts
-    flag_filter, document = shard_filter | pl.col("shard_id").is_in(also), ("path", "row")
+    flag_filter, document = shard_filter | pl.col("shard_id").is_in(earlier_ids), ("path", "row")
     canary_documents = ask(
         results, lambda: flags(results).filter(flag_filter).group_by(document).agg(of_canary().all()).collect()
     )["canary"]
@@ -407,8 +407,8 @@ def in_quarantine(results: str, wanted: QuarantineFilter, limit: int | None, by:
     def question() -> QuarantineList:
         newest = newest_quarantine(results, wanted.expression())
         counts = newest.select(documents=pl.col("row").count(), files=pl.col("row").null_count())
-        listed = _newest_first(newest, limit) if by == "document" else _summed(newest, _GROUPS[by])
-        rows, totals = pl.collect_all([listed, counts])
+        listing = _newest_first(newest, limit) if by == "document" else _summed(newest, _GROUPS[by])
+        rows, totals = pl.collect_all([listing, counts])
         documents, files = totals.row(0)
         entries = documents + files if by == "document" else len(rows)
         return QuarantineList(rows.head(entries if limit is None else limit), entries, documents, files)
@@ -448,8 +448,8 @@ def with_generator(results: str, rows: pl.DataFrame) -> pl.DataFrame:
     keys = ask(results, lambda: scans(results).filter(scan_filter).select("scan_id", "keys").collect())
     generators = {
         (scan_id, key["key_id"]): generator_of(key["method"])
-        for scan_id, several in keys.iter_rows()
-        for key in several
+        for scan_id, scan_keys in keys.iter_rows()
+        for key in scan_keys
     }
     values = [generators.get(scan_and_key) for scan_and_key in rows.select("scan_id", "key_id").iter_rows()]
     return rows.with_columns(pl.Series("generator", values, pl.String))

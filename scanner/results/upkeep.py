@@ -173,9 +173,9 @@ def _rewritten(
 
 def _actions(replacements: Sequence[Replacement], *, merged: bool) -> list[AddAction | RemoveAction]:
     now = int(time.time() * 1000)
-    gone = [RemoveAction(path, not merged, now) for replacement in replacements for path in replacement.parts]
+    removals = [RemoveAction(path, not merged, now) for replacement in replacements for path in replacement.parts]
     return [
-        *gone,
+        *removals,
         *additions((replacement.file for replacement in replacements if replacement.file), changes=not merged),
     ]
 
@@ -237,16 +237,16 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
     """
     if not LEAST_HOURS <= retention_hours <= MOST_HOURS:
         raise Refused(f"vacuum: a retention of {retention_hours} hours; {LEAST_HOURS} to {MOST_HOURS} are allowed")
-    done = []
+    upkeep = []
     for name in existing_tables(results):
         try:
-            gone = open_table(table_uri(results, name)).vacuum(
+            file_names = open_table(table_uri(results, name)).vacuum(
                 retention_hours, dry_run=False, enforce_retention_duration=False, full=True
             )
         except (DeltaError, OSError) as error:
             raise ScanFailed(f"vacuum: table {table_uri(results, name)} cannot be cleaned: {error}") from None
-        done.append(Upkeep(name, len(gone), 0))
-    return done
+        upkeep.append(Upkeep(name, len(file_names), 0))
+    return upkeep
 
 
 def existing_tables(results: str) -> list[str]:
