@@ -104,8 +104,8 @@ MOST_OTHER_USERS = 3
 """Most users besides the first for whom a text's tokens are weighed: a page has as many hues."""
 
 
-def _as_scored(case: FlagCase, found: StoredText) -> str:
-    return scored_text(read_text(found.text)[0] or "", case.row["variant"])
+def _as_scored(case: FlagCase, stored_text: StoredText) -> str:
+    return scored_text(read_text(stored_text.text)[0] or "", case.row["variant"])
 
 
 def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, check: RegistryCheck) -> RegistryCheck:
@@ -115,14 +115,14 @@ def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, chec
     if evidence is None or row["look"] not in (None, WEIGHED) or check.agrees is False:
         return check
     recorded, computed = (row["tokens"], row["scored"]), (evidence.tokens, evidence.scored)
-    of_message = f"its text, scored again for message {row['message']}, has"
+    lead_in = f"its text, scored again for message {row['message']}, has"
     if recorded != computed or not nearly_equal(row["score"], evidence.score):
         why = (
-            f"{of_message} score {evidence.score:g} from {evidence.scored:,} of {evidence.tokens:,} tokens, and the "
+            f"{lead_in} score {evidence.score:g} from {evidence.scored:,} of {evidence.tokens:,} tokens, and the "
             f"row says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
         )
-    elif found := _smaller(case, evidence.log10_p):
-        why = "{} {} {:g}, and the row says {:g}".format(of_message, *found)
+    elif mismatch := _smaller(case, evidence.log10_p):
+        why = "{} {} {:g}, and the row says {:g}".format(lead_in, *mismatch)
     else:
         return check
     return RegistryCheck(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
@@ -134,18 +134,18 @@ def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
     keys = (case.scan or {}).get("keys", ())
     messages = next((key["messages"] for key in keys if key["key_id"] == row["key_id"]), None)
     whole = float(corrected(log10_p, messages or row["messages_tested"], row["correction"]))
-    for what, found, recorded in (
+    for name, computed_p, recorded_p in (
         ("log10 p", log10_p, row["log10_p"]),
         ("corrected log10 p", whole, row["log10_p_global"]),
     ):
-        if recorded < found and not nearly_equal(recorded, found):
-            return what, found, recorded
+        if recorded_p < computed_p and not nearly_equal(recorded_p, computed_p):
+            return name, computed_p, recorded_p
     return None
 
 
-def _as_filed(row: Mapping[str, Any], check: RegistryCheck, of_file: Mapping[str, Any]) -> RegistryCheck:
+def _as_filed(row: Mapping[str, Any], check: RegistryCheck, file_values: Mapping[str, Any]) -> RegistryCheck:
     """The registry's word, unless the row has another id, account or time than its file."""
-    for name, value in of_file.items():
+    for name, value in file_values.items():
         if row[name] is not None and row[name] != value and check.agrees is not False:
             why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
             return RegistryCheck(False, f"not asked: {why}. {CHANGED_ROW}")
@@ -214,10 +214,10 @@ class Explainer:
         rows = [case.row for case in cases]
         place = self.results, self.rate
         around = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
-        of_users, near = naming_users(*place, rows), alike_with(*place, rows)
+        user_counts, near = naming_users(*place, rows), alike_with(*place, rows)
         spans_of, earlier = self._spans(rows), earlier_of_others(*place, rows)
         for case, check in zip(cases, checks, strict=True):
-            of_message, of_account, of_text = (
+            message_counts, account_counts, text_counts = (
                 counts.get(tuple(case.row[name] for name in columns), GroupCounts(1, 1, 1))
                 for columns, counts in around.items()
             )
@@ -227,8 +227,8 @@ class Explainer:
                 check = RegistryCheck(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
             check = _as_filed(case.row, _unless_scored_otherwise(case, reading.text_evidence, check), reading.of_file)
             check = self._as_text_speaks(case, reading.text, parts, check)
-            known = {name: value for name, value in reading.of_file.items() if case.row[name] is not None}
-            case = replace(case, row={**with_registry_names(case.row, check), **known})
+            file_values = {name: value for name, value in reading.of_file.items() if case.row[name] is not None}
+            case = replace(case, row={**with_registry_names(case.row, check), **file_values})
             alarm = self._advise(case.row["scan_id"]) if case.row["audit"] == AuditState.ALARM else None
             read = case.scan["documents"] if case.scan and alarm is None else None
             stated = case.scan["false_positive_rate"] if case.scan else self.rate
@@ -243,10 +243,10 @@ class Explainer:
                 text_evidence=reading.text_evidence,
                 no_evidence=reading.no_evidence,
                 others=() if check.agrees is False else reading.others,
-                of_user=of_users.get(case.row["user_id"]) if case.row["naming"] == Naming.NAMED else None,
-                of_message=of_message,
-                of_account=None if case.row["account_id"] is None else of_account,
-                of_text=of_text,
+                of_user=user_counts.get(case.row["user_id"]) if case.row["naming"] == Naming.NAMED else None,
+                of_message=message_counts,
+                of_account=None if case.row["account_id"] is None else account_counts,
+                of_text=text_counts,
                 near_duplicates=near.get(tuple(case.row[name] for name in EVIDENCE_COLUMNS)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
                 spans=[with_registry_names(part, check) for part in parts] if check.agrees is False else parts,
@@ -258,16 +258,16 @@ class Explainer:
             )
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-        of_flag = (*_DOCUMENT, "first_seen_at", "created_at")  # since when the document existed
-        wanted = pl.LazyFrame([{name: row[name] for name in of_flag} for row in rows], infer_schema_length=None)
+        columns = (*_DOCUMENT, "first_seen_at", "created_at")  # since when the document existed
+        documents = pl.LazyFrame([{name: row[name] for name in columns} for row in rows], infer_schema_length=None)
 
-        def of_these() -> pl.DataFrame:
-            return spans(self.results).join(wanted, on=_DOCUMENT).sort("char_from", "char_to").collect()
+        def query_spans() -> pl.DataFrame:
+            return spans(self.results).join(documents, on=_DOCUMENT).sort("char_from", "char_to").collect()
 
-        found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for span in self.with_registry_names(ask(self.results, of_these).to_dicts() if rows else []):
-            found.setdefault(tuple(span[name] for name in _DOCUMENT), []).append(span)
-        return found
+        document_spans: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for span in self.with_registry_names(ask(self.results, query_spans).to_dicts() if rows else []):
+            document_spans.setdefault(tuple(span[name] for name in _DOCUMENT), []).append(span)
+        return document_spans
 
     def _as_text_speaks(
         self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], check: RegistryCheck
@@ -281,9 +281,11 @@ class Explainer:
             return check
         stated = case.scan["false_positive_rate"] if case.scan else self._config.false_positive_rate
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
-        listed = (one for name in ("named", "further_messages") for one in row[name] or ())
-        named = ((one["key_id"], one["message"]) for one in (row, *listed, *parts) if one["naming"] == Naming.NAMED)
-        for key_id, message in dict.fromkeys(named):
+        entries = (entry for name in ("named", "further_messages") for entry in row[name] or ())
+        named_messages = (
+            (entry["key_id"], entry["message"]) for entry in (row, *entries, *parts) if entry["naming"] == Naming.NAMED
+        )
+        for key_id, message in dict.fromkeys(named_messages):
             named_parts = [part for part in parts if (part["key_id"], part["message"]) == (key_id, message)]
             ranges = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in named_parts)]
             with contextlib.suppress(Refused):  # a missing key keeps no other flag from being explained
@@ -342,11 +344,11 @@ class Explainer:
     def _stored(self, case: FlagCase) -> StoredText:
         """Its text with what stands beside it, or the text alone: the file may lack a column that is asked for now."""
         with contextlib.suppress(Refused):
-            found = self._rows.of(case)
-            if found.row is not None:
-                return found
-        found = self._texts.of(case)
-        return found if found.row is None else found._replace(row={})
+            stored_text = self._rows.of(case)
+            if stored_text.row is not None:
+                return stored_text
+        stored_text = self._texts.of(case)
+        return stored_text if stored_text.row is None else stored_text._replace(row={})
 
     @property
     def reads_texts(self) -> bool:
@@ -426,10 +428,10 @@ class Explainer:
         if self._config is None:
             return None
         try:
-            known = self._registry.canaries
+            record = self._registry.canaries
         except Refused:
             return None
-        return () if known is None else known.made
+        return () if record is None else record.made
 
     @cached_property
     def _registry(self) -> Registry:
@@ -462,36 +464,36 @@ class Explainer:
         if self._config is None:
             return _TextFindings(why_none="name the scan's configuration instead of its results to see the text")
         try:
-            found = self._stored(case)
+            stored_text = self._stored(case)
         except Refused as error:
             return _TextFindings(why_none=str(error), moved=isinstance(error, MovedRow))
         read = Columns.of(self._config.input).names
-        of_file = {name: found.row[name] for name, kind in OF_FILE.items() if found.row and read[kind]}
-        text = _as_scored(case, found)
+        file_values = {name: stored_text.row[name] for name, kind in OF_FILE.items() if stored_text.row and read[kind]}
+        text = _as_scored(case, stored_text)
         parts, message = parts_of(text), case.row["message"]
         if message is None:  # undecided: the best may be a stranger
             return _TextFindings(
-                text, None, found.not_from_file, parts, None, "no message is shown for this flag", of_file
+                text, None, stored_text.not_from_file, parts, None, "no message is shown for this flag", file_values
             )
         try:
             opened_key, common = self._as_it_counted(case, text), self.common(case)
         except Refused as error:  # a missing key keeps no other flag from being explained
-            return _TextFindings(text, None, found.not_from_file, parts, None, str(error), of_file)
+            return _TextFindings(text, None, stored_text.not_from_file, parts, None, str(error), file_values)
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = opened_key.tokenizer.reference
         about = text, message, opened_key.key.messages, Omissions(dedup, common), parts
         evidence = evidence_of_text(opened_key.watermark, tokenizer, *about)
         others = self._other_users(case, text, Omissions(dedup, common), parts)
-        return _TextFindings(text, None, found.not_from_file, parts, evidence, None, of_file, others=others)
+        return _TextFindings(text, None, stored_text.not_from_file, parts, evidence, None, file_values, others=others)
 
     def _other_users(
         self, case: FlagCase, text: str, omissions: Omissions, parts: Sequence[TextPart]
     ) -> tuple[UserRuns, ...]:
         """How a text speaks for users whom its flag names besides the first; at most MOST_OTHER_USERS."""
-        own, found = (case.row["key_id"], case.row["message"]), list[UserRuns]()
+        own_place, user_runs = (case.row["key_id"], case.row["message"]), list[UserRuns]()
         for name in case.row["named"] or ():
             place = name["key_id"], name["message"]
-            if place == own or name["naming"] != Naming.NAMED or len(found) == MOST_OTHER_USERS:
+            if place == own_place or name["naming"] != Naming.NAMED or len(user_runs) == MOST_OTHER_USERS:
                 continue
             key = self.key_on_record(name["key_id"])
             with contextlib.suppress(Refused):  # a secret that cannot be read shades nothing
@@ -499,5 +501,5 @@ class Explainer:
                     opened_key = self._open(key)
                     about = text, name["message"], key.messages, omissions, parts
                     evidence = evidence_of_text(opened_key.watermark, opened_key.tokenizer.reference, *about)
-                    found.append(UserRuns(name["user_id"], evidence.runs))
-        return tuple(found)
+                    user_runs.append(UserRuns(name["user_id"], evidence.runs))
+        return tuple(user_runs)

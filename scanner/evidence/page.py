@@ -60,34 +60,36 @@ MOST_HUES = 4
 
 def marked_users(explained: Explanation) -> list[str]:
     """Return the users whose evidence is shaded, the flag's own first; one where nobody is named."""
-    own = name(explained.row["user_id"]) if explained.row["naming"] == Naming.NAMED else "the message of this flag"
-    return [own, *(name(other.user_id) for other in explained.others)][:MOST_HUES]
+    first_user = (
+        name(explained.row["user_id"]) if explained.row["naming"] == Naming.NAMED else "the message of this flag"
+    )
+    return [first_user, *(name(other.user_id) for other in explained.others)][:MOST_HUES]
 
 
 def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[PageSegment]:
     """Cut a text's first characters wherever evidence or kind of part changes."""
     text = (explained.text or "")[:most]
     # 1. runs of tokens, the flag's own user first; parts that are marked by themselves, where the text is as it stood
-    of_users = [explained.text_evidence.runs if explained.text_evidence else []]
-    of_users += [other.runs for other in explained.others[: MOST_HUES - 1]]
+    user_runs = [explained.text_evidence.runs if explained.text_evidence else []]
+    user_runs += [other.runs for other in explained.others[: MOST_HUES - 1]]
     spans = explained.spans if explained.row["variant"] is None else ()
     ends = ("char_from", "char_to")
     marked = [tuple(_behind_letter(text, min(span[end], len(text))) for end in ends) for span in spans]
     # 2. cuts, none of them within a letter
-    edges = [edge for runs in of_users for run in runs for edge in (run.begin, run.end)]
+    edges = [edge for runs in user_runs for run in runs for edge in (run.begin, run.end)]
     edges += [edge for part in explained.parts for edge in (part.begin, part.end)]
     cuts = {_behind_letter(text, min(edge, len(text))) for edge in (0, *edges, len(text))}
     bounds = sorted(cuts.union(*marked))
     # 3. the strongest run of any user over each segment
-    places, part = [0] * len(of_users), 0
+    places, part = [0] * len(user_runs), 0
     speaking = {kind: kind not in explained.silent for kind in ("quoted", "own")}
-    shown, found = shown_characters(text), []
+    shown, page_segments = shown_characters(text), []
     for begin, end in pairwise(bounds):
         while part < len(explained.parts) and explained.parts[part].end <= begin:
             part += 1
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
         levels: list[tuple[int, int]] = []
-        for user, runs in enumerate(of_users):
+        for user, runs in enumerate(user_runs):
             while places[user] < len(runs) and runs[places[user]].end <= begin:
                 places[user] += 1
             if places[user] < len(runs) and runs[places[user]].begin <= begin:
@@ -97,9 +99,9 @@ def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[Page
             level = 0
         within = [(first, last) for first, last in marked if first <= begin < last]
         begins_part, ends_part = any(first == begin for first, _ in within), any(last == end for _, last in within)
-        of_part = bool(within), begins_part, ends_part
-        found.append(PageSegment("".join(shown[begin:end]), level, quoted, -user, *of_part))
-    return found
+        part_fields = bool(within), begins_part, ends_part
+        page_segments.append(PageSegment("".join(shown[begin:end]), level, quoted, -user, *part_fields))
+    return page_segments
 
 
 class PageLine(NamedTuple):
@@ -130,12 +132,12 @@ def _behind_letter(text: str, place: int) -> int:
 
 def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
     """The text as far as a page holds it, and how many of its characters that are."""
-    most = min(CHARACTERS_A_PAGE, len(explained.text or ""))
+    length = min(CHARACTERS_A_PAGE, len(explained.text or ""))
     while True:
-        found = segments(explained, most)
-        if sum(len(escape(part.text).encode()) + _SPAN_BYTES for part in found) <= TEXT_BYTES_A_PAGE:
-            return found, most
-        most = most * 3 // 4
+        page_segments = segments(explained, length)
+        if sum(len(escape(part.text).encode()) + _SPAN_BYTES for part in page_segments) <= TEXT_BYTES_A_PAGE:
+            return page_segments, length
+        length = length * 3 // 4
 
 
 def page(explained: Explanation, back: str | None = None) -> str:
@@ -145,7 +147,7 @@ def page(explained: Explanation, back: str | None = None) -> str:
 
 def about(explained: Explanation) -> dict[str, Any]:
     """Values for the template `about_flag.html.j2`, and the title of its page."""
-    text, (of_text, most) = explained.text or "", _fitting(explained)
+    text, (page_segments, length) = explained.text or "", _fitting(explained)
     return {
         "title": f"Flag: {printable(explained.row['doc_id'] or explained.case.where, LONGEST_TITLE)}",
         "advice": advise(explained),
@@ -155,9 +157,9 @@ def about(explained: Explanation) -> dict[str, Any]:
         "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
         "does_not_say": DOES_NOT_SAY,
         "no_text": explained.no_text and safe(explained.no_text),
-        "lines": lines_of(of_text),
+        "lines": lines_of(page_segments),
         "users": marked_users(explained),
-        "more_characters": len(text) - most,
+        "more_characters": len(text) - length,
         "text_evidence": explained.text_evidence,
         "by_model": explained.row["look"] == WEIGHED,
         "spans": explained.spans,
@@ -175,15 +177,15 @@ def write_private(path: Path, text: str) -> None:
 @functools.cache
 def environment() -> jinja2.Environment:
     """Templates of this package; their values are escaped."""
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.PackageLoader("scanner.evidence", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["amount"] = amount
-    return found
+    templates.filters["amount"] = amount
+    return templates
 
 
 if len(LEVEL_WORDS) != len(RUN_STRENGTHS) + 1:  # a level without a word would be shown as nothing

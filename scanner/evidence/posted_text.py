@@ -55,11 +55,11 @@ def is_inside_letter(text: str, place: int) -> bool:
     """Return whether what a reader sees as one letter or emoji goes on at a place: a text is not cut there."""
     if not 0 < place < len(text):
         return False
-    before, here = text[place - 1], text[place]
-    if before == "\u200d" and unicodedata.category(here) in ("So", "Sk"):
+    previous_character, character = text[place - 1], text[place]
+    if previous_character == "\u200d" and unicodedata.category(character) in ("So", "Sk"):
         return True
-    joined = unicodedata.category(here) in ("Mn", "Me", "Mc", "Sk") or here in _JOINERS
-    return joined or INVISIBLE.match(here) is not None
+    joined = unicodedata.category(character) in ("Mn", "Me", "Mc", "Sk") or character in _JOINERS
+    return joined or INVISIBLE.match(character) is not None
 
 
 def _hides(text: str, place: int, *, right_to_left: bool) -> bool:
@@ -69,28 +69,32 @@ def _hides(text: str, place: int, *, right_to_left: bool) -> bool:
         return False
     if unicodedata.category(character) == "Zs":  # a blank looks like one, whichever it is
         return False
-    before, after = text[place - 1 : place], text[place + 1 : place + 2]
+    previous_character, next_character = text[place - 1 : place], text[place + 1 : place + 2]
     if character in _JOINERS:
-        ends_word = bool(before) and unicodedata.combining(before) == _VIRAMA  # as in Malayalam
-        return not (ends_word or (_may_be_joined(before) and _may_be_joined(after)))
+        ends_word = bool(previous_character) and unicodedata.combining(previous_character) == _VIRAMA  # as in Malayalam
+        return not (ends_word or (_may_be_joined(previous_character) and _may_be_joined(next_character)))
     if character in _DIRECTION_MARKS or character in _ISOLATES:
         return not right_to_left
     if character in _WORD_BREAKS:
-        return not (_is_in(before, *_NO_SPACES) and _is_in(after, *_NO_SPACES))
+        return not (_is_in(previous_character, *_NO_SPACES) and _is_in(next_character, *_NO_SPACES))
     if "\ufe00" <= character <= "\ufe0f":
-        return unicodedata.category(before or " ") not in ("So", "Sm", "Lo", "Po", "Pd", "Nd")
+        return unicodedata.category(previous_character or " ") not in ("So", "Sm", "Lo", "Po", "Pd", "Nd")
     if "\U000e0100" <= character <= "\U000e01ef":
-        return not (before and unicodedata.category(before) == "Lo")
+        return not (previous_character and unicodedata.category(previous_character) == "Lo")
     if ord(character) in _TAGS or character == _TAG_END:
         return not _is_flag(text, place)
     if "\u180b" <= character <= "\u180f":
-        return not _is_in(before, _MONGOLIAN)
+        return not _is_in(previous_character, _MONGOLIAN)
     if character in "\u115f\u1160":
-        return not (_is_in(before, *_JAMO) or _is_in(after, *_JAMO))
+        return not (_is_in(previous_character, *_JAMO) or _is_in(next_character, *_JAMO))
     if character == "\u034f":
-        return not (before and after and combines(before) and combines(after))
+        return not (previous_character and next_character and combines(previous_character) and combines(next_character))
     if character == "\u2800":
-        return not (_is_in(before, _BRAILLE) or _is_in(after, _BRAILLE)) or before == "\u2800" or after == "\u2800"
+        return (
+            not (_is_in(previous_character, _BRAILLE) or _is_in(next_character, _BRAILLE))
+            or previous_character == "\u2800"
+            or next_character == "\u2800"
+        )
     return True
 
 

@@ -89,10 +89,12 @@ def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> lis
     Raises:
         Refused: there are no results.
     """
-    ran = ask(results, lambda: scans_of(results, rows))
+    row_scans = ask(results, lambda: scans_of(results, rows))
     try:
-        numbers = numbers_of_heads(registry, {head for one in ran for head in (one.head, one.next_head) if head})
-        entries = {(one["key_id"], one["message"]) for row in rows for one in _entries(row)}
+        numbers = numbers_of_heads(
+            registry, {head for scan in row_scans for head in (scan.head, scan.next_head) if head}
+        )
+        entries = {(entry["key_id"], entry["message"]) for row in rows for entry in _entries(row)}
         frame = pl.DataFrame(list(entries), {"key_id": pl.String, "message": pl.Int64}, orient="row")
         given = {(row["key_id"], row["message"]): row for row in given_rows(registry, frame).to_dicts()}
         changed = changed_names(registry, results, frame) if entries else None
@@ -101,7 +103,7 @@ def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> lis
     if changed is not None:
         wrong = RegistryCheck(False, f"not asked: {changed}. Name nobody by this row before that is known")
         return [wrong if any(_entries(row)) else unless_contradicted(row, "nobody is named") for row in rows]
-    return [_checked(row, of_scan, numbers, given) for row, of_scan in zip(rows, ran, strict=True)]
+    return [_checked(row, scan, numbers, given) for row, scan in zip(rows, row_scans, strict=True)]
 
 
 def with_registry_names(row: Row, check: RegistryCheck) -> Row:
@@ -118,11 +120,15 @@ def with_registry_names(row: Row, check: RegistryCheck) -> Row:
     if not check.erased:
         return row
 
-    def without(one: Row) -> Row:
-        return {**one, "user_id": None} if (one["key_id"], one["message"]) in check.erased else one
+    def drop_erased_user(entry: Row) -> Row:
+        return {**entry, "user_id": None} if (entry["key_id"], entry["message"]) in check.erased else entry
 
-    lists = {name: [without(one) for one in row[name]] for name in ("named", "further_messages") if row.get(name)}
-    return {**without(row), **lists}
+    lists = {
+        name: [drop_erased_user(entry) for entry in row[name]]
+        for name in ("named", "further_messages")
+        if row.get(name)
+    }
+    return {**drop_erased_user(row), **lists}
 
 
 def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequence[str]) -> dict[str, int]:
@@ -140,9 +146,10 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
 
     def question() -> pl.DataFrame:
         rows = flags_at_rate(results, rate, WantedFlags(users=tuple(user_ids)).expression())
-        each = rows.select("path", "row", one=pl.concat_list(entry, *listed)).explode("one").unnest("one").unique()
-        wanted = each.filter(pl.col("user_id").is_in(list(user_ids)))
-        return wanted.join(held, on=_PLACE, how="anti").collect()
+        lists = rows.select("path", "row", entry=pl.concat_list(entry, *listed))
+        entries = lists.explode("entry").unnest("entry").unique()
+        user_entries = entries.filter(pl.col("user_id").is_in(list(user_ids)))
+        return user_entries.join(held, on=_PLACE, how="anti").collect()
 
     wrong = ask(results, question)
     documents = wrong.group_by("user_id").agg(pl.struct("path", "row").n_unique())
@@ -159,19 +166,19 @@ def _flag_time(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _FlagTim
         return None
     number = numbers.get(ran.head) if ran.head else -1 if ran.recorded else None
     existed = row["first_seen_at"] if "first_seen_at" in row else row.get("last_post")
-    known = [existed or ran.began, ran.began, *(() if ran.file is None else (ran.file,))]
+    times = [existed or ran.began, ran.began, *(() if ran.file is None else (ran.file,))]
     if row.get("created_at") is not None:
-        known.append(_LAST_DAY if row["created_at"] > _LAST_DAY else row["created_at"] + _DAY)  # a date's last moment
+        times.append(_LAST_DAY if row["created_at"] > _LAST_DAY else row["created_at"] + _DAY)  # a date's last moment
     ended = min(row["scanned_at"], ran.ended)
     lost = ran.head is not None and number is None
-    return _FlagTime(min(known), ran.began, ended, number, lost, numbers.get(ran.next_head or ""))
+    return _FlagTime(min(times), ran.began, ended, number, lost, numbers.get(ran.next_head or ""))
 
 
 def _entries(row: Row) -> Iterator[Row]:
     """The row itself and the entries of NAMED beside it, those whose naming follows from the registry."""
-    for one in (row, *(row.get("named") or ()), *(row.get("further_messages") or ())):
-        if one["message"] is not None and one["naming"] in OF_REGISTRY:
-            yield one
+    for entry in (row, *(row.get("named") or ()), *(row.get("further_messages") or ())):
+        if entry["message"] is not None and entry["naming"] in OF_REGISTRY:
+            yield entry
 
 
 def _checked(
@@ -187,20 +194,20 @@ def _checked(
     if max(early, late) > _CLOCKS:
         when = f"{row['scanned_at']:%Y-%m-%d %H:%M:%S} UTC"
         return RegistryCheck(False, f"the row was scanned at {when}, and its scan did not run then. {CHANGED_ROW}")
-    for one in _entries(row):
-        held = given.get((one["key_id"], one["message"]))
-        possible = list(_possible(one["message"], held, flag_time))
-        recorded = (Naming(one["naming"]), one["user_id"])
+    for entry in _entries(row):
+        held = given.get((entry["key_id"], entry["message"]))
+        possible = list(_possible(entry["message"], held, flag_time))
+        recorded = (Naming(entry["naming"]), entry["user_id"])
         as_erased = (Naming.NAMED, None) in possible
         if as_erased and recorded[0] in (Naming.NAMED, Naming.REMOVED):  # an erasure from results leaves `removed`
             if recorded[1] is not None:
-                erased.add((one["key_id"], one["message"]))
+                erased.add((entry["key_id"], entry["message"]))
         elif recorded not in possible and not (recorded == (Naming.NAMED, None) and possible[-1][0] == Naming.NAMED):
-            return RegistryCheck(False, _contradiction(one, held, possible[-1], flag_time))
-        since = one.get("held_since")
+            return RegistryCheck(False, _contradiction(entry, held, possible[-1], flag_time))
+        since = entry.get("held_since")
         if recorded[0] == Naming.NAMED and held is not None and since not in (None, held["allocated_at"]):
-            return RegistryCheck(False, _contradiction(one, held, possible[-1], flag_time))
-        if one is row and recorded[0] == Naming.NAMED and held is not None:
+            return RegistryCheck(False, _contradiction(entry, held, possible[-1], flag_time))
+        if entry is row and recorded[0] == Naming.NAMED and held is not None:
             sentence = "it gave the message to this user" + _until(held["removed_at"])
     return RegistryCheck(None, _ERASED, frozenset(erased)) if erased else RegistryCheck(True, sentence)
 
@@ -225,7 +232,7 @@ def _possible(message: int, held: Row | None, flag_time: _FlagTime) -> Iterator[
         yield Naming.NAMED, held["user_id"]
 
 
-def _contradiction(one: Row, held: Row | None, found: tuple[Naming, str | None], flag_time: _FlagTime) -> str:
+def _contradiction(entry: Row, held: Row | None, answer: tuple[Naming, str | None], flag_time: _FlagTime) -> str:
     since = "" if held is None else f" (given {held['allocated_at']:%Y-%m-%d %H:%M} UTC{_until(held['removed_at'])})"
     if flag_time.lost:
         chain = "its chain never had the head that this scan wrote down, so it is older than these results, or another"
@@ -233,10 +240,10 @@ def _contradiction(one: Row, held: Row | None, found: tuple[Naming, str | None],
         chain = f"one of the two was changed; {_VERIFY}"
     else:
         chain = f"its chain has the head that this scan wrote down, so the row was changed; {_VERIFY}"
-    row = _words(Naming(one["naming"]), one["user_id"])
-    by_registry = _words(found[0], found[1])
-    if found[0] == Naming.NAMED and found[1] == one["user_id"]:
-        row += f" since {one['held_since']:%Y-%m-%d %H:%M} UTC"
+    row = _words(Naming(entry["naming"]), entry["user_id"])
+    by_registry = _words(answer[0], answer[1])
+    if answer[0] == Naming.NAMED and answer[1] == entry["user_id"]:
+        row += f" since {entry['held_since']:%Y-%m-%d %H:%M} UTC"
     return f"the row says that {row}; the registry, that {by_registry}{since}. Name nobody by this row: {chain}"
 
 
@@ -245,9 +252,9 @@ def _until(removed_at: datetime | None) -> str:
 
 
 def _words(naming: Naming, user_id: str | None) -> str:
-    whose = "a user whose name was erased" if user_id is None else f"user {printable(user_id, _LONGEST_ID)}"
+    user = "a user whose name was erased" if user_id is None else f"user {printable(user_id, _LONGEST_ID)}"
     return {
-        Naming.NAMED: f"{whose} held the message then",
+        Naming.NAMED: f"{user} held the message then",
         Naming.HELD_LATER: "its user got the message after the document existed",
         Naming.RESERVED: "the message is reserved, and nobody's",
         Naming.REMOVED: "the user who held the message had been removed",

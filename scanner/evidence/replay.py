@@ -131,51 +131,57 @@ def replay(config_file: Path, document: str) -> Replay:
     keys = _keys_then(registry, case)
     locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
     columns = Columns.of(config.input)
-    found = StoredTexts(columns, locations, results).of(case)
+    stored_text = StoredTexts(columns, locations, results).of(case)
     ngram_filter = filter_of(results, folder, registry, case)
-    look, text = row_look(case.row["look"], case.where), read_text(found.text)[0] or ""
+    look, text = row_look(case.row["look"], case.where), read_text(stored_text.text)[0] or ""
     scoring = None if look is None else look.recorded(results, case.row, case.scan, text, case.where)
-    replayed = dict(_detected(config, folder, results, keys, case, found.text, ngram_filter, scoring))
+    replayed = dict(_detected(config, folder, results, keys, case, stored_text.text, ngram_filter, scoring))
     slowly, room = _by_slow_path(folder, registry, case, text, ngram_filter, scoring)
     replayed |= slowly
-    of_file = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
-    replayed |= {name: (found.row or {})[name] for name in of_file}
+    file_columns = [
+        name for name, kind in OF_FILE.items() if columns.names[kind] is not None and stored_text.row is not None
+    ]
+    replayed |= {name: (stored_text.row or {})[name] for name in file_columns}
     (check,) = held_against(folder, results, [case.row])
     why = f"the row says otherwise than the registry: {check.sentence}" if check.agrees is False else _CHANGED
     rooms = {"score": room, "log10_p": room}
     fields = [
         _compare(name, case.row, replayed, why, rooms.get(name, 0.0))
-        for name in (*of_file, *COMPARED_COLUMNS)
+        for name in (*file_columns, *COMPARED_COLUMNS)
         if name in case.row
     ]
-    if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
-        before = ask(results, lambda: recorded_history(results, case.row, (case.scan or {})["started_at"]))
-        fields.append(_existed(case, before, found.row["created_at_latest"]))
+    if stored_text.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
+        history = ask(results, lambda: recorded_history(results, case.row, (case.scan or {})["started_at"]))
+        fields.append(_existed(case, history, stored_text.row["created_at_latest"]))
     if look is not None:
         today = look.today(config, base, case.scan, text, case.where)
         verdict = (
-            None if today is None else _detected(config, folder, results, keys, case, found.text, ngram_filter, today)
+            None
+            if today is None
+            else _detected(config, folder, results, keys, case, stored_text.text, ngram_filter, today)
         )
         name, agrees, why_not = look.compare(case.row, verdict)
         again = None if verdict is None else verdict["log10_p_global"]
         fields.append(FieldComparison(name, case.row["log10_p_global"], again, equal=agrees, why=why_not or None))
-    return Replay(case, fields, found.not_from_file, check)
+    return Replay(case, fields, stored_text.not_from_file, check)
 
 
-def _existed(case: FlagCase, before: RecordedHistory, known_at: datetime | None) -> FieldComparison:
+def _existed(case: FlagCase, history: RecordedHistory, known_at: datetime | None) -> FieldComparison:
     """The time by which the document existed, which decides whether a user held its message then."""
     # An earlier flag of its text counts only where it can change whom the text names (scanner.results.earlier_scans).
     # So the time may be the one with it or the one without.
     row, began = case.row, (case.scan or {})["started_at"]
-    known = [time for time in (before.written if known_at is None else known_at, before.file) if time is not None]
+    file_times = [
+        time for time in (history.written if known_at is None else known_at, history.file) if time is not None
+    ]
     times = [
         first if first is not None and first < began else began if row["naming"] == Naming.HELD_LATER else None
-        for first in (min(known, default=None), min((*known, before.text or began), default=None))
+        for first in (min(file_times, default=None), min((*file_times, history.text or began), default=None))
     ]
     recorded = row["first_seen_at"]
     if recorded in times:
         return FieldComparison("first_seen_at", recorded, recorded, equal=True)
-    if before.dropped and recorded is not None and (times[0] is None or recorded < times[0]):
+    if history.dropped and recorded is not None and (times[0] is None or recorded < times[0]):
         why = "nights were dropped since, which may have known the document"
         return FieldComparison("first_seen_at", recorded, times[0], equal=True, why=why)
     return FieldComparison("first_seen_at", recorded, times[0], equal=False)
@@ -187,11 +193,11 @@ def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
     first = first_keys(registry.keys, gives_p_values)
     later = [key.created_at for key in registry.keys if key.one_of is not None and key not in first]
     unweighted = bool(first) and (case.scan or {})["started_at"] < min(later)  # no key had a weight then
-    for then in (case.scan or {})["keys"]:
-        key = find_key(registry, then["key_id"])
-        if then["commitment"] is not None and key.commitment != then["commitment"]:
+    for recorded_key in (case.scan or {})["keys"]:
+        key = find_key(registry, recorded_key["key_id"])
+        if recorded_key["commitment"] is not None and key.commitment != recorded_key["commitment"]:
             raise Refused(f"key {key.key_id!r}: the registry has another commitment than the scan recorded")
-        if key.tokenizer.sha256 != then["tokenizer_sha256"]:
+        if key.tokenizer.sha256 != recorded_key["tokenizer_sha256"]:
             raise Refused(f"key {key.key_id!r}: the registry has another tokenizer than the scan recorded")
         keys.append(key.model_copy(update={"one_of": None}) if unweighted else key)
     return keys
@@ -276,28 +282,33 @@ def _by_slow_path(
 
 
 def _compare(
-    name: str, row: Mapping[str, Any], replayed: Mapping[str, Any], of_users: str, room: float
+    name: str, row: Mapping[str, Any], replayed: Mapping[str, Any], users_reason: str, room: float
 ) -> FieldComparison:
-    recorded, found = row[name], replayed[name]
+    recorded_value, new_value = row[name], replayed[name]
     if name == "named":
-        recorded, found = _who(recorded), _who(found)
-    if isinstance(recorded, float) and isinstance(found, float) and math.isfinite(recorded) and math.isfinite(found):
-        return FieldComparison(name, recorded, found, nearly_equal(recorded, found, room))
-    equal = recorded == found
+        recorded_value, new_value = _who(recorded_value), _who(new_value)
+    if (
+        isinstance(recorded_value, float)
+        and isinstance(new_value, float)
+        and math.isfinite(recorded_value)
+        and math.isfinite(new_value)
+    ):
+        return FieldComparison(name, recorded_value, new_value, nearly_equal(recorded_value, new_value, room))
+    equal = recorded_value == new_value
     why = None
     if not equal and name in OF_USERS:
-        why = of_users
+        why = users_reason
     elif not equal and name == "proof":
         why = "it was not computed again then: too many flags came together, or the text is too long"
-        equal = recorded == Proof.NOT_DRAWN
-    return FieldComparison(name, recorded, found, equal, why)
+        equal = recorded_value == Proof.NOT_DRAWN
+    return FieldComparison(name, recorded_value, new_value, equal, why)
 
 
 def _who(named: Sequence[Mapping[str, Any]] | None) -> list[str] | None:
     """The users and namings in a list; their p-values follow from the other fields."""
     if named is None:
         return None
-    return [f"{one['key_id']}:{one['message']}:{one['user_id']}:{one['naming']}" for one in named]
+    return [f"{entry['key_id']}:{entry['message']}:{entry['user_id']}:{entry['naming']}" for entry in named]
 
 
 _README = """\
@@ -391,12 +402,12 @@ def _statuses(
     tokens: int, window: int, positions: NDArray[np.int64], scored: NDArray[np.int64], part: tuple[int, int]
 ) -> list[str]:
     """Why each token is scored or not, as check_claim.py knows it."""
-    found = np.full(tokens, "repeat", object)
-    found[:window] = "window"
-    found[positions] = "filter"
-    found[scored] = "outside the part"
-    found[scored[slice(*part)]] = "scored"
-    return found.tolist()
+    statuses = np.full(tokens, "repeat", object)
+    statuses[:window] = "window"
+    statuses[positions] = "filter"
+    statuses[scored] = "outside the part"
+    statuses[scored[slice(*part)]] = "scored"
+    return statuses.tolist()
 
 
 def _mark(label: str, secret: bytes) -> Mark:
@@ -413,9 +424,9 @@ def _part(
     for begin, end, _ in spans:
         if nearly_equal(float(sums[end] - sums[begin]), row["score"]):
             log10_p = mark.log10_p(math.fsum(terms[begin:end]), end - begin)
-            of_parts = any_of(any_of(log10_p, row["messages_tested"]), len(spans))
+            log10_p_of_parts = any_of(any_of(log10_p, row["messages_tested"]), len(spans))
             if nearly_equal(log10_p, row["log10_p"]) and nearly_equal(
-                any_of(of_parts, row["correction"]), row["log10_p_global"]
+                any_of(log10_p_of_parts, row["correction"]), row["log10_p_global"]
             ):
                 return begin, end
     raise Refused(f"--proof: {where}: the script that checks a claim finds another score or p-value than the row has")
