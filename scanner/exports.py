@@ -26,7 +26,7 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
     """The record of a flag; config: the file or folder that names its results, for the command that replays it."""
     row, scan = explained.row, explained.case.scan
     keys: list[dict[str, Any]] = (scan or {}).get("keys", [])
-    key = next((one for one in keys if one["key_id"] == row["key_id"]), {})
+    key = next((scan_key for scan_key in keys if scan_key["key_id"] == row["key_id"]), {})
     return Verdict(
         id=flag_id(row),
         document=VerdictDocument(**{name: row[name] for name in VerdictDocument.model_fields}),
@@ -120,7 +120,7 @@ def csv_lines(verdicts: Iterable[Verdict]) -> Iterable[str]:
 
 def account_csv_lines(accounts: Iterable[AccountVerdict]) -> Iterable[str]:
     """The same of marked accounts."""
-    rows = ([cell(one.model_dump(mode="json")[name]) for name in ACCOUNT_COLUMNS] for one in accounts)
+    rows = ([cell(verdict.model_dump(mode="json")[name]) for name in ACCOUNT_COLUMNS] for verdict in accounts)
     return _lines((ACCOUNT_COLUMNS, *rows))
 
 

@@ -95,12 +95,12 @@ class Night:
     @property
     def holds_down_to(self) -> float | None:
         """Down to which p every kind of decoy shows the rates to hold; None: there are too few to tell."""
-        of_kinds: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
+        rows_by_kind: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
         for row in self.rates:
-            of_kinds.setdefault((row["kind"], row["label"]), []).append(row)
-        known = [holds_down_to(rows) for rows in of_kinds.values()]
-        least = [down_to for down_to in known if down_to is not None]
-        return max(least) if least and len(least) == len(known) else None
+            rows_by_kind.setdefault((row["kind"], row["label"]), []).append(row)
+        levels = [holds_down_to(rows) for rows in rows_by_kind.values()]
+        known_levels = [down_to for down_to in levels if down_to is not None]
+        return max(known_levels) if known_levels and len(known_levels) == len(levels) else None
 
     @property
     def alarmed(self) -> bool:
@@ -136,8 +136,8 @@ class Night:
     @property
     def cases(self) -> list[FlagCase]:
         """The night's flags, each with its scan."""
-        of_id = {scan["scan_id"]: scan for scan in self.scans}
-        return [FlagCase(row, of_id.get(row["scan_id"])) for row in self.flags]
+        scans_by_id = {scan["scan_id"]: scan for scan in self.scans}
+        return [FlagCase(row, scans_by_id.get(row["scan_id"])) for row in self.flags]
 
 
 def night_of(
@@ -156,35 +156,45 @@ def night_of(
     Raises:
         Refused: there are no results, or no scan of that night ended.
     """
-    known = ask(results, lambda: scans(results).sort("started_at", "scan_id").collect()).to_dicts()
-    nights = [scan["night"] for scan in known]
+    recorded_scans = ask(results, lambda: scans(results).sort("started_at", "scan_id").collect()).to_dicts()
+    nights = [scan["night"] for scan in recorded_scans]
     night = f"{day}" if day else (nights[-1] if nights else "")
-    refuse_impossible_scans(scan for scan in known if scan["night"] == night or not is_date(scan["night"]))
-    of_night = [scan for scan in known if scan["night"] == night]
-    silent = silent_scans(results, night, {scan["scan_id"] for scan in of_night})
-    if not of_night and not silent:
+    refuse_impossible_scans(scan for scan in recorded_scans if scan["night"] == night or not is_date(scan["night"]))
+    night_scans = [scan for scan in recorded_scans if scan["night"] == night]
+    silent = silent_scans(results, night, {scan["scan_id"] for scan in night_scans})
+    if not night_scans and not silent:
         others = ", ".join(sorted(set(nights), reverse=True)[:5]) or "none"
         raise Refused(f"results: no scan of the night {night} ended; nights of which some did, newest first: {others}")
-    every = [*of_night, *silent]
-    ids = [scan["scan_id"] for scan in every]
-    of_scans = pl.col("scan_id").is_in(ids)
-    found = ask(results, lambda: flagged(results, rate, of_scans, canaries=True).collect())
-    found = found.with_columns(canary=of_canary(canaries)).sort("log10_p_global", "path", "row")
-    everything = checked(found.drop("canary").to_dicts())
-    light, why = _light(of_night, everything, reasons_of_silent(silent, known), partial(advise_on_scan, results))
-    rows = [row for row, canary in zip(everything, found["canary"], strict=True) if not canary]
+    scans_with_silent = [*night_scans, *silent]
+    ids = [scan["scan_id"] for scan in scans_with_silent]
+    scan_filter = pl.col("scan_id").is_in(ids)
+    flag_rows = ask(results, lambda: flagged(results, rate, scan_filter, canaries=True).collect())
+    flag_rows = flag_rows.with_columns(canary=of_canary(canaries)).sort("log10_p_global", "path", "row")
+    checked_rows = checked(flag_rows.drop("canary").to_dicts())
+    light, why = _light(
+        night_scans, checked_rows, reasons_of_silent(silent, recorded_scans), partial(advise_on_scan, results)
+    )
+    rows = [row for row, canary in zip(checked_rows, flag_rows["canary"], strict=True) if not canary]
     users = pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
-    flags = found.filter(~pl.col("canary")).with_columns(users)
-    unlike = [_unlike_shards(results, [scan["scan_id"] for scan in of_night]), lacking_accounts(results, of_night)]
-    if any(unlike):
-        light, why = "red", [*filter(None, unlike), *why]
-    chance_flags = sum(scan["documents"] * min(rate, scan.get("false_positive_rate", rate)) for scan in every)
-    alarmed = any(scan["audit"] == AuditState.ALARM for scan in of_night)
-    limits = {scan["scan_id"]: scan.get("misnaming_rate") or scan.get("false_positive_rate", rate) for scan in every}
+    flags = flag_rows.filter(~pl.col("canary")).with_columns(users)
+    faults = [
+        _unlike_shards(results, [scan["scan_id"] for scan in night_scans]),
+        lacking_accounts(results, night_scans),
+    ]
+    if any(faults):
+        light, why = "red", [*filter(None, faults), *why]
+    chance_flags = sum(
+        scan["documents"] * min(rate, scan.get("false_positive_rate", rate)) for scan in scans_with_silent
+    )
+    alarmed = any(scan["audit"] == AuditState.ALARM for scan in night_scans)
+    limits = {
+        scan["scan_id"]: scan.get("misnaming_rate") or scan.get("false_positive_rate", rate)
+        for scan in scans_with_silent
+    }
     decisions = ask(results, lambda: current_decisions(results).collect())
     return Night(
         day=date.fromisoformat(night),
-        scans=of_night,
+        scans=night_scans,
         flags=rows,
         false_flags=None if alarmed else expected_false_flags(flags.lazy(), chance_flags),
         misnamed=sum(limits[row["scan_id"]] for row in rows),
@@ -192,28 +202,28 @@ def night_of(
         why=why,
         rates=_rates(results, ids),
         by=_added_up(flags) | _unscored(results, ids),
-        seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in every),
+        seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in scans_with_silent),
         decided={"this night": precision(decisions, [dict(row) for row in rows]), "all nights": precision(decisions)},
-        canaries=len(everything) - len(rows),
+        canaries=len(checked_rows) - len(rows),
         silent=silent,
     )
 
 
 def _unlike_shards(results: str, ids: list[str]) -> str | None:
     """A sentence where some scans have more or fewer rows of `flags` than `shards` says that they wrote."""
-    of_scans, of_shard = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
+    scan_filter, shard_columns = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
 
     def differences() -> pl.DataFrame:
         held = (
             flags_of_all(results)
-            .filter(of_scans & possible_rows())
-            .group_by(of_shard)
+            .filter(scan_filter & possible_rows())
+            .group_by(shard_columns)
             .agg(held=pl.len().cast(pl.Int64))
         )
         # flags may be kept longer than the rest of a night that is dropped, or dropped with it
         sums = {"wrote": pl.sum("flagged") + pl.sum("canaries"), "dropped": pl.col("dropped_at").is_not_null().any()}
-        counted = ranges_ever(results).filter(of_scans).group_by(of_shard).agg(**sums)
-        both = counted.join(held, on=of_shard, how="full", coalesce=True)
+        counted = ranges_ever(results).filter(scan_filter).group_by(shard_columns).agg(**sums)
+        both = counted.join(held, on=shard_columns, how="full", coalesce=True)
         more = pl.col("held").fill_null(0) - pl.col("wrote").fill_null(0)
         gone = -more.clip(upper_bound=0).filter(~pl.col("dropped").fill_null(value=False)).sum()
         return both.select(gone=gone, new=more.clip(0).sum()).collect()
@@ -234,18 +244,18 @@ def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
 
 
 def _light(
-    of_night: list[dict[str, Any]],
+    night_scans: list[dict[str, Any]],
     flags: Sequence[Row],
     reasons: tuple[list[str], list[str]],
     advise: Callable[[str], str],
 ) -> tuple[Light, list[str]]:
     """Red: its flags must not be used; amber: something needs a hand; each with its reasons, these among them."""
     red, amber = reasons
-    for number, scan in enumerate(of_night):
+    for number, scan in enumerate(night_scans):
         if scan["audit"] == AuditState.ALARM:
             red.append(f"scan {scan['scan_id']}: {advise(scan['scan_id'])}")
             continue
-        if any(resumed_by(scan, later) for later in of_night[number + 1 :]):
+        if any(resumed_by(scan, later) for later in night_scans[number + 1 :]):
             continue
         if scan["audit"] in _BAD:
             amber.append(f"the audit of scan {scan['scan_id']} says: {scan['audit']}")
@@ -259,18 +269,18 @@ def _light(
     contradicted = sum(row["naming"] == Naming.CONTRADICTED for row in flags)
     if contradicted:
         red.append(f"{contradicted:,} flags name users of whom the registry says otherwise")
-    lost = sum(scan["quarantined"] for scan in of_night)
-    read = sum(scan["documents"] for scan in of_night)
+    lost = sum(scan["quarantined"] for scan in night_scans)
+    read = sum(scan["documents"] for scan in night_scans)
     if read and lost > read / 100:
         amber.append(f"{lost:,} of {read:,} documents could not be scored")
     return ("red", red + amber) if red else ("amber", amber) if amber else ("green", [])
 
 
 def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
-    of_messages = pl.col("kind").is_in(["decoy", "decoy_all"])
-    of_decoys = of_messages & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
+    kind_filter = pl.col("kind").is_in(["decoy", "decoy_all"])
+    rate_filter = kind_filter & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
     order = ("audit_id", "kind", "label", "threshold")
-    rows = ask(results, lambda: audits(results).filter(of_decoys).sort(order).collect())
+    rows = ask(results, lambda: audits(results).filter(rate_filter).sort(order).collect())
     last = rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
     refuse_impossible_audits(last)
     return last
@@ -279,19 +289,19 @@ def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
 def _added_up(flags: pl.DataFrame) -> dict[str, list[tuple[str | None, int]]]:
     hour = pl.coalesce("created_at", "scanned_at").dt.strftime("%H:00").alias("hour")
     by_hour = flags.with_columns(hour)
-    most = {
+    counts = {
         name: [
             (row[0], row[1]) for row in by_hour.group_by(name).len().sort("len", name, descending=[True, False]).rows()
         ]
         for name in ("key_id", "user_id", "account_id", "hour")
     }
-    return most | {"hour": sorted(most["hour"], key=lambda row: str(row[0]))}
+    return counts | {"hour": sorted(counts["hour"], key=lambda row: str(row[0]))}
 
 
 def _unscored(results: str, ids: list[str]) -> dict[str, list[tuple[str | None, int]]]:
-    wanted = QuarantineFilter(scans=tuple(ids))
-    reasons = in_quarantine(results, wanted, None, "reason").rows
-    accounts = in_quarantine(results, wanted, None, "account").rows
+    quarantine_filter = QuarantineFilter(scans=tuple(ids))
+    reasons = in_quarantine(results, quarantine_filter, None, "reason").rows
+    accounts = in_quarantine(results, quarantine_filter, None, "account").rows
     return {
         "reason": [(row["reason"], row["documents"] + row["files"]) for row in reasons.to_dicts()],
         "quarantined_account": [
@@ -359,11 +369,11 @@ def write_report(
             progress()
         listed = sorted(marked, key=lambda row: row["naming"] != Naming.NAMED)
         for account_id in dict.fromkeys(row["account_id"] for row in listed[:MOST_ACCOUNTS]):
-            found = account_look().explain_account(explainer, account_id, night.day)
+            explanations = account_look().explain_account(explainer, account_id, night.day)
             path = unfinished / name_of_account(account_id)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_private(path, account_look().account_page(found, "../index.html"))
-            record = {"accounts": [account_look().record_of_account(explained) for explained in found]}
+            write_private(path, account_look().account_page(explanations, "../index.html"))
+            record = {"accounts": [account_look().record_of_account(explained) for explained in explanations]}
             write_private(path.with_suffix(".json"), json.dumps(record, indent=1))
         for name, html in _lists(night, listed):
             write_private(unfinished / name, html)
@@ -385,10 +395,10 @@ def _put_in_place(new: Path, out: Path) -> None:
     try:
         exchange(new, out)
     except OSError:
-        before = out.with_name(f"{new.name}.before")
-        out.rename(before)
+        old_report = out.with_name(f"{new.name}.before")
+        out.rename(old_report)
         new.rename(out)
-        before.rename(new)
+        old_report.rename(new)
 
 
 def name_of(row: Mapping[str, Any]) -> str:
@@ -418,7 +428,7 @@ def _lists(night: Night, marked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[
 
 
 def _index(night: Night, values: Mapping[str, Any], marked: Sequence[Mapping[str, Any]]) -> str:
-    def most(name: str) -> list[tuple[str, int]]:
+    def label_counts(name: str) -> list[tuple[str, int]]:
         nobody = "nobody is named" if name == "user_id" else "unknown"
         rows = _first(night, name)
         return [(nobody if value is None else _shown(value, _LONGEST_LABEL), count) for value, count in rows]
@@ -440,7 +450,7 @@ def _index(night: Night, values: Mapping[str, Any], marked: Sequence[Mapping[str
             more_flags=max(0, len(night.flags) - MOST_FLAGS),
             rates=rates_chart(night.rates) if night.rates else None,
             charts=[
-                (heading, bars_chart(most(name), heading), len(night.by[name]) - len(_first(night, name)))
+                (heading, bars_chart(label_counts(name), heading), len(night.by[name]) - len(_first(night, name)))
                 for heading, name in (
                     ("Flags by key", "key_id"),
                     ("Flags by user", "user_id"),
@@ -497,8 +507,8 @@ def _record(night: Night, marked: Sequence[Mapping[str, Any]]) -> dict[str, Any]
             for scan in night.scans
         ],
         "decided": {
-            which: found._asdict() | {"precision": found.share, "limits": found.limits and list(found.limits)}
-            for which, found in night.decided.items()
+            period: counts._asdict() | {"precision": counts.share, "limits": counts.limits and list(counts.limits)}
+            for period, counts in night.decided.items()
         },
         "by": {name: [{"value": value, "count": count} for value, count in rows] for name, rows in night.by.items()},
         "flags": [f"flags/{name_of(row)}.json" for row in night.flags[:MOST_FLAGS]],

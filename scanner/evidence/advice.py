@@ -75,8 +75,8 @@ def precision(decisions: pl.DataFrame, flags: Sequence[dict[str, object]] | None
     """
     if flags is not None:
         kinds = {name: decisions.schema[name] for name in DECIDED_ON}
-        wanted = pl.DataFrame([{name: row[name] for name in DECIDED_ON} for row in flags], schema=kinds)
-        decisions = decisions.join(wanted, on=DECIDED_ON, how="semi")
+        flag_rows = pl.DataFrame([{name: row[name] for name in DECIDED_ON} for row in flags], schema=kinds)
+        decisions = decisions.join(flag_rows, on=DECIDED_ON, how="semi")
     texts = decisions.group_by("text_sha256").agg(
         right=pl.col("decision").is_in(list(_RIGHT)).any(), wrong=(pl.col("decision") == ReviewDecision.DISMISSED).any()
     )
@@ -216,12 +216,12 @@ def in_short(explained: Explanation) -> str:
     marked = f"Marked for {users or 'a user whose name was erased'}"
     if row["naming"] != Naming.NAMED:
         marked = f"Nobody is named: {WHY_NOBODY[row['naming']]}"
-    whose = ""
+    ownership = ""
     if row["naming"] == Naming.NAMED and row["account_id"] is not None:
-        whose = f" ({OWNERSHIP[explained.owned]})"
+        ownership = f" ({OWNERSHIP[explained.owned]})"
     version = "" if explained.key is None else f", {version_of(explained.key)}"
     version += ": others can make its mark" * _others_can_make_it(explained)
-    return f"{marked}; posted by {account_of(row)}{whose}; key {name(row['key_id'])}{version}"
+    return f"{marked}; posted by {account_of(row)}{ownership}; key {name(row['key_id'])}{version}"
 
 
 def by_chance(explained: Explanation) -> str | None:

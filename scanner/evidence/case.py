@@ -46,10 +46,10 @@ def find_case(results: str, rate: float, document: str) -> FlagCase:
     Raises:
         Refused: no flagged document has this name, or several have; says which, or whether it was read at all.
     """
-    wanted = _named(document)
-    rows = ask(results, lambda: flagged(results, rate, wanted, canaries=True).collect())
+    document_filter = _named(document)
+    rows = ask(results, lambda: flagged(results, rate, document_filter, canaries=True).collect())
     if not len(rows):
-        read_at_all = ask(results, lambda: verdicts(results).filter(wanted).head(1).collect())
+        read_at_all = ask(results, lambda: verdicts(results).filter(document_filter).head(1).collect())
         unread = "no document of that name was read, or its night was dropped"
         why = "it was read and is not flagged" if len(read_at_all) else unread
         raise Refused(
@@ -89,8 +89,8 @@ def refuse_impossible(row: Mapping[str, Any]) -> None:
 
 def _under_its_keys(results: str, row: Mapping[str, Any], scan: dict[str, Any]) -> dict[str, Any]:
     """A scan's row with only the keys that looked at a document: older ones may have done so before."""
-    ours = (pl.col("shard_id") == row["shard_id"]) & (pl.col("scan_id") == row["scan_id"])
-    digests = ask(results, lambda: ranges_ever(results).filter(ours).select("keys").unique().collect())["keys"]
+    shard_filter = (pl.col("shard_id") == row["shard_id"]) & (pl.col("scan_id") == row["scan_id"])
+    digests = ask(results, lambda: ranges_ever(results).filter(shard_filter).select("keys").unique().collect())["keys"]
     keys = scan["keys"]
     for begin, end in combinations(range(len(keys) + 1), 2):
         if key_set(key["key_id"] for key in keys[begin:end]) in digests:

@@ -28,14 +28,14 @@ def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -
     least = min((stated for stated, *_ in points), default=1e-8) / 10
     decades = -math.log10(least)
 
-    def at(rate: float) -> float:
+    def position(rate: float) -> float:
         return 1 + math.log10(max(rate, least)) / decades
 
     def x(rate: float) -> float:
-        return _LEFT + at(rate) * (_WIDTH - _LEFT - 10)
+        return _LEFT + position(rate) * (_WIDTH - _LEFT - 10)
 
     def y(rate: float) -> float:
-        return 10 + (1 - at(rate)) * (_HEIGHT - _BELOW - 10)
+        return 10 + (1 - position(rate)) * (_HEIGHT - _BELOW - 10)
 
     drawn = [Markup('<path class="stated" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(least), y(least), x(1), y(1))]
     for exponent in range(math.floor(decades) + 1):
@@ -57,11 +57,11 @@ def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -
 
 def bars_chart(rows: Sequence[tuple[str, int]], caption: str) -> Markup:
     """A bar a row, below its words, with its number beside it; 40 letters fit on a phone."""
-    most = max((count for _, count in rows), default=1)
+    largest_count = max((count for _, count in rows), default=1)
     drawn = []
     for i, (words, count) in enumerate(rows):
         y = 40 * i
-        width = max(1.0, 420 * count / most)
+        width = max(1.0, 420 * count / largest_count)
         drawn += [
             Markup('<text x="0" y="{}">{}</text>').format(y + 16, words),
             Markup('<rect x="0" y="{}" width="{:.1f}" height="12"/>').format(y + 22, width),

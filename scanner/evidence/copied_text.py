@@ -71,21 +71,21 @@ def earlier_of_others(
         Refused: there are no results.
     """
     keys, messages = ({row[name] for row in rows} - {None} for name in MESSAGE)
-    wanted = pl.col("key_id").is_in(list(keys)) & pl.col("message").is_in(list(messages))
-    comparable = wanted & pl.col("account_id").is_not_null()
+    message_filter = pl.col("key_id").is_in(list(keys)) & pl.col("message").is_in(list(messages))
+    comparable = message_filter & pl.col("account_id").is_not_null()
     posted = pl.coalesce("created_at", "scanned_at").alias("posted")
 
     def flags() -> pl.DataFrame:
         rows = flags_at_rate(results, rate, comparable).filter(pl.col("sketch").is_not_null())
         return rows.select(*_COLUMNS, posted).head(SKETCHES_HELD + 1).collect()
 
-    if not messages or len(found := ask(results, flags)) > SKETCHES_HELD:
+    if not messages or len(flagged_posts := ask(results, flags)) > SKETCHES_HELD:
         return {}
-    places = np.frombuffer(b"".join(found["sketch"]), "<u4").reshape(len(found), SKETCH_PLACES)
-    numbered = found.drop("sketch").with_row_index("number")
-    of_place = {(path, row): number for number, path, row in numbered.select("number", "path", "row").iter_rows()}
+    places = np.frombuffer(b"".join(flagged_posts["sketch"]), "<u4").reshape(len(flagged_posts), SKETCH_PLACES)
+    numbered = flagged_posts.drop("sketch").with_row_index("number")
+    numbers = {(path, row): number for number, path, row in numbered.select("number", "path", "row").iter_rows()}
     addresses = ((row["path"], row["row"]) for row in rows)
-    return {place: _most_similar(numbered, places, of_place[place]) for place in addresses if place in of_place}
+    return {place: _most_similar(numbered, places, numbers[place]) for place in addresses if place in numbers}
 
 
 def _most_similar(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
@@ -122,11 +122,11 @@ def copied_share(
         holding += [(int(shared.sum()), post)] if shared.any() else []
     if not holding:
         return CopiedShare(0.0, 0, 0)
-    _, most = max(holding, key=lambda one: one[0])  # of equal ones the first, which is the most alike
+    _, main_source = max(holding, key=lambda holder: holder[0])  # of equal ones the first, which is the most alike
     accounts = {post.account_id for _, post in holding}
-    return CopiedShare(float(copied.mean()), len(holding), len(accounts), most.path, most.row)
+    return CopiedShare(float(copied.mean()), len(holding), len(accounts), main_source.path, main_source.row)
 
 
 def _runs(ids: NDArray[np.uint32], length: int) -> list[bytes]:
     data = np.ascontiguousarray(ids, "<u4").tobytes()
-    return [data[4 * at : 4 * (at + length)] for at in range(len(ids) - length + 1)]
+    return [data[4 * begin : 4 * (begin + length)] for begin in range(len(ids) - length + 1)]

@@ -161,21 +161,23 @@ def log10_p_in(
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
     positions = mark.rule.positions(tokens, omissions.dedup)
     index = positions.index if omissions.common is None else omissions.common.without(tokens, positions).index
-    each = [0.0]
+    log10_ps = [0.0]
     for begin, end in ranges:
         chosen = index[(offsets[index, 0] >= begin) & (offsets[index, 1] <= end)]
         if len(chosen):
             part = Positions(chosen, np.array([0, len(chosen)], np.int64))
-            each.append(float(log10_p_of(mark.law, mark.score(tokens, part, message), part.scored)[0]))
-    return min(each)
+            log10_ps.append(float(log10_p_of(mark.law, mark.score(tokens, part, message), part.scored)[0]))
+    return min(log10_ps)
 
 
 def _user_evidence(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> UserEvidenceFinding | None:
-    found = mark.user_evidence(tokens, positions, np.array([message])) if isinstance(mark, TellsUserEvidence) else None
-    if found is None:
+    evidence = (
+        mark.user_evidence(tokens, positions, np.array([message])) if isinstance(mark, TellsUserEvidence) else None
+    )
+    if evidence is None:
         return None
-    log10_p = log10_p_of(mark.law, found.score[:, 0], found.scored)
-    return UserEvidenceFinding(int(found.scored[0]), found.messages, float(log10_p[0]))
+    log10_p = log10_p_of(mark.law, evidence.score[:, 0], evidence.scored)
+    return UserEvidenceFinding(int(evidence.scored[0]), evidence.messages, float(log10_p[0]))
 
 
 def _runs(
@@ -187,9 +189,9 @@ def _runs(
     bounds = np.append(np.arange(0, len(index), run), len(index))
     begins = np.zeros(len(bounds), np.int64)
     begins[-1] = len(tokens.ids)
-    each = mark.score(Tokens(tokens.ids, begins), Positions(index, bounds), message)
+    scores = mark.score(Tokens(tokens.ids, begins), Positions(index, bounds), message)
     counts = np.diff(bounds)
-    log10_p = log10_p_of(mark.law, each, counts)
+    log10_p = log10_p_of(mark.law, scores, counts)
     first, last = index[bounds[:-1]], index[bounds[1:] - 1]
     return [
         ScoreRun(int(offsets[a, 0]), int(offsets[b, 1]), int(count), int(b - a + 1 - count), float(p))
@@ -210,11 +212,11 @@ def _findings(
     if len(parts) < 2:
         return []
     begins = np.array([part.begin for part in parts], np.int64)
-    of_part = np.searchsorted(begins, offsets[index, 0], side="right") - 1
+    part_numbers = np.searchsorted(begins, offsets[index, 0], side="right") - 1
     kinds = np.array([part.kind for part in parts], object)
     findings = []
     for kind in sorted({part.kind for part in parts}):
-        chosen = index[kinds[of_part] == kind]
+        chosen = index[kinds[part_numbers] == kind]
         characters = sum(part.end - part.begin for part in parts if part.kind == kind)
         if not len(chosen):
             findings.append(PartFinding(kind, characters, 0, 0.0, 0.0))

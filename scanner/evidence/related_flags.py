@@ -26,12 +26,12 @@ def equal_in(
 ) -> dict[tuple[Any, ...], GroupCounts]:
     """Flags that equal a row in these columns, by their values; null equals nothing. Raises Refused: no results."""
     values = {name: {row[name] for row in rows} - {None} for name in columns}
-    wanted = pl.all_horizontal(*(pl.col(name).is_in(list(found)) for name, found in values.items()))
+    value_filter = pl.all_horizontal(*(pl.col(name).is_in(list(options)) for name, options in values.items()))
     accounts = pl.col("account_id").drop_nulls().n_unique().alias("accounts")
     counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts"), accounts]
     same = [pl.col(name).alias(f"same_{name}") for name in columns]
-    found = ask(results, lambda: flags_at_rate(results, rate, wanted).group_by(same).agg(counts).collect())
-    return {row[:-3]: GroupCounts(*row[-3:]) for row in found.iter_rows()}
+    group_counts = ask(results, lambda: flags_at_rate(results, rate, value_filter).group_by(same).agg(counts).collect())
+    return {row[:-3]: GroupCounts(*row[-3:]) for row in group_counts.iter_rows()}
 
 
 def naming_users(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[str | None, GroupCounts]:
@@ -41,18 +41,19 @@ def naming_users(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -
         return {}
     counts = sums(results, rate, WantedFlags(users=users), None, "user").rows.filter(naming=Naming.NAMED)
     return {
-        user: GroupCounts(*of) for user, *of in counts.select("user_id", "documents", "texts", "accounts").iter_rows()
+        user: GroupCounts(*numbers)
+        for user, *numbers in counts.select("user_id", "documents", "texts", "accounts").iter_rows()
     }
 
 
 def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], GroupCounts]:
     """Flags that are one piece of evidence with a row, by EVIDENCE_COLUMNS. Raises Refused: no results."""
     keys, messages = ({row[name] for row in rows} for name in MESSAGE)
-    of_messages = pl.col("message").is_in(list(messages - {None}))
+    message_filter = pl.col("message").is_in(list(messages - {None}))
     unshown = pl.col("message").is_null() & (None in messages)
 
-    def of_these() -> pl.DataFrame:
-        flags = flags_at_rate(results, rate, pl.col("key_id").is_in(list(keys)) & (of_messages | unshown))
+    def count_pieces() -> pl.DataFrame:
+        flags = flags_at_rate(results, rate, pl.col("key_id").is_in(list(keys)) & (message_filter | unshown))
         groups = pieces_of_evidence(flags)
         schema = {name: groups.schema[name] for name in EVIDENCE_COLUMNS}
         flagged = pl.DataFrame([{name: row[name] for name in EVIDENCE_COLUMNS} for row in rows], schema).unique()
@@ -62,5 +63,5 @@ def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> 
             *EVIDENCE_COLUMNS, "piece_documents", "piece_texts", "piece_accounts"
         )
 
-    found = ask(results, of_these) if rows else pl.DataFrame()
-    return {row[:-3]: GroupCounts(*row[-3:]) for row in found.iter_rows()}
+    piece_counts = ask(results, count_pieces) if rows else pl.DataFrame()
+    return {row[:-3]: GroupCounts(*row[-3:]) for row in piece_counts.iter_rows()}

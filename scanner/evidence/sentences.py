@@ -109,19 +109,23 @@ def _marked_for(explained: Explanation) -> str:
     since = "" if row["held_since"] is None else f", who holds the message since {row['held_since']:%Y-%m-%d %H:%M} UTC"
     user = "a user whose name was erased" if row["user_id"] is None else f"user {name(row['user_id'])}"
     sentence = f"the text contains text marked for {user}{since}"
-    others = [one for one in row["named"] or [] if one["message"] != row["message"] or one["key_id"] != row["key_id"]]
-    more = "; it also contains text marked for " + ", ".join(name(one["user_id"]) for one in others) if others else ""
+    others = [
+        entry for entry in row["named"] or [] if entry["message"] != row["message"] or entry["key_id"] != row["key_id"]
+    ]
+    more = (
+        "; it also contains text marked for " + ", ".join(name(entry["user_id"]) for entry in others) if others else ""
+    )
     return sentence + more
 
 
 def _account_and_user(explained: Explanation) -> str:
     users = users_of(explained.row)
-    whose = f"user {name(users[0])}" if len(users) == 1 else f"any of {', '.join(map(name, users[:PARTS_TOLD]))}"
+    user = f"user {name(users[0])}" if len(users) == 1 else f"any of {', '.join(map(name, users[:PARTS_TOLD]))}"
     account = f"account {name(explained.row['account_id'])}"
     if explained.owned is not None:
-        return f"your records say that {account} is {'' if explained.owned else 'not '}the account of {whose}"
+        return f"your records say that {account} is {'' if explained.owned else 'not '}the account of {user}"
     equal = ", though both have the same name, which anybody can take" if explained.row["account_id"] in users else ""
-    return f"brickscan does not know whether {account} is the account of {whose}{equal}. Ask your own records"
+    return f"brickscan does not know whether {account} is the account of {user}{equal}. Ask your own records"
 
 
 def _how_sure(explained: Explanation) -> str | None:
@@ -257,13 +261,13 @@ def _span(span: Mapping[str, Any]) -> str:
 
 
 def _parts(explained: Explanation) -> str:
-    each = "; ".join(_part(part, explained.row) for part in explained.findings_of_parts)
+    findings = "; ".join(_part(part, explained.row) for part in explained.findings_of_parts)
     conclusion = {
         "quoted": " The quoted lines alone carry the mark: whoever posted this quotes marked text.",
         "own": " The own words alone carry the mark.",
         None: "",
     }[explained.carried_by]
-    return f"{each}. These numbers decide nothing and name nobody.{conclusion}"
+    return f"{findings}. These numbers decide nothing and name nobody.{conclusion}"
 
 
 def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
@@ -273,8 +277,8 @@ def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
     if row["basis"] == "assumed" or math.isnan(part.log10_p_any):
         chance = "p is not known"
     else:
-        of_part = {**row, "log10_p_global": part.log10_p_any, "p_rank": None}
-        chance = f"as by chance in {one_in(log10_p_shown(of_part))} texts"
+        part_row = {**row, "log10_p_global": part.log10_p_any, "p_rank": None}
+        chance = f"as by chance in {one_in(log10_p_shown(part_row))} texts"
     return f"{which}: {chance} ({counted(part.scored, 'token')} scored)"
 
 
@@ -309,7 +313,7 @@ def record_of(explained: Explanation) -> dict[str, Any]:
         ],
         "spans": [{name: span[name] for name in _OF_SPANS} for span in explained.spans],
         "copied": None if explained.copied is None else explained.copied._asdict(),
-        "runs": [{"begin": one.begin, "end": one.end, "level": one.level} for one in evidence.runs] if evidence else [],
+        "runs": [{"begin": run.begin, "end": run.end, "level": run.level} for run in evidence.runs] if evidence else [],
         "no_text": explained.no_text,
         "not_weighed": explained.no_evidence,
         "text_not_from_file": explained.not_from_file,

@@ -93,15 +93,15 @@ class StoredTexts:
             raise Refused(f"{case.where}: the text cannot be read any more ({error})") from None
         if isinstance(part, Unreadable):
             raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
-        found: Mapping[str, Any] = part.to_pylist()[0]
-        if not self._is_the_scanned(found["text"], case):
+        row: Mapping[str, Any] = part.to_pylist()[0]
+        if not self._is_the_scanned(row["text"], case):
             if self._is_as_scanned(case):
                 raise MovedRow(
                     f"{case.where}: another text stands there than the row says, in a file of the size and time that "
                     "it had when it was scanned"
                 )
             raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
-        return found
+        return row
 
     def _is_the_scanned(self, text: bytes | None, case: FlagCase) -> bool:
         if text is None:
@@ -113,13 +113,14 @@ class StoredTexts:
 
     def _is_as_scanned(self, case: FlagCase) -> bool:
         """Whether the file that was read last has the size and time that it had for the row's scan, or for any."""
-        of_file = pl.col("path") == case.row["path"]
-        read = ask(
-            self._results, lambda: ranges_ever(self._results).filter(of_file).select("scan_id", "file").collect()
+        path_filter = pl.col("path") == case.row["path"]
+        file_ranges = ask(
+            self._results, lambda: ranges_ever(self._results).filter(path_filter).select("scan_id", "file").collect()
         )
-        of_scan = read.filter(scan_id=case.row.get("scan_id", ""))  # a post beside a flag is known by its place alone
+        # a post beside a flag is known by its place alone
+        scan_ranges = file_ranges.filter(scan_id=case.row.get("scan_id", ""))
         mark = self._sound and self._sound.stamp
-        return mark in (read if of_scan.is_empty() else of_scan)["file"].to_list()
+        return mark in (file_ranges if scan_ranges.is_empty() else scan_ranges)["file"].to_list()
 
     def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:
         file = self._tables.find(path)
