@@ -64,10 +64,10 @@ def account_verdict_of(explained: AccountExplanation, config: str) -> AccountVer
     """The record of a marked account; config: as of `verdict_of`."""
     row, look = explained.row, account_look()
     identity = hashlib.sha256(f"{row['account_id']}\n{row['night']}\n{row['keys']}".encode()).hexdigest()[:32]
-    same = AccountVerdict.model_fields.keys() & row.keys() - {"named"}
+    row_fields = AccountVerdict.model_fields.keys() & row.keys() - {"named"}
     return AccountVerdict(
         id=f"brickscan-account-{identity}",
-        **{field: row[field] for field in same},
+        **{field: row[field] for field in row_fields},
         named=tuple(look.users_named(row)),
         registry_agrees=explained.registry.agrees,
         says=tuple(f"{heading}: {safe(sentence)}" for heading, sentence in look.what_was_found(explained)),

@@ -214,7 +214,7 @@ def _unlike_shards(results: str, ids: list[str]) -> str | None:
     scan_filter, shard_columns = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
 
     def differences() -> pl.DataFrame:
-        held = (
+        row_counts = (
             flags_of_all(results)
             .filter(scan_filter & possible_rows())
             .group_by(shard_columns)
@@ -222,11 +222,11 @@ def _unlike_shards(results: str, ids: list[str]) -> str | None:
         )
         # flags may be kept longer than the rest of a night that is dropped, or dropped with it
         sums = {"wrote": pl.sum("flagged") + pl.sum("canaries"), "dropped": pl.col("dropped_at").is_not_null().any()}
-        counted = ranges_ever(results).filter(scan_filter).group_by(shard_columns).agg(**sums)
-        both = counted.join(held, on=shard_columns, how="full", coalesce=True)
-        more = pl.col("held").fill_null(0) - pl.col("wrote").fill_null(0)
-        gone = -more.clip(upper_bound=0).filter(~pl.col("dropped").fill_null(value=False)).sum()
-        return both.select(gone=gone, new=more.clip(0).sum()).collect()
+        shard_counts = ranges_ever(results).filter(scan_filter).group_by(shard_columns).agg(**sums)
+        comparison = shard_counts.join(row_counts, on=shard_columns, how="full", coalesce=True)
+        surplus = pl.col("held").fill_null(0) - pl.col("wrote").fill_null(0)
+        gone = -surplus.clip(upper_bound=0).filter(~pl.col("dropped").fill_null(value=False)).sum()
+        return comparison.select(gone=gone, new=surplus.clip(0).sum()).collect()
 
     ((gone, new),) = ask(results, differences).rows()
     if not gone and not new:
@@ -281,9 +281,9 @@ def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
     rate_filter = kind_filter & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
     order = ("audit_id", "kind", "label", "threshold")
     rows = ask(results, lambda: audits(results).filter(rate_filter).sort(order).collect())
-    last = rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
-    refuse_impossible_audits(last)
-    return last
+    audit_rows = rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
+    refuse_impossible_audits(audit_rows)
+    return audit_rows
 
 
 def _added_up(flags: pl.DataFrame) -> dict[str, list[tuple[str | None, int]]]:
@@ -367,17 +367,17 @@ def write_report(
             write_private(path.with_suffix(".html"), page(explained, back="../index.html"))
             write_private(path.with_suffix(".json"), json.dumps(record_of(explained), indent=1))
             progress()
-        listed = sorted(marked, key=lambda row: row["naming"] != Naming.NAMED)
-        for account_id in dict.fromkeys(row["account_id"] for row in listed[:MOST_ACCOUNTS]):
+        account_rows = sorted(marked, key=lambda row: row["naming"] != Naming.NAMED)
+        for account_id in dict.fromkeys(row["account_id"] for row in account_rows[:MOST_ACCOUNTS]):
             explanations = account_look().explain_account(explainer, account_id, night.day)
             path = unfinished / name_of_account(account_id)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_private(path, account_look().account_page(explanations, "../index.html"))
             record = {"accounts": [account_look().record_of_account(explained) for explained in explanations]}
             write_private(path.with_suffix(".json"), json.dumps(record, indent=1))
-        for name, html in _lists(night, listed):
+        for name, html in _lists(night, account_rows):
             write_private(unfinished / name, html)
-        write_private(unfinished / "index.json", json.dumps(_record(night, listed), indent=1))
+        write_private(unfinished / "index.json", json.dumps(_record(night, account_rows), indent=1))
         _put_in_place(unfinished, out)
     except OSError as error:
         raise Refused(f"--out {out}: cannot be written ({error.strerror}); name another folder") from None

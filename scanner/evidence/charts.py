@@ -25,11 +25,11 @@ def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -
         for row in rows
         if row["tests"] and row["expected"] > 0
     ]
-    least = min((stated for stated, *_ in points), default=1e-8) / 10
-    decades = -math.log10(least)
+    least_rate = min((stated for stated, *_ in points), default=1e-8) / 10
+    decades = -math.log10(least_rate)
 
     def position(rate: float) -> float:
-        return 1 + math.log10(max(rate, least)) / decades
+        return 1 + math.log10(max(rate, least_rate)) / decades
 
     def x(rate: float) -> float:
         return _LEFT + position(rate) * (_WIDTH - _LEFT - 10)
@@ -37,39 +37,43 @@ def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -
     def y(rate: float) -> float:
         return 10 + (1 - position(rate)) * (_HEIGHT - _BELOW - 10)
 
-    drawn = [Markup('<path class="stated" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(least), y(least), x(1), y(1))]
+    elements = [
+        Markup('<path class="stated" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(
+            x(least_rate), y(least_rate), x(1), y(1)
+        )
+    ]
     for exponent in range(math.floor(decades) + 1):
         rate = 10.0**-exponent
         words = ("1",) if not exponent else (f"1e-{exponent}",)
-        drawn += [
+        elements += [
             Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x(rate), _HEIGHT - 30, *words),
             Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(_LEFT - 6, y(rate) + 4, *words),
         ]
     for stated, observed, low, high in points:
-        drawn += [
+        elements += [
             Markup('<path class="limits" d="M{0:.1f} {1:.1f}V{2:.1f}"/>').format(x(stated), y(low), y(high)),
             Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(x(stated), y(observed)),
         ]
     caption = f"{len(points)} rates on {tested}: observed against stated, with limits."
     axes = Markup('<text x="{}" y="{}" text-anchor="middle">stated rate</text>').format(_WIDTH // 2, _HEIGHT - 4)
-    return _svg(caption, _HEIGHT, [*drawn, axes])
+    return _svg(caption, _HEIGHT, [*elements, axes])
 
 
 def bars_chart(rows: Sequence[tuple[str, int]], caption: str) -> Markup:
     """A bar a row, below its words, with its number beside it; 40 letters fit on a phone."""
     largest_count = max((count for _, count in rows), default=1)
-    drawn = []
+    elements = []
     for i, (words, count) in enumerate(rows):
         y = 40 * i
         width = max(1.0, 420 * count / largest_count)
-        drawn += [
+        elements += [
             Markup('<text x="0" y="{}">{}</text>').format(y + 16, words),
             Markup('<rect x="0" y="{}" width="{:.1f}" height="12"/>').format(y + 22, width),
             Markup('<text x="{:.1f}" y="{}">{:,}</text>').format(width + 8, y + 33, count),
         ]
-    return _svg(caption, 40 * len(rows), drawn)
+    return _svg(caption, 40 * len(rows), elements)
 
 
-def _svg(caption: str, height: int, drawn: Sequence[Markup]) -> Markup:
+def _svg(caption: str, height: int, elements: Sequence[Markup]) -> Markup:
     head = Markup('<svg role="img" viewBox="0 0 {} {}" aria-label="{}"><title>{}</title>')
-    return head.format(_WIDTH, height, escape(caption), escape(caption)) + Markup("").join(drawn) + Markup("</svg>")
+    return head.format(_WIDTH, height, escape(caption), escape(caption)) + Markup("").join(elements) + Markup("</svg>")

@@ -72,35 +72,35 @@ def earlier_of_others(
     """
     keys, messages = ({row[name] for row in rows} - {None} for name in MESSAGE)
     message_filter = pl.col("key_id").is_in(list(keys)) & pl.col("message").is_in(list(messages))
-    comparable = message_filter & pl.col("account_id").is_not_null()
+    post_filter = message_filter & pl.col("account_id").is_not_null()
     posted = pl.coalesce("created_at", "scanned_at").alias("posted")
 
     def flags() -> pl.DataFrame:
-        rows = flags_at_rate(results, rate, comparable).filter(pl.col("sketch").is_not_null())
+        rows = flags_at_rate(results, rate, post_filter).filter(pl.col("sketch").is_not_null())
         return rows.select(*_COLUMNS, posted).head(SKETCHES_HELD + 1).collect()
 
     if not messages or len(flagged_posts := ask(results, flags)) > SKETCHES_HELD:
         return {}
     places = np.frombuffer(b"".join(flagged_posts["sketch"]), "<u4").reshape(len(flagged_posts), SKETCH_PLACES)
-    numbered = flagged_posts.drop("sketch").with_row_index("number")
-    numbers = {(path, row): number for number, path, row in numbered.select("number", "path", "row").iter_rows()}
+    numbered_posts = flagged_posts.drop("sketch").with_row_index("number")
+    numbers = {(path, row): number for number, path, row in numbered_posts.select("number", "path", "row").iter_rows()}
     addresses = ((row["path"], row["row"]) for row in rows)
-    return {place: _most_similar(numbered, places, numbers[place]) for place in addresses if place in numbers}
+    return {place: _most_similar(numbered_posts, places, numbers[place]) for place in addresses if place in numbers}
 
 
-def _most_similar(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
+def _most_similar(numbered_posts: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
     """Earlier posts of other accounts that have a place of their sketch in common with one flag."""
-    row = numbered.row(number, named=True)
-    earlier = numbered.filter(
+    row = numbered_posts.row(number, named=True)
+    earlier_posts = numbered_posts.filter(
         *(pl.col(name) == row[name] for name in MESSAGE),
         pl.col("account_id") != row["account_id"],
         pl.col("posted") < row["posted"],
     )
-    equal = (places[earlier["number"].to_numpy()] == places[number]).sum(axis=1)
-    near = earlier.with_columns(equal=pl.Series(equal)).filter(pl.col("equal") > 0)
-    by_likeness = near.sort("equal", "posted", "path", "row", descending=[True, False, False, False])
-    ordered = by_likeness.unique("text_sha256", keep="first", maintain_order=True)
-    return ordered.head(EARLIER_POSTS_READ).to_dicts()
+    equal_counts = (places[earlier_posts["number"].to_numpy()] == places[number]).sum(axis=1)
+    near_posts = earlier_posts.with_columns(equal=pl.Series(equal_counts)).filter(pl.col("equal") > 0)
+    by_likeness = near_posts.sort("equal", "posted", "path", "row", descending=[True, False, False, False])
+    distinct_posts = by_likeness.unique("text_sha256", keep="first", maintain_order=True)
+    return distinct_posts.head(EARLIER_POSTS_READ).to_dicts()
 
 
 def copied_share(

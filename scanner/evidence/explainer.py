@@ -114,9 +114,9 @@ def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, chec
     row = case.row
     if evidence is None or row["look"] not in (None, WEIGHED) or check.agrees is False:
         return check
-    recorded, computed = (row["tokens"], row["scored"]), (evidence.tokens, evidence.scored)
+    recorded_counts, computed_counts = (row["tokens"], row["scored"]), (evidence.tokens, evidence.scored)
     lead_in = f"its text, scored again for message {row['message']}, has"
-    if recorded != computed or not nearly_equal(row["score"], evidence.score):
+    if recorded_counts != computed_counts or not nearly_equal(row["score"], evidence.score):
         why = (
             f"{lead_in} score {evidence.score:g} from {evidence.scored:,} of {evidence.tokens:,} tokens, and the "
             f"row says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
@@ -213,13 +213,13 @@ class Explainer:
         ]
         rows = [case.row for case in cases]
         place = self.results, self.rate
-        around = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
-        user_counts, near = naming_users(*place, rows), alike_with(*place, rows)
-        spans_of, earlier = self._spans(rows), earlier_of_others(*place, rows)
+        counts_by_columns = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
+        user_counts, piece_counts = naming_users(*place, rows), alike_with(*place, rows)
+        spans_of, earlier_posts = self._spans(rows), earlier_of_others(*place, rows)
         for case, check in zip(cases, checks, strict=True):
             message_counts, account_counts, text_counts = (
                 counts.get(tuple(case.row[name] for name in columns), GroupCounts(1, 1, 1))
-                for columns, counts in around.items()
+                for columns, counts in counts_by_columns.items()
             )
             reading = self._text_of(case)
             parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
@@ -231,10 +231,10 @@ class Explainer:
             case = replace(case, row={**with_registry_names(case.row, check), **file_values})
             alarm = self._advise(case.row["scan_id"]) if case.row["audit"] == AuditState.ALARM else None
             read = case.scan["documents"] if case.scan and alarm is None else None
-            stated = case.scan["false_positive_rate"] if case.scan else self.rate
+            stated_rate = case.scan["false_positive_rate"] if case.scan else self.rate
             yield Explanation(
                 case=case,
-                rate=min(self.rate, stated),
+                rate=min(self.rate, stated_rate),
                 key=self.key_on_record(case.row["key_id"]),
                 text=reading.text,
                 no_text=reading.why_none,
@@ -247,10 +247,10 @@ class Explainer:
                 of_message=message_counts,
                 of_account=None if case.row["account_id"] is None else account_counts,
                 of_text=text_counts,
-                near_duplicates=near.get(tuple(case.row[name] for name in EVIDENCE_COLUMNS)),
+                near_duplicates=piece_counts.get(tuple(case.row[name] for name in EVIDENCE_COLUMNS)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
                 spans=[with_registry_names(part, check) for part in parts] if check.agrees is False else parts,
-                copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
+                copied=self._copied(case, earlier_posts.get((case.row["path"], case.row["row"]), [])),
                 canary=self._names_canary(case.row),
                 registry=check,
                 alarm=alarm,
@@ -279,7 +279,7 @@ class Explainer:
         lost = row["variant"] is not None or (row["look"] is not None and not parts)
         if text is None or self._config is None or check.agrees is False or lost:
             return check
-        stated = case.scan["false_positive_rate"] if case.scan else self._config.false_positive_rate
+        stated_rate = case.scan["false_positive_rate"] if case.scan else self._config.false_positive_rate
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         entries = (entry for name in ("named", "further_messages") for entry in row[name] or ())
         named_messages = (
@@ -293,7 +293,7 @@ class Explainer:
                 about = text, message, Omissions(dedup, common), ranges
                 law = opened_key.watermark.law
                 if law and log10_p_in(opened_key.watermark, opened_key.tokenizer.reference, *about) > math.log10(
-                    stated
+                    stated_rate
                 ):
                     why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"
                     return RegistryCheck(False, f"not asked: {why}, and names stand by it. {CHANGED_ROW}")
@@ -393,10 +393,10 @@ class Explainer:
             return any(canary.account_id in users_of(row) for canary in self.canaries or ())
         return False
 
-    def _copied(self, case: FlagCase, earlier: Sequence[Mapping[str, Any]]) -> CopiedShare | None:
+    def _copied(self, case: FlagCase, earlier_posts: Sequence[Mapping[str, Any]]) -> CopiedShare | None:
         """What a flag's text shares with earlier posts, of those that can be read; None: there is none."""
         posts: list[EarlierPost] = []
-        for row in earlier:
+        for row in earlier_posts:
             with contextlib.suppress(Refused):
                 ids = self._tokens_of(*(row[name] for name in _OF_POST))
                 posts.append(EarlierPost(row["account_id"], row["path"], row["row"], ids))
@@ -467,8 +467,10 @@ class Explainer:
             stored_text = self._stored(case)
         except Refused as error:
             return _TextFindings(why_none=str(error), moved=isinstance(error, MovedRow))
-        read = Columns.of(self._config.input).names
-        file_values = {name: stored_text.row[name] for name, kind in OF_FILE.items() if stored_text.row and read[kind]}
+        column_names = Columns.of(self._config.input).names
+        file_values = {
+            name: stored_text.row[name] for name, kind in OF_FILE.items() if stored_text.row and column_names[kind]
+        }
         text = _as_scored(case, stored_text)
         parts, message = parts_of(text), case.row["message"]
         if message is None:  # undecided: the best may be a stranger

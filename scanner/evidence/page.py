@@ -74,16 +74,16 @@ def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[Page
     user_runs += [other.runs for other in explained.others[: MOST_HUES - 1]]
     spans = explained.spans if explained.row["variant"] is None else ()
     ends = ("char_from", "char_to")
-    marked = [tuple(_behind_letter(text, min(span[end], len(text))) for end in ends) for span in spans]
+    marked_ranges = [tuple(_behind_letter(text, min(span[end], len(text))) for end in ends) for span in spans]
     # 2. cuts, none of them within a letter
     edges = [edge for runs in user_runs for run in runs for edge in (run.begin, run.end)]
     edges += [edge for part in explained.parts for edge in (part.begin, part.end)]
     cuts = {_behind_letter(text, min(edge, len(text))) for edge in (0, *edges, len(text))}
-    bounds = sorted(cuts.union(*marked))
+    bounds = sorted(cuts.union(*marked_ranges))
     # 3. the strongest run of any user over each segment
     places, part = [0] * len(user_runs), 0
     speaking = {kind: kind not in explained.silent for kind in ("quoted", "own")}
-    shown, page_segments = shown_characters(text), []
+    characters, page_segments = shown_characters(text), []
     for begin, end in pairwise(bounds):
         while part < len(explained.parts) and explained.parts[part].end <= begin:
             part += 1
@@ -97,10 +97,10 @@ def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[Page
         level, user = max(levels, default=(None, 0))
         if level is not None and not speaking["quoted" if quoted else "own"]:
             level = 0
-        within = [(first, last) for first, last in marked if first <= begin < last]
+        within = [(first, last) for first, last in marked_ranges if first <= begin < last]
         begins_part, ends_part = any(first == begin for first, _ in within), any(last == end for _, last in within)
         part_fields = bool(within), begins_part, ends_part
-        page_segments.append(PageSegment("".join(shown[begin:end]), level, quoted, -user, *part_fields))
+        page_segments.append(PageSegment("".join(characters[begin:end]), level, quoted, -user, *part_fields))
     return page_segments
 
 

@@ -96,14 +96,14 @@ def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> lis
         )
         entries = {(entry["key_id"], entry["message"]) for row in rows for entry in _entries(row)}
         frame = pl.DataFrame(list(entries), {"key_id": pl.String, "message": pl.Int64}, orient="row")
-        given = {(row["key_id"], row["message"]): row for row in given_rows(registry, frame).to_dicts()}
-        changed = changed_names(registry, results, frame) if entries else None
+        holders = {(row["key_id"], row["message"]): row for row in given_rows(registry, frame).to_dicts()}
+        change = changed_names(registry, results, frame) if entries else None
     except (Refused, ScanFailed) as error:
         return [unless_contradicted(row, f"it cannot be asked: {error}") for row in rows]
-    if changed is not None:
-        wrong = RegistryCheck(False, f"not asked: {changed}. Name nobody by this row before that is known")
-        return [wrong if any(_entries(row)) else unless_contradicted(row, "nobody is named") for row in rows]
-    return [_checked(row, scan, numbers, given) for row, scan in zip(rows, row_scans, strict=True)]
+    if change is not None:
+        refusal = RegistryCheck(False, f"not asked: {change}. Name nobody by this row before that is known")
+        return [refusal if any(_entries(row)) else unless_contradicted(row, "nobody is named") for row in rows]
+    return [_checked(row, scan, numbers, holders) for row, scan in zip(rows, row_scans, strict=True)]
 
 
 def with_registry_names(row: Row, check: RegistryCheck) -> Row:
@@ -138,21 +138,21 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
         Refused: there are no results, or there is no registry.
     """
     entry = pl.struct("key_id", "message", "user_id")
-    listed = [
+    entry_lists = [
         pl.col(name).list.eval(pl.struct(pl.element().struct.field("key_id", "message", "user_id"))).fill_null([])
         for name in ("named", "further_messages")
     ]
-    held = users_of(registry, user_ids).select(*_PLACE).lazy()
+    user_messages = users_of(registry, user_ids).select(*_PLACE).lazy()
 
     def question() -> pl.DataFrame:
         rows = flags_at_rate(results, rate, WantedFlags(users=tuple(user_ids)).expression())
-        lists = rows.select("path", "row", entry=pl.concat_list(entry, *listed))
+        lists = rows.select("path", "row", entry=pl.concat_list(entry, *entry_lists))
         entries = lists.explode("entry").unnest("entry").unique()
         user_entries = entries.filter(pl.col("user_id").is_in(list(user_ids)))
-        return user_entries.join(held, on=_PLACE, how="anti").collect()
+        return user_entries.join(user_messages, on=_PLACE, how="anti").collect()
 
-    wrong = ask(results, question)
-    documents = wrong.group_by("user_id").agg(pl.struct("path", "row").n_unique())
+    stranger_entries = ask(results, question)
+    documents = stranger_entries.group_by("user_id").agg(pl.struct("path", "row").n_unique())
     return dict(documents.sort("user_id").iter_rows())
 
 
@@ -182,7 +182,7 @@ def _entries(row: Row) -> Iterator[Row]:
 
 
 def _checked(
-    row: Row, ran: ScanOfRow, numbers: Mapping[str, int], given: Mapping[tuple[str, int], Row]
+    row: Row, ran: ScanOfRow, numbers: Mapping[str, int], holders: Mapping[tuple[str, int], Row]
 ) -> RegistryCheck:
     if row["naming"] == Naming.CONTRADICTED:
         return RegistryCheck(False, _TWO_THINGS)
@@ -195,18 +195,18 @@ def _checked(
         when = f"{row['scanned_at']:%Y-%m-%d %H:%M:%S} UTC"
         return RegistryCheck(False, f"the row was scanned at {when}, and its scan did not run then. {CHANGED_ROW}")
     for entry in _entries(row):
-        held = given.get((entry["key_id"], entry["message"]))
-        possible = list(_possible(entry["message"], held, flag_time))
+        held = holders.get((entry["key_id"], entry["message"]))
+        answers = list(_possible(entry["message"], held, flag_time))
         recorded = (Naming(entry["naming"]), entry["user_id"])
-        as_erased = (Naming.NAMED, None) in possible
+        as_erased = (Naming.NAMED, None) in answers
         if as_erased and recorded[0] in (Naming.NAMED, Naming.REMOVED):  # an erasure from results leaves `removed`
             if recorded[1] is not None:
                 erased.add((entry["key_id"], entry["message"]))
-        elif recorded not in possible and not (recorded == (Naming.NAMED, None) and possible[-1][0] == Naming.NAMED):
-            return RegistryCheck(False, _contradiction(entry, held, possible[-1], flag_time))
+        elif recorded not in answers and not (recorded == (Naming.NAMED, None) and answers[-1][0] == Naming.NAMED):
+            return RegistryCheck(False, _contradiction(entry, held, answers[-1], flag_time))
         since = entry.get("held_since")
         if recorded[0] == Naming.NAMED and held is not None and since not in (None, held["allocated_at"]):
-            return RegistryCheck(False, _contradiction(entry, held, possible[-1], flag_time))
+            return RegistryCheck(False, _contradiction(entry, held, answers[-1], flag_time))
         if entry is row and recorded[0] == Naming.NAMED and held is not None:
             sentence = "it gave the message to this user" + _until(held["removed_at"])
     return RegistryCheck(None, _ERASED, frozenset(erased)) if erased else RegistryCheck(True, sentence)
@@ -225,10 +225,10 @@ def _possible(message: int, held: Row | None, flag_time: _FlagTime) -> Iterator[
     if held["allocated_at"] > flag_time.at:
         yield Naming.HELD_LATER, None
         return
-    removed = (held["removed_seq"], held["removed_at"]) if held["removed_at"] is not None else None
-    if removed is not None and flag_time.perhaps(*removed):
+    removal = (held["removed_seq"], held["removed_at"]) if held["removed_at"] is not None else None
+    if removal is not None and flag_time.perhaps(*removal):
         yield Naming.REMOVED, None
-    if removed is None or not flag_time.surely(*removed):
+    if removal is None or not flag_time.surely(*removal):
         yield Naming.NAMED, held["user_id"]
 
 

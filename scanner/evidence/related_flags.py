@@ -29,8 +29,10 @@ def equal_in(
     value_filter = pl.all_horizontal(*(pl.col(name).is_in(list(options)) for name, options in values.items()))
     accounts = pl.col("account_id").drop_nulls().n_unique().alias("accounts")
     counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts"), accounts]
-    same = [pl.col(name).alias(f"same_{name}") for name in columns]
-    group_counts = ask(results, lambda: flags_at_rate(results, rate, value_filter).group_by(same).agg(counts).collect())
+    group_columns = [pl.col(name).alias(f"same_{name}") for name in columns]
+    group_counts = ask(
+        results, lambda: flags_at_rate(results, rate, value_filter).group_by(group_columns).agg(counts).collect()
+    )
     return {row[:-3]: GroupCounts(*row[-3:]) for row in group_counts.iter_rows()}
 
 

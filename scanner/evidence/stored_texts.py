@@ -159,6 +159,6 @@ class KeptTexts:
         """Texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
         if not DeltaTable.is_deltatable(table_uri(self._results, "flag_texts")):
             return {}
-        near = (pl.col("path") == self._path) & pl.col("row").is_between(self._rows.start, self._rows.stop - 1)
-        rows = read_whole(self._results, "flag_texts", pl.Series([self._path])).filter(near)
+        row_filter = (pl.col("path") == self._path) & pl.col("row").is_between(self._rows.start, self._rows.stop - 1)
+        rows = read_whole(self._results, "flag_texts", pl.Series([self._path])).filter(row_filter)
         return dict(rows.select("text_sha256", "text").collect().iter_rows())
