@@ -169,8 +169,8 @@ def _interrupt_behind(failure: BaseException | None) -> KeyboardInterrupt | None
 
 
 def _interrupted(terminated: bool) -> int:
-    what, code = ("SIGTERM", 143) if terminated else ("Ctrl-C", 130)
-    complain(f"brickscan: interrupted by {what}")
+    cause, code = ("SIGTERM", 143) if terminated else ("Ctrl-C", 130)
+    complain(f"brickscan: interrupted by {cause}")
     return code
 
 

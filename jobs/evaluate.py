@@ -194,17 +194,17 @@ def error_rates(
     from scanner.research.error_rates import error_rates as measure
 
     check = TextCheck.of_config(config)
-    human, ours = _read("--unmarked", unmarked), _read("--marked", marked)
-    both = human.join(ours, on="text", how="semi").height
+    unmarked_texts, marked_texts = _read("--unmarked", unmarked), _read("--marked", marked)
+    both = unmarked_texts.join(marked_texts, on="text", how="semi").height
     if both:
         raise Refused(f"--unmarked and --marked: {both} texts stand in both; say of each whether it is marked")
     decider = Decider(check)
-    human, ours = decider.measured(human), decider.measured(ours)
+    unmarked_texts, marked_texts = decider.measured(unmarked_texts), decider.measured(marked_texts)
     rewriter = None if model is None else Rewriter(model, int(hashlib.sha256(seed.encode()).hexdigest()[:8], 16))
     with interrupts_noted() as noted:
         rewrites = {} if rewriter is None else rewriter.steps()
-        cells = measure(decider, human, ours, seed, rewrites, StepProgress("error-rates", noted))
-    named = ours["user_id"].drop_nulls() if "user_id" in ours.columns else pl.Series(dtype=pl.String)
+        cells = measure(decider, unmarked_texts, marked_texts, seed, rewrites, StepProgress("error-rates", noted))
+    named = marked_texts["user_id"].drop_nulls() if "user_id" in marked_texts.columns else pl.Series(dtype=pl.String)
     users = named.unique().to_list()
     too_short = {cell.row: cell.hits for cell in cells if cell.part == "too short"}
     options = [("unmarked", path) for path in unmarked] + [("marked", path) for path in marked]
@@ -215,9 +215,9 @@ def error_rates(
         "command": " ".join(["brickscan error-rates", config.name, *words, "--seed", seed]),
         "the_keys": _keys(check),
         "rules": _rules(check),
-        "unmarked": _about(human, unmarked, too_short["unmarked"]),
-        "marked": _about(ours, marked, too_short["marked"])
-        | {"users": len(users), "without_user": ours.height - len(named)}
+        "unmarked": _about(unmarked_texts, unmarked, too_short["unmarked"]),
+        "marked": _about(marked_texts, marked, too_short["marked"])
+        | {"users": len(users), "without_user": marked_texts.height - len(named)}
         | {"unknown_users": len(unknown_users(check.registry, users))},
         "seed": seed,
         "model": rewriter and rewriter.about(),

@@ -99,9 +99,9 @@ def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
         raise Refused(f"{field} {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
     blank = [number for number, prompt in enumerate(written, 0 if rows else 1) if not prompt]
     if blank:
-        what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
+        explanation = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
         first = ", ".join(map(str, blank[:MOST_ROWS_NAMED])) + (", …" if len(blank) > MOST_ROWS_NAMED else "")
-        complain(f"prompts {path}: {len(blank)} of {len(entries)} left out, {what}: {first}")
+        complain(f"prompts {path}: {len(blank)} of {len(entries)} left out, {explanation}: {first}")
     return PromptList(prompts, None if users is None else list(compress(users, written)))
 
 

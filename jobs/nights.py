@@ -236,8 +236,10 @@ def _newest_hands(row: Mapping[str, Any], see: str) -> Iterator[str]:
     """Yield sentences on the newest scan. see: the command that lists what could not be read."""
     if row["exit_code"] == 4:
         unread = row["quarantined"] or row["files_quarantined"]
-        what = f"more could not be read than the configuration allows; {see} lists it" if unread else "nothing was read"
-        yield f"scan {row['scan_id']}: {what}"
+        reason = (
+            f"more could not be read than the configuration allows; {see} lists it" if unread else "nothing was read"
+        )
+        yield f"scan {row['scan_id']}: {reason}"
     if row["audit"] == AuditState.NO_DECOYS:
         yield (
             f"scan {row['scan_id']}: no document was scored under decoy keys, so its rates were not tested: "
@@ -374,8 +376,8 @@ def _footer(listing: "QuarantineList", *, filtered: bool) -> str:
     if not listing.entries:
         return "Nothing that was asked for is in quarantine." if filtered else "Nothing is in quarantine."
     more = " (--limit or --all shows more)" if listing.entries > len(listing.rows) else ""
-    what = documents_and_files(listing.documents, listing.files)
-    return f"{len(listing.rows):,} of {listing.entries:,} shown{more}; in quarantine: {what}"
+    contents = documents_and_files(listing.documents, listing.files)
+    return f"{len(listing.rows):,} of {listing.entries:,} shown{more}; in quarantine: {contents}"
 
 
 def documents_and_files(documents: int, files: int) -> str:

@@ -70,8 +70,8 @@ def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
     for row in rows:
         if row["kind"] in _NAMES:
             messages = "" if row["messages"] == 1 else f", {counted(row['messages'], 'message')}"
-            what = row["key_id"] or f"{row['label'] or row['method']}{messages}"
-            rows_of.setdefault(f"{_NAMES[row['kind']]}, {what}", []).append(row)
+            subject = row["key_id"] or f"{row['label'] or row['method']}{messages}"
+            rows_of.setdefault(f"{_NAMES[row['kind']]}, {subject}", []).append(row)
     return rows_of
 
 
@@ -219,7 +219,7 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
         - counts.not_offered,
         "are of formats that offer no proof": counts.not_offered,
     }
-    differing = "".join(f"; {number:,} {what}" for what, number in others.items() if number)
+    differing = "".join(f"; {number:,} {result}" for result, number in others.items() if number)
     yield from _line(
         "proved", f"{counted(counts.proved, 'flag')} came out the same when computed again by a slow path{differing}"
     )

@@ -101,8 +101,8 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
         return
     note = ", of which those that stand are kept" if keep_flags else ""
     nights = f"{counted(len(old.nights), 'night')}, {old.nights[0]} to {old.nights[-1]}"
-    what = f"drops {nights}: {counted(old.documents, 'document')} and "
-    if confirm([what + f"{counted(old.flagged, 'flag')}{note}"], yes, dry_run):
+    summary = f"drops {nights}: {counted(old.documents, 'document')} and "
+    if confirm([summary + f"{counted(old.flagged, 'flag')}{note}"], yes, dry_run):
         rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=StepProgress("retain"))
         tell(f"{rows:,} rows dropped")
 

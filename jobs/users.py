@@ -239,10 +239,12 @@ def _verified(registry: Path | str, find: Callable[["UsersSnapshot"], pl.DataFra
     return verified_rows(registry, users_beside(registry), find)
 
 
-def _message_after(after: str) -> tuple[str, int]:
-    key_id, _, message = after.rpartition(":")
+def _message_after(key_and_message: str) -> tuple[str, int]:
+    key_id, _, message = key_and_message.rpartition(":")
     if not key_id or not message.isdecimal():
-        raise Refused(f"--after {after!r}: a key and a message with a colon between them are needed, such as summer:73")
+        raise Refused(
+            f"--after {key_and_message!r}: a key and a message with a colon between them are needed, such as summer:73"
+        )
     return key_id, int(message)
 
 
