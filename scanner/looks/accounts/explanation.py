@@ -101,17 +101,19 @@ def _marked(
     results = explainer.results
     if none_tested(results):
         return []
-    theirs = pl.col("account_id").is_in(list(account_ids)) | pl.lit(not account_ids)
+    account_filter = pl.col("account_id").is_in(list(account_ids)) | pl.lit(not account_ids)
 
     def question() -> pl.DataFrame:
-        rows = accounts(results, explainer.rate, night).filter(theirs)
+        rows = accounts(results, explainer.rate, night).filter(account_filter)
         return with_audit(results, rows.sort("log10_p_global", "account_id", "keys")).collect()
 
-    found = ask(results, question).to_dicts()
+    account_rows = ask(results, question).to_dicts()
     # the registry is asked who held the message when the scan asked it: at the account's last post
-    checks = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in found])
-    both = [(row, _held_against_posts(explainer, row, check)) for row, check in zip(found, checks, strict=True)]
-    return [(with_registry_names(row, check), check) for row, check in both]
+    checks = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in account_rows])
+    rows_and_checks = [
+        (row, _held_against_posts(explainer, row, check)) for row, check in zip(account_rows, checks, strict=True)
+    ]
+    return [(with_registry_names(row, check), check) for row, check in rows_and_checks]
 
 
 def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: RegistryCheck) -> RegistryCheck:
@@ -152,8 +154,8 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: Reg
 def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
     """All marked accounts, each without its posts."""
     why = "its posts are read for one account at a time"
-    found = _marked(explainer, None, ())
-    return [AccountExplanation(row, check, False, (), 0, why, None, None, None) for row, check in found]
+    rows_and_checks = _marked(explainer, None, ())
+    return [AccountExplanation(row, check, False, (), 0, why, None, None, None) for row, check in rows_and_checks]
 
 
 def explain_account(explainer: Explainer, account_id: str, night: date | None = None) -> list[AccountExplanation]:
@@ -203,16 +205,16 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
         dates = window_of(row["night"], row["nights"])
     except (ValueError, OverflowError):
         return [], "its row has a window of nights that no scan writes: somebody changed it"
-    kept = kept_posts(explainer.results, row["account_id"], dates, explainer.text_ids)
-    if len(kept) >= row["posts"]:
-        return kept, None
+    table_posts = kept_posts(explainer.results, row["account_id"], dates, explainer.text_ids)
+    if len(table_posts) >= row["posts"]:
+        return table_posts, None
 
-    read = []
+    file_posts = []
     for post in scanned_posts(explainer.results, row["account_id"], dates).iter_rows(named=True):
         with contextlib.suppress(Refused):
-            read.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:BYTES_OF_A_POST]})
-    best = max(kept, read, key=len)
-    return best, None if best else "its posts are kept no longer, and their files are gone or hold other texts now"
+            file_posts.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:BYTES_OF_A_POST]})
+    posts = max(table_posts, file_posts, key=len)
+    return posts, None if posts else "its posts are kept no longer, and their files are gone or hold other texts now"
 
 
 def _evidence_of_posts(
@@ -225,15 +227,18 @@ def _evidence_of_posts(
     """log10 p of all posts and of own words alone; and of each post its scored tokens, and its two levels."""
     posts = _of_account(row, read, texts)
     judge = _judge(explainer, row, scan)
-    of_all = judge.findings(posts)
+    findings = judge.findings(posts)
     unquoted = judge.findings(posts._replace(texts=[unquoted_words(text) for text in texts]))
-    best, message = of_all.outcomes, row["message"]
+    outcomes, message = findings.outcomes, row["message"]
     if message is None:
-        message = int(best.findings[0].message[0, best.decision.candidate[0]])
-    scored, levels = _levels(of_all, message)
+        message = int(outcomes.findings[0].message[0, outcomes.decision.candidate[0]])
+    scored, levels = _levels(findings, message)
     _, unquoted_levels = _levels(unquoted, message)
-    both = best, unquoted.outcomes
-    p, p_unquoted = (float(one.findings[0].log10_p_global[0, one.decision.candidate[0]]) for one in both)
+    pair = outcomes, unquoted.outcomes
+    p, p_unquoted = (
+        float(text_outcomes.findings[0].log10_p_global[0, text_outcomes.decision.candidate[0]])
+        for text_outcomes in pair
+    )
     return p, p_unquoted, list(zip(scored.tolist(), levels, unquoted_levels, strict=True))
 
 
@@ -265,7 +270,7 @@ class _HolderMemory:
     """Holders of messages by an account's row, which the registry was asked about before."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
-        self._users = {(one["key_id"], one["message"]): one["user_id"] for one in (row, *(row["named"] or ()))}
+        self._users = {(entry["key_id"], entry["message"]): entry["user_id"] for entry in (row, *(row["named"] or ()))}
 
     def naming(self, key_id: str, message: int, _at: datetime) -> NamedUser:
         held = (key_id, message) in self._users
@@ -319,7 +324,7 @@ def users_named(row: Mapping[str, Any]) -> list[str]:
     """Ids of the users whom an account's row names."""
     if row["naming"] != Naming.NAMED:
         return []
-    return [one["user_id"] for one in row["named"] or () if one["user_id"] is not None]
+    return [entry["user_id"] for entry in row["named"] or () if entry["user_id"] is not None]
 
 
 def marked_for(row: Mapping[str, Any]) -> str:
@@ -447,11 +452,11 @@ def about_account(found: Sequence[AccountExplanation]) -> dict[str, Any]:
         "title": f"Account: {printable(found[0].row['account_id'], LONGEST_TITLE)}",
         "rows": [
             {
-                "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(one)],
-                "posts_in_words": safe(posts_in_words(one)),
-                "posts": [(about_post(post), _shown_parts(post)) for post in one.posts],
+                "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
+                "posts_in_words": safe(posts_in_words(explained)),
+                "posts": [(about_post(post), _shown_parts(post)) for post in explained.posts],
             }
-            for one in found
+            for explained in found
         ],
         "does_not_say": DOES_NOT_SAY,
     }

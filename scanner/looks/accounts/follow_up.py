@@ -123,16 +123,16 @@ class AccountWorker:
         plan, name = self._plan, self._unit.parts[part]
         origin, piece = BatchOrigin(self._scan_id, name, ""), f"accounts;{self._unit.name};"
         observers = self._controls.observers(Subject.ACCOUNTS, origin, piece)
-        found, totals = [], AccountTotals()
+        marked_rows, totals = [], AccountTotals()
         for rows in some_accounts(part_of(plan.results, self._unit.together, part), BATCH_TEXT_BYTES):
             posts = Posts.of_rows(rows)
-            rows_of_few = self._judge.judge(posts, self._unit.began, observers)
-            found += rows_of_few
-            totals = totals.plus(AccountTotals.of(rows_of_few, len(posts.account_ids)))
+            batch_rows = self._judge.judge(posts, self._unit.began, observers)
+            marked_rows += batch_rows
+            totals = totals.plus(AccountTotals.of(batch_rows, len(posts.account_ids)))
         night = self._unit.night.isoformat()
         same = {"keys": plan.key_set, "scan_id": self._scan_id, "shard_id": name, "night": night}
         audit = write_file(plan.results, "audit_counts", observers.rows() if observers else [])
-        written = write_file(plan.results, ACCOUNTS_TABLE, account_rows(found, **same))
+        written = write_file(plan.results, ACCOUNTS_TABLE, account_rows(marked_rows, **same))
         return AccountResult((audit,) if audit else (), (written,) if written else (), totals)
 
 
@@ -252,5 +252,5 @@ def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) ->
     """
     number = int(unit.name[:15], 16) + NO_RUN + 1
     names = {f"first look:{unit.night}:{key_id}": key_id for key_id in key_ids}
-    ours = commit(results, ACCOUNTS_TABLE, [TableEntry(name, ()) for name in names], number)
-    return frozenset(names[name] for name in ours)
+    committed_names = commit(results, ACCOUNTS_TABLE, [TableEntry(name, ()) for name in names], number)
+    return frozenset(names[name] for name in committed_names)

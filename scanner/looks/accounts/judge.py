@@ -79,13 +79,13 @@ class Posts(NamedTuple):
     def select_accounts(self, account_ids: Collection[str]) -> "Posts":
         """The posts of some accounts."""
         account_ids = frozenset(account_ids)
-        kept = [i for i, name in enumerate(self.account_ids) if name in account_ids]
-        posts = [p for i in kept for p in range(self.begins[i], self.begins[i + 1])]
-        sizes = [self.begins[i + 1] - self.begins[i] for i in kept]
+        places = [i for i, name in enumerate(self.account_ids) if name in account_ids]
+        posts = [p for i in places for p in range(self.begins[i], self.begins[i + 1])]
+        sizes = [self.begins[i + 1] - self.begins[i] for i in places]
         return Posts(
             texts=[self.texts[p] for p in posts],
             begins=np.cumsum([0, *sizes], dtype=np.int64),
-            account_ids=[self.account_ids[i] for i in kept],
+            account_ids=[self.account_ids[i] for i in places],
             times=[self.times[p] for p in posts],
             filters=[self.filters[p] for p in posts] if self.filters else (),
         )
@@ -115,7 +115,10 @@ class AccountFindings(NamedTuple):
         return AccountDecision(
             posts.texts[begin:end],
             posts.filters[begin:end] if posts.filters else [None] * (end - begin),
-            [int(of_key.posts.offsets[end] - of_key.posts.offsets[begin]) for of_key in self.under_keys],
+            [
+                int(account_positions.posts.offsets[end] - account_positions.posts.offsets[begin])
+                for account_positions in self.under_keys
+            ],
             account,
             self.outcomes.findings,
             self.outcomes.decision,
@@ -157,20 +160,21 @@ class AccountJudge:
         open_filter: Callable[[str], NgramFilter] = lambda _: NO_FILTER,
         open_prover: Callable[[Sequence[OpenedKey]], Prover] | None = None,
     ) -> None:
-        under_key = [
-            (opened_key, each)
-            for opened_key, each in zip(keys, corrections, strict=True)
+        keys_and_corrections = [
+            (opened_key, correction)
+            for opened_key, correction in zip(keys, corrections, strict=True)
             if opened_key.watermark.basis.proven
             and opened_key.watermark.law is not None
             and (first_looks is None or opened_key.key.key_id in first_looks)
         ]
-        self._keys, self._corrections = [opened_key for opened_key, _ in under_key], [each for _, each in under_key]
+        self._keys = [opened_key for opened_key, _ in keys_and_corrections]
+        self._corrections = [correction for _, correction in keys_and_corrections]
         self._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in self._keys}
         self._holders, self._nights, self._rules, self._open_filter = holders, nights, rules, open_filter
         self._prover = None
         if open_prover is not None and self._keys:
-            of_nights = [correction * nights for correction in self._corrections]
-            self._prover = AccountProver(open_prover(self._keys), self._keys, of_nights, open_filter)
+            window_corrections = [correction * nights for correction in self._corrections]
+            self._prover = AccountProver(open_prover(self._keys), self._keys, window_corrections, open_filter)
 
     def judge(self, posts: Posts, began: datetime, observer: ScoreObserver | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
@@ -182,31 +186,34 @@ class AccountJudge:
         if observer is not None:
             every = np.arange(len(posts.account_ids))
             digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
-            scores = [KeyPositions(of_key.opened_key, of_key.posts, of_key.positions, every) for of_key in under_keys]
+            scores = [
+                KeyPositions(account_positions.opened_key, account_positions.posts, account_positions.positions, every)
+                for account_positions in under_keys
+            ]
             observer.observe(digests, scores, posts.joined)
         if not under_keys:
             return []
-        of_all = self._findings(posts, under_keys)
-        marked, last = np.flatnonzero(of_all.outcomes.decision.flagged).tolist(), _last(posts)
+        findings = self._findings(posts, under_keys)
+        marked, last = np.flatnonzero(findings.outcomes.decision.flagged).tolist(), _last(posts)
         unquoted = self._unquoted(posts.select_accounts([posts.account_ids[i] for i in marked]))
-        proofs = self._proofs(posts, of_all, marked, unquoted, began)
-        names = NameColumns.of_nobody(of_all.outcomes.decision.naming)
+        proofs = self._proofs(posts, findings, marked, unquoted, began)
+        names = NameColumns.of_nobody(findings.outcomes.decision.naming)
         rows = []
         for i in marked:
             user_of = users_at(self._keys, self._holders, last[i] or began)
-            own = unquoted.get(posts.account_ids[i], OwnWords(posts, of_all, i, None))
-            proof, unquoted_scored = proofs.get(posts.account_ids[i]), own.scored
-            names.naming[i], entries = _named(of_all, i, own.findings, own.place, user_of)
+            own_words = unquoted.get(posts.account_ids[i], OwnWords(posts, findings, i, None))
+            proof, unquoted_scored = proofs.get(posts.account_ids[i]), own_words.scored
+            names.naming[i], entries = _named(findings, i, own_words.findings, own_words.place, user_of)
             if proof not in (None, Proof.PROVED):
                 names.naming[i], entries = Naming.UNPROVED, []
             if entries:
                 names.name_users(i, entries, last[i], began)
-            key, candidate = self._best(of_all, i, entries)
+            key, candidate = self._best(findings, i, entries)
             nameless = names.naming[i] in (Naming.UNDECIDED, Naming.QUOTED, Naming.UNPROVED)
             scored = int(under_keys[key].positions.scored[i])
             rows.append(
                 self._row(posts, i, under_keys[key], names)
-                | _figures(of_all.outcomes.findings[key], i, candidate, nameless=nameless)
+                | _figures(findings.outcomes.findings[key], i, candidate, nameless=nameless)
                 | {
                     "correction": self._corrections[key],
                     "proof": proof,
@@ -222,16 +229,16 @@ class AccountJudge:
         return self._findings(posts, self._under_keys(posts))
 
     def _findings(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> "AccountFindings":
-        found = [
-            self._score(under_key, correction * self._nights, posts)
-            for under_key, correction in zip(under_keys, self._corrections, strict=True)
+        key_findings = [
+            self._score(account_positions, correction * self._nights, posts)
+            for account_positions, correction in zip(under_keys, self._corrections, strict=True)
         ]
-        return AccountFindings(TextOutcomes.of_stored_texts(found, self._rules.rates), under_keys)
+        return AccountFindings(TextOutcomes.of_stored_texts(key_findings, self._rules.rates), under_keys)
 
     def _proofs(
         self,
         posts: Posts,
-        of_all: "AccountFindings",
+        findings: "AccountFindings",
         marked: Sequence[int],
         unquoted: Mapping[str, "OwnWords"],
         began: datetime,
@@ -239,10 +246,10 @@ class AccountJudge:
         """The proofs of marked accounts, by id; none where nothing is proved."""
         if self._prover is None:
             return {}
-        decisions = {posts.account_ids[i]: [of_all.decision_on(posts, i)] for i in marked}
-        for name, own in unquoted.items():
-            if own.findings.outcomes.decision.flagged[own.place]:  # else they name nobody
-                decisions[name].append(own.findings.decision_on(own.posts, own.place))
+        decisions = {posts.account_ids[i]: [findings.decision_on(posts, i)] for i in marked}
+        for name, own_words in unquoted.items():
+            if own_words.findings.outcomes.decision.flagged[own_words.place]:  # else they name nobody
+                decisions[name].append(own_words.findings.decision_on(own_words.posts, own_words.place))
         return self._prover.prove(decisions.items(), began.isoformat().encode())
 
     def _unquoted(self, posts: Posts) -> dict[str, "OwnWords"]:
@@ -256,63 +263,68 @@ class AccountJudge:
             return {}
         findings = self.findings(quoting)
         scored = [
-            [int(each.positions.scored[j]) for each in findings.under_keys] for j in range(len(quoting.account_ids))
+            [int(account_positions.positions.scored[j]) for account_positions in findings.under_keys]
+            for j in range(len(quoting.account_ids))
         ]
         return {name: OwnWords(quoting, findings, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
 
-    def _best(self, of_all: "AccountFindings", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
+    def _best(self, findings: "AccountFindings", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
         """Key and candidate of the row: of the first who is named, else of the smallest p."""
         if not entries:
-            return int(of_all.outcomes.decision.key[account]), int(of_all.outcomes.decision.candidate[account])
+            return int(findings.outcomes.decision.key[account]), int(findings.outcomes.decision.candidate[account])
         key = next(i for i, opened_key in enumerate(self._keys) if opened_key.key.key_id == entries[0].key_id)
-        return key, int(np.flatnonzero(of_all.outcomes.findings[key].message[account] == entries[0].message)[0])
+        return key, int(np.flatnonzero(findings.outcomes.findings[key].message[account] == entries[0].message)[0])
 
     def _under_keys(self, posts: Posts) -> list[AccountPositions]:
         tokens = {name: tokenizer.encode(posts.texts) for name, tokenizer in self._tokenizers.items()}
-        known: dict[tuple[str, PositionRule], Positions] = {}
+        positions_by_rule: dict[tuple[str, PositionRule], Positions] = {}
         under_keys = []
         for opened_key in self._keys:
             name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
-            if (name, rule) not in known:
+            if (name, rule) not in positions_by_rule:
                 positions = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._rules.dedup)
-                known[name, rule] = self._filtered(posts, opened_key, tokens[name], positions)
-            under_keys.append(AccountPositions(opened_key, tokens[name], known[name, rule]))
+                positions_by_rule[name, rule] = self._filtered(posts, opened_key, tokens[name], positions)
+            under_keys.append(AccountPositions(opened_key, tokens[name], positions_by_rule[name, rule]))
         return under_keys
 
     def _filtered(self, posts: Posts, opened_key: OpenedKey, tokens: Tokens, positions: Positions) -> Positions:
         """The positions of accounts, each post's without the n-grams that its own filter leaves out."""
         if not any(posts.filters):
             return positions
-        of_posts = by_post(positions, tokens)
+        post_positions = by_post(positions, tokens)
         for sha256 in dict.fromkeys(posts.filters):
             filtered = NO_FILTER if sha256 is None else self._open_filter(sha256)
             common = filtered.of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
             if common is not None:
-                of_posts = common.without(tokens, of_posts, np.array([each == sha256 for each in posts.filters]))
-        return Positions(of_posts.index, of_posts.offsets[posts.begins])
+                post_positions = common.without(
+                    tokens, post_positions, np.array([digest == sha256 for digest in posts.filters])
+                )
+        return Positions(post_positions.index, post_positions.offsets[posts.begins])
 
-    def _score(self, under_key: AccountPositions, correction: float, posts: Posts) -> KeyFindings:
+    def _score(self, account_positions: AccountPositions, correction: float, posts: Posts) -> KeyFindings:
         """A key's findings for all accounts."""
-        mark, messages = under_key.opened_key.watermark, under_key.opened_key.key.messages
-        accounts, kept = long_enough(under_key.positions, self._rules.min_scored)
-        found = search(mark, under_key.together(posts.begins), kept, messages, correction)
-        return found.of_batch(accounts, under_key.positions.scored, correction)
+        mark, messages = account_positions.opened_key.watermark, account_positions.opened_key.key.messages
+        accounts, positions = long_enough(account_positions.positions, self._rules.min_scored)
+        findings = search(mark, account_positions.together(posts.begins), positions, messages, correction)
+        return findings.of_batch(accounts, account_positions.positions.scored, correction)
 
-    def _row(self, posts: Posts, account: int, under_key: AccountPositions, names: NameColumns) -> dict[str, Any]:
-        of_account = slice(posts.begins[account], posts.begins[account + 1])
-        times = [time for time in posts.times[of_account] if time is not None]
-        offsets = under_key.posts.offsets[posts.begins]
+    def _row(
+        self, posts: Posts, account: int, account_positions: AccountPositions, names: NameColumns
+    ) -> dict[str, Any]:
+        post_slice = slice(posts.begins[account], posts.begins[account + 1])
+        times = [time for time in posts.times[post_slice] if time is not None]
+        offsets = account_positions.posts.offsets[posts.begins]
         return {
             "nights": self._nights,
             "account_id": posts.account_ids[account],
             "posts": int(posts.begins[account + 1] - posts.begins[account]),
-            "texts": len(set(posts.texts[of_account])),
+            "texts": len(set(posts.texts[post_slice])),
             "tokens": int(offsets[account + 1] - offsets[account]),
-            "scored": int(under_key.positions.scored[account]),
+            "scored": int(account_positions.positions.scored[account]),
             "first_post": min(times, default=None),
             "last_post": max(times, default=None),
-            "key_id": under_key.opened_key.key.key_id,
-            "messages_tested": under_key.opened_key.key.messages,
+            "key_id": account_positions.opened_key.key.key_id,
+            "messages_tested": account_positions.opened_key.key.messages,
             **{name: getattr(names, name)[account] for name in ("user_id", "naming", "named", "further_messages")},
             "scanned_at": datetime.now(UTC),
         }
@@ -324,30 +336,32 @@ def account_rows(rows: Sequence[dict[str, Any]], **same: object) -> list[pa.Reco
 
 
 def _named(
-    of_all: AccountFindings,
+    findings: AccountFindings,
     account: int,
     unquoted: AccountFindings,
-    of_unquoted: int,
+    unquoted_place: int,
     user_of: UserOfMessage,
 ) -> tuple[Naming, list[NamedMessage]]:
     """Whom an account is named for, by rule 1 on all posts and by rules 1 and 2 on own words."""
     # Findings are of all posts and of own words, each with the account's place there; the smallest p comes first
-    if not unquoted.outcomes.decision.flagged[of_unquoted]:
+    if not unquoted.outcomes.decision.flagged[unquoted_place]:
         return Naming.QUOTED, []
-    naming = Naming(unquoted.outcomes.decision.naming[of_unquoted])
-    on_own = unquoted.outcomes.entries(of_unquoted, naming, user_of)
-    if not on_own:
+    naming = Naming(unquoted.outcomes.decision.naming[unquoted_place])
+    own_entries = unquoted.outcomes.entries(unquoted_place, naming, user_of)
+    if not own_entries:
         return naming, []
-    entries = name_candidates(of_all.outcomes.findings, of_all.outcomes.decision.passing, account, (-1, -1), user_of)
-    named = {(entry.key_id, entry.message) for entry in on_own}
+    entries = name_candidates(
+        findings.outcomes.findings, findings.outcomes.decision.passing, account, (-1, -1), user_of
+    )
+    named = {(entry.key_id, entry.message) for entry in own_entries}
     return Naming.UNDECIDED, [entry for entry in entries if (entry.key_id, entry.message) in named]
 
 
 def _figures(findings: KeyFindings, account: int, candidate: int, *, nameless: bool) -> dict[str, Any]:
-    at = account, candidate
+    cell = account, candidate
     return {
-        "message": None if nameless else int(findings.message[at]),
-        **{name: float(getattr(findings, name)[at]) for name in ("score", "log10_p", "log10_p_global")},
+        "message": None if nameless else int(findings.message[cell]),
+        **{name: float(getattr(findings, name)[cell]) for name in ("score", "log10_p", "log10_p_global")},
     }
 
 

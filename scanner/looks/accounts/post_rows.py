@@ -36,13 +36,13 @@ class PostKeeper:
         verdicts: exact rows of VERDICTS on some of them, in their order.
         """
         texts = documents["text"].filter(pc.is_in(documents["row"], verdicts["row"]))
-        wanted = pc.and_(pc.is_valid(verdicts["account_id"]), pc.invert(pc.is_in(verdicts["account_id"], self._but)))
-        rows = verdicts.filter(wanted)
+        is_kept = pc.and_(pc.is_valid(verdicts["account_id"]), pc.invert(pc.is_in(verdicts["account_id"], self._but)))
+        rows = verdicts.filter(is_kept)
         columns = {name: rows[name] for name in ACCOUNT_POSTS.names if name in rows.schema.names}
         columns["account"] = self._text_ids.of_accounts(rows["account_id"])
         columns["filter_sha256"] = pa.array([self._filter_sha256] * len(rows), pa.string())
         columns["night"] = pa.array([self._night] * len(rows), pa.string())
-        columns["text"] = pc.binary_slice(texts.filter(wanted), 0, BYTES_OF_A_POST)
+        columns["text"] = pc.binary_slice(texts.filter(is_kept), 0, BYTES_OF_A_POST)
         return pa.RecordBatch.from_arrays([columns[name] for name in ACCOUNT_POSTS.names], schema=ACCOUNT_POSTS)
 
     def in_order(self, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

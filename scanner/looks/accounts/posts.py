@@ -71,21 +71,23 @@ def part_of(results: str, together: PostGroup, part: int) -> pa.Table:
     width = _SPREAD // together.parts
     low = part * width - _SPREAD // 2
     high = low + width - 1 if part + 1 < together.parts else _SPREAD // 2 - 1
-    known = pl.LazyFrame({"shard_id": together.shards}, schema={"shard_id": pl.String}).with_columns(wanted=True)
-    of_part = read_whole(results, "account_posts").filter(pl.col("account").is_between(low, high))
-    wanted = pl.col("wanted").fill_null(value=False)
+    group_shards = pl.LazyFrame({"shard_id": together.shards}, schema={"shard_id": pl.String}).with_columns(wanted=True)
+    part_posts = read_whole(results, "account_posts").filter(pl.col("account").is_between(low, high))
+    in_group = pl.col("wanted").fill_null(value=False)
     if together.dates is not None:
         first, last = map(pl.lit, together.dates)
-        wanted |= pl.col("night").is_between(first, last)
-    posts = of_part.select(*_POST, "night", size=pl.col("text").bin.size()).join(known, on="shard_id", how="left")
+        in_group |= pl.col("night").is_between(first, last)
+    posts = part_posts.select(*_POST, "night", size=pl.col("text").bin.size()).join(
+        group_shards, on="shard_id", how="left"
+    )
     distinct = (
-        posts.filter(wanted)
+        posts.filter(in_group)
         .sort("account", "account_id", *_FIRST)
         .unique(["account_id", "path", "row"], keep="first", maintain_order=True)
     )
     few = (pl.int_range(pl.len()) < POSTS_OF_AN_ACCOUNT) & (pl.col("size").cum_sum() <= MOST_TEXT_BYTES)
     tested = distinct.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
-    rows = of_part.join(tested.lazy(), on=_POST, how="semi").sort(_ORDER)
+    rows = part_posts.join(tested.lazy(), on=_POST, how="semi").sort(_ORDER)
     return rows.collect(engine="streaming").to_arrow().cast(SCHEMAS["account_posts"])
 
 
@@ -112,10 +114,10 @@ def kept_posts(results: str, account_id: str, dates: tuple[str, str], text_ids: 
 
 def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
     """Rows of ACCOUNT_POSTS of an account in a window, file by file, and their number, `n`."""
-    ours = (pl.col("account_id") == account_id) & pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
+    in_window = (pl.col("account_id") == account_id) & pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
 
     def question() -> pl.DataFrame:
-        rows = read_whole(results, "account_posts").filter(ours).sort(_FIRST)
+        rows = read_whole(results, "account_posts").filter(in_window).sort(_FIRST)
         return rows.unique(["path", "row"], keep="first", maintain_order=True).head(POSTS_OF_AN_ACCOUNT).collect()
 
     return ask(results, question).with_row_index("n")
@@ -124,17 +126,19 @@ def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.Data
 def _confirmed(results: str, account_id: str, rows: pl.DataFrame, text_ids: TextIds) -> pl.DataFrame:
     """The rows that a verdict confirms: on its document and text, where all is kept; of dropped nights, all."""
     digests = [hashlib.sha256(text).digest() for text in rows["text"]]
-    known = rows.select("n", "path", "row", whole=pl.col("text").bin.size() < BYTES_OF_A_POST).with_columns(
+    post_ids = rows.select("n", "path", "row", whole=pl.col("text").bin.size() < BYTES_OF_A_POST).with_columns(
         text_id=pl.Series(text_ids.of(pa.array(digests, pa.binary())).to_pylist(), dtype=pl.Binary)
     )
 
     def question() -> pl.Series | None:
         if read_whole(results, "shards").select(pl.col("dropped_at").is_not_null().any()).collect().item():
             return None
-        theirs = read_whole(results, "verdicts", rows["path"].unique()).filter(pl.col("account_id") == account_id)
-        read = theirs.select("path", "row", read="text_id").collect(engine="streaming")
-        both = known.join(read, on=["path", "row"])
-        return both.filter((pl.col("text_id") == pl.col("read")) | ~pl.col("whole"))["n"]
+        account_verdicts = read_whole(results, "verdicts", rows["path"].unique()).filter(
+            pl.col("account_id") == account_id
+        )
+        verdict_ids = account_verdicts.select("path", "row", read="text_id").collect(engine="streaming")
+        matches = post_ids.join(verdict_ids, on=["path", "row"])
+        return matches.filter((pl.col("text_id") == pl.col("read")) | ~pl.col("whole"))["n"]
 
     confirmed = ask(results, question)
     return rows if confirmed is None else rows.filter(pl.col("n").is_in(confirmed.implode()))
@@ -142,15 +146,15 @@ def _confirmed(results: str, account_id: str, rows: pl.DataFrame, text_ids: Text
 
 def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
     """Verdicts on an account's documents of a window with their scans' `filter_sha256`. Raises as `kept_posts`."""
-    of_nights = pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
-    theirs = pl.col("account_id") == account_id
+    in_window = pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
+    same_account = pl.col("account_id") == account_id
 
     def question() -> pl.DataFrame:
-        ours = shards(results).filter(of_nights).select("shard_id").unique()
+        window_shards = shards(results).filter(in_window).select("shard_id").unique()
         filters = scans(results).select("scan_id", "filter_sha256")
-        found = verdicts(results).filter(theirs).join(ours, on="shard_id", how="semi")
+        account_verdicts = verdicts(results).filter(same_account).join(window_shards, on="shard_id", how="semi")
         return (
-            found.join(filters, on="scan_id", how="left")
+            account_verdicts.join(filters, on="scan_id", how="left")
             .sort("path", "row", "scan_id")
             .head(POSTS_OF_AN_ACCOUNT)
             .collect()
@@ -162,10 +166,10 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
 def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
     """Accounts that have a row of ACCOUNTS, by the units of SCANS in which they were tested. Raises as above."""
     unit, possible = pl.col("shard_id").str.split(":").list.first(), pl.col("log10_p_global") <= 0
-    ours = possible.fill_null(value=False) & unit.is_in(list(units))
+    in_units = possible.fill_null(value=False) & unit.is_in(list(units))
 
     def question() -> pl.DataFrame:
-        rows = read_whole(results, "accounts").filter(ours).group_by(unit=unit)
+        rows = read_whole(results, "accounts").filter(in_units).group_by(unit=unit)
         return rows.agg(pl.col("account_id").n_unique().cast(pl.Int64)).collect()
 
     return dict.fromkeys(units, 0) | dict(ask(results, question).rows())
@@ -189,10 +193,10 @@ def impossible_posts(
     """
     if scan is not None and scan["night"] != row["night"]:
         return f"its row is of the night {row['night']}, and its scan of {scan['night']}"
-    theirs = pl.col("account_id") == row["account_id"]
+    same_account = pl.col("account_id") == row["account_id"]
 
     def question() -> pl.DataFrame:
-        read = read_whole(results, "verdicts").filter(theirs).select(read=pl.struct("path", "row").n_unique())
+        read = read_whole(results, "verdicts").filter(same_account).select(read=pl.struct("path", "row").n_unique())
         dropped = read_whole(results, "shards").select(dropped=pl.col("dropped_at").is_not_null().any())
         return pl.concat([read, dropped], how="horizontal").collect()
 
@@ -218,8 +222,8 @@ def posts_of_one_scan(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) ->
     """
     by_then = posts_by_then(row, read)
     folders = sorted({post["path"].rpartition("/")[0] for post in by_then})
-    of_folders = ([post for post in by_then if post["path"].rpartition("/")[0] == folder] for folder in folders)
-    for posts in (by_then, [post for post in by_then if post["scan_id"] == row["scan_id"]], *of_folders):
+    posts_by_folder = ([post for post in by_then if post["path"].rpartition("/")[0] == folder] for folder in folders)
+    for posts in (by_then, [post for post in by_then if post["scan_id"] == row["scan_id"]], *posts_by_folder):
         ends = accumulate(len(post["text"]) for post in posts)
         tested = [post for post, end in zip(posts, ends, strict=True) if end <= MOST_TEXT_BYTES]
         if len(tested) == row["posts"]:
@@ -230,9 +234,9 @@ def posts_of_one_scan(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) ->
 def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
     """Rows of `part_of` cut between accounts, as soon as their texts have so many bytes."""
     sizes = pl.DataFrame({"id": rows["account_id"], "size": pl.Series(rows["text"]).bin.size()})
-    of_each = sizes.with_row_index("end").group_by("id", maintain_order=True)
+    groups = sizes.with_row_index("end").group_by("id", maintain_order=True)
     begin, size = 0, 0
-    for end, more in of_each.agg(pl.col("end").last() + 1, pl.col("size").sum()).select("end", "size").iter_rows():
+    for end, more in groups.agg(pl.col("end").last() + 1, pl.col("size").sum()).select("end", "size").iter_rows():
         size += more
         if size >= text_bytes or end == len(rows):
             yield rows.slice(begin, end - begin)
@@ -250,7 +254,7 @@ def drop_posts(results: str, before: date) -> int:
     return rewrite(results, "account_posts", partial(_younger, before))
 
 
-def _younger(before: date, file: pq.ParquetFile) -> RewrittenFile | None:
+def _younger(cutoff: date, file: pq.ParquetFile) -> RewrittenFile | None:
     rows = pl.DataFrame(file.read(["scan_id", "night"]))
-    young = (pl.col("scan_id").str.head(8) >= f"{before:%Y%m%d}") | (pl.col("night") >= before.isoformat())
+    young = (pl.col("scan_id").str.head(8) >= f"{cutoff:%Y%m%d}") | (pl.col("night") >= cutoff.isoformat())
     return keep_rows("account_posts", file, rows.select(young.fill_null(value=False)).to_series())

@@ -76,15 +76,15 @@ class AccountProver:
         accounts: ids, each with the decisions on all of its posts and, where these name somebody, on its own words.
         salt: as for Prover.prove.
         """
-        of_account = list(accounts)
-        sizes = [[one.lengths[one.key] for one in decisions] for _, decisions in of_account]
+        account_decisions = list(accounts)
+        sizes = [[decision.lengths[decision.key] for decision in decisions] for _, decisions in account_decisions]
         short = [
             (place, name, sum(sizes[place]))
-            for place, (name, _) in enumerate(of_account)
+            for place, (name, _) in enumerate(account_decisions)
             if max(sizes[place]) <= LONGEST_ACCOUNT
         ]
         drawn = self._prover.draw(short, salt, most=TOKENS_OF_ACCOUNTS, longest=TOKENS_OF_ACCOUNTS)
-        return {name: self._proof(decisions, drawn=i in drawn) for i, (name, decisions) in enumerate(of_account)}
+        return {name: self._proof(decisions, drawn=i in drawn) for i, (name, decisions) in enumerate(account_decisions)}
 
     def _proof(self, decisions: Sequence[AccountDecision], *, drawn: bool) -> Proof:
         if not all(self._prover.offers(decision.key) for decision in decisions):
