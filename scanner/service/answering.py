@@ -112,17 +112,17 @@ class Answers:
                 if served != self.served:
                     await self.pool.serve(served)
                     self._tell(f"event=serving keys={len(served.check.keys)} withheld={len(served.withheld)}")
-                self.served, now = served, ""
+                self.served, reason = served, ""
             except (BrickscanError, Unavailable, OSError) as error:
-                now = str(error)
+                reason = str(error)
             except Exception as error:  # else nobody would follow any more, and answers would go on
-                now = type(error).__name__
-            if now:
+                reason = type(error).__name__
+            if reason:
                 self.pool.stop()
                 self.served = None
-            if now and now != trouble:
-                self._tell(f"event=not_serving why={json.dumps(now)}")
-            trouble = now
+            if reason and reason != trouble:
+                self._tell(f"event=not_serving why={json.dumps(reason)}")
+            trouble = reason
             await self._in_thread(self._forget)
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -182,9 +182,9 @@ class Answers:
         payments = await self._in_thread(self.budget.pay, caller, list(zip(digests, seconds, strict=True)))
         paid = {place: payment for place, payment in enumerate(payments) if isinstance(payment, Payment)}
         findings = dict(zip(paid, await self.pool.find_marks(caller, [texts[place] for place in paid]), strict=True))
-        settled = [place for place, finding in findings.items() if not isinstance(finding, ScoringFailed)]
-        outcomes = [_outcome(paid[place], findings[place]) for place in settled]
-        refusals = dict(zip(settled, await self._in_thread(self.budget.settle, outcomes), strict=True))
+        settled_places = [place for place, finding in findings.items() if not isinstance(finding, ScoringFailed)]
+        outcomes = [_outcome(paid[place], findings[place]) for place in settled_places]
+        refusals = dict(zip(settled_places, await self._in_thread(self.budget.settle, outcomes), strict=True))
         refusals |= {place: payment for place, payment in enumerate(payments) if isinstance(payment, BudgetSpent)}
         answers, entries = list[DetectorAnswer | DetectorError](), list[Mapping[str, object]]()
         unavailable = [finding for finding in findings.values() if isinstance(finding, Unavailable)]
@@ -219,9 +219,9 @@ class Answers:
         """What the log has of an answer."""
         caller_class = "expert" if caller.expert else "anybody"
         self._answers.labels(finding.result, caller_class).inc()
-        named = {"named_to": caller.name} if caller.expert and finding.user is not None else {}
+        name_fields = {"named_to": caller.name} if caller.expert and finding.user is not None else {}
         outcome = {"result": finding.result, "techniques": served.techniques}
-        return {"digest": digest.hex(), "caller": caller_class} | outcome | named
+        return {"digest": digest.hex(), "caller": caller_class} | outcome | name_fields
 
     def _answered(self, text: bytes, finding: Finding, served: ServedScan, caller: Caller) -> DetectorAnswer:
         report = self._signer.sign(functools.partial(self._statement, served, text, finding.result, finding.technique))

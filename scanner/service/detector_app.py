@@ -171,8 +171,8 @@ class DetectorApp:
         return guarded
 
     async def _detect(self, request: Request) -> Response:
-        posted = await self._read(request, DetectorRequest)
-        return _json(await self._answer_text(posted.text.encode(), request))
+        detector_request = await self._read(request, DetectorRequest)
+        return _json(await self._answer_text(detector_request.text.encode(), request))
 
     async def _batch(self, request: Request) -> Response:
         texts = (await self._read(request, BatchRequest)).texts
@@ -351,10 +351,10 @@ def network_of(address: str) -> str:
     match = _WITH_PORT.fullmatch(address)  # some proxies name the port, too
     host = (match[1] or match[2]) if match else address
     with contextlib.suppress(ValueError):
-        parsed = ipaddress.ip_address(host)
-        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
-            return str(ipaddress.ip_network((int(parsed), HOUSEHOLD_BITS), strict=False))
-        return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+        ip_address = ipaddress.ip_address(host)
+        if isinstance(ip_address, ipaddress.IPv6Address) and ip_address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((int(ip_address), HOUSEHOLD_BITS), strict=False))
+        return str(getattr(ip_address, "ipv4_mapped", None) or ip_address)
     return address
 
 
@@ -364,15 +364,15 @@ async def _while_there(request: Request, answering: Coroutine[Any, Any, Result])
     Raises:
         HTTPException: the client has left, so that nobody reads why.
     """
-    answer, gone = asyncio.ensure_future(answering), asyncio.ensure_future(_disconnected(request))
+    answer, disconnection = asyncio.ensure_future(answering), asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, disconnection), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             raise HTTPException(408, "The client has left.")
         return answer.result()
     finally:
         answer.cancel()
-        gone.cancel()
+        disconnection.cancel()
 
 
 async def _disconnected(request: Request) -> None:
@@ -414,8 +414,8 @@ def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
         raise HTTPException(422, f"A form has {_PARTS - 1} fields at most.")
     fields = dict[str, tuple[str, bytes]]()
     for part in parts:
-        named, _, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
-        field = _head(named.decode("latin-1"))
+        part_head, _, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        field = _head(part_head.decode("latin-1"))
         name = field.get_param("name", header="content-disposition")
         if isinstance(name, str):
             if name in fields or field.get("content-transfer-encoding", "binary").lower() not in _AS_IT_IS:
@@ -462,7 +462,7 @@ def openapi() -> bytes:
         }
 
     files: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in FILE_ENDS}
-    described = {
+    document = {
         "openapi": "3.1.0",
         "info": {"title": "brickscan detector", "version": importlib.metadata.version("brickscan")},
         "paths": {
@@ -475,4 +475,4 @@ def openapi() -> bytes:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
-    return json.dumps(described).encode()
+    return json.dumps(document).encode()

@@ -26,19 +26,19 @@ def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path) -> Non
             file cannot be read.
     """
     try:
-        recorded = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()
+        recorded_state = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()
     except (OSError, ValidationError):
         raise Refused(
             f"{file}: is not as the detector writes it; restore it from a copy, or delete it if none is newer"
         ) from None
-    now = _KnownRegistry(keys=keys, users_head=head_of(registry))
-    if now == recorded:
+    state = _KnownRegistry(keys=keys, users_head=head_of(registry))
+    if state == recorded_state:
         return
-    gone, head = sorted(set(recorded.keys) - set(now.keys)), recorded.users_head
-    if gone or (head and not numbers_of_heads(registry, [head])):
-        loss = f"the key {gone[0]}" if gone else f"the head {head} of its users"
+    lost_keys, head = sorted(set(recorded_state.keys) - set(state.keys)), recorded_state.users_head
+    if lost_keys or (head and not numbers_of_heads(registry, [head])):
+        loss = f"the key {lost_keys[0]}" if lost_keys else f"the head {head} of its users"
         raise Refused(
             f"registry {registry}: is older than this detector, or another, since it lacks {loss}: put back its "
             f"newest backup; if it is meant, delete {file}"
         )
-    write_whole(file, lambda out: out.write(now.model_dump_json().encode()))
+    write_whole(file, lambda out: out.write(state.model_dump_json().encode()))

@@ -188,10 +188,10 @@ def _docx_text(raw: bytes, _max_bytes: int) -> str:
     from docx import Document
     from docx.oxml.ns import qn
 
-    with zipfile.ZipFile(io.BytesIO(raw)) as packed:
-        if sum(entry.file_size for entry in packed.infolist()) > MOST_UNPACKED_BYTES:
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > MOST_UNPACKED_BYTES:
             raise ValueError("too much is packed")
-        if len(set(packed.namelist())) < len(packed.namelist()):
+        if len(set(archive.namelist())) < len(archive.namelist()):
             raise ValueError("programs show one or the other of two parts of a name")
     body, parts = Document(io.BytesIO(raw)).element.body, list[str]()
     if body.getroottree().docinfo.internalDTD is not None:

@@ -220,7 +220,7 @@ class ReviewSession:
     ) -> Sequence[ListedFlag]:
         with self._explaining:
             rows = self._explainer.with_registry_names(flag_rows)
-        decided, earlier_posts = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
+        decisions, earlier_posts = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
         glances = self._glances_at(rows)
 
         def entry(row: Mapping[str, Any], place: Mapping[str, Any]) -> ListedFlag:
@@ -235,7 +235,7 @@ class ReviewSession:
                 self._explainer.is_owned(row) if row["account_id"] is not None and users_of(row) else None,
                 None if first is None else LikestPost(first["account_id"], _address(first)),
                 place["need"],
-                decided.get(_document(row), []),
+                decisions.get(_document(row), []),
                 request.address("/flag", path=row["path"], row=row["row"]),
             )
 
@@ -255,13 +255,13 @@ class ReviewSession:
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
         self._advice[_document(case.row)] = advise(explained)
-        listed = [DocumentPlace(*row) for row in self._order(request.choice).select("path", "row").iter_rows()]
-        decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
-        if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
-            return FlagView(explained, decided, None, len(listed), None, next(iter(listed), None))
-        i = listed.index(place)
-        previous_place, next_place = listed[i - 1] if i else None, listed[i + 1] if i + 1 < len(listed) else None
-        return FlagView(explained, decided, i + 1, len(listed), previous_place, next_place)
+        places = [DocumentPlace(*row) for row in self._order(request.choice).select("path", "row").iter_rows()]
+        decisions = on_documents(self.results, [case.row]).get(_document(case.row), [])
+        if place not in places:  # somebody decided on it, so that it is no longer open: go on with the first
+            return FlagView(explained, decisions, None, len(places), None, next(iter(places), None))
+        i = places.index(place)
+        previous_place, next_place = places[i - 1] if i else None, places[i + 1] if i + 1 < len(places) else None
+        return FlagView(explained, decisions, i + 1, len(places), previous_place, next_place)
 
     def advice(self, place: DocumentPlace, text_sha256: str) -> Advice:
         """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""

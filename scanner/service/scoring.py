@@ -166,11 +166,11 @@ class Scorer:
         for place, (normal, row) in enumerate(zip(normalise_all(read), rows, strict=True)):
             result = result_of(row, rules.false_positive_rate, self._served.factor)
             grams = keyed_grams(normal, self._key)
-            marked = grams[:0] if result in (DetectorResult.NOT_FOUND, DetectorResult.TOO_SHORT) else grams
-            if parts[place] and len(marked):
+            marked_grams = grams[:0] if result in (DetectorResult.NOT_FOUND, DetectorResult.TOO_SHORT) else grams
+            if parts[place] and len(marked_grams):
                 pieces = normalise_all([read[place][part.begin : part.end] for part in parts[place]])
-                marked = np.unique(np.concatenate([keyed_grams(piece, self._key) for piece in pieces]))
-            finding = Finding(result, None, grams, marked, classes[place], (), None)
+                marked_grams = np.unique(np.concatenate([keyed_grams(piece, self._key) for piece in pieces]))
+            finding = Finding(result, None, grams, marked_grams, classes[place], (), None)
             if result == DetectorResult.FOUND:
                 user = row["user_id"] if self._served.names and row["naming"] == Naming.NAMED else None
                 title = self._titles[row["key_id"]]
@@ -183,18 +183,18 @@ class Scorer:
 
         They have as many tokens as texts of these bytes can have.
         """
-        sizes, measured, size = list[int](), [0.0], 1000
+        sizes, times, size = list[int](), [0.0], 1000
         signs = np.random.default_rng(0).integers(ord("!"), ord("~") + 1, max_bytes, dtype=np.uint8).tobytes()
-        while not sizes or (measured[-1] < seconds and sizes[-1] < max_bytes):
+        while not sizes or (times[-1] < seconds and sizes[-1] < max_bytes):
             took = list[float]()
             while len(took) < 3 and sum(took) < 0.1:
                 began = time.process_time()
                 self.find_marks([signs[:size]])
                 took.append(time.process_time() - began)
             sizes.append(min(size, max_bytes))
-            measured.append(max(min(took), measured[-1], 1e-6))
-            size = int(size * min(2, 1.1 * seconds / measured[-1]))  # a text far beyond `seconds` would delay the start
-        return Costs(sizes, measured[1:])
+            times.append(max(min(took), times[-1], 1e-6))
+            size = int(size * min(2, 1.1 * seconds / times[-1]))  # a text far beyond `seconds` would delay the start
+        return Costs(sizes, times[1:])
 
 
 _READ = ("status", "log10_p_global", "proof", "flagged", "key_id", "naming", "user_id")
@@ -290,7 +290,7 @@ def find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float, 
     began = time.process_time()
     findings: Sequence[Finding | None] | None = find_marks(texts)
     if findings is None and len(texts) > 1:
-        findings = [alone[0] if (alone := find_marks([text])) else None for text in texts]
+        findings = [text_findings[0] if (text_findings := find_marks([text])) else None for text in texts]
     return [None] if findings is None else list(findings), time.process_time() - began, _scorer.names.refusal
 
 

@@ -172,22 +172,24 @@ class ScoringPool:
         Raises:
             Unavailable: they cannot be opened.
         """
-        begun = [self._new(served) for _ in range(self._workers)]
+        processes = [self._new(served) for _ in range(self._workers)]
         with contextlib.ExitStack() as ending:
-            for process in begun:
+            for process in processes:
                 ending.callback(self._end, process)
             try:
-                opened = await asyncio.gather(*(asyncio.wrap_future(process.submit(why_not_open)) for process in begun))
-                if any(opened):
-                    raise Unavailable(max(opened))
-                measuring = begun[0].submit(measure_costs, self._seconds * _OF_A_TEXT, self._max_bytes)
-                self.costs = await asyncio.wrap_future(measuring)
+                reasons = await asyncio.gather(
+                    *(asyncio.wrap_future(process.submit(why_not_open)) for process in processes)
+                )
+                if any(reasons):
+                    raise Unavailable(max(reasons))
+                measurement = processes[0].submit(measure_costs, self._seconds * _OF_A_TEXT, self._max_bytes)
+                self.costs = await asyncio.wrap_future(measurement)
             except BrokenProcessPool:
                 raise Unavailable("the keys cannot be opened") from None
             ending.pop_all()
         self._served = served
         self._changed.set()
-        for process in begun:
+        for process in processes:
             task = asyncio.create_task(self._work(served, process))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -271,8 +273,8 @@ class ScoringPool:
         try:
             if process not in self.processes:
                 process = self._new(served)
-            submitted = asyncio.wrap_future(process.submit(find_marks_of, [job.text for job in group]))
-            findings, seconds, refusal = await asyncio.wait_for(submitted, self._seconds)
+            future = asyncio.wrap_future(process.submit(find_marks_of, [job.text for job in group]))
+            findings, seconds, refusal = await asyncio.wait_for(future, self._seconds)
             for job, finding in zip(group, findings, strict=True):
                 job.end(ScoringFailed(refusal) if finding is None else (finding, served))
                 if seconds > expected:

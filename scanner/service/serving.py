@@ -159,8 +159,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     @property
     def may_give_way(self) -> bool:
         """Whether it waits for its client, who had an answer, or time enough to send a request."""
-        fresh = not self.had_answer and time.monotonic() - self.idle_since < SECONDS_TO_BEGIN
-        return self.waits_for_client and not (fresh and len(self.connections) < 2 * self._max_connections() - 1)
+        is_fresh = not self.had_answer and time.monotonic() - self.idle_since < SECONDS_TO_BEGIN
+        return self.waits_for_client and not (is_fresh and len(self.connections) < 2 * self._max_connections() - 1)
 
     def _cease_to_give(self) -> None:
         if self._giving is not None:

@@ -146,10 +146,10 @@ def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
             raise Refused(
                 f"{key_id!r} is no signing key; those on record: {', '.join(key.key_id for key in keys) or 'none'}"
             )
-        revoked = key.model_copy(update={"revoked_at": now, "signs_until": key.signs_until or now})
-        _write(state, _SigningKeys(keys=tuple(revoked if entry is key else entry for entry in keys)))
+        revoked_key = key.model_copy(update={"revoked_at": now, "signs_until": key.signs_until or now})
+        _write(state, _SigningKeys(keys=tuple(revoked_key if entry is key else entry for entry in keys)))
         _private_file(state, key_id).unlink(missing_ok=True)
-    return revoked
+    return revoked_key
 
 
 def key_id_of(public: Ed25519PublicKey) -> str:
@@ -182,8 +182,8 @@ class Signer:
         return SignedReport(statement=text, signature=base64.b64encode(sign(text.encode())).decode())
 
     def _key(self) -> tuple[SigningKey, Callable[[bytes], bytes]]:
-        changed = _changed(self._file)
-        if self._now is None or changed != self._read:
+        file_version = _changed(self._file)
+        if self._now is None or file_version != self._read:
             current = [key for key in signing_keys(self._state) if key.signs_until is None]
             if not current:
                 raise Refused(f"{self._state}: no key signs reports now; make one with `brickscan serve key new`")
@@ -193,7 +193,7 @@ class Signer:
                 raise SecretError(
                     f"secret file {file}: is not the signing key on record; restore it, or make a new one"
                 )
-            self._now, self._read = (current[-1], private.sign), changed
+            self._now, self._read = (current[-1], private.sign), file_version
         return self._now
 
 
@@ -244,9 +244,9 @@ def revoke_token(state: Path, token_id: str) -> ExpertToken:
         token = next((entry for entry in records if entry.token_id == token_id), None)
         if token is None:
             raise Refused(f"{token_id!r} is the id of no token; `brickscan serve token list` shows them")
-        revoked = token.model_copy(update={"revoked_at": token.revoked_at or now})
-        _write(state, _Tokens(tokens=tuple(revoked if entry is token else entry for entry in records)))
-    return revoked
+        revoked_token = token.model_copy(update={"revoked_at": token.revoked_at or now})
+        _write(state, _Tokens(tokens=tuple(revoked_token if entry is token else entry for entry in records)))
+    return revoked_token
 
 
 def expert_of(state: Path, token: str) -> str | None:

@@ -127,16 +127,16 @@ def digest_of(function: Callable[..., Any]) -> str:
     Raises:
         TypeError: the function reads a global of a kind that this digest does not know.
     """
-    made_of = hashlib.sha256(repr(_plain(function.__code__, function.__doc__)).encode())
+    digest = hashlib.sha256(repr(_plain(function.__code__, function.__doc__)).encode())
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     for value in (*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()):
-        made_of.update(_content(value))
+        digest.update(_content(value))
     for name in sorted(_names(function.__code__) & function.__globals__.keys()):
         value = function.__globals__[name]
         # one that calls itself has its code in the digest already
         itself = isinstance(value, Kernel) and value.py_func is function
-        made_of.update(name.encode() + (b" itself" if itself else _content(value)))
-    return made_of.hexdigest()
+        digest.update(name.encode() + (b" itself" if itself else _content(value)))
+    return digest.hexdigest()
 
 
 def _content(value: object) -> bytes:
@@ -202,15 +202,15 @@ def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[.
     locator_classes = config.CACHE_LOCATOR_CLASSES
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.{PlaceInCache.__name__}"
     try:
-        compiled: Any = numba.njit(cache=_can_write(Path(cache_folder())), nogil=True, inline=inline)(function)
+        dispatcher: Any = numba.njit(cache=_can_write(Path(cache_folder())), nogil=True, inline=inline)(function)
     finally:
         config.CACHE_LOCATOR_CLASSES = locator_classes
     # looks into the cache first: once another process has compiled, it is found there
-    find_or_compile, name = compiled.compile, f"{function.__module__}.{function.__qualname__}"
+    find_or_compile, name = dispatcher.compile, f"{function.__module__}.{function.__qualname__}"
 
     def compile_once(signature: object) -> object:
         with _one_process(name):
             return find_or_compile(signature)
 
-    compiled.compile = compile_once
-    return cast(Callable[..., Any], compiled)
+    dispatcher.compile = compile_once
+    return cast(Callable[..., Any], dispatcher)

@@ -208,8 +208,8 @@ def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], floa
     if form.seconds(messages) < _WORTH_TIMING:
         return None
     green_list = make_format("greenlist", {"window": 4, "gamma": "1/4"}).open(bytes(range(16)))
-    seconds, compared = (seconds_a_token(timed_mark, messages, clock) for timed_mark in (mark, green_list))
-    key_price = Price(seconds, seconds / compared)
+    seconds, green_list_seconds = (seconds_a_token(timed_mark, messages, clock) for timed_mark in (mark, green_list))
+    key_price = Price(seconds, seconds / green_list_seconds)
     return key_price if key_price.times >= WORTH_TELLING else None
 
 

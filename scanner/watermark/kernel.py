@@ -26,8 +26,8 @@ def cache_folder() -> str:
     A user without a home has no cache: the folder is one that nobody can make, not one in the current folder.
     """
     pycache = Path(__file__).parent / "__pycache__"
-    if named := os.environ.get("NUMBA_CACHE_DIR"):
-        folder = Path(named)
+    if folder_name := os.environ.get("NUMBA_CACHE_DIR"):
+        folder = Path(folder_name)
     elif os.access(pycache.parent, os.W_OK):
         folder = pycache
     else:

@@ -251,8 +251,8 @@ def least_score(law: Law, scored: NDArray[np.int64], log10_p: float) -> NDArray[
     low, high = np.zeros(len(scored)), law.largest(scored) + 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        enough = law.log10_p(np.floor(middle) if law.discrete else middle, scored) <= log10_p
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        is_enough = law.log10_p(np.floor(middle) if law.discrete else middle, scored) <= log10_p
+        low, high = np.where(is_enough, low, middle), np.where(is_enough, middle, high)
     return np.floor(low) + 1.0 if law.discrete else low
 
 
@@ -279,17 +279,17 @@ def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64
     tilt = _tilt_of_layers(score, weights, values, log_chance)
     if tilt <= 0.0:  # the score is below the mean
         return 0.0
-    log_moments, tilted = _tilted(tilt, weights, values, log_chance)
-    means = (tilted * values).sum(axis=1)
-    spread = math.sqrt(float((weights**2 * ((tilted * values**2).sum(axis=1) - means**2)).sum()))
+    log_moments, tilted_laws = _tilted(tilt, weights, values, log_chance)
+    means = (tilted_laws * values).sum(axis=1)
+    spread = math.sqrt(float((weights**2 * ((tilted_laws * values**2).sum(axis=1) - means**2)).sum()))
     from scipy.fft import next_fast_len  # type: ignore[import-untyped] # late: half a second, for few laws
 
     size = next_fast_len(int(2.0 * _WIDTH * max(spread, 1.0)) + 2 * int(weights.max()), real=True)
     transform = np.ones(size // 2 + 1, np.complex128)
-    for weight, law in zip(weights, tilted, strict=True):
-        laid_out = np.zeros(size)
-        np.add.at(laid_out, weight * values % size, law)  # wraps around: one turn alone has any weight
-        transform *= np.fft.rfft(laid_out)
+    for weight, law in zip(weights, tilted_laws, strict=True):
+        wrapped_law = np.zeros(size)
+        np.add.at(wrapped_law, weight * values % size, law)  # wraps around: one turn alone has any weight
+        transform *= np.fft.rfft(wrapped_law)
     excess = np.arange(size // 2)
     sums = np.clip(np.fft.irfft(transform, size)[(score + excess) % size], 0.0, None)
     return float(log_moments.sum()) - tilt * score + math.log(float((sums * np.exp(-tilt * excess)).sum()))
@@ -312,8 +312,8 @@ def _tilt_of_layers(
     """The tilt whose mean is the score, by halving; 0 where the mean is above it."""
 
     def mean(tilt: float) -> float:
-        _, tilted = _tilted(tilt, weights, values, log_chance)
-        return float((weights * (tilted * values).sum(axis=1)).sum())
+        _, tilted_laws = _tilted(tilt, weights, values, log_chance)
+        return float((weights * (tilted_laws * values).sum(axis=1)).sum())
 
     low, high = 0.0, 1e-6
     if mean(0.0) >= score:

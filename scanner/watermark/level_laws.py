@@ -168,9 +168,9 @@ def _log_greenlist_tail(s: float, n: NDArray[np.float64], values: NDArray[np.int
         moment = math.log1p(gamma * math.expm1(tilt * values[v]))
         log_moments += n[v] * moment
         share = gamma * math.exp(tilt * values[v] - moment)
-        low, value_law, cut = _middle(n[v], share)
+        low, value_law, value_cut_mass = _middle(n[v], share)
         begin, law = begin + low * values[v], _convolved(law, value_law, values[v])
-        cut_mass += cut
+        cut_mass += value_cut_mass
     place, total = int(s) - begin, cut_mass
     for i in range(max(place, 0), len(law)):
         total += law[i] * math.exp(-tilt * (i - place))
@@ -208,19 +208,19 @@ def _middle(n: float, share: float) -> tuple[int, NDArray[np.float64], float]:
     while low > 0.0 and low_chance > _NOTHING * top:
         last_low_chance, low_chance = low_chance, low_chance * low / ((n - low + 1.0) * odds)
         low -= 1.0
-    cut = low_chance * low_chance / (last_low_chance - low_chance) if low > 0.0 else 0.0
+    cut_mass = low_chance * low_chance / (last_low_chance - low_chance) if low > 0.0 else 0.0
     high, high_chance, last_high_chance = mode, top, top
     while high < n and high_chance > _NOTHING * top:
         last_high_chance, high_chance = high_chance, high_chance * (n - high) * odds / (high + 1.0)
         high += 1.0
-    cut += high_chance * high_chance / (last_high_chance - high_chance) if high < n else 0.0
+    cut_mass += high_chance * high_chance / (last_high_chance - high_chance) if high < n else 0.0
     law = np.empty(int(high - low) + 1)
     law[int(mode - low)] = top
     for k in range(int(mode - low), 0, -1):
         law[k - 1] = law[k] * (low + k) / ((n - low - k + 1.0) * odds)
     for k in range(int(mode - low), len(law) - 1):
         law[k + 1] = law[k] * (n - low - k) * odds / (low + k + 1.0)
-    return int(low), law, cut
+    return int(low), law, cut_mass
 
 
 @kernel

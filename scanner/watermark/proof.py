@@ -227,13 +227,13 @@ def _ln_exponential(score: float, values: NDArray[np.float64], n: NDArray[np.flo
     t = brentq(slope, top * 1e-12, top * (1.0 - 1e-12), xtol=1e-300, rtol=1e-14)
     width = math.sqrt(float((n * (values / (1.0 - t * values)) ** 2).sum()) + 1.0 / t**2)
     step = 2.0 * math.pi / (45.0 * width)
-    total, done, block = 0.5 / t, 0, 1 << 12
-    while done < _MOST_NODES:
-        u = step * np.arange(done + 1, done + block + 1)
+    total, node_count, block = 0.5 / t, 0, 1 << 12
+    while node_count < _MOST_NODES:
+        u = step * np.arange(node_count + 1, node_count + block + 1)
         log_ratio = -(n[:, None] * np.log1p(-1j * u * values[:, None] / (1.0 - t * values[:, None]))).sum(axis=0)
         terms = (np.exp(log_ratio - 1j * u * score) / (t + 1j * u)).real
         total += float(terms.sum())
-        done += block
+        node_count += block
         if np.exp(log_ratio[-1].real) < _NEGLIGIBLE:
             break
     log_moment = -float((n * np.log1p(-t * values)).sum())

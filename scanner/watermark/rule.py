@@ -113,9 +113,9 @@ class Decision(NamedTuple):
 
 def long_enough(positions: Positions, least: int) -> tuple[NDArray[np.int64], Positions]:
     """The documents of at least so many scored positions, int64[d], and their positions: others cost nothing."""
-    enough = positions.scored >= least
-    documents = np.flatnonzero(enough)
-    return documents, positions if enough.all() else select_positions(positions, documents)
+    is_enough = positions.scored >= least
+    documents = np.flatnonzero(is_enough)
+    return documents, positions if is_enough.all() else select_positions(positions, documents)
 
 
 def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -244,19 +244,23 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
         misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
     """
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
-    passed = [passes(under_key.log10_p_global, false_positive_rate) & under_key.passes_rank for under_key in found]
-    count = np.sum([mask.sum(axis=1) for mask in passed], axis=0)
+    passing_masks = [
+        passes(under_key.log10_p_global, false_positive_rate) & under_key.passes_rank for under_key in found
+    ]
+    count = np.sum([mask.sum(axis=1) for mask in passing_masks], axis=0)
     if not count.any():  # as of nearly all batches
         nothing = np.zeros(len(count), np.int64)
-        return Decision(choose(found), nothing, nothing > 0, passed, passed, np.full(len(count), Naming.NONE, object))
+        return Decision(
+            choose(found), nothing, nothing > 0, passing_masks, passing_masks, np.full(len(count), Naming.NONE, object)
+        )
     is_single = (count == 1)[:, None]
-    passed_own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
-    named = [
+    own_masks = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
+    named_masks = [
         mask & (own_passes if under_key.independent else is_single) & (not under_key.basis.assumed)
-        for under_key, mask, own_passes in zip(found, passed, passed_own, strict=True)
+        for under_key, mask, own_passes in zip(found, passing_masks, own_masks, strict=True)
     ]
     shared, proven = (
-        np.any([mask.any(axis=1) & fact for mask, fact in zip(passed, facts, strict=True)], axis=0)
+        np.any([mask.any(axis=1) & fact for mask, fact in zip(passing_masks, facts, strict=True)], axis=0)
         for facts in (
             [not under_key.independent for under_key in found],
             [not under_key.basis.assumed for under_key in found],
@@ -266,31 +270,31 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
     naming[count > 0] = Naming.UNDECIDED
     naming[shared & (count > 1)] = Naming.AMBIGUOUS
     naming[(count > 0) & ~proven] = Naming.ASSUMED
-    has_named = np.any([mask.any(axis=1) for mask in named], axis=0)
+    has_named = np.any([mask.any(axis=1) for mask in named_masks], axis=0)
     naming[has_named] = Naming.NAMED
-    deciding = [np.where(has_named[:, None], *mask) for mask in zip(named, passed, strict=True)]
-    key, candidate = _best_of(found, deciding)
+    deciding_masks = [np.where(has_named[:, None], *mask) for mask in zip(named_masks, passing_masks, strict=True)]
+    key, candidate = _best_of(found, deciding_masks)
     # the best of such a key passes with its group alone, so it may be a stranger, whatever passes under other keys
     independent = np.array([under_key.independent for under_key in found])
     naming[(naming == Naming.AMBIGUOUS) & independent[key]] = Naming.UNDECIDED
-    return Decision(key, candidate, count > 0, passed, named, naming)
+    return Decision(key, candidate, count > 0, passing_masks, named_masks, naming)
 
 
 def _best_of(
-    findings: Sequence[KeyFindings], deciding: Sequence[NDArray[np.bool_]]
+    findings: Sequence[KeyFindings], deciding_masks: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Key and candidate of each verdict: the smallest p of the candidates that decide, or of all where none does."""
-    first = [mask.argmax(axis=1) for mask in deciding]  # candidates come best first
+    first = [mask.argmax(axis=1) for mask in deciding_masks]  # candidates come best first
     documents = np.arange(len(first[0]))
     p = np.stack(
         [
             np.where(mask.any(axis=1), under_key.log10_p_global[documents, place], np.inf)
-            for under_key, mask, place in zip(findings, deciding, first, strict=True)
+            for under_key, mask, place in zip(findings, deciding_masks, first, strict=True)
         ]
     )
-    decided = p.min(axis=0) < np.inf
-    key: NDArray[np.int64] = np.where(decided, p.argmin(axis=0), choose(findings))
-    return key, np.where(decided, np.stack(first)[key, documents], 0)
+    is_decided = p.min(axis=0) < np.inf
+    key: NDArray[np.int64] = np.where(is_decided, p.argmin(axis=0), choose(findings))
+    return key, np.where(is_decided, np.stack(first)[key, documents], 0)
 
 
 SECONDS_OF_A_RANK = 300.0
@@ -351,5 +355,5 @@ def ranked(
         p_rank[documents] = np.where(is_beaten, 1.0 / number, p_rank[documents])
         is_unbeaten[documents] &= ~is_beaten
     is_beaten = p_rank > LEAST_RANK
-    no_smaller = np.maximum(found.log10_p_global, np.log10(np.where(is_beaten, p_rank, 1.0)))
-    return found._replace(p_rank=p_rank, log10_p_global=np.where(is_beaten, no_smaller, found.log10_p_global))
+    floored_log10_p = np.maximum(found.log10_p_global, np.log10(np.where(is_beaten, p_rank, 1.0)))
+    return found._replace(p_rank=p_rank, log10_p_global=np.where(is_beaten, floored_log10_p, found.log10_p_global))

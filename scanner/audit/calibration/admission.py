@@ -44,11 +44,11 @@ def admission_of(
             f"key {key.key_id!r} has no audit there; run `brickscan calibrate` with a section [keys] for this registry"
         )
     newest = audits_of_key.filter(pl.col("audit_id") == audits_of_key["audit_id"][-1])
-    audited = set(newest.filter(pl.col("kind") == "key")["messages"])
-    if audited != {key.messages}:
+    message_counts = set(newest.filter(pl.col("kind") == "key")["messages"])
+    if message_counts != {key.messages}:
         raise Refused(
             f"key {key.key_id!r} has {key.messages} messages; audit {newest['audit_id'][0]} was of "
-            f"{', '.join(map(str, sorted(audited)))}; run `brickscan calibrate` again"
+            f"{', '.join(map(str, sorted(message_counts)))}; run `brickscan calibrate` again"
         )
     failures = list(failing(newest.to_dicts()))
     if failures:
@@ -87,8 +87,8 @@ def _filter_of(row: Row) -> AuditedFilter | None:
 def _of(key: MasterKey) -> pl.Expr:
     if key.commitment is not None:
         return pl.col("commitment") == key.commitment
-    same = (pl.col("key_id") == key.key_id) & (pl.col("label") == format_of(key).label())
-    return pl.col("commitment").is_null() & same & (pl.col("at") >= key.created_at)
+    condition = (pl.col("key_id") == key.key_id) & (pl.col("label") == format_of(key).label())
+    return pl.col("commitment").is_null() & condition & (pl.col("at") >= key.created_at)
 
 
 _OR_MARKED = (
@@ -183,8 +183,12 @@ def _sentence(rows: Sequence[Row], threshold: float | None, down_to: float) -> s
     if threshold is not None and threshold <= down_to:
         return sentence
     key_rows = [row for row in rows if row["kind"] == "key"]
-    needed = _documents_needed(key_rows, down_to)
-    quantity = "more documents than can be told are" if needed is None else f"about {_round(needed):,} documents are"
+    document_count = _documents_needed(key_rows, down_to)
+    quantity = (
+        "more documents than can be told are"
+        if document_count is None
+        else f"about {_round(document_count):,} documents are"
+    )
     return f"{sentence}; for {down_to:g} {quantity} needed{_worth(key_rows[0])}"
 
 

@@ -84,8 +84,8 @@ class CalibrationPlan:
 
     def fragment_formats(self) -> list[Format]:
         """Formats of the keys under which disjoint fragments are tested."""
-        requested = self.config.figure
-        return [] if requested is None else of_the_paper([requested.gamma], requested.windows, requested.version)
+        figure = self.config.figure
+        return [] if figure is None else of_the_paper([figure.gamma], figure.windows, figure.version)
 
     def fragment_secrets(self) -> list[bytes]:
         """The master keys for disjoint fragments, 32 bytes each, drawn from the seed and fit for nothing else."""
@@ -168,11 +168,11 @@ def draw_fragments(
     offers = [np.zeros(len(part), np.int64) for part in lengths]
     for fragments, part, documents in zip(offers, lengths, available, strict=True):
         fragments[documents] = part[documents] // tokens
-    flat = np.concatenate(offers)
-    order = np.random.default_rng([*seed, len(flat)]).permutation(len(flat))
-    begins = np.cumsum(flat[order]) - flat[order]
-    fragment_counts = np.zeros(len(flat), np.int64)
-    fragment_counts[order] = np.clip(count - begins, 0, flat[order])
+    flat_offers = np.concatenate(offers)
+    order = np.random.default_rng([*seed, len(flat_offers)]).permutation(len(flat_offers))
+    begins = np.cumsum(flat_offers[order]) - flat_offers[order]
+    fragment_counts = np.zeros(len(flat_offers), np.int64)
+    fragment_counts[order] = np.clip(count - begins, 0, flat_offers[order])
     return list(np.split(fragment_counts, np.cumsum([len(part) for part in lengths])[:-1]))
 
 

@@ -141,15 +141,15 @@ def all_rows(
 
 def _law_rows(audit: Audit, law: Mapping[LawCase, LawCounts]) -> list[Row]:
     questions = [Question.about("law", "exact", "document", case.format, case.dedup) for case in law]
-    single = list(zip(questions, (counts.sums for counts in law.values()), strict=True))
-    best = [
+    message_answers = list(zip(questions, (counts.sums for counts in law.values()), strict=True))
+    best_answers = [
         (replace(question, kind="law_best", messages=case.messages), counts.best)
         for question, (case, counts) in zip(questions, law.items(), strict=True)
     ]
     return (
-        rate_rows(audit, _by_method(single), THRESHOLDS)
-        + rate_rows(audit, _by_method(best), THRESHOLDS)
-        + rate_rows(audit, single, THRESHOLDS)
+        rate_rows(audit, _by_method(message_answers), THRESHOLDS)
+        + rate_rows(audit, _by_method(best_answers), THRESHOLDS)
+        + rate_rows(audit, message_answers, THRESHOLDS)
         + uniformity_rows(audit, list(zip(questions, (counts.uniform for counts in law.values()), strict=True)))
     )
 
@@ -158,8 +158,8 @@ def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Qu
     """The cases of each method together: their documents have keys of their own, so they are further clusters."""
     totals: dict[Question, ClusterSums] = {}
     for question, sums in answers:
-        whole = replace(question, kind=f"{question.kind}_total", dedup=None, label=None)
-        totals[whole] = totals[whole].plus(sums) if whole in totals else sums
+        total_question = replace(question, kind=f"{question.kind}_total", dedup=None, label=None)
+        totals[total_question] = totals[total_question].plus(sums) if total_question in totals else sums
     return list(totals.items())
 
 
@@ -182,9 +182,9 @@ def _key_answers(
     filter_fields = (
         {} if key_filter is None else {f"filter_{name}": value for name, value in key_filter.model_dump().items()}
     )
-    best = Question.about("key", "exact", cluster, format_of(key), dedup, **key_fields, **filter_fields)
-    single = replace(best, kind="key_messages", cluster="message", messages=1)
-    return [(best, counts.by_cluster()), (single, counts.by_message())]
+    best_question = Question.about("key", "exact", cluster, format_of(key), dedup, **key_fields, **filter_fields)
+    message_question = replace(best_question, kind="key_messages", cluster="message", messages=1)
+    return [(best_question, counts.by_cluster()), (message_question, counts.by_message())]
 
 
 PANEL_TITLES = ("Z-test, nothing left out", "exact test, nothing left out", "exact test, repeats left out (ngram)")

@@ -98,15 +98,15 @@ def law_counts(
     secrets = [form.draw_key(entropy) for entropy in fresh_entropy(seed, form.label(), documents)]
     positions = form.rule().positions(tokens, case.dedup)
     longest = -(-int(positions.scored.max(initial=0)) // _STEP) * _STEP
-    single = critical_scores_up_to(law, longest, tuple(thresholds))
-    best = critical_scores_up_to(law, longest, tuple(thresholds), case.messages)
-    critical = np.concatenate([single.critical, best.critical], axis=1)[positions.scored]
+    message_scores = critical_scores_up_to(law, longest, tuple(thresholds))
+    best_scores = critical_scores_up_to(law, longest, tuple(thresholds), case.messages)
+    critical = np.concatenate([message_scores.critical, best_scores.critical], axis=1)[positions.scored]
     case_hits = form.count_hits(secrets, tokens, positions, case.messages, critical)
     # numpy's generator only splits ties of a discrete score; its seed is the keys' seed
     generator = np.random.default_rng([*seed, *case.name.encode(), *documents[:1].tolist()])
     hits, best_hits = case_hits.hits[:, : len(thresholds)], case_hits.hits[:, len(thresholds) :] > 0
     return LawCounts(
-        cluster_sums(hits, np.full(len(documents), case.messages), single.chance[positions.scored]),
-        cluster_sums(best_hits, np.ones(len(documents)), best.chance[positions.scored]),
+        cluster_sums(hits, np.full(len(documents), case.messages), message_scores.chance[positions.scored]),
+        cluster_sums(best_hits, np.ones(len(documents)), best_scores.chance[positions.scored]),
         randomised_p(case_hits.first, positions.scored, exact, generator),
     )

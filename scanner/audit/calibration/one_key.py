@@ -133,11 +133,11 @@ def key_counts(
     positions = positions if common is None else common.without(tokens, positions)
     distinct, inverse = np.unique(positions.scored, return_inverse=True)
     log10_p = search(mark, tokens, positions, messages).log10_p_global[:, 0]
-    single = []
+    message_hits = []
     ngrams: dict[tuple[int, ...], list[float]] = {}
     for message in sampled_messages(messages, sample).tolist():
         p = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
-        single.append((p[:, None] <= log10_alpha).sum(axis=0))
+        message_hits.append((p[:, None] <= log10_alpha).sum(axis=0))
         _add_ngrams(ngrams, mark, law, tokens, positions, message, p <= np.log10(EXCESS_AT))
     top = sorted(ngrams.items(), key=lambda item: -item[1][1])[:KEPT_NGRAMS]
     chance = chances(law, distinct, thresholds, messages)[inverse]
@@ -145,7 +145,7 @@ def key_counts(
         (np.concatenate([log10_p[:, None] <= log10_alpha, chance], axis=1),),
         tuple(accounts),
         tuple(_sketches(mark.rule, tokens, positions)),
-        np.array(single, np.int64),
+        np.array(message_hits, np.int64),
         np.asarray(chances(law, distinct, thresholds)[inverse].sum(axis=0), np.float64),
         len(log10_p),
         {gram: Ngram(int(hits), excess) for gram, (hits, excess) in top},

@@ -75,7 +75,7 @@ def rate_rows(
         for question, sums in answers
         for threshold, count in zip(thresholds[: len(sums.hits)], counts(sums), strict=True)
     ]
-    judged = judge([count for _, _, count in family], audit.family_error, bound)
+    judgements = judge([count for _, _, count in family], audit.family_error, bound)
     return [
         _shared(audit, question, len(family))
         | {
@@ -92,7 +92,7 @@ def rate_rows(
             "p_value": judgement.p_value,
             "verdict": judgement.verdict,
         }
-        for (question, threshold, count), judgement in zip(family, judged, strict=True)
+        for (question, threshold, count), judgement in zip(family, judgements, strict=True)
     ]
 
 

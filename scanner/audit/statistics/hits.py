@@ -60,8 +60,8 @@ def critical_scores(law: Law, scored: ArrayLike, thresholds: Sequence[float], me
         if (passes - fails <= (1.0 if law.discrete else np.spacing(passes))).all():
             break
     log10_p = corrected(law.log10_p(passes, t), messages)
-    attained = log10_p <= log10_alpha
-    return CriticalScores(np.where(attained, passes, np.inf), np.where(attained, 10.0**log10_p, 0.0))
+    is_attained = log10_p <= log10_alpha
+    return CriticalScores(np.where(is_attained, passes, np.inf), np.where(is_attained, 10.0**log10_p, 0.0))
 
 
 @functools.lru_cache(maxsize=256)
@@ -114,8 +114,10 @@ def randomised_p(
     p = 10.0 ** law.log10_p(score, scored)
     if not law.discrete:
         return p
-    whole, largest_score = score.astype(np.int64), law.largest(scored)
-    p_above = np.where(whole < largest_score, 10.0 ** law.log10_p(np.minimum(whole + 1, largest_score), scored), 0.0)
+    whole_score, largest_score = score.astype(np.int64), law.largest(scored)
+    p_above = np.where(
+        whole_score < largest_score, 10.0 ** law.log10_p(np.minimum(whole_score + 1, largest_score), scored), 0.0
+    )
     return np.asarray(p_above + generator.random(len(p)) * (p - p_above), np.float64)
 
 
@@ -143,9 +145,9 @@ class ClusterSums(NamedTuple):
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """As columns of schemas.audit.AUDIT_COUNTS; counts as int64."""
-        whole = {"tests", "hits", "texts"}
+        count_columns = {"tests", "hits", "texts"}
         return {
-            column: part.astype(np.int64) if column in whole else part
+            column: part.astype(np.int64) if column in count_columns else part
             for column, part in zip(SUM_COLUMNS, self, strict=True)
         }
 

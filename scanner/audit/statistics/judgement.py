@@ -162,12 +162,12 @@ def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Jud
     effects = [_effect(count, risk) for count in family]
     tails = np.array([_tail(count, effect, bound) for count, effect in zip(family, effects, strict=True)])
     rejected = holm(tails, error)
-    judged = []
+    judgements = []
     for count, p_value, too_small in zip(family, tails, rejected, strict=True):
         low, high = _limits(count, risk / 2)  # a pair misses on either side
         verdict = _verdict(bool(too_small), high, count.expected)
-        judged.append(Judgement(float(p_value), low, high, verdict))
-    return judged
+        judgements.append(Judgement(float(p_value), low, high, verdict))
+    return judgements
 
 
 def _effect(count: Count, risk: float) -> float:

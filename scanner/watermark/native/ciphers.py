@@ -246,7 +246,7 @@ def siphash_lanes(
     length = uint64(uint64(4 * count) << uint64(56))
     last[:] = length
     if count % 2 == 1:
-        left_over = tokens[stride * (count - 1) : stride * (count - 1) + lanes]
+        last_tokens = tokens[stride * (count - 1) : stride * (count - 1) + lanes]
         for i in range(lanes):
-            last[i] = uint64(length | uint64(left_over[i]))
+            last[i] = uint64(length | uint64(last_tokens[i]))
     _finish(last, scratch, out)

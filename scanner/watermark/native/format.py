@@ -76,9 +76,9 @@ class NativeFormat(Format):
                 "their own mark, or asks the marked model, can make text that names another user; version 2 ends that"
             )
         if self.window < SAFE_WINDOW:
-            enough = f" ({SEEN_TOKENS[self.window]} marked tokens suffice)" if self.window in SEEN_TOKENS else ""
+            hint = f" ({SEEN_TOKENS[self.window]} marked tokens suffice)" if self.window in SEEN_TOKENS else ""
             sentences.append(
-                f"window {self.window}: whoever collects text of a mark can imitate it{enough}, and so make text that "
+                f"window {self.window}: whoever collects text of a mark can imitate it{hint}, and so make text that "
                 "is flagged, or that names its user; choose --window 4"
             )
         return sentences
@@ -327,8 +327,8 @@ def _attained(law: Law, scored: NDArray[np.int64], p: NDArray[np.float64]) -> ND
     if not law.discrete:
         return np.broadcast_to(p, (len(scored), len(p)))
     least = np.stack([least_score(law, scored, float(np.log10(p_limit))) for p_limit in p], axis=1)
-    attained = 10.0 ** law.log10_p(np.minimum(least, scored[:, None]), scored[:, None])
-    return np.where(least <= scored[:, None], attained, 0.0)
+    attained_p = 10.0 ** law.log10_p(np.minimum(least, scored[:, None]), scored[:, None])
+    return np.where(least <= scored[:, None], attained_p, 0.0)
 
 
 def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -364,6 +364,6 @@ def _group_scores(
     reaches = np.append(10.0 ** law.log10_p(edges, scored), 0.0)
     chance, below = -np.diff(reaches), 1.0 - reaches
     largest = np.diff(below**groups) / groups
-    rare = reaches[:-1] <= 10.0**1e-9 / groups
+    is_rare = reaches[:-1] <= 10.0**1e-9 / groups
     largest = np.divide(largest, chance, out=np.zeros(len(chance)), where=chance > 0)
-    return score, chance, np.where(rare, 1.0, largest)
+    return score, chance, np.where(is_rare, 1.0, largest)

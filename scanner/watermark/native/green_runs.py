@@ -119,9 +119,9 @@ def best_of_runs(
     for r in range(len(request.first)):
         document = request.documents[r]
         key, begin, end = keys[steps.whose[document]], steps.offsets[document], steps.offsets[document + 1]
-        used = counters[: max(1, bit_length(end - begin))]
-        count_run(key, steps.ids[begin:end], steps.nonces[begin:end], request.first[r], rule, used)
-        pairs = used.view(np.uint64)
+        used_counters = counters[: max(1, bit_length(end - begin))]
+        count_run(key, steps.ids[begin:end], steps.nonces[begin:end], request.first[r], rule, used_counters)
+        pairs = used_counters.view(np.uint64)
         first_bits(remaining_bits, request.length)
         for place in range(min(request.most, request.length)):
             candidates[:] = remaining_bits
@@ -194,9 +194,9 @@ def count_run(
                     row[lanes:padded_lanes] = 0
                     _add_lanes(row[:padded_lanes], levels, sums[b * height + k], carry)
         for w in range(min(block_count * height, words - tile * height)):
-            filled = _fold_lanes(sums[w], bit_length((len(ids) + LANES - 1) // LANES), len(counters), carry)
+            filled_levels = _fold_lanes(sums[w], bit_length((len(ids) + LANES - 1) // LANES), len(counters), carry)
             for level in range(len(counters)):
-                counters[level, tile * height + w] = sums[w, level * LANES] if level < filled else uint32(0)
+                counters[level, tile * height + w] = sums[w, level * LANES] if level < filled_levels else uint32(0)
 
 
 @kernel
@@ -264,9 +264,9 @@ def _add_rows(rows: NDArray[np.uint32], sums: NDArray[np.uint32], carry: NDArray
     for level in range(5, len(sums)):
         plane = sums[level]
         for i in range(len(carry)):
-            old = plane[i]
-            plane[i] = old ^ carry[i]
-            carry[i] &= old
+            word = plane[i]
+            plane[i] = word ^ carry[i]
+            carry[i] &= word
 
 
 @kernel
@@ -290,9 +290,9 @@ def _add_lanes(row: NDArray[np.uint32], levels: int, sums: NDArray[np.uint32], c
         for level in range(5, levels):
             plane = sums[LANES * level :]
             for i in range(LANES):
-                old = plane[i]
-                plane[i] = old ^ carry[i]
-                carry[i] &= old
+                word = plane[i]
+                plane[i] = word ^ carry[i]
+                carry[i] &= word
 
 
 @kernel

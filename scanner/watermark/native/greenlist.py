@@ -109,9 +109,9 @@ def _add_rows(rows: NDArray[np.uint64], counters: NDArray[np.uint64], carry: NDA
         counters[0, w], counters[1, w], counters[2, w] = ones, twos, fours
     for level in range(3, counters.shape[0]):
         for w in range(counters.shape[1]):
-            old = counters[level, w]
-            counters[level, w] = old ^ carry[w]
-            carry[w] &= old
+            word = counters[level, w]
+            counters[level, w] = word ^ carry[w]
+            carry[w] &= word
 
 
 @kernel
@@ -179,10 +179,12 @@ def _best_two(
     counters = np.empty((levels(offsets), width), np.uint64)
     for d in range(documents):
         begin, end = offsets[d], offsets[d + 1]
-        used = counters[: max(3, bit_length(end - begin))]
+        used_counters = counters[: max(3, bit_length(end - begin))]
         for first in range(0, count, 64 * width):
-            count_tile(key, ids[begin:end], nonces[begin:end], (n, bits, planes), first, strip, rows, used, carry)
-            a, a_place, b, b_place = _messages_of_tile(used, min(64 * width, count - first), candidates)
+            count_tile(
+                key, ids[begin:end], nonces[begin:end], (n, bits, planes), first, strip, rows, used_counters, carry
+            )
+            a, a_place, b, b_place = _messages_of_tile(used_counters, min(64 * width, count - first), candidates)
             # tiles come in the order of messages: only a strictly larger count displaces an earlier one
             for value, place in ((a, a_place), (b, b_place)):
                 if place >= 0 and value > score[d]:

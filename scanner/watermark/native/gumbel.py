@@ -127,7 +127,7 @@ def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArra
     key: uint32[8]; message: m ≥ 0; weights: float64[V], p up to a factor. −1: every weight is 0.
     """
     draws = np.empty(WORDS_A_GROUP, np.uint32)
-    chosen, cost = -1, math.inf
+    token, cost = -1, math.inf
     stop = message + len(weights)
     for group in range(message // WORDS_A_GROUP, (stop - 1) // WORDS_A_GROUP + 1):
         first, last = max(message, group * WORDS_A_GROUP), min(stop, (group + 1) * WORDS_A_GROUP)
@@ -135,14 +135,14 @@ def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArra
         if group_weights.max() == 0.0:
             continue
         chacha8_group(key, uint64(group * LANES), nonce, draws)
-        chosen, cost = cheapest(
+        token, cost = cheapest(
             draws[first - group * WORDS_A_GROUP : last - group * WORDS_A_GROUP],
             group_weights,
             first - message,
-            chosen,
+            token,
             cost,
         )
-    return chosen
+    return token
 
 
 GUMBEL_TILE = 4096
@@ -354,8 +354,8 @@ def _best_two(
 @kernel
 def score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], m: int) -> float:
     """Score of one message over one document's scored tokens, by the one-message path."""
-    whole = np.array([0, len(ids)], np.int64)
-    score: float = sum_scores(draws_at(key, nonces, ids.astype(np.int64) + m), whole)[0]
+    offsets = np.array([0, len(ids)], np.int64)
+    score: float = sum_scores(draws_at(key, nonces, ids.astype(np.int64) + m), offsets)[0]
     return score
 
 
@@ -369,12 +369,12 @@ def _shortlist_by_bounds(
     tile = np.empty(BOUND_TILE + 2 * WORDS_A_GROUP, np.uint32)
     for first in range(0, len(sums), BOUND_TILE):
         messages = min(BOUND_TILE, len(sums) - first)
-        used = tile[: messages + 2 * WORDS_A_GROUP]
-        sum_bits(key, ids, nonces, first, used)
-        sums[first : first + messages] = used[WORDS_A_GROUP : WORDS_A_GROUP + messages]
+        tile_sums = tile[: messages + 2 * WORDS_A_GROUP]
+        sum_bits(key, ids, nonces, first, tile_sums)
+        sums[first : first + messages] = tile_sums[WORDS_A_GROUP : WORDS_A_GROUP + messages]
     a, b = (0, 1) if sums[0] <= sums[1] else (1, 0)
     for m in range(2, len(sums)):
         if sums[m] < sums[b]:
             a, b = (m, a) if sums[m] < sums[a] else (a, m)
-    reached = min(score_of(key, ids, nonces, a), score_of(key, ids, nonces, b))
-    return np.flatnonzero(sums <= largest_sum_of(reached, len(ids)))
+    second_score = min(score_of(key, ids, nonces, a), score_of(key, ids, nonces, b))
+    return np.flatnonzero(sums <= largest_sum_of(second_score, len(ids)))

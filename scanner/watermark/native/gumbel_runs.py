@@ -336,8 +336,8 @@ def largest_scores(
     """
     bounds = np.empty(((length - 1) >> BITS) + 1 << BITS, np.int64)
     bound_run(key, ids, nonces, first, bounds)
-    larger = bounds[:length] + 3.0 + len(ids) * 2.0**-11
-    return np.asarray(larger / (PER_LN2 * (1.0 - 1e-9 - len(ids) * 2.0**-50)), np.float64)
+    upper_bounds = bounds[:length] + 3.0 + len(ids) * 2.0**-11
+    return np.asarray(upper_bounds / (PER_LN2 * (1.0 - 1e-9 - len(ids) * 2.0**-50)), np.float64)
 
 
 @kernel
@@ -384,13 +384,13 @@ def list_best(
     a = _largest(bounds, -1)
     if least == 0 and bounds[a] < units_of(floor, len(ids)):
         return
-    best = reached = score_of_number(key, ids, nonces, first + a)
+    best_score = least_score = score_of_number(key, ids, nonces, first + a)
     if least > 1 and len(bounds) > 1:
-        reached = min(best, score_of_number(key, ids, nonces, first + _largest(bounds, a)))
-    enough = units_of(reached if len(numbers) == 1 else min(reached, floor), len(ids))
+        least_score = min(best_score, score_of_number(key, ids, nonces, first + _largest(bounds, a)))
+    least_bound = units_of(least_score if len(numbers) == 1 else min(least_score, floor), len(ids))
     for number in range(len(bounds)):
-        if bounds[number] >= enough:
-            score = best if number == a else score_of_number(key, ids, nonces, first + number)
+        if bounds[number] >= least_bound:
+            score = best_score if number == a else score_of_number(key, ids, nonces, first + number)
             _insert(number, score, numbers, scores)
     drop_below(floor, least, numbers, scores)
 

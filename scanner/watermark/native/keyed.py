@@ -84,7 +84,7 @@ def count_green(
     tokens, entries, places = (np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64))
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     greens, green = np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint8)
-    alone = np.empty(CHUNK, np.uint8)
+    is_user_step = np.empty(CHUNK, np.uint8)
     p, d, key_end = 0, 0, 0
     while p < len(index):
         while offsets[d + 1] <= p:
@@ -95,7 +95,7 @@ def count_green(
         end = min(p + CHUNK, offsets[key_end])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
-        numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, alone)
+        numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, is_user_step)
         blocks_of_messages(chacha[whose[d]], version, nonces, tokens[:lanes], entries, 5, height, inputs, block, places)
         below(n, bits, height * CHUNK, block, greens[: height * CHUNK])
         for i in range(lanes):
@@ -107,8 +107,8 @@ def count_green(
             stop = min(offsets[d + 1], end)
             group_count, user_count = np.int64(0), np.int64(0)
             for i in range(uint64(lanes - (end - p)), uint64(lanes - (end - stop))):
-                group_count += green[i] > alone[i]
-                user_count += green[i] & alone[i]
+                group_count += green[i] > is_user_step[i]
+                user_count += green[i] & is_user_step[i]
             counts[0, d] += group_count
             counts[1, d] += user_count
             p = max(p, stop)
@@ -165,7 +165,7 @@ def score_under(
     sums = np.zeros((2, len(offsets) - 1))
     hashed, scratch, nonces = (np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64))
     tokens, entries, places = (np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64))
-    added, alone = np.empty(CHUNK), np.empty(CHUNK, np.uint8)
+    added, is_user_step = np.empty(CHUNK), np.empty(CHUNK, np.uint8)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     p, d, key_end = 0, 0, 0
     while p < len(index):
@@ -177,7 +177,7 @@ def score_under(
         end = min(p + CHUNK, offsets[key_end])
         lanes = end - p
         steps_of_positions(sip[whose[d]], ids, index[p:end], window, hashed, scratch, nonces, tokens)
-        numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, alone)
+        numbers_of_positions(offsets, numbers, nonces, p, end, d, entries, is_user_step)
         blocks_of_messages(chacha[whose[d]], version, nonces, tokens[:lanes], entries, 0, 16, inputs, block, places)
         for i in range(lanes):
             draw = block[uint64(places[i])]
@@ -188,7 +188,7 @@ def score_under(
             stop = min(offsets[d + 1], end)
             group_sum, user_sum = sums[0, d], sums[1, d]
             for i in range(uint64(lanes - (end - p)), uint64(lanes - (end - stop))):
-                if alone[i]:
+                if is_user_step[i]:
                     user_sum += added[i]
                 else:
                     group_sum += added[i]

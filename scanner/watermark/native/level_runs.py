@@ -94,9 +94,11 @@ def best_green(
     remaining_bits, candidates = np.empty(words // 2, np.uint64), np.empty(words // 2, np.uint64)
     for r in range(len(documents)):
         begin, end = steps.offsets[documents[r]], steps.offsets[documents[r] + 1]
-        used = counters[: max(1, bit_length(LEVELS * (end - begin)))]
-        _add_steps(key, steps.ids[begin:end], steps.nonces[begin:end], steps.levels[begin:end], first[r], rule, used)
-        pairs = used.view(np.uint64)
+        used_counters = counters[: max(1, bit_length(LEVELS * (end - begin)))]
+        _add_steps(
+            key, steps.ids[begin:end], steps.nonces[begin:end], steps.levels[begin:end], first[r], rule, used_counters
+        )
+        pairs = used_counters.view(np.uint64)
         first_bits(remaining_bits, length)
         for place in range(most):
             candidates[:] = remaining_bits
@@ -129,19 +131,19 @@ def _add_steps(
         block_count = min(side, blocks - tile)
         sums[:] = 0
         for level in range(1, LEVELS + 1):
-            filled = 0
+            row_count = 0
             for p in range(len(ids)):
                 if levels[p] == level:
                     _blocks_of_step(ids[p], nonces[p], (first >> per_block) + tile, per_block, side, inputs)
                     chacha8_lanes(key, inputs, block_count, block)
                     for k in range(height):
-                        below(n, bits, height * CHUNK, block[k * CHUNK :], rows[filled, k * side : (k + 1) * side])
-                    filled += 1
-                    if filled == VECTORS_A_PASS:
+                        below(n, bits, height * CHUNK, block[k * CHUNK :], rows[row_count, k * side : (k + 1) * side])
+                    row_count += 1
+                    if row_count == VECTORS_A_PASS:
                         _add_times(rows, level, sums, carry)
-                        filled = 0
-            if filled:
-                rows[filled:] = 0
+                        row_count = 0
+            if row_count:
+                rows[row_count:] = 0
                 _add_times(rows, level, sums, carry)
         for plane in range(len(counters)):
             for lane in range(block_count):
@@ -259,8 +261,8 @@ def largest_sums(
         return sums
     bounds = np.empty(((length - 1) >> BITS) + 1 << BITS, np.int64)
     bound_sums(key, ids, nonces, levels, first, bounds)
-    larger = bounds[:length] + (3.0 + int(levels.sum()) * 2.0**-12)
-    return np.asarray(larger / (PER_LN2 * (1.0 - 1e-9)), np.float64)
+    upper_bounds = bounds[:length] + (3.0 + int(levels.sum()) * 2.0**-12)
+    return np.asarray(upper_bounds / (PER_LN2 * (1.0 - 1e-9)), np.float64)
 
 
 def best_gumbel(
@@ -296,10 +298,10 @@ def _best_by_bounds(
     for number in range(len(bounds)):
         if top[limit - 1] < 0 or bounds[number] > top_bounds[limit - 1]:
             _insert(number, bounds[number], top, top_bounds)
-    enough = np.min(level_sums(key, ids, nonces, levels, first + top))
+    least_sum = np.min(level_sums(key, ids, nonces, levels, first + top))
     numbers, sums, candidate = np.full(limit, -1, np.int64), np.zeros(limit), np.empty(1, np.int64)
     for number in range(len(bounds)):
-        if bounds[number] >= enough:
+        if bounds[number] >= least_sum:
             candidate[0] = first + number
             _insert(number, level_sums(key, ids, nonces, levels, candidate)[0], numbers, sums)
     return numbers, sums

@@ -145,18 +145,18 @@ def _greenlist_hits(
     for d in range(documents):
         begin, end = steps.offsets[d], steps.offsets[d + 1]
         ids, nonces = steps.ids[begin:end], steps.nonces[begin:end]
-        used = counters[: max(3, bit_length(len(ids)))]
+        used_counters = counters[: max(3, bit_length(len(ids)))]
         for first in range(0, count, 64 * width):
             if version == 1:
-                count_tile(chacha[d], ids, nonces, rule, first, strip, rows, used, carry)
+                count_tile(chacha[d], ids, nonces, rule, first, strip, rows, used_counters, carry)
             else:
-                count_run(chacha[d], ids, nonces, first, rule, used.view(np.uint32))
+                count_run(chacha[d], ids, nonces, first, rule, used_counters.view(np.uint32))
             first_bits(valid, min(64 * width, count - first))
             for j in range(critical.shape[1]):
-                hits[d, j] += at_least(used, critical[d, j], valid, passing)
+                hits[d, j] += at_least(used_counters, critical[d, j], valid, passing)
             if first == 0:
-                for level in range(len(used)):
-                    first_score[d] += np.int64(used[level, 0] & uint64(1)) << level
+                for level in range(len(used_counters)):
+                    first_score[d] += np.int64(used_counters[level, 0] & uint64(1)) << level
     return hits, first_score
 
 
@@ -346,9 +346,9 @@ def _counts_of(counters: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 @kernel
 def _reaching(shared: NDArray[np.int64], users: NDArray[np.int64], least: np.int64) -> np.int64:
     """How many sums of one number of each array, both sorted, are `least` or more."""
-    reaching, place = np.int64(0), len(users)
+    pair_count, place = np.int64(0), len(users)
     for score in shared:
         while place > 0 and users[place - 1] + score >= least:
             place -= 1
-        reaching += np.int64(len(users) - place)
-    return reaching
+        pair_count += np.int64(len(users) - place)
+    return pair_count

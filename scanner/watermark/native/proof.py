@@ -62,8 +62,8 @@ def siphash24(key: bytes, windows: Words) -> Nonces:
 
 def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
     """One ChaCha block of 8 rounds a lane: 16 words, each uint32[P]. Counter and nonce have 64 bits each."""
-    fixed = b"expand 32-byte k" + key
-    start = [np.full(len(nonces), int.from_bytes(fixed[i : i + 4], "little"), np.uint32) for i in range(0, 48, 4)]
+    prefix = b"expand 32-byte k" + key
+    start = [np.full(len(nonces), int.from_bytes(prefix[i : i + 4], "little"), np.uint32) for i in range(0, 48, 4)]
     for values in (counters, nonces):
         start += [values.astype(np.uint32), (values >> np.uint64(32)).astype(np.uint32)]
     s = list(start)
@@ -121,10 +121,10 @@ class _Proof(ABC):
     ) -> tuple[NDArray[np.int64], Nonces, NDArray[np.float64]]:
         """The P scored positions, their nonces, and what each adds to each of M messages: float64[M, P]."""
         ids, window = tokens.tolist(), self._window
-        whole = range(window, len(ids))
-        contexts = [tuple(ids[t - window : t]) for t in whole]
-        indices = counted_positions(whole, contexts, ids[window:], dedup, common_places)
-        places = np.array([whole[i] for i in indices], np.int64)
+        window_places = range(window, len(ids))
+        contexts = [tuple(ids[t - window : t]) for t in window_places]
+        indices = counted_positions(window_places, contexts, ids[window:], dedup, common_places)
+        places = np.array([window_places[i] for i in indices], np.int64)
         nonces = siphash24(self._sip.value, tokens[places[:, None] + np.arange(-window, 0)])
         first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)
         numbers = np.stack([self._numbers(nonces, message) for message in messages])

@@ -94,11 +94,11 @@ class Version2Mark(NativeMark):
         matching_marks = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]
         if self._elsewhere or len(matching_marks) < len(marks):
             return None
-        joined = object.__new__(type(self))
+        joint_mark = object.__new__(type(self))
         rows = SubKeys(*(np.stack(keys) for keys in zip(*(mark.sub_keys for mark in matching_marks), strict=True)))
-        vars(joined).update(vars(self), _rows=rows, _begins=begins)
-        del joined._keys
-        return joined
+        vars(joint_mark).update(vars(self), _rows=rows, _begins=begins)
+        del joint_mark._keys
+        return joint_mark
 
     @abstractmethod
     def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
@@ -128,15 +128,15 @@ class Version2Mark(NativeMark):
             part_group_steps.length, (best.of_parts, best.scores), users_of_parts, groups, groups
         )
         window = self._windows_of_groups(best, window_group_steps, groups)
-        chosen = np.zeros(len(windows.begin), np.bool_)
-        chosen[window] = True
-        steps = users.of_ranges(_other_steps(windows.where(chosen), window_group_steps.where(chosen)))
+        is_chosen = np.zeros(len(windows.begin), np.bool_)
+        is_chosen[window] = True
+        steps = users.of_ranges(_other_steps(windows.where(is_chosen), window_group_steps.where(is_chosen)))
         # draws are rounded to floats, by which a bound may be too small: by 2^-24 in log2 of each (gumbel_runs)
-        larger, log10_p = 1.0 if self.law.discrete else 1.0 + 2.0**-20, np.log10(share) - np.log10(count) + _ROOM
-        floors = self._floors_of(windows.length[window], log10_p) * ((1.0 - _ROOM) / larger) - best.bound[window]
+        factor, log10_p = 1.0 if self.law.discrete else 1.0 + 2.0**-20, np.log10(share) - np.log10(count) + _ROOM
+        floors = self._floors_of(windows.length[window], log10_p) * ((1.0 - _ROOM) / factor) - best.bound[window]
         request = RunRequest(np.arange(len(window)), best.number[window] * MOST_NUMBERS, groups, 0, 1, floors)
         user, score = self._best(steps, request)
-        bounds = np.where(user[:, 0] >= 0, (best.bound[window] + score[:, 0].astype(np.float64)) * larger, -np.inf)
+        bounds = np.where(user[:, 0] >= 0, (best.bound[window] + score[:, 0].astype(np.float64)) * factor, -np.inf)
         survivors = self._reaching(bounds, windows.length[window], log10_p)
         return candidates, window[survivors], best.number[window[survivors]] * groups + user[survivors, 0]
 
@@ -237,12 +237,12 @@ class Version2Mark(NativeMark):
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Candidates of some documents, `limit` of each at first, and more where a document has as many."""
         message, score = self._best(steps, RunRequest(documents, np.zeros_like(documents), count, 2, limit, floors))
-        full = np.flatnonzero(message[:, -1] >= 0)
-        if limit < count and len(full):
-            extension = self._candidates(steps, documents[full], floors[full], count, 8 * limit)
+        full_rows = np.flatnonzero(message[:, -1] >= 0)
+        if limit < count and len(full_rows):
+            extension = self._candidates(steps, documents[full_rows], floors[full_rows], count, 8 * limit)
             padding = ((0, 0), (0, extension[0].shape[1] - limit))
             message, score = np.pad(message, padding, constant_values=-1), np.pad(score, padding)
-            message[full], score[full] = extension
+            message[full_rows], score[full_rows] = extension
         width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
         return message[:, :width], score[:, :width]
 
@@ -261,20 +261,20 @@ class Version2Mark(NativeMark):
         """
         group, score_group = best
         log10_p = self.law.log10_p(score_group, shared[:, None])
-        looked_into = (group >= 0) & (log10_p <= _by_chance(groups))
-        looked_into[:, 0] = True
-        width = max(2, int(looked_into.sum(axis=1).max(initial=0)))
-        looked_into, group, score_group = looked_into[:, :width], group[:, :width], score_group[:, :width]
-        rows = np.nonzero(looked_into)[0]
+        is_looked_into = (group >= 0) & (log10_p <= _by_chance(groups))
+        is_looked_into[:, 0] = True
+        width = max(2, int(is_looked_into.sum(axis=1).max(initial=0)))
+        is_looked_into, group, score_group = is_looked_into[:, :width], group[:, :width], score_group[:, :width]
+        rows = np.nonzero(is_looked_into)[0]
         none = np.full(len(rows), np.inf)
         user, score_user = self._best(
-            user_steps, RunRequest(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none)
+            user_steps, RunRequest(rows, group[is_looked_into] * MOST_NUMBERS, groups, 1, 1, none)
         )
         message, score_of_user = np.full(group.shape, -1), np.zeros_like(score_group)
-        message[looked_into] = group[looked_into] * users + user[:, 0]
-        score_of_user[looked_into] = score_user[:, 0]
-        total = np.where(looked_into, score_group + score_of_user, 0)
-        best_first = np.lexsort((message, np.where(looked_into, -total, np.inf)), axis=1)
+        message[is_looked_into] = group[is_looked_into] * users + user[:, 0]
+        score_of_user[is_looked_into] = score_user[:, 0]
+        total = np.where(is_looked_into, score_group + score_of_user, 0)
+        best_first = np.lexsort((message, np.where(is_looked_into, -total, np.inf)), axis=1)
         index = np.arange(len(shared))[:, None], best_first
         message, total, score_of_user = message[index], total[index], score_of_user[index]
         return Candidates(message, total, UserEvidence(score_of_user, user_steps.scored, groups), independent=True)
@@ -329,15 +329,15 @@ def green_tokens(
     height = 16 // planes
     out = np.empty((len(nonces), tokens), np.bool_)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    ids, same, row = (np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint32))
+    ids, step_nonces, row = (np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint32))
     for r in range(len(nonces)):
         number = numbers[r]
-        same[:] = nonces[r]
+        step_nonces[:] = nonces[r]
         for first in range(0, tokens, CHUNK):
             lanes = min(CHUNK, tokens - first)
             for i in range(lanes):
                 ids[i] = first + i
-            begin_run(ids[:lanes], same, number, 5 + log2(height), inputs)
+            begin_run(ids[:lanes], step_nonces, number, 5 + log2(height), inputs)
             chacha8_lanes(key, inputs, lanes, block)
             below(n, bits, height * CHUNK, block[((number >> 5) & (height - 1)) * CHUNK :], row[:lanes])
             for i in range(lanes):
@@ -352,21 +352,21 @@ def choose_token(key: NDArray[np.uint32], nonce: uint64, number: int, weights: N
     key: uint32[8]; number: that is read there; weights: float64[V], p up to a factor.
     """
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    ids, chances, same = (np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce))
+    ids, chances, step_nonces = (np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce))
     draws = block[(number & 15) * CHUNK :]
-    chosen, cost, lanes = -1, math.inf, 0
+    best_token, cost, lanes = -1, math.inf, 0
     for token in range(len(weights)):
         if weights[token] > 0.0:
             ids[lanes], chances[lanes] = token, weights[token]
             lanes += 1
         if lanes == CHUNK or (lanes and token == len(weights) - 1):
-            begin_run(ids[:lanes], same, number, BITS, inputs)
+            begin_run(ids[:lanes], step_nonces, number, BITS, inputs)
             chacha8_lanes(key, inputs, lanes, block)
             place, cost = cheapest(draws[:lanes], chances[:lanes], 0, -1, cost)
             if place >= 0:
-                chosen = int(ids[place])
+                best_token = int(ids[place])
             lanes = 0
-    return chosen
+    return best_token
 
 
 class Version2GreenList(GreenListMark, Version2Mark):

@@ -93,7 +93,7 @@ def best_green(
     words = np.zeros((max(height, COLUMNS // WIDTH), longest + CHUNK), np.uint32)
     sums, places = np.zeros((longest + 1) * COLUMNS, np.uint32), np.arange(COLUMNS).astype(np.uint32)
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
-    listed, listed_scores, sums_of_parts = _room_for(parts, count, COLUMNS, 0)
+    listed_numbers, listed_scores, sums_of_parts = _room_for(parts, count, COLUMNS, 0)
     for d in range(len(first) - 1):
         key, document_begin, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, height * WIDTH):
@@ -116,10 +116,10 @@ def best_green(
         for p in range(parts.first[d], parts.first[d + 1]):
             floor, counts = parts.floors[p], sums_of_parts[p - parts.first[d], :count]
             for number in range(count):
-                if listed[p, 0] < 0 or counts[number] > listed_scores[p, 0] or counts[number] >= floor:
-                    _insert(number, counts[number], listed[p], listed_scores[p])
-            drop_below(floor, 1, listed[p], listed_scores[p])
-    return numbers, scores, listed, listed_scores
+                if listed_numbers[p, 0] < 0 or counts[number] > listed_scores[p, 0] or counts[number] >= floor:
+                    _insert(number, counts[number], listed_numbers[p], listed_scores[p])
+            drop_below(floor, 1, listed_numbers[p], listed_scores[p])
+    return numbers, scores, listed_numbers, listed_scores
 
 
 @kernel
@@ -153,24 +153,24 @@ def _keep_sums(
 @kernel
 def _count_bits(words: NDArray[np.uint32], size: int, valid: NDArray[np.bool_], sums: NDArray[np.uint32]) -> None:
     """Running sums of COLUMNS numbers' bits over so many steps, from words of 32; of those not valid they are 0."""
-    now, used = np.zeros(COLUMNS, np.uint32), valid.astype(np.uint32)
+    totals, mask = np.zeros(COLUMNS, np.uint32), valid.astype(np.uint32)
     for i in range(uint64(size)):
         a, b, c, d = words[0, i], words[1, i], words[2, i], words[3, i]
         next_begin = (i + uint64(1)) * uint64(COLUMNS)
         for j in range(uint64(WIDTH)):  # four at once: the compiler unrolls a shorter loop, and finds no vectors then
-            _add(now, sums, j, next_begin, uint32(a >> uint32(j)) & used[j])
-            _add(now, sums, j + uint64(WIDTH), next_begin, uint32(b >> uint32(j)) & used[j + uint64(WIDTH)])
-            _add(now, sums, j + uint64(2 * WIDTH), next_begin, uint32(c >> uint32(j)) & used[j + uint64(2 * WIDTH)])
-            _add(now, sums, j + uint64(3 * WIDTH), next_begin, uint32(d >> uint32(j)) & used[j + uint64(3 * WIDTH)])
+            _add(totals, sums, j, next_begin, uint32(a >> uint32(j)) & mask[j])
+            _add(totals, sums, j + uint64(WIDTH), next_begin, uint32(b >> uint32(j)) & mask[j + uint64(WIDTH)])
+            _add(totals, sums, j + uint64(2 * WIDTH), next_begin, uint32(c >> uint32(j)) & mask[j + uint64(2 * WIDTH)])
+            _add(totals, sums, j + uint64(3 * WIDTH), next_begin, uint32(d >> uint32(j)) & mask[j + uint64(3 * WIDTH)])
 
 
 @inlined
 def _add(
-    now: NDArray[np.uint32], sums: NDArray[np.uint32], place: int | uint64, next_begin: uint64, addend: uint32
+    totals: NDArray[np.uint32], sums: NDArray[np.uint32], place: int | uint64, next_begin: uint64, addend: uint32
 ) -> None:
-    """Go on with a running sum: `now` holds those of the last step, and `next_begin` is where the next step's begin."""
-    now[place] += addend
-    sums[next_begin + place] = now[place]
+    """Go on with a running sum: `totals` are of the last step, and `next_begin` is where the next step's begin."""
+    totals[place] += addend
+    sums[next_begin + place] = totals[place]
 
 
 @kernel
@@ -228,7 +228,7 @@ def best_gumbel(
     is_none = np.ones(((count - 1) // len(places) + 1, len(places)), np.uint32)
     is_none[-1] = np.where(places <= uint32((count - 1) % len(places)), uint32(1), ~uint32(0))
     numbers, scores = np.zeros(len(begin), np.int64), np.full(len(begin), -1)
-    listed, listed_scores, sums_of_parts = _room_for(parts, count, LANES * NUMBERS, 0.0)
+    listed_numbers, listed_scores, sums_of_parts = _room_for(parts, count, LANES * NUMBERS, 0.0)
     for d in range(len(first) - 1):
         key, document_begin, size = keys[steps.whose[d]], steps.offsets[d], steps.offsets[d + 1] - steps.offsets[d]
         for run in range(0, count if first[d + 1] > first[d] else 0, LANES * NUMBERS):
@@ -244,8 +244,8 @@ def best_gumbel(
         for p in range(parts.first[d], parts.first[d + 1]):
             part_steps = key, steps.ids[parts.begin[p] : parts.end[p]], steps.nonces[parts.begin[p] : parts.end[p]], 0
             bounds = sums_of_parts[p - parts.first[d], :count]
-            list_best(part_steps, bounds, 1, parts.floors[p], listed[p], listed_scores[p])
-    return numbers, scores, listed, listed_scores
+            list_best(part_steps, bounds, 1, parts.floors[p], listed_numbers[p], listed_scores[p])
+    return numbers, scores, listed_numbers, listed_scores
 
 
 @kernel

@@ -29,8 +29,8 @@ def seeded(seed: uint32, state: NDArray[np.uint32]) -> None:
 @inlined
 def _twist(high: uint32, low: uint32, word_ahead: uint32) -> uint32:
     y = uint32(uint32(high & uint32(0x80000000)) | uint32(low & uint32(0x7FFFFFFF)))
-    odd = uint32(uint32(0) - uint32(y & uint32(1)))
-    return uint32(uint32(word_ahead ^ uint32(y >> uint32(1))) ^ uint32(odd & uint32(0x9908B0DF)))
+    odd_mask = uint32(uint32(0) - uint32(y & uint32(1)))
+    return uint32(uint32(word_ahead ^ uint32(y >> uint32(1))) ^ uint32(odd_mask & uint32(0x9908B0DF)))
 
 
 @kernel

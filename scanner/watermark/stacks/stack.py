@@ -67,8 +67,8 @@ def refuse_unknown(fields: Fields, stack: str, names: set[str]) -> None:
     """Raise ValueError where a configuration has a field of no such name, with the nearest one."""
     unknown = sorted(set(fields) - names)
     if unknown:
-        near = did_you_mean(unknown[0], names)
-        raise ValueError(f"field {unknown[0]!r} is unknown to {stack}{near}; known: {', '.join(sorted(names))}")
+        suggestion = did_you_mean(unknown[0], names)
+        raise ValueError(f"field {unknown[0]!r} is unknown to {stack}{suggestion}; known: {', '.join(sorted(names))}")
 
 
 def select(fields: Fields, names: tuple[str, ...]) -> dict[str, Any]:

@@ -180,8 +180,8 @@ class SbwFormat(StackFormat):
         key, streams = int64(hashing_key(secret)), _STREAMS[self.seeding]
         seeds = HiddenValue(lambda tokens: streams(tokens.ids, key, self.context_width).astype(np.uint32))
         keyless = OF_NOTHING if self.seeding == "minhash" else 0
-        same = range(keyless, keyless + 1)
-        return BySeed(self.before, self.before, key_fingerprint(self.name, secret), seeds, same)
+        keyless_seeds = range(keyless, keyless + 1)
+        return BySeed(self.before, self.before, key_fingerprint(self.name, secret), seeds, keyless_seeds)
 
     def open(self, secret: bytes) -> "Sbw":
         """A secret is the hash key's 8 bytes, big-endian."""

@@ -78,10 +78,10 @@ class SglangProof:
         """What each position adds under the keys of a message."""
         halves = [np.full(len(targets), half, np.uint32) for key in keys for half in (key % 2**32, key >> 32)]
         draws = [murmur3([*halves[i : i + 2], contexts, targets]) for i in range(0, len(halves), 2)]
-        chosen = draws[0]
+        chosen_draws = draws[0]
         if len(keys) == 2:
-            chosen = np.where(murmur3([*halves, contexts]) < int(self._share * 2**32), *draws)
-        return [-math.log1p(-draw / 2**32) for draw in chosen.tolist()]
+            chosen_draws = np.where(murmur3([*halves, contexts]) < int(self._share * 2**32), *draws)
+        return [-math.log1p(-draw / 2**32) for draw in chosen_draws.tolist()]
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.ProofPath."""

@@ -235,8 +235,8 @@ class SynthIdMixedFormat(_SynthIdFormat):
 
 def start_of(keys: list[int]) -> int:
     """Where hashes of the git version begin: SHA-256 of the keys as little-endian 64-bit numbers, mod 2^63−1."""
-    packed = np.array(keys, np.uint64).astype("<u8").tobytes()
-    return int.from_bytes(hashlib.sha256(packed).digest(), "big") % (2**63 - 1)
+    key_bytes = np.array(keys, np.uint64).astype("<u8").tobytes()
+    return int.from_bytes(hashlib.sha256(key_bytes).digest(), "big") % (2**63 - 1)
 
 
 def keys_of(secret: bytes, depth: int) -> NDArray[np.uint64]:
@@ -272,9 +272,9 @@ def _detection(case: Case) -> Pairs:
     mask = [context not in contexts[max(0, i - case["context_history_size"]) : i] for i, context in enumerate(contexts)]
     yield "repetition_mask", out["repetition_mask"], "".join("01"[new] for new in mask)
     if case["eos_token_id"] is not None:
-        ended = np.cumsum(np.asarray(case["tokens"]) == case["eos_token_id"])[length - 1 :] > 0
-        yield "eos_mask", out["eos_mask"], "".join("10"[int(end)] for end in ended)
-        mask = [new and not end for new, end in zip(mask, ended, strict=True)]
+        has_ended = np.cumsum(np.asarray(case["tokens"]) == case["eos_token_id"])[length - 1 :] > 0
+        yield "eos_mask", out["eos_mask"], "".join("10"[int(end)] for end in has_ended)
+        mask = [new and not end for new, end in zip(mask, has_ended, strict=True)]
     yield "n_unmasked", out["n_unmasked"], sum(mask)
     counts, weights = ones[np.array(mask)].sum(axis=0), form.weights()
     yield "mean_score", out["mean_score"], float(counts.sum() / (sum(mask) * len(keys)))

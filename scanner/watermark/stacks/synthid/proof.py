@@ -42,20 +42,21 @@ class SynthIdProof:
         self, secret: bytes, depth: int, length: int, weighted: bool, table: tuple[int, int] | None, bits: int
     ) -> None:
         keys = [int.from_bytes(secret[8 * i : 8 * i + 8], "big") for i in range(depth)]
-        packed = b"".join(key.to_bytes(8, "little") for key in keys)
-        start = 1 if table else int.from_bytes(hashlib.sha256(packed).digest(), "big") % (2**63 - 1)
+        key_bytes = b"".join(key.to_bytes(8, "little") for key in keys)
+        start = 1 if table else int.from_bytes(hashlib.sha256(key_bytes).digest(), "big") % (2**63 - 1)
         self._length, self._bits = length, bits
         self._table = np.array(words(*table)) % 2 if table else None
         steps = [Fraction(10) - Fraction(9 * i, depth - 1) for i in range(depth)] if weighted and depth > 1 else []
         scale = math.lcm(*(step.denominator for step in steps)) if steps else 1
-        whole = [int(step * scale) for step in steps] or [1] * depth
+        whole_weights = [int(step * scale) for step in steps] or [1] * depth
         # a key that is there twice, or twice by what it reads of the table, is one layer
-        modulus, gcd = table[1] if table else _64, math.gcd(*whole)
+        modulus, gcd = table[1] if table else _64, math.gcd(*whole_weights)
         residues = [key % modulus for key in keys]
         distinct = sorted(set(residues), key=residues.index)
         self._key = HiddenValue((distinct, start))
         self._weights = [
-            sum(w // gcd for w, residue in zip(whole, residues, strict=True) if residue == key) for key in distinct
+            sum(w // gcd for w, residue in zip(whole_weights, residues, strict=True) if residue == key)
+            for key in distinct
         ]
 
     def scores(
@@ -99,25 +100,25 @@ class SynthIdProof:
             return normal if normal < 3.0 * math.log(10.0) else self._folded(score, self._log_law(self._table, states))
         narrowest = self._normal(score, len(states), 1.0)
         if narrowest < 2.0 * math.log(10.0):
-            return min(self._normal(score, len(states), wider) for wider in (3.0, 1.0 / 3.0))
+            return min(self._normal(score, len(states), variance_factor) for variance_factor in (3.0, 1.0 / 3.0))
         if narrowest < 3.0 * math.log(10.0):
             return self._normal(score, len(states), self._most_variance(states, 512))
         return self._folded(score, log_urn(len(states), self._most_variance(states, 16_384)))
 
-    def _normal(self, score: int, scored: int, wider: float) -> float:
+    def _normal(self, score: int, scored: int, variance_factor: float) -> float:
         """−ln p by a normal law whose variance is that of independent bits times `wider`."""
         share = 0.5 if self._table is None else max(0.5, float(self._table.mean()))
         mean, squares = share * sum(self._weights), sum(weight**2 for weight in self._weights)
-        spread = math.sqrt(wider * share * (1.0 - share) * squares * scored)
+        spread = math.sqrt(variance_factor * share * (1.0 - share) * squares * scored)
         return -float(norm.logsf((score - 1 - mean * scored) / spread))
 
     def _most_variance(self, states: list[int], points: int) -> float:
         """The upper 99 % limit of a layer's variance over that of independent bits, under numbers in place of keys."""
-        fixed = np.frombuffer(hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * 16_384), "<i8")
-        fixed = fixed[: max(512, min(points, 2**27 // len(states)))]
-        excesses = np.zeros(len(fixed), np.int64)
+        numbers = np.frombuffer(hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * 16_384), "<i8")
+        numbers = numbers[: max(512, min(points, 2**27 // len(states)))]
+        excesses = np.zeros(len(numbers), np.int64)
         for state in states:
-            x = (fixed + signed(state - states[0])) * _LCG + 1
+            x = (numbers + signed(state - states[0])) * _LCG + 1
             for _ in range(12):
                 x = ((x + 1) * _LCG + 1) >> 5
             excesses += np.where(x & 2**30, 1, -1)
@@ -141,8 +142,8 @@ class SynthIdProof:
             support = np.flatnonzero(sums > 1e-19 * sums.max())
             begin, sums = begin + int(support[0]), sums[support[0] : support[-1] + 1]
         excess = np.arange(len(sums)) + begin - score
-        enough = excess >= 0
-        return float(tilt * score - log_scale - math.log((sums[enough] * np.exp(-tilt * excess[enough])).sum()))
+        is_enough = excess >= 0
+        return float(tilt * score - log_scale - math.log((sums[is_enough] * np.exp(-tilt * excess[is_enough])).sum()))
 
     def _log_law(self, table: NDArray[np.int64], states: list[int]) -> NDArray[np.float64]:
         """ln of the chance of each number of ones of a layer by the table, −∞ where there is none."""

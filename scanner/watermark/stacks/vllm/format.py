@@ -91,8 +91,8 @@ class ResponsePositions:
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
         """See PositionRule."""
-        whole = scored_positions(tokens, self.width, dedup)
-        return with_opening(tokens, whole, self.width, 0) if self.opening else whole
+        whole_positions = scored_positions(tokens, self.width, dedup)
+        return with_opening(tokens, whole_positions, self.width, 0) if self.opening else whole_positions
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule; −1 for each token that is missing."""

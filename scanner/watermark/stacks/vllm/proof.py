@@ -75,9 +75,9 @@ class VllmProof:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The P scored positions, and what each adds to the sum of each of K keys: float64[K, P]."""
         ids, width = tokens.tolist(), self._width
-        padded = [-1] * width + ids
+        padded_ids = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
-        contexts = [tuple(padded[t : t + width]) for t in places]
+        contexts = [tuple(padded_ids[t : t + width]) for t in places]
         indices = counted_positions(places, contexts, [ids[t] for t in places], dedup, common_places)
         rows = np.array([contexts[i] for i in indices], np.int64).reshape(len(indices), width).astype(np.uint64) & _MASK
         targets = np.array([ids[places[i]] for i in indices], np.uint64)
