@@ -256,13 +256,13 @@ def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     head = ["marked for" if name == _FOR else name for name in _HEAD]
     lines = [_line({**row, "path": "…/" + row["path"].rpartition("/")[2]}, user_or_nobody(row)) for row in rows]
     usual = {"account": "-", "p-value": one_in(-math.inf), "audit": AuditState.NO_ALARM, "copies": "1"}
-    same = {name for name, value in usual.items() if all(line[head.index(name)] == value for line in lines)}
-    indices = [column for column, name in enumerate(head) if name not in same]
-    narrowest = {name: least for name, least in _NARROWEST.items() if name not in same}
+    constant_columns = {name for name, value in usual.items() if all(line[head.index(name)] == value for line in lines)}
+    indices = [column for column, name in enumerate(head) if name not in constant_columns]
+    narrowest = {name: least for name, least in _NARROWEST.items() if name not in constant_columns}
     show_table(
         [head[column] for column in indices], [[line[column] for column in indices] for line in lines], narrowest
     )
-    return [f"{name} of all that is shown: {usual[name]}" for name in ("p-value", "audit") if name in same]
+    return [f"{name} of all that is shown: {usual[name]}" for name in ("p-value", "audit") if name in constant_columns]
 
 
 _NARROWEST = {"document": 6, "account": 6, "marked for": 18, "key": 5, "where": 12}

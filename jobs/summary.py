@@ -210,7 +210,7 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
     counts = outcome.totals.counts
     if not counts.flagged + counts.canaries:
         return
-    others = {
+    counts_by_result = {
         f"name nobody: {WHY_NOBODY[Naming.UNPROVED]}": counts.unproved,
         "were not drawn (too many at once, or texts of more than 65,536 tokens)": counts.flagged
         + counts.canaries
@@ -219,7 +219,7 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
         - counts.not_offered,
         "are of formats that offer no proof": counts.not_offered,
     }
-    differing = "".join(f"; {number:,} {result}" for result, number in others.items() if number)
+    differing = "".join(f"; {number:,} {result}" for result, number in counts_by_result.items() if number)
     yield from _line(
         "proved", f"{counted(counts.proved, 'flag')} came out the same when computed again by a slow path{differing}"
     )

@@ -181,7 +181,7 @@ class Progress:
         """Show how much is scored and committed of all there is, in lines after each commit and now and then."""
         # what a worker lost, or a commit does not count, was scored: a count never goes back
         self._scored = scored = max(self._scored, totals.counts.documents + totals.under_way)
-        left = self._pace.left(scored, work.documents)
+        seconds_left = self._pace.left(scored, work.documents)
         seconds = max(time.monotonic() - self._began, 1e-9)
         rate = totals.counts.text_bytes / 1e6 / seconds
         if sys.stderr.isatty():
@@ -213,7 +213,7 @@ class Progress:
             "mb_per_s": f"{rate:.2f}",
             "seconds": f"{seconds:.1f}",
         }
-        _log(pairs | busy | _eta(left))
+        _log(pairs | busy | _eta(seconds_left))
 
     def _busy(self, seconds: float, waited: float) -> dict[str, str]:
         """Return the share of the time since the last line in which the driver did not wait. 1: workers wait for it."""
@@ -368,12 +368,15 @@ class StepProgress:
         now = self._clock()
         if what != self._reported[0] or done < self._reported[1]:
             self._reported, self._pace = (what, 0), ProgressPace(self._clock)
-        left = self._pace.left(done, of)
+        seconds_left = self._pace.left(done, of)
         wait = _STEPS_SECONDS if (what, done) != self._reported else _STILL_SECONDS
         if (done == of and self._reported != (what, of)) or now - self._last >= wait:
             self._last, self._reported = now, (what, done)
             seconds = f"{now - self._began:.1f}"
-            _log({"event": self._event, "step": repr(what), "done": f"{done}/{of}", "seconds": seconds} | _eta(left))
+            _log(
+                {"event": self._event, "step": repr(what), "done": f"{done}/{of}", "seconds": seconds}
+                | _eta(seconds_left)
+            )
 
 
 class MarkProgress:
@@ -414,9 +417,9 @@ class MarkProgress:
             self._steps("complete", self._done, self._prompts)
 
 
-def _eta(left: float | None) -> dict[str, str]:
+def _eta(seconds_left: float | None) -> dict[str, str]:
     """Seconds that are left, if they are known and any are left."""
-    return {"eta_s": f"{left:.0f}"} if left else {}
+    return {"eta_s": f"{seconds_left:.0f}"} if seconds_left else {}
 
 
 def _log(fields: Mapping[str, object]) -> None:

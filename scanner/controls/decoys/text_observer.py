@@ -150,12 +150,12 @@ def _shared_marks(
     marks: Sequence[Watermark], begins: NDArray[np.int64]
 ) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
     """Marks of D documents, each under its own key, that begin at int64[D], and which each scores: one, if it can."""
-    every = np.arange(len(marks))
+    indices = np.arange(len(marks))
     joined = marks[0].join_marks(marks, begins) if isinstance(marks[0], JoinsKeys) else None
     if joined is not None:
-        yield joined, every
+        yield joined, indices
     else:
-        yield from ((mark, every[d : d + 1]) for d, mark in enumerate(marks))
+        yield from ((mark, indices[d : d + 1]) for d, mark in enumerate(marks))
 
 
 class Rehearsal:

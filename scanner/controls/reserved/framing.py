@@ -71,9 +71,9 @@ def without_top_accounts(
 def _left(key_hits: pl.DataFrame, account_texts: pl.DataFrame) -> NDArray[np.int64]:
     columns = [str(alpha) for alpha in THRESHOLDS]
     sums = account_texts.group_by("message").agg(pl.col(columns).sum())
-    both = key_hits.join(sums, on="message", how="left", suffix="_theirs")
-    left = both.select(pl.col(name) - pl.col(f"{name}_theirs").fill_null(0) for name in columns)
-    return left.to_numpy().astype(np.int64)
+    hit_pairs = key_hits.join(sums, on="message", how="left", suffix="_theirs")
+    other_hits = hit_pairs.select(pl.col(name) - pl.col(f"{name}_theirs").fill_null(0) for name in columns)
+    return other_hits.to_numpy().astype(np.int64)
 
 
 def _shares(scored: pl.LazyFrame, owners: pl.DataFrame) -> list[float]:
@@ -115,13 +115,13 @@ def _fewest_accounts(
     key_id: str,
 ) -> int | None:
     """Accounts without whose texts no count is too small under a key: how many; None where it takes more than a few."""
-    for left in without:
-        if left.share > LARGEST_SHARE_OF_TOP_ACCOUNTS:
+    for remainder in without:
+        if remainder.share > LARGEST_SHARE_OF_TOP_ACCOUNTS:
             return None
-        answers = reserved_answers(scan.plan, scan.traffic, {**hits, key_id: left.hits})
+        answers = reserved_answers(scan.plan, scan.traffic, {**hits, key_id: remainder.hits})
         rows = rate_rows(scan.audit, answers, THRESHOLDS, KEY_BOUND)
         if key_id not in {row["key_id"] for row in wrong_rows(rows)}:
-            return left.accounts
+            return remainder.accounts
     return None
 
 

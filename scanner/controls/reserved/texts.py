@@ -32,9 +32,9 @@ def reserved_texts(
     """
     if not exact:
         return []
-    every = pa.Table.from_batches([batch.select(_NEEDED) for batch in exact])
-    is_small = pc.less_equal(every["log10_p_global"], float(np.log10(THRESHOLDS[0])))
-    candidates = every.filter(pc.and_(pc.fill_null(is_small, False), pc.is_valid(every["message"])))
+    verdict_rows = pa.Table.from_batches([batch.select(_NEEDED) for batch in exact])
+    is_small = pc.less_equal(verdict_rows["log10_p_global"], float(np.log10(THRESHOLDS[0])))
+    candidates = verdict_rows.filter(pc.and_(pc.fill_null(is_small, False), pc.is_valid(verdict_rows["message"])))
     if not len(candidates):
         return []
     texts = ids.for_audit(candidates["text_sha256"])

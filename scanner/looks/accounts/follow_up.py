@@ -195,8 +195,8 @@ class AccountTests:
         unit = unit_of(plan, scan.shards, scan.began) if scan.whole else None
         if unit is None:
             return
-        left = parts_left(plan, unit)
-        totals = judge_parts(plan, scan.scan_id, unit, left, on_actors) if left else None
+        missing_parts = parts_left(plan, unit)
+        totals = judge_parts(plan, scan.scan_id, unit, missing_parts, on_actors) if missing_parts else None
         marked = count_marked(plan.results, [unit.name])
         self.result = LookResult(
             counts=None if totals is None else totals._asdict(),

@@ -184,10 +184,10 @@ class AccountJudge:
         """
         under_keys = self._under_keys(posts)
         if observer is not None:
-            every = np.arange(len(posts.account_ids))
+            places = np.arange(len(posts.account_ids))
             digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
             scores = [
-                KeyPositions(account_positions.opened_key, account_positions.posts, account_positions.positions, every)
+                KeyPositions(account_positions.opened_key, account_positions.posts, account_positions.positions, places)
                 for account_positions in under_keys
             ]
             observer.observe(digests, scores, posts.joined)
