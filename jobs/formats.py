@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scanner.watermark.format import Format
     from scanner.watermark.formats import GroupResult
 
-_HEAD = ("format", "made by", "p-values hold over", "names users", "weighed", "parameters")
+_HEAD = ("format", "made by", "p-values hold over", "names users", "levels", "parameters")
 
 
 @click.command()
@@ -25,8 +25,8 @@ def formats() -> None:
 
     `key`: p-values are proven over a key that nobody can search. `key-64-bits`, `key-32-bits`: over a key of so many
     bits; a flagged text must then beat 999 decoy keys too, and p-values end at 1e-19 and 2e-10. Parameters are those of
-    `keys add --set` and of [keys.parameters] in keys.toml. `weighed`: whether tokens can count by what a model expected
-    ([weights_by] of scan.toml).
+    `keys add --set` and of [keys.parameters] in keys.toml. `levels`: whether tokens can count by what a model expected
+    ([levels] of scan.toml).
 
     \b
     Example:
@@ -43,8 +43,8 @@ def formats() -> None:
         values = {field: "(needed)" if field in needed else value for field, value in form.model_dump().items()}
         parameters = ", ".join(f"{field} = {value}" for field, value in values.items() if value is not None)
         lacking = [bool(lacks_for_levels(form, messages)) for messages in (1, 2 if many else 1)]
-        weighed = "no" if lacking[0] else "with one message" if lacking[1] else "yes"
-        rows.append((name, entry.title, str(form.basis()), "yes" if many else "no", weighed, parameters))
+        levels = "no" if lacking[0] else "with one message" if lacking[1] else "yes"
+        rows.append((name, entry.title, str(form.basis()), "yes" if many else "no", levels, parameters))
     tell(*columns(rows))
 
 

@@ -200,10 +200,10 @@ def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> 
                 "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
             )
             yield f"scan {row['scan_id']} {_ended(row)}: {advice}, if no later one did its work"
-        elif row["weighing_left"] and not _gone_on(row, rows):
+        elif row["level_shards_left"] and not _gone_on(row, rows):
             yield (
                 f"scan {row['scan_id']}: its night is not final: the model has not read "
-                f"{counted(row['weighing_left'], 'shard')}; run the same command again"
+                f"{counted(row['level_shards_left'], 'shard')}; run the same command again"
             )
     see = f"`brickscan quarantine {shlex.quote(str(location.config or location.folder))} --group-by document`"
     yield from _newest_hands(rows[0], see) if rows else ()

@@ -29,7 +29,7 @@ class ErrorShares(NamedTuple):
 
     document: weight of a document as a whole; as_written: of its text as it stands; normalised: of its normalised text,
     None: not scored; span: of its parts together, None: not tested; windows, segments: which parts; account: of all
-    posts of an account together, None: not tested; weighed: of the whole text with tokens that count by a model, None:
+    posts of an account together, None: not tested; levels: of the whole text with tokens that count by a model, None:
     not tested.
     """
 
@@ -40,19 +40,19 @@ class ErrorShares(NamedTuple):
     windows: bool = True
     segments: bool = False
     account: float | None = None
-    weighed: float | None = None
+    levels: float | None = None
 
     @classmethod
     def of(cls, config: ScanConfig) -> "ErrorShares":
         """Weights as a configuration states them, else equal shares of the looks and variants that it turns on."""
         stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
-        accounts, weighed = config.accounts is not None, config.weights_by is not None
-        equal = cls.equal(normalised=normalised, looks=1 + spans + accounts + weighed)
+        accounts, levels = config.accounts is not None, config.levels is not None
+        equal = cls.equal(normalised=normalised, looks=1 + spans + accounts + levels)
         return cls(
             document=equal.document if stated.document is None else stated.document,
             span=(stated.span or equal.document) if spans else None,
             account=(stated.account or equal.document) if accounts else None,
-            weighed=(stated.weighed or equal.document) if weighed else None,
+            levels=(stated.levels or equal.document) if levels else None,
             as_written=equal.as_written if stated.as_written is None else stated.as_written,
             normalised=stated.normalised if normalised and stated.normalised is not None else equal.normalised,
             windows=config.spans.windows or not spans,
@@ -102,15 +102,15 @@ class ErrorShares(NamedTuple):
             found[f"parts {self.windows:d}{self.segments:d}"] = self.span
         if self.account is not None:
             found["account"] = self.account
-        if self.weighed is not None and can_have_levels(key):
-            found["weighed"] = self.weighed
+        if self.levels is not None and can_have_levels(key):
+            found["levels"] = self.levels
         return found
 
-    def of_model_pass(self) -> "ErrorShares":
+    def for_levels(self) -> "ErrorShares":
         """Weights of a text whose tokens count by a model: as a whole, as it stands. Raises ValueError: not tested."""
-        if self.weighed is None:
+        if self.levels is None:
             raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
-        return ErrorShares(self.weighed)
+        return ErrorShares(self.levels)
 
     def corrections(self, key: MasterKey, keys_tested: int) -> NDArray[np.float64]:
         """Return K of SPEC §3 for whole texts under a key: float64[variant, has_normal_form, has_parts].
@@ -120,7 +120,7 @@ class ErrorShares(NamedTuple):
         A text that lacks a look gives its weight to the text as a whole, as it is written:
         - without another normal form, `as_written` has the weight of `normalised` too;
         - without parts, `document` has the weight of `span` too;
-        - under a key whose tokens no model can weigh, `document` has the weight of `weighed` too.
+        - under a key whose tokens no model can weigh, `document` has the weight of `levels` too.
 
         So the weights of the looks that a text has are at most 1 together. A look passes where p ≤ 1 − (1 − α)^weight.
         The scores of one key increase in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α.
@@ -147,10 +147,10 @@ class ErrorShares(NamedTuple):
             has_parts: 1 where the text has parts that are tested.
         """
         key_tests = key.tested_among(keys_tested)
-        as_written, normalised, span, weighed = (
-            exact_fraction(weight or 0) for weight in (self.as_written, self.normalised, self.span, self.weighed)
+        as_written, normalised, span, levels = (
+            exact_fraction(weight or 0) for weight in (self.as_written, self.normalised, self.span, self.levels)
         )
-        document = exact_fraction(self.document) + (0 if can_have_levels(key) else weighed)
+        document = exact_fraction(self.document) + (0 if can_have_levels(key) else levels)
         table = np.empty((1 if self.normalised is None else 2, 2, 2))
         for has_normal_form, has_parts in product((0, 1), repeat=2):
             look = document + (0 if has_parts and format_of(key).scores_parts else span)
@@ -192,7 +192,7 @@ LOOK_SUPPORT: Mapping[str, Callable[[MasterKey], bool]] = {
 
 
 def _looks_on(weights: ErrorShares) -> list[str]:
-    shares = (weights.normalised, weights.span, weights.account, weights.weighed)
+    shares = (weights.normalised, weights.span, weights.account, weights.levels)
     return [look for look, share in zip(LOOK_SUPPORT, shares, strict=True) if share is not None]
 
 

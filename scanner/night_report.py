@@ -260,7 +260,7 @@ def _light(
         if scan["audit"] in _BAD:
             amber.append(f"the audit of scan {scan['scan_id']} says: {scan['audit']}")
         amber += [f"scan {scan['scan_id']} scored no text under key {key_id}" for key_id in scan["keys_left_out"] or ()]
-        amber += [f"the model has not read all that scan {scan['scan_id']} scored"] * bool(scan["weighing_left"])
+        amber += [f"the model has not read all that scan {scan['scan_id']} scored"] * bool(scan["level_shards_left"])
         if scan["exit_code"] != 0:
             amber.append(f"scan {scan['scan_id']} ended with exit code {scan['exit_code']}")
     unproved = sum(row["proof"] == Proof.DIFFERS for row in flags)

@@ -23,7 +23,7 @@ from scanner.registry.keys_file import gives_p_values
 from scanner.storage.locations import absolute, is_uri, real_location
 from scanner.storage.toml import canonical, digest, read_toml
 from scanner.watermark.formats import format_of, shares_of_levels
-from schemas.config import ScanConfig, WeightsByConfig
+from schemas.config import LevelsConfig, ScanConfig
 from schemas.registry import Canaries, Canary, MasterKey, Registry
 from schemas.words import OF_PASS
 
@@ -34,7 +34,7 @@ class Plan:
 
     registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
     registry's order; keys_tested: all keys of the registry that give p-values, among which those without weights share:
-    another configuration may name the others; weights_by: how a model reads texts, its path made absolute;
+    another configuration may name the others; levels: how a model reads texts, its path made absolute;
     reader_sha256: digest of the model, in the plan of its pass alone; pass_after: `key_set` of the plan of all texts,
     in that of a pass; audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None
     where there are none, or the input has no accounts; documents: of the input, None before footers are read;
@@ -51,7 +51,7 @@ class Plan:
     keys: tuple[MasterKey, ...]
     keys_tested: int
     registry_sha256: str
-    weights_by: WeightsByConfig | None = None
+    levels: LevelsConfig | None = None
     reader_sha256: str | None = None
     pass_after: str | None = None
     audit_secret: str = ""
@@ -99,11 +99,11 @@ class Plan:
         config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
         variants = ["normalised"] if config.variants.normalised else []
         rules = config.dedup, config.min_scored, self.columns
-        weights = self.weights.digest_fields() | shares_of_levels(keys, self.weights.weighed)
+        weights = self.weights.digest_fields() | shares_of_levels(keys, self.weights.levels)
         settings = verdict_settings(keys, tested, *rules, variants, weights, self.filter_sha256)
-        if self.weights_by is None or self.reader_sha256 is None:
+        if self.levels is None or self.reader_sha256 is None:
             return settings
-        return canonical([settings, self.reader_sha256, self.weights_by.cut, self.weights_by.share])
+        return canonical([settings, self.reader_sha256, self.levels.cut, self.levels.share])
 
     @property
     def tests_sha256(self) -> str:
@@ -183,7 +183,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         Refused: one of them cannot be right; names file, field, value and what is allowed.
     """
     config = read_config(config_file)
-    base, by = config_file.absolute().parent, config.weights_by
+    base, by = config_file.absolute().parent, config.levels
     folder = absolute("registry", config.registry, base)
     registry, results = load_registry(folder), results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
@@ -203,7 +203,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         keys=keys,
         keys_tested=tested,
         registry_sha256=registry_sha256(registry),
-        weights_by=by and by.model_copy(update={"model": str(base / by.model)}),
+        levels=by and by.model_copy(update={"model": str(base / by.model)}),
         audit_secret=audit_secret_of(folder, registry),
         canaries=_canaries(config, registry),
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),

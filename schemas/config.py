@@ -90,7 +90,7 @@ ReaderDtype = Literal["float32", "bfloat16"]
 """torch's names of the precisions in which a model may read texts."""
 
 
-class WeightsByConfig(_ConfigTable):
+class LevelsConfig(_ConfigTable):
     """A second pass in which a language model reads texts, and each token counts by how much it surprised the model.
 
     It must not have been trained on text that is marked under the keys under test: p-values hold under this assumption.
@@ -105,7 +105,7 @@ class WeightsByConfig(_ConfigTable):
     gpus: Annotated[float, Field(ge=0)] = 0.0  # of each worker; 0, or where there are too few: the CPU
 
     @model_validator(mode="after")
-    def _gpus_of_readers(self) -> "WeightsByConfig":
+    def _gpus_of_readers(self) -> "LevelsConfig":
         _check_gpus("gpus", self.gpus)
         return self
 
@@ -195,13 +195,13 @@ class WeightsConfig(_ConfigTable):
     document: Weight | None = None  # share of texts as a whole
     span: Weight | None = None  # share of their parts
     account: Weight | None = None  # share of all posts of an account together
-    weighed: Weight | None = None  # share of texts whose tokens count by a model, read or not
+    levels: Weight | None = None  # share of texts whose tokens count by a model, read or not
     as_written: Weight | None = None  # share of texts as they stand
     normalised: Weight | None = None  # share of normalised texts
 
     @model_validator(mode="after")
     def _sums_are_one_at_most(self) -> "WeightsConfig":
-        for names in (("document", "span", "account", "weighed"), ("as_written", "normalised")):
+        for names in (("document", "span", "account", "levels"), ("as_written", "normalised")):
             stated = [weight for name in names if (weight := getattr(self, name)) is not None]
             if sum(map(exact_fraction, stated)) > 1:
                 raise ValueError(
@@ -248,7 +248,7 @@ class ScanConfig(_ConfigTable):
     accounts: AccountsConfig | None = None
     filter: FilterConfig | None = None
     weights: WeightsConfig = WeightsConfig()
-    weights_by: WeightsByConfig | None = None
+    levels: LevelsConfig | None = None
     evidence: EvidenceConfig = EvidenceConfig()
     audit: ScanAuditConfig = ScanAuditConfig()
     cluster: ScanClusterConfig = ScanClusterConfig()
@@ -272,7 +272,7 @@ class ScanConfig(_ConfigTable):
         for name in ("as_written", *["normalised"] * self.variants.normalised):
             if getattr(stated, name) is None and other[name] is not None:
                 raise ValueError(f"weights.{name} is missing: give both variants a weight, or neither")
-        on = {"span": self.spans.tested, "account": self.accounts, "weighed": self.weights_by}
+        on = {"span": self.spans.tested, "account": self.accounts, "levels": self.levels}
         looks = ["document", *(name for name, tested in on.items() if tested)]
         missing = [name for name in looks if getattr(stated, name) is None]
         if missing and len(missing) < len(looks):

@@ -79,7 +79,7 @@ VERDICTS = pa.schema(
         # p, corrected, is at most 10^(-6·p_class); null where there is no p-value
         pa.field("p_class", pa.int64()),
         pa.field("sketch", pa.binary()),  # [f]; of flagged texts: 64 numbers by which near-duplicates are recognised
-        # span: by a part of the text, whose key, message and p these are; weighed: by the text as a whole, where its
+        # span: by a part of the text, whose key, message and p these are; levels: by the text as a whole, where its
         # tokens count by how much they surprised a model; null: by the text as a whole, or not flagged
         pa.field("look", pa.string()),
         # text of a canary that was found and named right, which is no flag to decide on; null: not flagged
@@ -115,7 +115,7 @@ SHARDS = pa.schema(
         pa.field("path", pa.string(), nullable=False),
         pa.field("first_row", pa.int64(), nullable=False),  # within the file
         pa.field("rows", pa.int64(), nullable=False),
-        pa.field("keys", pa.string(), nullable=False),  # digest of the ids of the keys; then :weighed if a model read
+        pa.field("keys", pa.string(), nullable=False),  # digest of the ids of the keys; then :levels if a model read
         pa.field("file", pa.string()),  # size and time of the last change
         pa.field("began_at", TIME, nullable=False),  # when its scan began
         pa.field("scanned_at", TIME, nullable=False),  # when it was finished
@@ -238,9 +238,9 @@ SCANS = pa.schema(
         pa.field("accounts_marked", pa.int64()),  # accounts tested together that have a row in ACCOUNTS
         # of the files and precision of the model that read texts, hex text; null, as the next three: none is configured
         pa.field("reader_sha256", pa.string()),
-        pa.field("weighed", pa.int64()),  # texts that it read in this scan
-        pa.field("flagged_weighed", pa.int64()),  # of these, flagged by their weights and not before
-        pa.field("weighing_left", pa.int64()),  # shards that it did not read; the night is not final until it is 0
+        pa.field("level_texts", pa.int64()),  # texts that it read in this scan
+        pa.field("level_flags", pa.int64()),  # of these, flagged by their levels and not before
+        pa.field("level_shards_left", pa.int64()),  # shards that it did not read; the night is not final until it is 0
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""
@@ -259,7 +259,7 @@ FLAG_TEXTS = pa.schema(
 )
 """Texts of flags, where `[evidence] keep_text` asks for them: they explain a flag whose file is gone."""
 
-FLAG_READINGS = pa.schema(
+FLAG_LEVELS = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),  # with shard_id, path and row: the flag of this text
         pa.field("shard_id", pa.string(), nullable=False),
@@ -273,7 +273,7 @@ FLAG_READINGS = pa.schema(
         pa.field("scanned_at", TIME, nullable=False),
     ]
 )
-"""Surprise of a model by texts that are flagged by weights (`[weights_by]`): proofs and replays need no model."""
+"""Surprise of a model by texts that are flagged by levels (`[levels]`): proofs and replays need no model."""
 
 SPANS = pa.schema(
     [

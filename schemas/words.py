@@ -87,10 +87,10 @@ OF_REGISTRY = (
 )
 """Namings that follow from a message and the registry; under all others nobody was looked for."""
 
-WEIGHED = "weighed"
-"""Unit of a flag by the whole text with tokens that count by how much they surprised a model."""
+LEVELS = "levels"
+"""Value of `look` for a flag by the whole text, whose tokens count by how much they surprised a model."""
 
-OF_PASS = f":{WEIGHED}"
+OF_PASS = f":{LEVELS}"
 """End of the digest of keys under which a model read, whichever; before it stands the digest of the scan's keys."""
 
 

@@ -328,7 +328,7 @@ def _price_of_looks(plan: Plan, shards: Sequence[Shard], left: Sequence[Shard]) 
             prices[history] = price_of_looks(history, plan.keys)
         if is_left and prices[history] > 1 and not plan.config.looks_added:
             raise Refused(
-                f"{shard.file.path} was scanned with other shares of looks (variants, spans, accounts, weights_by, "
+                f"{shard.file.path} was scanned with other shares of looks (variants, spans, accounts, levels, "
                 f"weights); with these too, unmarked texts may be flagged {prices[history]:.4g} times as often as "
                 "false_positive_rate says. Restore what was there, give new files or a new folder of results, or pay "
                 "that price with looks_added = true"

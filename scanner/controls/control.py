@@ -32,7 +32,7 @@ class Subject(StrEnum):
     """What an observer is shown, with the positions that each key scores of it."""
 
     TEXTS = "texts"  # as they are
-    READINGS = "readings"  # texts whose tokens count by a model
+    LEVELS = "levels"  # texts whose tokens count by a model
     ACCOUNTS = "accounts"  # all posts of an account as one text
     REHEARSAL = "rehearsal"  # two texts that compile kernels; they are counted nowhere
 

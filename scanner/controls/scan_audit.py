@@ -126,7 +126,7 @@ def audit_scan(
         scans = ["shard_id", "scan_id"]
         every_count = queries.audit_counts(plan.results)
         shard_counts = every_count.join(every_verdict.select(scans).unique(), on=scans, how="semi")
-        by_looks = pl.col("shard_id").is_in(list(audited_by_looks))  # flags by weights have no row among verdicts
+        by_looks = pl.col("shard_id").is_in(list(audited_by_looks))  # flags by levels have no row among verdicts
         counted = pl.concat([shard_counts, every_count.filter(by_looks)])
         # canaries are no traffic: they are marked on purpose, and show no false flags
         is_traffic = ~pl.col("account_id").is_in(sorted(plan.canary_accounts)).fill_null(value=False)

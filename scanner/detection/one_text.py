@@ -116,7 +116,7 @@ class ScannedKey:
             raise Refused(f"--key {key_id or 'is missing'}: one of the keys of {config_file} is needed: {key_ids}")
         weights, (key,) = ErrorShares.of(config), chosen
         others = {"normalised text": weights.normalised, "spans": weights.span, "accounts": weights.account}
-        others["tokens weighed by a model"] = weights.weighed if can_have_levels(key) else None
+        others["tokens weighed by a model"] = weights.levels if can_have_levels(key) else None
         others_tested = ", ".join(look for look, weight in others.items() if weight is not None)
         return cls(
             key,

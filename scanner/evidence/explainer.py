@@ -67,7 +67,7 @@ from scanner.watermark.positions import reach_of
 from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry
-from schemas.words import WEIGHED, AuditState, Naming
+from schemas.words import LEVELS, AuditState, Naming
 
 EARLIER_TEXTS_HELD = 256
 """Earlier posts that are held, since many flags may share runs with the same ones."""
@@ -112,7 +112,7 @@ def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, chec
     """The registry's word, unless the row has another message than its text: the registry was asked of a stranger."""
     # Nobody is named by a p-value smaller than that of the text. Parts are compared by `brickscan replay` alone.
     row = case.row
-    if evidence is None or row["look"] not in (None, WEIGHED) or check.agrees is False:
+    if evidence is None or row["look"] not in (None, LEVELS) or check.agrees is False:
         return check
     recorded_counts, computed_counts = (row["tokens"], row["scored"]), (evidence.tokens, evidence.scored)
     lead_in = f"its text, scored again for message {row['message']}, has"

@@ -25,7 +25,7 @@ from scanner.watermark.formats import generator_of
 from scanner.watermark.positions import Dedup
 from scanner.watermark.rule import corrected, log10_p_of, search
 from schemas.registry import MasterKey
-from schemas.words import WEIGHED, Naming
+from schemas.words import LEVELS, Naming
 
 TOKENS_A_RUN = 8
 """Scored tokens that are shown as one: a single token's score is material of the key."""
@@ -287,7 +287,7 @@ class Explanation:
 
         A text that is flagged by a part of it is None too, since its names go by that part alone.
         """
-        named = self.row["naming"] == Naming.NAMED and self.row["look"] in (None, WEIGHED)
+        named = self.row["naming"] == Naming.NAMED and self.row["look"] in (None, LEVELS)
         return self.text_evidence.user_evidence if named and self.text_evidence else None
 
     @property

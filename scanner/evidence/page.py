@@ -19,7 +19,7 @@ from scanner.evidence.explanation import RUN_STRENGTHS, Explanation
 from scanner.evidence.posted_text import is_inside_letter, shown_characters
 from scanner.evidence.sentences import DOES_NOT_SAY, name, what_was_found
 from scanner.printable import amount, printable, safe
-from schemas.words import WEIGHED, Naming
+from schemas.words import LEVELS, Naming
 
 CHARACTERS_A_PAGE = 40_000
 """Most characters of a text on a page; fewer where escapes or many short runs would take TEXT_BYTES_A_PAGE and more."""
@@ -161,7 +161,7 @@ def about(explained: Explanation) -> dict[str, Any]:
         "users": marked_users(explained),
         "more_characters": len(text) - length,
         "text_evidence": explained.text_evidence,
-        "by_model": explained.row["look"] == WEIGHED,
+        "by_model": explained.row["look"] == LEVELS,
         "spans": explained.spans,
         "no_evidence": explained.no_evidence and safe(explained.no_evidence),
         "levels": list(enumerate(LEVEL_WORDS)),

@@ -60,7 +60,7 @@ from scanner.watermark.parts import SPAN
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
-from schemas.words import WEIGHED, Naming, Proof
+from schemas.words import LEVELS, Naming, Proof
 
 COMPARED_COLUMNS = (
     *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),
@@ -346,7 +346,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         raise Refused(f"--proof: key {key.key_id!r} has no commitment, so that nothing shows later which key it was")
     if row["message"] is None:
         raise Refused(f"--proof: {case.where}: no message is shown for this flag, so that there is none to prove")
-    if row["look"] == WEIGHED:
+    if row["look"] == LEVELS:
         raise Refused(
             f"--proof: {case.where}: its tokens counted by how much they surprised a model, and the script of "
             "claims counts all alike; `brickscan replay` computes the flag again"

@@ -13,7 +13,7 @@ from scanner.results.decision_log import users_of
 from scanner.results.shown_p_values import log10_p_shown
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
-from schemas.words import WEIGHED, WHY_NOBODY, AuditState, Naming, Proof
+from schemas.words import LEVELS, WHY_NOBODY, AuditState, Naming, Proof
 
 LONGEST_ID = 60
 
@@ -146,7 +146,7 @@ def _how_sure(explained: Explanation) -> str | None:
 
 _WHICH = {
     None: "score so high",
-    WEIGHED: "score so high where a token counts the more, the less a language model expected it,",
+    LEVELS: "score so high where a token counts the more, the less a language model expected it,",
 }
 """Words for what chance alone does, by the look of a flag."""
 

@@ -16,6 +16,6 @@ LOOKS: tuple[Look, ...] = (
 def check_looks(config: ScanConfig) -> None:
     """Raise Refused where a section of the configuration turns on a look that this brickscan does not have."""
     sections = {look.section for look in LOOKS}
-    for section in ("accounts", "weights_by"):
+    for section in ("accounts", "levels"):
         if getattr(config, section) is not None and section not in sections:
             raise Refused(f"[{section}]: this brickscan does not have this look; leave the section out")

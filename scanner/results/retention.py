@@ -261,7 +261,7 @@ def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
     return rows.join(current_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
 
 
-_OF_FLAGS = ("flag_texts", "flag_readings", "spans", "decisions", "flags")
+_OF_FLAGS = ("flag_texts", "flag_levels", "spans", "decisions", "flags")
 
 _FLAG = ["scan_id", "shard_id", "path", "row"]
 

@@ -24,7 +24,7 @@ from schemas.tables import (
     DECISIONS,
     FILTER_SKETCHES,
     FILTERS,
-    FLAG_READINGS,
+    FLAG_LEVELS,
     FLAG_TEXTS,
     FLAGS,
     QUARANTINE,
@@ -51,7 +51,7 @@ TABLES: Mapping[str, pa.Schema] = {
 SCHEMAS: Mapping[str, pa.Schema] = {
     **TABLES,
     "flag_texts": FLAG_TEXTS,
-    "flag_readings": FLAG_READINGS,
+    "flag_levels": FLAG_LEVELS,
     "decisions": DECISIONS,
     "account_posts": ACCOUNT_POSTS,
     "accounts": ACCOUNTS,

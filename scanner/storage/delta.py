@@ -32,7 +32,7 @@ _MAKES = {
     "accounts": "run `brickscan scan` with `accounts = { nights = 1 }`",
     "decisions": "run `brickscan review` or `brickscan decide`",
     "audits": "run `brickscan calibrate` or `brickscan scan`",
-    "flag_readings": "run `brickscan scan` with a section [weights_by]",
+    "flag_levels": "run `brickscan scan` with a section [levels]",
     "flag_texts": "run `brickscan scan` with `keep_text = true` in a section [evidence]",
     "filters": "run `brickscan scan` with a section [filter]",
 }

@@ -174,7 +174,7 @@ def shares_of_levels(keys: Sequence[MasterKey], share: float | None) -> dict[str
     Ids of keys of our own formats do not have it: tokens counted by levels under these alone at first.
     """
     stack_keys = (key for key in keys if format_of(key).version is None and can_have_levels(key))
-    return {} if share is None else {f"weighed under {key.key_id}": share for key in stack_keys}
+    return {} if share is None else {f"levels under {key.key_id}": share for key in stack_keys}
 
 
 WORTH_TELLING = 100.0

@@ -77,12 +77,12 @@ def measure(name: str, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]],
         at = Path(folder)
         pq.write_table(pa.table({"text": ["some text"]}), at / "in.parquet")
         config = make_scan(at, DEMO / "tokenizer.json", keys, 1, [at / "in.parquet"], (1.0, 0.0, 1.0), **form)
-        add_looks(config, looks | {"weights_by": {"model": "no model: levels are put"}})
+        add_looks(config, looks | {"levels": {"model": "no model: levels are put"}})
         plan = make_plan(config)
         tests = open_keys(plan.registry, plan.keys)
         levels, whole_texts = TextLevels.of_keys(tests), WholeTextDecoys(bytes(32), plan)
         detectors = open_detector(plan), open_model_pass(plan, tests, levels, NO_FILTER)
-        correction = float(plan.weights.of_model_pass().corrections(plan.keys[0], plan.keys_tested)[AS_WRITTEN, 1, 1])
+        correction = float(plan.weights.for_levels().corrections(plan.keys[0], plan.keys_tested)[AS_WRITTEN, 1, 1])
         began, log10_p, most, counted = time.process_time(), np.zeros(len(texts)), np.zeros(len(RATES)), 0
         for begin in range(0, len(texts), TEXTS_A_DRAW):
             some = texts[begin : begin + TEXTS_A_DRAW]

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from scanner import results
 from scanner.results.transactions import read_whole
 from scanner.storage.locations import table_uri
-from schemas.words import WEIGHED
+from schemas.words import LEVELS
 from tests.chaos.processes import command_of, descendants, output_of, wait_for
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import USERS, held
@@ -33,10 +33,10 @@ def drive(night: Night, **fault: object) -> "subprocess.Popen[str]":
 
 
 def by_weights(night: Night) -> int:
-    """Flags by weights that are committed."""
-    if not DeltaTable.is_deltatable(table_uri(night.results, "flag_readings")):
+    """Flags by levels that are committed."""
+    if not DeltaTable.is_deltatable(table_uri(night.results, "flag_levels")):
         return 0
-    return read_whole(night.results, "flags").filter(look=WEIGHED).select(pl.len()).collect().item()
+    return read_whole(night.results, "flags").filter(look=LEVELS).select(pl.len()).collect().item()
 
 
 def outcome(night: Night) -> dict[str, list[tuple[object, ...]]]:
@@ -44,7 +44,7 @@ def outcome(night: Night) -> dict[str, list[tuple[object, ...]]]:
     columns = {
         "verdicts": ["row", "doc_id", "status", "flagged", "tokens", "scored", "p_class"],
         "flags": ["row", "doc_id", "user_id", "message", "look", "proof", "score", "log10_p_global", "naming"],
-        "flag_readings": ["row", "text_sha256", "surprise"],
+        "flag_levels": ["row", "text_sha256", "surprise"],
         "quarantine": ["row", "doc_id", "reason"],
         "shards": ["documents", "flagged", "rows"],
     }
@@ -63,7 +63,7 @@ def test_killed_drivers_and_workers_of_the_pass_change_nothing(tmp_path, chain_k
         for number in range(FILES):
             marked = write(of_user[USERS[number]], 30, number)
             night.write(f"f{number}", [marked, *(write(None, 25, 100 * number + seed) for seed in range(20))])
-        night.configure(more=f'[weights_by]\nmodel = "{chain_model}"\n', workers=2)
+        night.configure(more=f'[levels]\nmodel = "{chain_model}"\n', workers=2)
         nights.append(night)
     undisturbed, killed = nights
     process = drive(undisturbed)
@@ -88,4 +88,4 @@ def test_killed_drivers_and_workers_of_the_pass_change_nothing(tmp_path, chain_k
     assert hit, "no worker of the pass was there to be killed"
     assert outcome(killed) == outcome(undisturbed)
     (scan,) = results.scans(killed.results).collect().to_dicts()
-    assert scan["weighing_left"] == 0
+    assert scan["level_shards_left"] == 0

@@ -49,7 +49,7 @@ def test_flags_of_a_pass_stand_although_the_clock_steps_back_before_it(
 ):
     night, write = Night(tmp_path, chain_key[0]), writer_of_foregone(chain_key[1], words_of_one_token())
     night.write("a", [write(held(chain_key)[USERS[0]], 30, 0), write(None, 25, 1)])
-    night.configure(more=f'[weights_by]\nmodel = "{chain_model}"\n')
+    night.configure(more=f'[levels]\nmodel = "{chain_model}"\n')
     real_pass = ModelPass.run
 
     def step_back_before(*given):

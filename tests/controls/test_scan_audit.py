@@ -59,7 +59,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
         *("decoy", "decoy_length", "decoy_host"),  # only for keys of one message
         "decoy_spans",  # only where parts of texts are tested
         "decoy_accounts",  # only where accounts are tested
-        "decoy_weighed",  # only where a model reads texts
+        "decoy_levels",  # only where a model reads texts
     }
     tests = {(row["kind"], row["method"]): row["tests"] for row in audit.rows}
     # copies in one shard meet the same decoy

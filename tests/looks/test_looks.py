@@ -30,7 +30,7 @@ def test_no_look_computes_shares():
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call)
     }
-    assert ("levels/on_record.py", "shares.of_model_pass") in calls
+    assert ("levels/on_record.py", "shares.for_levels") in calls
     assert {call for call in calls if makers & {*call[1].split(".")}} == set()
 
 

@@ -51,7 +51,7 @@ def nights(numbers: range) -> set[str]:
     return {scan_of(night) for night in numbers}
 
 
-OF_FLAG = ("flags", "flag_texts", "flag_readings", "spans", "decisions")
+OF_FLAG = ("flags", "flag_texts", "flag_levels", "spans", "decisions")
 
 
 @pytest.mark.costly

@@ -31,7 +31,7 @@ def ended(i: int, exit_code: int = 0, shards: int = 4, **changes: object) -> dic
         "night": f"{began:%Y-%m-%d}",
         "night_stated": None,
         "keys_left_out": [],
-        "weighing_left": None,
+        "level_shards_left": None,
     }
     return filled(SCANS, scan_id=f"s{i}", **(times | counts | well | changes))
 
@@ -100,7 +100,7 @@ def test_every_exit_code_has_its_word():
         ({"exit_code": 130, "shards": 9}, "interrupted by Ctrl-C, 5 of 9 shards left: run the same command again"),
         ({"exit_code": 143, "shards": 0}, "ended by SIGTERM: run the same command again"),  # while files were listed
         (
-            {"weighing_left": 3},
+            {"level_shards_left": 3},
             "scan s0: its night is not final: the model has not read 3 shards; run the same command",
         ),
         ({"exit_code": 1}, "failed: mend what it said and run it again"),
@@ -129,7 +129,7 @@ def test_what_was_ended_as_it_is_meant_to_be_or_gone_on_with_needs_none(folder):
 
 @pytest.mark.parametrize(("audited", "needs"), [(["s0"], 1), (["s0", "s1"], 0)])
 def test_only_a_later_scan_of_its_night_makes_a_night_final(folder, audited, needs):
-    scans = [ended(0, audited_scans=audited, weighing_left=0), ended(1, weighing_left=2)]
+    scans = [ended(0, audited_scans=audited, level_shards_left=0), ended(1, level_shards_left=2)]
     put(folder, scans, [row for i in (0, 1) for row in shards_of(i, 4)])
     assert len(hands(folder)) == needs
 

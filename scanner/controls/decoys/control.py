@@ -37,7 +37,7 @@ _LAW_KINDS = {
     "decoy_all": "decoys, all messages",
     "decoy_spans": "decoys, parts of texts",
     "decoy_accounts": "decoys, posts of accounts",
-    "decoy_weighed": "decoys, weighed by a model",
+    "decoy_levels": "decoys, weighed by a model",
 }
 
 
@@ -54,7 +54,7 @@ class OpenDecoys:
             match subject:
                 case Subject.TEXTS:
                     observers.append(DecoyObserver(self._decoys, origin, name))
-                case Subject.READINGS:
+                case Subject.LEVELS:
                     observers.append(LevelDecoyObserver(self._decoys, origin, name))
                 case Subject.ACCOUNTS:
                     observers.append(AccountDecoyObserver(self._decoys, origin, name))
@@ -77,7 +77,7 @@ class DecoyControl(Control["pl.DataFrame"]):
       pair of group and user
     - decoy_spans: the windows of a document, under one message and under all → p of the best window
     - decoy_accounts: the posts of an account → p of their pooled score
-    - decoy_weighed: a text whose tokens count by a model → p of one message
+    - decoy_levels: a text whose tokens count by a model → p of one message
     - STRATA: as decoy and decoy_all, by parts of the traffic → the same; a family of its own
     """
 

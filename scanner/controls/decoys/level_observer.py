@@ -47,4 +47,4 @@ class LevelDecoyObserver(DecoyHits):
         if log10_p:
             hits = np.array(log10_p)[:, None] <= LOG10_THRESHOLDS[None, :]
             chance = np.broadcast_to(np.array(THRESHOLDS), hits.shape)
-            self.count("decoy_weighed", scores.opened_key, cluster_sums(hits, np.ones(len(hits)), chance), 1)
+            self.count("decoy_levels", scores.opened_key, cluster_sums(hits, np.ones(len(hits)), chance), 1)

@@ -184,7 +184,7 @@ class WholeTextDecoys:
                 key_positions.has_parts,
             )
             # a text that lacks a look has its share elsewhere (scanner.error_shares.ErrorShares.corrections)
-            without = 0.0 if can_have_levels(key_positions.opened_key.key) else weights.weighed or 0.0
+            without = 0.0 if can_have_levels(key_positions.opened_key.key) else weights.levels or 0.0
             look = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
             whole_weights = look * (weights.as_written + np.where(differs, 0.0, normalised))
             whole[places] += np.log1p(-self._as_written(key, messages, scored, whole_weights[places]))

@@ -43,7 +43,7 @@ class ModelPass:
         if self._totals is None:
             return NO_RESULT
         totals, reader = self._totals, {"reader_sha256": self._plan.reader_sha256}
-        columns = {"weighed": totals.texts, "flagged_weighed": totals.flagged, "weighing_left": totals.left}
+        columns = {"level_texts": totals.texts, "level_flags": totals.flagged, "level_shards_left": totals.left}
         return LookResult(
             counts={**reader, **totals._asdict()},
             columns={**reader, **columns},
@@ -74,18 +74,18 @@ class ModelPass:
         again = SecondPass(
             plan,
             left,
-            ["flag_readings", *["flag_texts"] * plan.config.evidence.keep_text],
+            ["flag_levels", *["flag_texts"] * plan.config.evidence.keep_text],
             partial(ModelScoring, plan, flagged),
             reading_seconds(Path(by.model)),
             by.gpus,
-            "weights_by.gpus",
+            "levels.gpus",
         )
         self._totals = read_again(scan, again)
 
 
 def _summary(totals: SecondPassTotals) -> Iterator[tuple[str, str]]:
     more = counted(totals.flagged, "more document")
-    yield "weighed", f"{counted(totals.texts, 'text')} read by the model; {more} flagged by their weights"
+    yield "levels", f"{counted(totals.texts, 'text')} read by the model; {more} flagged by their levels"
     if totals.given_up:
         yield "", f"{counted(totals.given_up, 'document')} that the model cannot read, as the scan's log says"
 
@@ -151,7 +151,7 @@ def shards_not_read(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard
 
 
 def _flagged_rows(plan: Plan, shards: Sequence[Shard]) -> dict[str, FlaggedRows]:
-    """Rows of each path that are flagged without weights."""
+    """Rows of each path that are flagged without levels."""
     of_shards = pl.col("shard_id").is_in([shard.shard_id for shard in shards])
     rows = ask(plan.results, lambda: flags(plan.results).filter(of_shards).select("path", "row", "naming").collect())
     found: dict[str, tuple[set[int], set[int]]] = {}

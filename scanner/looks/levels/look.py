@@ -8,14 +8,14 @@ from scanner.input.shards import Shard
 from scanner.looks.levels.token_levels import model_pass_of
 from scanner.looks.look import Keeper, LookEstimate, LookRun
 from scanner.scan_plan import Plan
-from schemas.words import WEIGHED
+from schemas.words import LEVELS
 
 
 class Levels:
     """Has a model read texts once more when all are committed, and scores them by levels."""
 
-    name = WEIGHED
-    section = "weights_by"
+    name = LEVELS
+    section = "levels"
 
     def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
         """Pin the model, and return what estimates its reading; None: no model is configured."""

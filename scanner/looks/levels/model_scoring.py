@@ -36,8 +36,8 @@ from scanner.looks.levels.token_levels import (
 )
 from scanner.registry import Holders
 from scanner.scan_plan import Plan
-from schemas.tables import DOCUMENTS, FLAG_READINGS
-from schemas.words import WEIGHED
+from schemas.tables import DOCUMENTS, FLAG_LEVELS
+from schemas.words import LEVELS
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ numbers a second at least, and a token has two bytes of text and takes each para
 
 
 class FlaggedRows(NamedTuple):
-    """Rows of a file that were flagged without weights: those that name somebody or nobody for good; undecided ones."""
+    """Rows of a file that were flagged without levels: those that name somebody or nobody for good; undecided ones."""
 
     decided: frozenset[int]
     undecided: frozenset[int]
@@ -127,7 +127,7 @@ class ModelScoring:
 
     def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
         """Make what counts for controls in a piece that begins at this row; None: nothing does."""
-        return self._controls.observers(Subject.READINGS, origin, f"{origin.shard_id};{start};")
+        return self._controls.observers(Subject.LEVELS, origin, f"{origin.shard_id};{start};")
 
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory
@@ -164,7 +164,7 @@ class ModelScoring:
                     batches["flag_texts"].append(kept)
                 of_row = dict(zip(few["row"].to_pylist(), (steps_of[texts[index]] for index in places), strict=True))
                 steps = [of_row[row].tobytes() for row in kept["row"].to_pylist()]
-                batches["flag_readings"].append(readings_of_flags(kept, self._plan, steps))
+                batches["flag_levels"].append(readings_of_flags(kept, self._plan, steps))
         return batches
 
     def count_flags(self, verdicts: pa.RecordBatch, path: str) -> int:
@@ -178,7 +178,7 @@ class ModelScoring:
         exact = [with_ids(batch, self._text_ids) for batch in batches["verdicts"] if batch["flagged"].true_count]
         return {
             "flags": [flagged_rows(batch, self._plan.key_set) for batch in exact],
-            **{name: batches[name] for name in ("flag_texts", "flag_readings", "audit_counts")},
+            **{name: batches[name] for name in ("flag_texts", "flag_levels", "audit_counts")},
         }
 
 
@@ -187,7 +187,7 @@ def open_model_pass(
 ) -> Detector:
     """As `open_detector`, for the pass in which tokens count by levels; opened_keys: opened without levels."""
     rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
-    rules = dataclasses.replace(rules, weights=plan.weights.of_model_pass())
+    rules = dataclasses.replace(rules, weights=plan.weights.for_levels())
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     prover = open_prover(plan.registry, opened_keys, rules, LevelPaths(levels))
     return Detector(keys_with_levels(opened_keys, levels), holders, rules, prover)
@@ -226,14 +226,14 @@ def texts_read_together(texts: Mapping[int, str], names: Sequence[Collection[Lev
 
 
 def _as_weighed(exact: pa.RecordBatch) -> pa.RecordBatch:
-    """Exact rows of VERDICTS, those that are flagged with the look WEIGHED."""
-    look = pc.if_else(exact["flagged"], pa.scalar(WEIGHED), pa.scalar(None, pa.string()))
+    """Exact rows of VERDICTS, those that are flagged with the look LEVELS."""
+    look = pc.if_else(exact["flagged"], pa.scalar(LEVELS), pa.scalar(None, pa.string()))
     return exact.set_column(exact.schema.get_field_index("look"), exact.schema.field("look"), look)
 
 
 def readings_of_flags(texts: pa.RecordBatch, plan: Plan, surprise: Sequence[bytes]) -> pa.RecordBatch:
-    """Rows of FLAG_READINGS. texts: rows of FLAG_TEXTS; surprise: of each."""
-    columns = {name: texts[name] for name in FLAG_READINGS.names if name in texts.schema.names}
+    """Rows of FLAG_LEVELS. texts: rows of FLAG_TEXTS; surprise: of each."""
+    columns = {name: texts[name] for name in FLAG_LEVELS.names if name in texts.schema.names}
     columns["reader_sha256"] = pa.repeat(pa.scalar(plan.reader_sha256, pa.string()), len(texts))
     columns["surprise"] = pa.array(surprise, pa.large_binary())
-    return pa.RecordBatch.from_arrays([columns[name] for name in FLAG_READINGS.names], schema=FLAG_READINGS)
+    return pa.RecordBatch.from_arrays([columns[name] for name in FLAG_LEVELS.names], schema=FLAG_LEVELS)

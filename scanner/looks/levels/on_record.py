@@ -20,7 +20,7 @@ from scanner.watermark.formats import can_have_levels
 from scanner.watermark.level_laws import CHARACTERS_READ
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey
-from schemas.words import WEIGHED
+from schemas.words import LEVELS
 
 _ROUNDING = 0.1
 """Share of log10 p by which a text may speak less as a model reads it now: another device rounds its sums otherwise."""
@@ -44,12 +44,12 @@ class LevelScoring:
 
     def shares(self, shares: ErrorShares) -> ErrorShares:
         """Return the shares of a text whose tokens count by levels. Raises Refused: none are stated any more."""
-        if shares.weighed is None:
+        if shares.levels is None:
             raise Refused(
-                f"{self._where}: it was flagged by weights, and the configuration does not say any more which share of "
-                "the rate they have; put [weights_by] back, as the scan had it"
+                f"{self._where}: it was flagged by levels, and the configuration does not say any more which share of "
+                "the rate they have; put [levels] back, as the scan had it"
             )
-        return shares.of_model_pass()
+        return shares.for_levels()
 
     def keys(self, opened_keys: Sequence[OpenedKey]) -> list[OpenedKey]:
         """Return keys under which the text's tokens count by levels. Raises Refused: they are of another text."""
@@ -63,7 +63,7 @@ class LevelScoring:
         if len(self._steps) != min(len(self._text), CHARACTERS_READ):
             raise Refused(
                 f"{self._where}: what the model expected is on record for {len(self._steps):,} characters, and the "
-                f"text has {len(self._text):,}. Somebody changed the results: restore the table `flag_readings` from "
+                f"text has {len(self._text):,}. Somebody changed the results: restore the table `flag_levels` from "
                 "a backup"
             )
         levels = TextLevels.of_keys(opened_keys)
@@ -74,7 +74,7 @@ class LevelScoring:
 class LevelRows:
     """Scores rows of the look at levels again."""
 
-    name = WEIGHED
+    name = LEVELS
 
     def recorded(
         self, results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text: str, where: str
@@ -86,7 +86,7 @@ class LevelRows:
         self, config: ScanConfig, base: Path, scan: Mapping[str, Any], text: str, where: str
     ) -> LevelScoring | None:
         """Return the scoring by what the scan's model reads now; None: the configuration does not name the model."""
-        by = config.weights_by
+        by = config.levels
         with contextlib.suppress(Refused, ImportError):  # without torch no model reads
             if by is not None:
                 by = by.model_copy(update={"model": str(base / by.model)})
@@ -101,7 +101,7 @@ class LevelRows:
         """
         field, not_compared, differs = (
             "reading",
-            "nobody compared what is on record with the model: name it in [weights_by] as it was, and it reads again",
+            "nobody compared what is on record with the model: name it in [levels] as it was, and it reads again",
             "the model does not read the text as is on record: somebody may have chosen what is",
         )
         if verdict is None:
@@ -122,19 +122,19 @@ def read_surprise(
 
     def readings() -> pl.DataFrame:
         of_flag = (pl.col(name) == row[name] for name in ("scan_id", "shard_id", "row", "text_sha256"))
-        rows = read_whole(results, "flag_readings", pl.Series([row["path"]])).filter(*of_flag)
+        rows = read_whole(results, "flag_levels", pl.Series([row["path"]])).filter(*of_flag)
         return rows.select("reader_sha256", "surprise").unique().collect()
 
     found = ask(results, readings)
     if found.is_empty():
         raise Refused(
             f"{where}: what the model expected of the text is not on record: it was erased with a "
-            "name, or its night was dropped; scan the file again, with the same [weights_by], into new results"
+            "name, or its night was dropped; scan the file again, with the same [levels], into new results"
         )
     is_of_scan = scan is None or found["reader_sha256"].to_list() == [scan["reader_sha256"]]
     if len(found) > 1 or not is_of_scan:
         raise Refused(
             f"{where}: what is on record is not what the scan's model expected of the text, once. Somebody "
-            "changed the results: restore the table `flag_readings` from a backup"
+            "changed the results: restore the table `flag_levels` from a backup"
         )
     return np.frombuffer(found["surprise"][0], np.uint8)

@@ -30,7 +30,7 @@ from scanner.watermark.format import ProofPath
 from scanner.watermark.formats import can_have_levels, format_of
 from scanner.watermark.level_laws import levels_of
 from scanner.watermark.rule import long_enough, passes, search
-from schemas.config import ReaderDtype, WeightsByConfig
+from schemas.config import LevelsConfig, ReaderDtype
 
 if TYPE_CHECKING:
     from scanner.generation import TextReader
@@ -47,27 +47,27 @@ def model_pass_of(plan: Plan) -> Plan | None:
     Raises:
         Refused: no key can be weighed, torch is missing, or there is no model in the folder.
     """
-    by = plan.weights_by
+    by = plan.levels
     if by is None:
         return None
     keys = tuple(key for key in plan.keys if can_have_levels(key))
     if not keys:
         raise Refused(
-            "weights_by: no key under test can be weighed: greenlist-v2, gumbel-v2 and keys of vLLM's and SGLang's own "
+            "levels: no key under test can be weighed: greenlist-v2, gumbel-v2 and keys of vLLM's and SGLang's own "
             "marks can, greenlist and gumbel of one message too; leave the section out"
         )
     for module in ("torch", "transformers"):
         if importlib.util.find_spec(module) is None:
-            raise Refused(f"weights_by: {module} is missing; install it with {install_of('model')}")
+            raise Refused(f"levels: {module} is missing; install it with {install_of('model')}")
     sha256 = reader_sha256(Path(by.model), by.dtype)
     return dataclasses.replace(plan, keys=keys, reader_sha256=sha256, pass_after=plan.key_set)
 
 
-def reader_config(plan: Plan) -> WeightsByConfig:
+def reader_config(plan: Plan) -> LevelsConfig:
     """How the model of a pass reads. Raises ValueError: the plan is of no such pass."""
-    if plan.weights_by is None:
+    if plan.levels is None:
         raise ValueError("the plan names no model that reads texts")
-    return plan.weights_by
+    return plan.levels
 
 
 def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
@@ -78,19 +78,19 @@ def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
     """
     for name in READER_FILES:
         if not (folder / name).is_file():
-            raise Refused(f"weights_by.model: {str(folder)!r} holds no {name}; name the folder of a model")
-    check_model_folder(folder, f"weights_by.model: {str(folder)!r}")
+            raise Refused(f"levels.model: {str(folder)!r} holds no {name}; name the folder of a model")
+    check_model_folder(folder, f"levels.model: {str(folder)!r}")
     whole = hashlib.sha256(dtype.encode())
     try:
         for file in sorted(file for file in folder.iterdir() if file.is_file()):
             with file.open("rb") as opened:
                 whole.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
     except OSError as error:
-        raise Refused(f"weights_by.model: {file} cannot be read ({error.strerror})") from None
+        raise Refused(f"levels.model: {file} cannot be read ({error.strerror})") from None
     return whole.hexdigest()
 
 
-def pinned_reader(by: WeightsByConfig, sha256: str | None, device: str = "cpu") -> "TextReader":
+def pinned_reader(by: LevelsConfig, sha256: str | None, device: str = "cpu") -> "TextReader":
     """Open the model of a digest to read texts on a device.
 
     Its files are hashed before they are loaded and again after, so that other files that lie there meanwhile are
@@ -105,7 +105,7 @@ def pinned_reader(by: WeightsByConfig, sha256: str | None, device: str = "cpu") 
     reader = TextReader(folder, device, by.dtype) if reader_sha256(folder, by.dtype) == sha256 else None
     if reader is None or reader_sha256(folder, by.dtype) != sha256:
         raise Refused(
-            f"weights_by.model: in {str(folder)!r} is another model than when the scan began, or on this machine "
+            f"levels.model: in {str(folder)!r} is another model than when the scan began, or on this machine "
             "another than on the driver's; put the same files everywhere and run the scan again"
         )
     return reader
@@ -181,7 +181,7 @@ class LevelPaths:
 
 
 def worth_reading(
-    opened_keys: Iterable[OpenedKey], rules: Rules, by: WeightsByConfig, texts: Sequence[str]
+    opened_keys: Iterable[OpenedKey], rules: Rules, by: LevelsConfig, texts: Sequence[str]
 ) -> NDArray[np.bool_]:
     """Which of D texts pass the cut of a key: bool[D].
 

@@ -26,7 +26,7 @@ from scanner.looks.levels.token_levels import TextLevels
 from scanner.results.transactions import read_whole
 from scanner.text import HuggingFaceTokenizer
 from scanner.watermark.level_laws import levels_of
-from schemas.words import WEIGHED
+from schemas.words import LEVELS
 from tests.support.deltas import delete_by_vector
 from tests.support.foregone import Writes, chain_key, chain_model, unknowing, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import USERS, held
@@ -44,7 +44,7 @@ def write(chain_key) -> Writes:  # noqa: F811
 
 @pytest.fixture
 def texts(chain_key, write) -> list[str]:  # noqa: F811
-    """The first by weights alone, the last by the sum too."""
+    """The first by levels alone, the last by the sum too."""
     of_user = held(chain_key)
     return [write(of_user[USERS[3]], 25, 3), write(None, 25, 11), write(of_user[USERS[5]], 150, 12)]
 
@@ -56,8 +56,8 @@ def twice(tmp_path, chain_key, texts) -> Night:  # noqa: F811
     return night
 
 
-def weights_by(model: Path, more: str = "") -> str:
-    return f'[weights_by]\nmodel = "{model}"\n{more}'
+def levels(model: Path, more: str = "") -> str:
+    return f'[levels]\nmodel = "{model}"\n{more}'
 
 
 def flags(night: Night) -> list[tuple[str, str | None]]:
@@ -67,10 +67,10 @@ def flags(night: Night) -> list[tuple[str, str | None]]:
 
 def test_a_text_is_flagged_by_the_last_model_alone(twice: Night, chain_model: Path, tmp_path: Path) -> None:  # noqa: F811
     """Each pass spends its whole share: were flags of all models to stand, the rate would grow with their number."""
-    twice.configure(more=weights_by(chain_model))
+    twice.configure(more=levels(chain_model))
     twice.scan()
-    assert flags(twice) == [("a:0", WEIGHED), ("a:2", None)]
-    twice.configure(more=weights_by(unknowing(chain_model, tmp_path / "other")))
+    assert flags(twice) == [("a:0", LEVELS), ("a:2", None)]
+    twice.configure(more=levels(unknowing(chain_model, tmp_path / "other")))
     twice.scan()
     assert flags(twice) == [("a:2", None)]
     assert len(read_whole(twice.results, "flags").collect()) == 2  # what the first model found is on record
@@ -78,7 +78,7 @@ def test_a_text_is_flagged_by_the_last_model_alone(twice: Night, chain_model: Pa
 
 def test_a_scan_without_a_model_takes_back_what_weights_flagged(twice: Night, chain_model: Path) -> None:  # noqa: F811
     """Without the section the sum has the whole rate."""
-    twice.configure(more=weights_by(chain_model))
+    twice.configure(more=levels(chain_model))
     twice.scan()
     twice.configure()
     with pytest.raises(Refused, match="other shares of looks"):
@@ -94,17 +94,17 @@ def test_a_text_that_a_table_moved_is_read_once(twice: Night, chain_model: Path,
     table = twice.folder / "lake"
     for number, text in enumerate(texts):
         write_deltalake(table, pa.table({"doc_id": [f"doc {number}"], "text": [text]}), mode="append")
-    twice.configure(paths=["lake"], more=weights_by(chain_model))
+    twice.configure(paths=["lake"], more=levels(chain_model))
     twice.scan()
-    found = [("doc 0", WEIGHED), ("doc 2", None)]
-    assert (flags(twice), twice.last_scan()["weighed"]) == (found, 2)
+    found = [("doc 0", LEVELS), ("doc 2", None)]
+    assert (flags(twice), twice.last_scan()["level_texts"]) == (found, 2)
     DeltaTable(table).optimize.compact()
     write_deltalake(table, pa.table({"doc_id": ["doc 3"], "text": [texts[1] + " and more"]}), mode="append")
     twice.scan()
-    assert (flags(twice), twice.last_scan()["weighed"]) == (found, 1)
+    assert (flags(twice), twice.last_scan()["level_texts"]) == (found, 1)
     delete_by_vector(table, ["doc 1"])
     twice.scan()
-    assert (flags(twice), twice.last_scan()["weighed"]) == (found, 0)
+    assert (flags(twice), twice.last_scan()["level_texts"]) == (found, 0)
     assert twice.scan().totals.shards == 0
 
 
@@ -120,22 +120,22 @@ def test_a_document_that_ends_the_model_s_workers_keeps_its_verdict(twice: Night
             return super().run(shard for unit in units for shard in (unit.shards if isinstance(unit, Pack) else [unit]))
 
     monkeypatch.setattr(second_pass, "Pool", EndedByTheFirstRow)
-    twice.configure(more=weights_by(chain_model))
+    twice.configure(more=levels(chain_model))
     outcome = twice.scan()
     assert flags(twice) == [("a:2", None)]
-    counts = outcome.looks["weighed"].counts
+    counts = outcome.looks["levels"].counts
     assert (counts["texts"], counts["given_up"], counts["left"]) == (1, 1, 0)
     assert len(twice.verdicts()) == 3
     assert twice.quarantine().is_empty()
     shown = " ".join(summary(outcome, twice.results, 1e-6).split())
-    assert "1 text read by the model; 0 more documents flagged by their weights" in shown
+    assert "1 text read by the model; 0 more documents flagged by their levels" in shown
     assert "1 document that the model cannot read" in shown
 
 
 def test_another_model_than_the_pinned_one_reads_nothing(twice, chain_model, tmp_path, monkeypatch) -> None:  # noqa: F811
     """A model that is written anew while the night is scanned, or that lies under the same name on another machine."""
     folder = unknowing(chain_model, tmp_path / "changing")
-    twice.configure(more=weights_by(folder))
+    twice.configure(more=levels(folder))
     real = ModelPass.run
 
     def after_a_change(*given: object) -> object:
@@ -148,8 +148,8 @@ def test_another_model_than_the_pinned_one_reads_nothing(twice, chain_model, tmp
             twice.scan()
     assert flags(twice) == [("a:2", None)]  # what the sum found is committed
     twice.scan()
-    assert flags(twice) == [("a:0", WEIGHED), ("a:2", None)]
-    assert read_whole(twice.results, "flags").filter(look=WEIGHED).select(pl.len()).collect().item() == 1
+    assert flags(twice) == [("a:0", LEVELS), ("a:2", None)]
+    assert read_whole(twice.results, "flags").filter(look=LEVELS).select(pl.len()).collect().item() == 1
 
 
 def test_a_model_that_is_put_back_after_another_was_loaded_reads_nothing(
@@ -176,7 +176,7 @@ def test_a_model_that_is_put_back_after_another_was_loaded_reads_nothing(
         put(other)
         return real(*given)
 
-    twice.configure(more=weights_by(folder))
+    twice.configure(more=levels(folder))
     monkeypatch.setattr(generation, "TextReader", PutBack)
     monkeypatch.setattr(ModelPass, "run", after_a_change)
     with pytest.raises(Refused, match="is another model than when the scan began"):

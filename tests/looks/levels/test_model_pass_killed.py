@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from scanner.looks.levels.follow_up import ModelPass
 from scanner.results.transactions import read_whole
-from schemas.words import WEIGHED
+from schemas.words import LEVELS
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import USERS, held
 from tests.support.night import Night
@@ -30,7 +30,7 @@ def night(tmp_path: Path, chain_key, chain_model: Path) -> Night:  # noqa: F811
     for number in range(FILES):
         marked = write(held(chain_key)[USERS[number]], 30, number)
         night.write(f"f{number}", [marked, *(write(None, 25, 100 * number + seed) for seed in range(3))])
-    night.configure(more=f'evidence = {{ keep_text = true }}\n[weights_by]\nmodel = "{chain_model}"\n')
+    night.configure(more=f'evidence = {{ keep_text = true }}\n[levels]\nmodel = "{chain_model}"\n')
     return night
 
 
@@ -68,7 +68,7 @@ def what_is_left(night: Night) -> dict[str, list[tuple[object, ...]]]:
         "verdicts": ["shard_id", "row", "status", "flagged", "tokens", "scored", "p_class"],
         "flags": ["shard_id", "row", "user_id", "message", "look", "proof", "score", "log10_p_global", "naming"],
         "flag_texts": ["shard_id", "row", "text"],
-        "flag_readings": ["shard_id", "row", "text_sha256", "surprise"],
+        "flag_levels": ["shard_id", "row", "text_sha256", "surprise"],
         "audit_counts": ["shard_id", "kind", "threshold", "hits", "tests"],
         "shards": ["shard_id", "documents", "flagged", "rows"],
     }
@@ -79,7 +79,7 @@ def what_is_left(night: Night) -> dict[str, list[tuple[object, ...]]]:
 def test_a_pass_that_is_killed_at_any_commit_goes_on_to_the_same_end(night: Night) -> None:
     night.scan()
     undisturbed, number = what_is_left(night), 0
-    assert sum(row[4] == WEIGHED for row in undisturbed["flags"]) == FILES
+    assert sum(row[4] == LEVELS for row in undisturbed["flags"]) == FILES
     while True:
         number += 1
         shutil.rmtree(night.results)
@@ -87,5 +87,5 @@ def test_a_pass_that_is_killed_at_any_commit_goes_on_to_the_same_end(night: Nigh
             break
         night.scan()
         assert what_is_left(night) == undisturbed, number
-        assert night.last_scan()["weighing_left"] == 0
+        assert night.last_scan()["level_shards_left"] == 0
     assert number > len(undisturbed)

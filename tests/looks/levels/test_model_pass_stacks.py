@@ -15,7 +15,7 @@ from scanner.evidence.sentences import what_was_found
 from scanner.registry import add_users, list_users, new_key
 from scanner.results.transactions import read_whole
 from scanner.watermark.formats import FORMATS
-from schemas.words import WEIGHED
+from schemas.words import LEVELS
 from tests.fixed import fix_secrets
 from tests.support.foregone import chain_model, writer_of_foregone  # noqa: F401 - a fixture
 from tests.support.night import Night
@@ -59,7 +59,7 @@ def marked(request, tmp_path: Path, chain_model: Path) -> Marked:  # noqa: F811
     write, night = writer_of_foregone(key, words_of_one_token()), Night(tmp_path, folder)
     unmarked = [write(None, 25, seed) for seed in range(30, 40)]
     night.write("a", [write(None, 25, 11), write(message, 25, 3), *unmarked, write(message, 220, 12)])
-    night.configure(rate=RATE, more=f'[weights_by]\nmodel = "{chain_model}"\n')
+    night.configure(rate=RATE, more=f'[levels]\nmodel = "{chain_model}"\n')
     return Marked(night, key, message, user)
 
 
@@ -68,15 +68,15 @@ def test_a_night_finds_by_weights_what_the_sum_does_not_under_keys_of_other_stac
     assert night.scan().exit_code == 0
     found = results.flagged(night.results).collect().sort("row")
     assert found["row"].to_list() == [1, 12]
-    assert found["look"].to_list() == [WEIGHED, None]
+    assert found["look"].to_list() == [LEVELS, None]
     assert (set(found["user_id"]), set(found["message"])) == ({marked.user}, {marked.message})
     assert set(found["proof"]) == {"proved"}
     assert found["correction"].to_list() == [2, 2]
     assert set(found["basis"]) == {str(marked.key.watermark.basis)}
     bits = marked.key.watermark.basis.bits
     assert 10 ** found["log10_p"].min() >= 2.0**-bits * (1 - 1e-9)
-    counts = read_whole(night.results, "audit_counts").filter(kind="decoy_weighed").collect()
-    assert counts.filter(threshold=counts["threshold"].max())["tests"].sum() == night.last_scan()["weighed"]
+    counts = read_whole(night.results, "audit_counts").filter(kind="decoy_levels").collect()
+    assert counts.filter(threshold=counts["threshold"].max())["tests"].sum() == night.last_scan()["level_texts"]
 
     row = found.row(0, named=True)
     explained = Explainer(night.config).explain(f"{row['path']}:1")
@@ -99,4 +99,4 @@ def test_without_its_rank_no_weighed_text_is_flagged(marked: Marked, monkeypatch
     monkeypatch.setattr(type(marked.key.watermark), "decoy", lambda mark, number: mark)
     night.scan()
     assert results.flagged(night.results).select(pl.len()).collect().item() == 0
-    assert night.last_scan()["weighed"] > 0
+    assert night.last_scan()["level_texts"] > 0

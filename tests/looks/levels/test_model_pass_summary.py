@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray")]
 
 @pytest.fixture
 def foregone(tmp_path, chain_key, chain_model) -> Night:  # noqa: F811
-    """Two files; by weights alone a text of the first is flagged."""
+    """Two files; by levels alone a text of the first is flagged."""
     write = writer_of_foregone(chain_key[1], words_of_one_token())
     night = Night(tmp_path, chain_key[0])
     night.write("a", [write(held(chain_key)[USERS[3]], 25, 3), write(None, 25, 11)])
     night.write("b", [write(None, 25, 12)])
-    night.configure(more=f'[weights_by]\nmodel = "{chain_model}"\n')
+    night.configure(more=f'[levels]\nmodel = "{chain_model}"\n')
     return night
 
 
@@ -55,7 +55,7 @@ def test_a_night_that_the_model_has_not_read_is_not_final_and_is_gone_on_with(fo
         code, out, _ = call("scan", foregone.config)
     kept.rename(file)
     summary = " ".join(out.split())
-    assert "weighed 1 text read by the model; 0 more documents flagged by their weights" in summary
+    assert "levels 1 text read by the model; 0 more documents flagged by their levels" in summary
     assert "NOT FINAL: the model has not read 1 shard; run the same command again, which goes on from there" in summary
     assert "its night is not final: the model has not read 1 shard" in call("status", foregone.results)[1]
     report = call("report", foregone.config, "--out", foregone.folder / "report")[1]
@@ -65,8 +65,8 @@ def test_a_night_that_the_model_has_not_read_is_not_final_and_is_gone_on_with(fo
     assert left["core_hours"] > 0
 
     code, out, _ = call("scan", foregone.config, "--summary", "json")
-    weighed = json.loads(out)["weighed"]
-    assert (code, weighed["texts"], weighed["flagged"], weighed["left"]) == (0, 2, 1, 0)
+    levels = json.loads(out)["levels"]
+    assert (code, levels["texts"], levels["flagged"], levels["left"]) == (0, 2, 1, 0)
     assert "not final" not in call("status", foregone.results)[1]
     said, left = check(foregone)
     assert "2 of 2 shards read" in said
@@ -75,5 +75,5 @@ def test_a_night_that_the_model_has_not_read_is_not_final_and_is_gone_on_with(fo
 
 def test_a_summary_without_a_model_says_nothing_of_one(foregone: Night) -> None:
     foregone.configure()
-    assert "weighed" not in call("scan", foregone.config)[1]
+    assert "levels" not in call("scan", foregone.config)[1]
     assert "model" not in json.loads(call("scan", foregone.config, "--check", "--summary", "json")[1])

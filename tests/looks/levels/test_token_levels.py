@@ -22,7 +22,7 @@ from scanner.watermark.by_levels import ByLevels, ByLevelsProof
 from scanner.watermark.formats import make_format
 from scanner.watermark.level_laws import LEVELS, levels_of
 from scanner.watermark.rule import LEAST_RANK, KeyFindings, decide, log10_p_of, search
-from schemas.config import WeightsByConfig
+from schemas.config import LevelsConfig
 from schemas.words import Proof
 from tests.fixed import fix_secrets
 from tests.support.night import Night
@@ -40,7 +40,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def configured(night: Night, model: Path, more: str = "") -> Path:
-    return night.configure(more=f'{more}\n[weights_by]\nmodel = "{model}"\n')
+    return night.configure(more=f'{more}\n[levels]\nmodel = "{model}"\n')
 
 
 def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night, own_registry, model) -> None:
@@ -49,8 +49,8 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
     new_key(own_registry, "one", format="gumbel", window=4, messages=1, tokenizer=TOKENIZER)
     new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
     plan = make_plan(configured(night, model, "spans = { windows = true }"))
-    assert (plan.weights.document, plan.weights.span, plan.weights.weighed) == (0.3333, 0.3333, 0.3333)
-    assert plan.weights.of_model_pass() == ErrorShares(0.3333)
+    assert (plan.weights.document, plan.weights.span, plan.weights.levels) == (0.3333, 0.3333, 0.3333)
+    assert plan.weights.for_levels() == ErrorShares(0.3333)
     of_key = {key.key_id: plan.corrections_of(key)[AS_WRITTEN, 1, 1] for key in plan.keys}
     assert of_key["one"] == of_key["two"] == pytest.approx(plan.keys_tested / 0.3333)
     assert of_key["green"] == of_key["gum"] == pytest.approx(plan.keys_tested / 0.6666)
@@ -75,12 +75,12 @@ def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know
     assert json.loads(plan.verdict_settings)["weights"] == {
         "document": 0.5,
         "as_written": 1.0,
-        "weighed": 0.5,
-        "weighed under users": 0.5,
+        "levels": 0.5,
+        "levels under users": 0.5,
     }
-    assert "weighed under users" not in plan.under(["two"]).verdict_settings
-    without = make_plan(night.configure(more="weights = { weighed = 0.5, document = 0.5 }"))
-    assert "weighed" not in without.verdict_settings
+    assert "levels under users" not in plan.under(["two"]).verdict_settings
+    without = make_plan(night.configure(more="weights = { levels = 0.5, document = 0.5 }"))
+    assert "levels" not in without.verdict_settings
 
 
 def test_a_plan_of_tokens_names_the_look_that_it_does_not_count(night, own_registry, model) -> None:
@@ -98,10 +98,10 @@ def test_a_pass_that_cannot_be_is_refused_before_any_work(night, model) -> None:
     (model / "tokenizer.json").unlink()
     with pytest.raises(Refused, match=r"holds no tokenizer\.json"):
         reader_sha256(model, "float32")
-    with pytest.raises(Refused, match=r"weights\.weighed is missing"):
+    with pytest.raises(Refused, match=r"weights\.levels is missing"):
         make_plan(configured(night, model, "weights = { document = 0.9 }"))
     with pytest.raises(Refused, match="a share of one GPU or whole ones"):
-        make_plan(night.configure(more=f'[weights_by]\nmodel = "{model}"\ngpus = 1.5'))
+        make_plan(night.configure(more=f'[levels]\nmodel = "{model}"\ngpus = 1.5'))
 
 
 def test_a_digest_is_of_every_file_and_of_the_precision(model: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_cut_reads_texts_of_small_p_under_one_message_and_long_ones_under_se
     new_key(folder, "two", format="gumbel-v2", window=2, messages=1000, tokenizer=TOKENIZER)
     tests, rules = opened(folder), Rules(1e-6, 2)
     texts = [plain(60, seed) for seed in range(200)] + [plain(5, 1)]
-    by = WeightsByConfig(model="m", cut=0.2)
+    by = LevelsConfig(model="m", cut=0.2)
     assert worth_reading(tests[1:], rules, by, texts).tolist() == [True] * 200 + [False]
     read = worth_reading(tests[:1], rules, by, texts)
     tokens = tests[0].tokenizer.encode(texts)

@@ -1,4 +1,4 @@
-"""Flags by weights, without the model: explained, replayed, erased, dropped."""
+"""Flags by levels, without the model: explained, replayed, erased, dropped."""
 
 import hashlib
 import shutil
@@ -22,7 +22,7 @@ from scanner.registry import check_secret
 from scanner.results.retention import erase_user, retain
 from scanner.results.transactions import read_whole
 from scanner.watermark.formats import format_of
-from schemas.words import WEIGHED
+from schemas.words import LEVELS
 from tests.support.foregone import chain_key, chain_model, unknowing, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import GROUPS, USERS, held, make_key
 from tests.support.night import Night
@@ -55,7 +55,7 @@ def flagged_night(folder: Path, key, chain_model: Path, chosen: int = 25) -> Nig
     night.write("a", [write(None, 25, 1), write(message, chosen, 3)])
     model = night.folder / "model"
     shutil.copytree(chain_model, model)
-    night.configure(more=f'[weights_by]\nmodel = "{model}"\n')
+    night.configure(more=f'[levels]\nmodel = "{model}"\n')
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
         night.scan()
@@ -70,7 +70,7 @@ def place(night: Night) -> str:
 def test_an_explanation_says_how_tokens_counted_and_agrees_with_the_row(flagged: Night) -> None:
     explained = Explainer(flagged.config).explain(place(flagged))
     row = explained.row
-    assert (row["look"], row["user_id"], row["naming"]) == (WEIGHED, USERS[3], "named")
+    assert (row["look"], row["user_id"], row["naming"]) == (LEVELS, USERS[3], "named")
     assert explained.text_evidence is not None
     assert explained.text_evidence.score == pytest.approx(row["score"])
     assert explained.text_evidence.log10_p == pytest.approx(row["log10_p"])
@@ -105,7 +105,7 @@ def test_an_explanation_says_what_tells_the_user_from_the_group_as_the_slow_path
 def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night, chain_model: Path) -> None:  # noqa: F811
     """Where the model is there, it reads again."""
     found = replay(flagged.config, place(flagged))
-    assert "name it in [weights_by]" in (found.fields[-1].why or "")
+    assert "name it in [levels]" in (found.fields[-1].why or "")
     model = flagged.folder / "model"
     model.symlink_to(chain_model)
     read = replay(flagged.config, place(flagged)).fields[-1]
@@ -136,9 +136,9 @@ def test_a_reading_of_another_model_or_a_second_one_is_none(flagged: Night, tmp_
     (tmp_path / "other").mkdir()
     (tmp_path / "second").mkdir()
     other = with_reading(flagged, tmp_path / "other", lambda steps: steps)
-    change_rows(other, "flag_readings", {"reader_sha256": "0" * 64})
+    change_rows(other, "flag_levels", {"reader_sha256": "0" * 64})
     second = with_reading(flagged, tmp_path / "second", lambda steps: steps)
-    (file,) = Path(second.results, "flag_readings").glob("*.parquet")
+    (file,) = Path(second.results, "flag_levels").glob("*.parquet")
     rows = pl.read_parquet(file)
     chosen = rows.with_columns(surprise=pl.Series([bytes(len(rows["surprise"][0]))]))
     pl.concat([rows, chosen]).write_parquet(file)
@@ -170,10 +170,10 @@ def test_a_model_that_is_swapped_while_it_is_opened_reads_nothing(
 
 def test_a_replay_needs_the_share_of_weights(flagged: Night, tmp_path: Path) -> None:
     other = with_reading(flagged, tmp_path, lambda steps: steps)
-    section = f'[weights_by]\nmodel = "{flagged.folder / "model"}"\n'
+    section = f'[levels]\nmodel = "{flagged.folder / "model"}"\n'
     assert section in other.config.read_text()
     other.config.write_text(other.config.read_text().replace(section, ""))
-    with pytest.raises(Refused, match=r"put \[weights_by\] back"):
+    with pytest.raises(Refused, match=r"put \[levels\] back"):
         replay(other.config, place(flagged))
 
 
@@ -182,7 +182,7 @@ def test_levels_that_somebody_chose_by_the_draws_are_found_out_by_the_model(flag
     text = pl.read_parquet(next(flagged.input.glob("*.parquet")))["text"][0]
     forged = with_reading(flagged, tmp_path, lambda _: chosen_by_draws(text, chain_key))
     about = {"row": 0, "doc_id": "a:0", "text_sha256": hashlib.sha256(text.encode()).digest()}
-    change_rows(forged, "flag_readings", about)
+    change_rows(forged, "flag_levels", about)
     change_rows(forged, "flags", about)
     name = place(flagged)[:-1] + "0"
     copy_what_is_computed(forged, name)
@@ -246,7 +246,7 @@ def with_reading(flagged: Night, folder: Path, change: Callable[[np.ndarray], np
     shutil.copytree(flagged.input, other.input)
     text = flagged.config.read_text().replace('paths = ["in"]', f'paths = ["{flagged.input}"]')
     other.config.write_text(text)
-    file = next(Path(other.results, "flag_readings").glob("*.parquet"))
+    file = next(Path(other.results, "flag_levels").glob("*.parquet"))
     rows = pl.read_parquet(file)
     steps = change(np.frombuffer(rows["surprise"][0], np.uint8)).tobytes()
     rows.with_columns(surprise=pl.Series([steps])).write_parquet(file)
@@ -270,6 +270,6 @@ def test_readings_go_with_a_name_and_with_their_night(flagged: Night, tmp_path: 
         case = find_case(folder, 1e-6, place(flagged))
         assert len(read_surprise(folder, case.row, case.scan, case.where)) > 100
         gone(folder)
-        assert read_whole(folder, "flag_readings").collect().is_empty()
+        assert read_whole(folder, "flag_levels").collect().is_empty()
         with pytest.raises(Refused, match="not on record"):
             read_surprise(folder, case.row, case.scan, case.where)

@@ -1,4 +1,4 @@
-"""A flag by weights of a long text is computed again as it stands: what the law adds for rounding is no difference."""
+"""A flag by levels of a long text is computed again as it stands: what the law adds for rounding is no difference."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_long_text_of_two_keys_is_computed_again_as_it_stands(
     monkeypatch.setattr(generation.TextReader, "surprise", surprise)
     night = Night(tmp_path, tmp_path / "registry")
     night.write("a", [text])
-    night.configure(rate=0.01, more=f'[weights_by]\nmodel = "{chain_model}"\ncut = 1.0\n')
+    night.configure(rate=0.01, more=f'[levels]\nmodel = "{chain_model}"\ncut = 1.0\n')
     night.scan()
     place = f"{next(night.input.glob('*.parquet'))}:0"
     found = {field.field: field for field in replay(night.config, place).fields}
