@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.left_out import NO_FILTER, LeftOut, NgramFilter
 from scanner.errors import Refused
+from scanner.follow_up import CommittedScan, OnActors
 from scanner.key_support import ScanFilter
 from scanner.ngram_filter import COMMON_NGRAMS
 from scanner.scan_plan import Plan
@@ -78,6 +79,13 @@ class Filtering(Protocol):
 
     def digests(self, results: str, night: date) -> set[str]:
         """Return digests of the filters that scans of a night had, or have from now on."""
+
+    def learn(self, scan: CommittedScan, on_actors: OnActors) -> None:
+        """Learn from a scan of all files of the input, for later nights; returns at once where nothing is left to do.
+
+        Raises:
+            ScanFailed: tables cannot be read or written.
+        """
 
     def find_common(
         self, texts: Iterable[tuple[Tokens, NDArray[np.uint64]]], reach: int, seed: bytes, common_from: int

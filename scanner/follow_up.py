@@ -1,11 +1,11 @@
-"""The seam between the driver of a scan and the work that capabilities do once its documents are committed.
+"""The seam between the driver of a scan and the work that looks and the filter do once its documents are committed.
 
 A follow-up is a function. It asks its own tables which parts are left, has actors do these, and commits each as it
 comes. So one that was killed is gone on with by the next scan of the same input. The driver starts the actors, and no
-follow-up imports Ray. `scanner.capabilities.FOLLOW_UPS` lists those that end a scan.
+follow-up imports Ray.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -52,7 +52,3 @@ class CommittedScan(NamedTuple):
     shards: Sequence[Shard]
     began: datetime
     whole: bool
-
-
-FollowUp = Callable[[CommittedScan, OnActors], None]
-"""Work of a capability on a scan of all files of the input; it returns at once where nothing is left to do."""

@@ -47,8 +47,6 @@ CAPABILITIES = {
     "ngram_filter": Capability(
         ("scanner/ngram_filter",),
         (
-            ("scanner/capabilities.py", r"from scanner\.ngram_filter.*\n"),
-            ("scanner/capabilities.py", r"\blearn_ngrams,"),
             ("scanner/filtering.py", r"from scanner\.ngram_filter.*\n"),
             ("scanner/filtering.py", r"\bCOMMON_NGRAMS,"),
         ),

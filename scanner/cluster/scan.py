@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import ray
 
-from scanner.capabilities import FOLLOW_UPS
 from scanner.cluster.commits import Committer, Metrics, ScanTotals, costs
 from scanner.cluster.machines import cluster, fit_gpus, ray_begun, share_gpus, worker_count, worker_memory
 from scanner.cluster.packs import pack_shards
@@ -30,7 +29,7 @@ from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
 from scanner.errors import Refused
-from scanner.filtering import fix_filter
+from scanner.filtering import FILTERS, fix_filter
 from scanner.follow_up import Actor, CommittedScan, Part, Result
 from scanner.input.files import InputFile, empty_in_a_store, list_files
 from scanner.input.shards import DriverShare, Shard
@@ -313,7 +312,7 @@ class _Scan:
             if self._committer.totals.counts.flagged or looked:  # somebody may have been named
                 refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
             if whole:
-                self._run_follow_ups()  # before old nights are dropped, which asks for flags and may fail
+                self._learn()  # before old nights are dropped, which asks for flags and may fail
         if self._share is None:
             self._drop_old_nights()
         self._unread = find_unread(plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over)
@@ -418,11 +417,11 @@ class _Scan:
         append_audits(self._plan.results, self._audit.rows)
         self._report_metrics()
 
-    def _run_follow_ups(self) -> None:
-        """Have capabilities do what they do after a scan of the whole input."""
+    def _learn(self) -> None:
+        """Have the filter learn from a scan of the whole input."""
         scan = CommittedScan(self._plan, self._scan_id, self._work.shards_under_any_key, self._started_at, whole=True)
-        for follow_up in FOLLOW_UPS:
-            follow_up(scan, self._on_actors)
+        for ngram_filter in FILTERS:
+            ngram_filter.learn(scan, self._on_actors)
 
     def _on_actors(
         self, actor: type[Actor[Part, Result]], arguments: tuple[Any, ...], parts: Iterable[Part]

@@ -1,6 +1,6 @@
 """The filter of common n-grams, section [filter] of scan.toml: what it learns, keeps in tables and leaves out.
 
-Nothing outside this folder imports from it but a line in scanner.filtering, and one in scanner.capabilities.
+Nothing outside this folder imports from it but a line in scanner.filtering.
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.left_out import LeftOut, NgramFilter
+from scanner.follow_up import CommittedScan, OnActors
 from scanner.ngram_filter.common_ngrams import LEAST_REACH, CommonNgrams, common_in, hash_key
 from scanner.scan_plan import Plan
 from scanner.watermark import Tokens
@@ -49,6 +50,12 @@ class CommonNgramFilter:
 
         fixed = fixed_filter(results, night)
         return filters_used(results, night) | (set() if fixed is None else {fixed})
+
+    def learn(self, scan: CommittedScan, on_actors: OnActors) -> None:
+        """See scanner.filtering.Filtering."""
+        from scanner.ngram_filter.follow_up import learn_ngrams
+
+        learn_ngrams(scan, on_actors)
 
     def find_common(
         self, texts: Iterable[tuple[Tokens, NDArray[np.uint64]]], reach: int, seed: bytes, common_from: int

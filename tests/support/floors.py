@@ -45,7 +45,6 @@ FLOORS = [
     "scanner.exports",
     "scanner.service",
     "scanner.audit.calibration",
-    "scanner.capabilities",
     "scanner.cluster",
     "scanner.research",
     "scanner.api",
