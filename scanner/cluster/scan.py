@@ -70,22 +70,18 @@ class Ending(NamedTuple):
     commits: bool = False
 
 
-_RAISED: tuple[tuple[type[BaseException], bool, Ending], ...] = (
-    # the exception, whether work had been found, the ending
-    (Terminated, False, Ending(ExitCode.TERMINATED, recorded=True, commits=True)),
-    (Terminated, True, Ending(ExitCode.TERMINATED, recorded=True, commits=True)),
-    (KeyboardInterrupt, False, Ending(ExitCode.INTERRUPTED, recorded=True, commits=True)),
-    (KeyboardInterrupt, True, Ending(ExitCode.INTERRUPTED, recorded=True, commits=True)),
-    (Refused, False, Ending(ExitCode.REFUSED, recorded=False)),  # nothing was done
-    (Refused, True, Ending(ExitCode.REFUSED, recorded=True)),
-    (BaseException, False, Ending(ExitCode.FAILED, recorded=True)),
-    (BaseException, True, Ending(ExitCode.FAILED, recorded=True)),
+_RAISED: tuple[tuple[type[BaseException], Ending], ...] = (
+    (Terminated, Ending(ExitCode.TERMINATED, recorded=True, commits=True)),
+    (KeyboardInterrupt, Ending(ExitCode.INTERRUPTED, recorded=True, commits=True)),
+    (Refused, Ending(ExitCode.REFUSED, recorded=False)),  # unless something had been done
+    (BaseException, Ending(ExitCode.FAILED, recorded=True)),
 )
 
 
 def ending_of(error: BaseException, *, work_was_found: bool) -> Ending:
-    """The ending that an exception causes: the first row that fits."""
-    return next(ending for kind, found, ending in _RAISED if isinstance(error, kind) and found == work_was_found)
+    """Return the ending that an exception causes: that of the first row that fits."""
+    ending = next(ending for kind, ending in _RAISED if isinstance(error, kind))
+    return ending._replace(recorded=ending.recorded or work_was_found)
 
 
 WORST_FIRST = (ExitCode.ALARM, ExitCode.CANARIES_LOST, ExitCode.TOO_LITTLE_READ, ExitCode.DONE)

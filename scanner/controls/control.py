@@ -63,9 +63,11 @@ class OpenControl(Protocol):
 class ScanRows(NamedTuple):
     """Rows of a scan's shards, whichever run committed them.
 
-    verdicts: rows of VERDICTS on traffic, without texts of canaries; every_verdict: with them; counts: rows of
-    AUDIT_COUNTS; earlier: ids of shards of the same documents that were scanned under other keys; whole: whether they
-    are all that the configuration names.
+    verdicts: rows of VERDICTS on traffic, without texts of canaries.
+    every_verdict: rows of VERDICTS, with texts of canaries.
+    counts: rows of AUDIT_COUNTS.
+    earlier: ids of shards that hold the same rows, and that scans under other keys committed.
+    whole: whether the shards are all that the configuration names.
     """
 
     verdicts: "pl.LazyFrame"
