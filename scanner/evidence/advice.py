@@ -29,7 +29,13 @@ _RIGHT = (ReviewDecision.CONFIRMED, ReviewDecision.QUOTED, ReviewDecision.ALLOWE
 
 
 class Precision(NamedTuple):
-    """Distinct texts with decisions: right, wrong, with decisions that differ, and left unclear by all."""
+    """Distinct texts with decisions.
+
+    right: texts whose flags are right.
+    wrong: texts whose flags are wrong.
+    differ: texts on which decisions differ.
+    unclear: texts that every decision leaves unclear.
+    """
 
     right: int
     wrong: int
@@ -43,7 +49,7 @@ class Precision(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Share of right texts among right and wrong ones; None: there are none."""
+        """Share of right texts among right and wrong ones; None where there are none."""
         return self.right / (self.right + self.wrong) if self.right + self.wrong else None
 
     @property
@@ -52,14 +58,17 @@ class Precision(NamedTuple):
         return binomial_limits(self.right, self.right + self.wrong, PRECISION_RISK) if self.right + self.wrong else None
 
     def in_words(self) -> str:
-        """The share of right texts with its interval; the caller says what the share leaves out."""
+        """Return the share of right texts with its interval. The caller says what the share leaves out."""
         if self.share is None or self.limits is None:
             return "not known"
         low, high = self.limits
         return f"{self.share:.1%} ({low:.1%} to {high:.1%} with 95 % confidence)"
 
     def counts_in_words(self) -> str:
-        """All texts with decisions: `12 right, 3 wrong; 4 unclear and 1 on which deciders differ are left out`."""
+        """Return the counts of all texts with decisions.
+
+        For example `12 right, 3 wrong; left out: 4 unclear and 1 on which deciders differ`.
+        """
         not_counted = [f"{self.unclear:,} unclear"] * (self.unclear > 0)
         not_counted += [f"{self.differ:,} on which deciders differ"] * (self.differ > 0)
         counted = f"{self.right:,} right, {self.wrong:,} wrong"
@@ -67,11 +76,11 @@ class Precision(NamedTuple):
 
 
 def precision(decisions: pl.DataFrame, flags: Sequence[dict[str, object]] | None = None) -> Precision:
-    """Count decisions.
+    """Count decisions by text.
 
     Args:
-        decisions: decisions that stand, as in schemas.tables.DECISIONS.
-        flags: rows of VERDICTS, on which alone decisions are counted; None: all.
+        decisions: current decisions, as in schemas.tables.DECISIONS.
+        flags: rows of VERDICTS. Only decisions on these flags count; None counts all.
     """
     if flags is not None:
         kinds = {name: decisions.schema[name] for name in DECIDED_ON}
@@ -90,7 +99,12 @@ SHARE_OF_A_COPY = 0.5
 
 
 class AdviceRule(NamedTuple):
-    """A row of the table: what is seen, what to record (None: nothing), and whether a flag fits."""
+    """A row of the table.
+
+    finding: what is seen.
+    decision: what to record, None: nothing.
+    fits: whether a flag fits the row.
+    """
 
     finding: str
     decision: ReviewDecision | None
@@ -110,14 +124,14 @@ def _for_nobody_known(explained: Explanation) -> bool:
 
 
 def others_can_mark(key: MasterKey | None) -> bool:
-    """Whether others than the user can make the mark of a key, as far as its record shows."""
+    """Return whether others than the user can make the mark of a key, as far as its record shows."""
     if key is None or format_of(key).generator is not None:  # a generator's caution is about marks that are missed
         return False
     return bool(format_of(key).cautions(key.messages))
 
 
 def version_of(key: MasterKey | None) -> str:
-    """The version of this project's format of a key, or the name of a stack's format, in words."""
+    """Return the version of this project's format of a key, or the name of a stack's format, in words."""
     if key is None:
         return "key not on record"
     form = format_of(key)
@@ -184,7 +198,11 @@ RULES = (
 
 
 class Advice(NamedTuple):
-    """The recommended decision, None: to record nothing; rule: the place in RULES of the row that fits."""
+    """The advice on a flag.
+
+    rule: the place in RULES of the row that fits.
+    decision: the recommended decision, None: to record nothing.
+    """
 
     rule: int
     decision: ReviewDecision | None
@@ -196,7 +214,7 @@ class Advice(NamedTuple):
 
 
 def advise(explained: Explanation) -> Advice:
-    """The first row of RULES that fits a flag."""
+    """Return the advice of the first row of RULES that fits a flag."""
     number = next(number for number, rule in enumerate(RULES) if rule.fits(explained))
     return Advice(number, RULES[number].decision)
 
@@ -210,7 +228,7 @@ OWNERSHIP = {
 
 
 def in_short(explained: Explanation) -> str:
-    """One line to decide by: for whom it is marked, who posted it, and under which key."""
+    """Return one line to decide by: for whom the text is marked, who posted it, and under which key."""
     row = explained.row
     users = ", ".join(name(user) for user in users_of(row)[:3])
     marked = f"Marked for {users or 'a user whose name was erased'}"
@@ -225,7 +243,11 @@ def in_short(explained: Explanation) -> str:
 
 
 def by_chance(explained: Explanation) -> str | None:
-    """Return how many flags like this one chance alone gives in a scan of this size; None where that is not known."""
+    """Say how many flags like this one chance alone gives in a scan of this size.
+
+    Returns:
+        A sentence; None where the number is not known.
+    """
     if explained.expected is None or explained.case.scan is None:
         return None
     documents = counted(explained.case.scan["documents"], "document")

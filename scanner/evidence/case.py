@@ -29,7 +29,11 @@ _NUMBERS = ("score", "log10_p", "log10_p_global", "messages_tested", "correction
 
 @dataclass(frozen=True)
 class FlagCase:
-    """A flagged document: a row of schemas.tables.VERDICTS with `audit`, and its scan's row of SCANS, if that ended."""
+    """A flagged document.
+
+    row: its row of schemas.tables.VERDICTS with `audit`.
+    scan: its scan's row of SCANS, None if that scan did not end.
+    """
 
     row: Mapping[str, Any]
     scan: Mapping[str, Any] | None
@@ -44,7 +48,7 @@ def find_case(results: str, rate: float, document: str) -> FlagCase:
     """Find a flagged document by `PATH:ROW`, or by its id where no place of that name is flagged.
 
     Raises:
-        Refused: no flagged document has this name, or several have; says which, or whether it was read at all.
+        Refused: no flagged document has this name, or several have. The error says which, or whether it was read.
     """
     document_filter = _named(document)
     rows = ask(results, lambda: flagged(results, rate, document_filter, canaries=True).collect())
@@ -67,9 +71,9 @@ def find_case(results: str, rate: float, document: str) -> FlagCase:
 
 
 def refuse_impossible(row: Mapping[str, Any]) -> None:
-    """Raise Refused for a flagged row with a value that no scan writes: somebody changed it, and nothing stands by it.
+    """Raise Refused for a flagged row with a value that no scan writes: somebody changed it, so it proves nothing.
 
-    Its message alone may be missing: it is not shown where naming is undecided.
+    Only its message may be missing: it is not shown where naming is undecided.
     """
     wrong = [name for name in _NUMBERS if row[name] is None or not math.isfinite(row[name])]
     wrong += [name for name in ("messages_tested", "correction") if row[name] is not None and not row[name] >= 1]
@@ -88,7 +92,7 @@ def refuse_impossible(row: Mapping[str, Any]) -> None:
 
 
 def _under_its_keys(results: str, row: Mapping[str, Any], scan: dict[str, Any]) -> dict[str, Any]:
-    """A scan's row with only the keys that looked at a document: older ones may have done so before."""
+    """Return a scan's row with only the keys that looked at a document: older ones may have done so before."""
     shard_filter = (pl.col("shard_id") == row["shard_id"]) & (pl.col("scan_id") == row["scan_id"])
     digests = ask(results, lambda: ranges_ever(results).filter(shard_filter).select("keys").unique().collect())["keys"]
     keys = scan["keys"]
@@ -107,10 +111,11 @@ def _named(document: str) -> pl.Expr:
 
 
 def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> NgramFilter:
-    """The filter under which a verdict was given; none where its scan did not end, or had none.
+    """Open the filter under which a verdict was given, or an empty one if its scan did not end or had none.
 
     Raises:
-        Refused: the filter is gone, or the registry has no audit secret, or another; SecretError.
+        Refused: the filter is gone, or the registry has no audit secret, or another one.
+        SecretError: the audit secret cannot be read.
     """
     sha256 = (case.scan or {}).get("filter_sha256")
     if sha256 is None:
@@ -119,7 +124,12 @@ def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> 
 
 
 def text_ids_of(folder: str, registry: Registry) -> TextIds:
-    """Digests under the audit secret of a registry. Raises Refused: it has none; SecretError."""
+    """Return what makes digests of texts under the audit secret of a registry.
+
+    Raises:
+        Refused: the registry has no audit secret.
+        SecretError: the audit secret cannot be read.
+    """
     if registry.audit_secret is None:
         raise Refused(f"registry {folder!r} has no audit secret, which filters and digests of texts need; restore it")
     return TextIds(read_secret(registry.audit_secret, folder))

@@ -10,10 +10,12 @@ _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
 
 
 def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -> Markup:
-    """Observed against stated rates, both on a logarithmic scale, with their limits; the line is "as stated".
+    """Draw observed against stated rates, both on a logarithmic scale, with their limits; the line is "as stated".
 
-    rows: of schemas.audit.AUDITS, with tests, hits, expected, low and high; no hits stand at the bottom. tested: what
-    the rates are of, in words.
+    Args:
+        rows: rows of schemas.audit.AUDITS, with tests, hits, expected, low and high. A rate without hits stands at the
+            bottom.
+        tested: what the rates are of, in words.
     """
     points = [
         (
@@ -60,7 +62,7 @@ def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -
 
 
 def bars_chart(rows: Sequence[tuple[str, int]], caption: str) -> Markup:
-    """A bar a row, below its words, with its number beside it; 40 letters fit on a phone."""
+    """Draw a bar for each row, below its words, with its number beside it. 40 letters fit on a phone."""
     largest_count = max((count for _, count in rows), default=1)
     elements = []
     for i, (words, count) in enumerate(rows):

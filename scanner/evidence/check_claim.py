@@ -90,7 +90,7 @@ NEVER = {
 
 
 def siphash24(key: bytes, data: bytes) -> int:
-    """SipHash-2-4 (Aumasson and Bernstein 2012)."""
+    """Compute SipHash-2-4 (Aumasson and Bernstein 2012)."""
     k0, k1 = (int.from_bytes(key[i : i + 8], "little") for i in (0, 8))
     v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
 
@@ -115,7 +115,7 @@ def siphash24(key: bytes, data: bytes) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def chacha8(key: bytes, counter: int, nonce: int) -> list[int]:
-    """One ChaCha block of 8 rounds: 16 words."""
+    """Compute one ChaCha block of 8 rounds: 16 words."""
     fixed = b"expand 32-byte k" + key
     start = [int.from_bytes(fixed[i : i + 4], "little") for i in range(0, 48, 4)]
     start += [counter & M32, counter >> 32, nonce & M32, nonce >> 32]
@@ -153,21 +153,21 @@ class Mark:
         self.chacha, self.sip = keys[:32], keys[32:]
 
     def _is_share(self, gamma: str) -> bool:
-        """Whether γ is n/2^b as the law takes it: with another denominator fewer tokens would be green than it says."""
+        """Return whether γ is n/2^b as the law takes it. Else fewer tokens would be green than it says."""
         n, whole = self.gamma.numerator, self.gamma.denominator
         return gamma == f"{n}/{whole}" and n < whole <= 256 and whole & (whole - 1) == 0
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - one mark a process
     def nonce(self, window: "tuple[int, ...]") -> int:
-        """The nonce of a window."""
+        """Compute the nonce of a window."""
         return siphash24(self.sip, b"".join(token.to_bytes(4, "little") for token in window))
 
     def is_shared(self, ngram: "tuple[int, ...]") -> bool:
-        """Whether all users of a group read the same number at this step."""
+        """Return whether all users of a group read the same number at this step."""
         return self.groups is not None and (self.nonce(ngram[:-1]) >> 32) * 3 >> 32 == 0
 
     def term(self, ngram: "tuple[int, ...]", message: int) -> float:
-        """What one scored token adds to the score of a message."""
+        """Compute what one scored token adds to the score of a message."""
         nonce = self.nonce(ngram[:-1])
         number = message
         if self.groups is not None:
@@ -184,7 +184,7 @@ class Mark:
         return float(value < self.gamma.numerator)
 
     def word(self, nonce: int, planes: int, plane: int, index: int) -> int:
-        """A word of a plane: where it stands is part of the specification."""
+        """Return a word of a plane. Its place is part of the specification."""
         height = 16 // planes
         if self.version == 1:
             group, r = divmod(index, 16 * height)
@@ -194,7 +194,10 @@ class Mark:
         return chacha8(self.chacha, counter, nonce)[plane * height + row]
 
     def log10_p(self, score: float, scored: int) -> float:
-        """P(a score at least this large), if nothing was marked: exact for the green list, in 60 digits for Gumbel."""
+        """Compute log10 P(a score at least this large), if nothing was marked.
+
+        It is exact for the green list, and computed in 60 digits for Gumbel.
+        """
         if self.green:
             n, whole = self.gamma.numerator, self.gamma.denominator
             ways = term = n**scored
@@ -213,14 +216,17 @@ class Mark:
 
 
 def windows_of(counted: int) -> "set[tuple[int, int]]":
-    """Windows of so many tokens that are looked at: all of them, and 24·√2^i of them, begun anew after each quarter."""
+    """Return the windows of so many tokens that are looked at.
+
+    They are all of the tokens, and windows of 24·√2^i tokens, begun anew after each quarter.
+    """
     lengths = [math.isqrt(24**2 * 2**i - 1) + 1 for i in range(64)]
     found = {(b, b + n) for n in lengths if n < counted for b in (*range(0, counted - n, n // 4), counted - n)}
     return found | {(0, counted)}
 
 
 def any_of(log10_p: float, tests: float) -> float:
-    """log10(1 − (1 − p)^tests)."""
+    """Compute log10(1 − (1 − p)^tests)."""
     if log10_p + math.log10(tests) < -20:  # then it is tests · p, to 20 digits
         return log10_p + math.log10(tests)
     with decimal.localcontext() as context:
@@ -230,7 +236,7 @@ def any_of(log10_p: float, tests: float) -> float:
 
 
 class Findings:
-    """What was found so far, by condition; every line is printed as it is found."""
+    """The findings so far, by condition. Every line is printed as it is found."""
 
     def __init__(self) -> None:
         self.of: dict[str, set[str]] = {}
@@ -247,7 +253,7 @@ class Findings:
         return any("NOT CHECKED" in found for found in self.of.values())
 
     def equal(self, condition: str, what: str, found: Any, claimed: Any) -> None:  # noqa: ANN401 - as claims have it
-        """Compare a value with the claimed one; floats to nine digits."""
+        """Compare a value with the claimed one, floats to nine digits."""
         same = type(found) is type(claimed) and found == claimed
         if isinstance(found, float) and type(claimed) in (int, float):
             same = math.isclose(found, claimed, rel_tol=1e-9)
@@ -270,7 +276,10 @@ class Findings:
 
 
 def first_bytes(raw: bytes) -> bytes:
-    """At most so many bytes, which end where a character does: by then at most three of the next one stand there."""
+    """Return at most MOST_BYTES bytes of a text.
+
+    They end where a character does, so up to three bytes of a character that would be cut are left out.
+    """
     end = min(len(raw), MOST_BYTES)
     while end < len(raw) and end > MOST_BYTES - 3 and raw[end] & 0xC0 == 0x80:
         end -= 1
@@ -278,12 +287,12 @@ def first_bytes(raw: bytes) -> bytes:
 
 
 def without_manifests(text: str) -> str:
-    """A text without C2PA manifests (C2PA 2.4, A.8, A.9) and other long runs of unseen characters."""
+    """Return a text without C2PA manifests (C2PA 2.4, A.8, A.9) and other long runs of unseen characters."""
     return ARMOUR.sub("", UNSEEN.sub("", text))
 
 
 def check_text(folder: Path, claim: "dict[str, Any]", findings: Findings) -> str:
-    """The text that was scored, held against the text of the claim."""
+    """Check the text that was scored against the text of the claim, and return it."""
     raw = (folder / "text.txt").read_bytes()
     findings.equal("text", "SHA-256 of text.txt", hashlib.sha256(raw).hexdigest(), claim["text_sha256"])
     name = "scored.txt" if (folder / "scored.txt").exists() else "text.txt"
@@ -297,7 +306,10 @@ def check_text(folder: Path, claim: "dict[str, Any]", findings: Findings) -> str
 
 
 def scored_text(raw: bytes) -> str:
-    """What is scored of a text that was posted, as it stands: U+FFFD for what is no UTF-8, 16 MiB, no manifests."""
+    """Return what is scored of a text that was posted, as it stands.
+
+    That is its first 16 MiB without manifests, with U+FFFD for bytes that are no UTF-8.
+    """
     replaced = first_bytes(raw).decode("utf-8", errors="replace").encode("utf-8")
     return without_manifests(first_bytes(replaced).decode("utf-8", errors="replace"))
 
@@ -305,9 +317,11 @@ def scored_text(raw: bytes) -> str:
 def check_tokens(
     folder: Path, claim: "dict[str, Any]", mark: Mark, findings: Findings
 ) -> "tuple[list[int], list[tuple[int, ...]], tuple[int, int, int]]":
-    """Tokens of the text; its scored n-grams, each that is new in the text, and none is left out unseen; their part.
+    """Check that each scored n-gram is new in the text, and that no token is left out unnoticed.
 
-    The part is the place of the first and behind the last that is scored, among so many that could be.
+    Returns:
+        The tokens of the text; its scored n-grams; and their part: the place of the first scored one, the place after
+        the last, and how many could be scored.
     """
     with (folder / "tokens.csv").open(encoding="ascii", newline="") as file:
         rows = [(int(token), status) for token, status in csv.reader(file)]
@@ -342,7 +356,7 @@ def check_tokens(
 def check_part(
     claim: "dict[str, Any]", part: "tuple[int, int, int]", scored: int, log10_p: float, findings: Findings
 ) -> None:
-    """Whether the part of a text is one of those that are looked at in every text, and all of them are counted."""
+    """Check that the part of a text is one of those that are looked at in every text, and that all of them count."""
     begin, end, counted = part
     findings.holds(
         "part", end - begin == scored, f"the part is one run: tokens {begin + 1} to {end} of {counted} that count"
@@ -363,12 +377,15 @@ def check_part(
 
 
 def corrected_p(log10_p: float, messages: int, claim: "dict[str, Any]") -> float:
-    """log10 p of the best of so many messages, of all parts and all tests."""
+    """Compute log10 p of the best of so many messages, of all parts and all tests."""
     return any_of(any_of(any_of(log10_p, messages), claim["parts"]), claim["correction"])
 
 
 def own_p(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]") -> float:
-    """log10 p of a message of a group on the user steps, which no other message of it reads, corrected (rule 2)."""
+    """Compute log10 p of a group's message on the user steps, corrected (rule 2).
+
+    No other message of the group reads these steps.
+    """
     own = [mark.term(ngram, claim["message"]) for ngram in ngrams if not mark.is_shared(ngram)]
     return corrected_p(mark.log10_p(math.fsum(own), len(own)), mark.groups or 1, claim)
 
@@ -376,7 +393,7 @@ def own_p(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]") 
 def check_own_evidence(
     mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]", score: float, findings: Findings
 ) -> None:
-    """Whether the text speaks for this message, and not for one near it (SPEC_2, "Naming", rule 2).
+    """Check that the text speaks for this message, and not for one near it (SPEC_2, "Naming", rule 2).
 
     Text that was marked for somebody of a group raises the scores of the whole group, on the steps that it shares. Text
     that was marked under version 1 can raise those of any message.
@@ -404,7 +421,7 @@ def check_own_evidence(
 
 
 def check_tokenizer(folder: Path, claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings) -> None:
-    """Whether the tokens are those of the text."""
+    """Check that the tokens are those of the text."""
     data = (folder / "tokenizer.json").read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     findings.equal("tokens", "SHA-256 of tokenizer.json", digest, claim["tokenizer_sha256"])
@@ -429,7 +446,7 @@ def check_tokenizer(folder: Path, claim: "dict[str, Any]", text: str, tokens: "l
 
 
 def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
-    """Whether what a tokenizer does to a text first can put nothing into it but the sign of a blank."""
+    """Return whether a tokenizer's normalizer can put nothing into a text but the sign of a blank."""
     if normalizer is None:
         return True
     kind = normalizer["type"]
@@ -443,7 +460,7 @@ def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
 
 
 def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, findings: Findings) -> None:
-    """Whether key, messages and tokenizer stand in the published list, up to the head that somebody kept."""
+    """Check that key, messages and tokenizer stand in the published list, up to the head that somebody kept."""
     if not paths:
         findings.left(
             "announced", "that key and tokenizer were announced before the text was posted: name LIST and HEAD"
@@ -481,7 +498,7 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
 
 
 def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
-    """The claim, whose numbers are such as a claim can have."""
+    """Read the claim, and check that its numbers are such as a claim can have."""
 
     def distinct(pairs: "list[tuple[str, object]]") -> "dict[str, Any]":
         if len(dict(pairs)) < len(pairs):
@@ -513,7 +530,11 @@ def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
 
 
 def check_names(folder: Path) -> None:
-    """Refuse what no claim has: a module that hides another, a link to somewhere else, a pipe that never ends."""
+    """Refuse what no claim has: a module that hides another, a link to somewhere else, a pipe that never ends.
+
+    Raises:
+        ValueError: the folder has such a file, or one of more than LARGEST bytes.
+    """
     for path in sorted(folder.iterdir()):
         if path.name not in KNOWN or path.is_symlink() or not path.is_file():
             raise ValueError(f"{path.name!a} is no file of a claim: {', '.join(sorted(KNOWN))}")
@@ -522,7 +543,11 @@ def check_names(folder: Path) -> None:
 
 
 def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -> None:
-    """Check the claim of a folder. Raises ValueError where a file of it cannot be read as what it is."""
+    """Check the claim of a folder.
+
+    Raises:
+        ValueError: a file of it cannot be read as what it is.
+    """
     check_names(folder)
     claim = read_claim(folder, findings)
     if findings.failed:
@@ -558,7 +583,7 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
 
 
 def failing(folder: Path, secret: bytes) -> "list[str]":
-    """What fails of a claim; nothing is printed."""
+    """Return what fails of a claim, and print nothing."""
     findings = Findings()
     with contextlib.redirect_stdout(io.StringIO()):
         check(folder, secret, [], findings)
@@ -566,7 +591,11 @@ def failing(folder: Path, secret: bytes) -> "list[str]":
 
 
 def main() -> int:
-    """Check the claim of a folder. Returns 0 where all holds, 1 where something fails, 3 where one is open."""
+    """Check the claim of a folder.
+
+    Returns:
+        0 where all holds, 1 where something fails, 2 for wrong arguments, 3 where something could not be checked.
+    """
     if len(sys.argv) not in (3, 5):
         print("usage: python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]")
         return 2

@@ -36,8 +36,11 @@ _COLUMNS = ("path", "row", *MESSAGE, "account_id", "text_sha256", "variant", "sc
 class CopiedShare(NamedTuple):
     """What a text shares with earlier flagged posts of other accounts.
 
-    share: of its runs that end in a scored token, from 0 to 1; posts, accounts: those that hold some of them; path,
-    row: of the post that holds most, None: none holds any.
+    share: share of its runs that end in a scored token and stand in these posts, from 0 to 1.
+    posts: how many posts hold some of them.
+    accounts: how many accounts posted these.
+    path: of the post that holds most, None: none holds any.
+    row: of that post.
     """
 
     share: float
@@ -59,13 +62,18 @@ class EarlierPost(NamedTuple):
 def earlier_of_others(
     results: str, rate: float, rows: Sequence[Mapping[str, Any]]
 ) -> dict[PathAndRow, Sequence[Mapping[str, Any]]]:
-    """Earlier flagged posts of other accounts, for the same key and message, that share n-grams with flagged documents.
+    """Return earlier flagged posts of other accounts that share n-grams with flagged documents.
 
-    rate: false-positive rate of the flags.
+    The posts are flagged for the same key and message as the document.
+
+    Args:
+        results: folder or URI of the results.
+        rate: false-positive rate of the flags.
+        rows: rows of the flagged documents.
 
     Returns:
-        By path and row of a document: rows of flags, one a text, EARLIER_POSTS_READ at most, the most alike first. A
-        document without an account or a message has none.
+        Rows of flags by path and row of a document, one for each text, EARLIER_POSTS_READ at most, the most alike
+        first. A document without an account or a message has none.
 
     Raises:
         Refused: there are no results.
@@ -89,7 +97,7 @@ def earlier_of_others(
 
 
 def _most_similar(numbered_posts: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
-    """Earlier posts of other accounts that have a place of their sketch in common with one flag."""
+    """Return earlier posts of other accounts that have a place of their sketch in common with one flag."""
     row = numbered_posts.row(number, named=True)
     earlier_posts = numbered_posts.filter(
         *(pl.col(name) == row[name] for name in MESSAGE),
@@ -106,10 +114,13 @@ def _most_similar(numbered_posts: pl.DataFrame, places: NDArray[np.uint32], numb
 def copied_share(
     ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[EarlierPost]
 ) -> CopiedShare:
-    """What a text shares with posts.
+    """Compute what a text shares with posts.
 
-    ids: its tokens, uint32[T]. reach: how many previous tokens decide a token's draw; a run has one token more, and
-    COPIED_RUN at least. posts: the earlier posts, the most alike first.
+    Args:
+        ids: its tokens, uint32[T].
+        scored: places of its scored tokens.
+        reach: how many previous tokens decide a token's draw. A run has one token more, and COPIED_RUN at least.
+        posts: the earlier posts, the most alike first.
     """
     length = max(reach + 1, COPIED_RUN)
     ends = set(scored.tolist())

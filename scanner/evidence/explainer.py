@@ -87,7 +87,10 @@ class Glance(NamedTuple):
 
 
 class _TextFindings(NamedTuple):
-    """The fields of an Explanation that follow from the text; moved: no scan can have read this text there."""
+    """The fields of an Explanation that follow from the text.
+
+    moved: no scan can have read this text there.
+    """
 
     text: str | None = None
     why_none: str | None = None
@@ -109,7 +112,10 @@ def _as_scored(case: FlagCase, stored_text: StoredText) -> str:
 
 
 def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, check: RegistryCheck) -> RegistryCheck:
-    """The registry's word, unless the row has another message than its text: the registry was asked of a stranger."""
+    """Return the registry's word, or a contradiction where the text gives other numbers than the row has.
+
+    The registry was then asked about a stranger.
+    """
     # Nobody is named by a p-value smaller than that of the text. Parts are compared by `brickscan replay` alone.
     row = case.row
     if evidence is None or row["look"] not in (None, LEVELS) or check.agrees is False:
@@ -129,7 +135,15 @@ def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, chec
 
 
 def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
-    """Which p of a row is smaller than its text allows, with both; None: none. log10_p: uncorrected, NaN: no law."""
+    """Find a p of a row that is smaller than its text allows.
+
+    Args:
+        case: the flag.
+        log10_p: p of the text, not corrected, NaN: the format has no law.
+
+    Returns:
+        The name of the p, the one of the text and the one of the row; None where there is no such p.
+    """
     row = case.row
     keys = (case.scan or {}).get("keys", ())
     messages = next((key["messages"] for key in keys if key["key_id"] == row["key_id"]), None)
@@ -144,7 +158,7 @@ def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
 
 
 def _as_filed(row: Mapping[str, Any], check: RegistryCheck, file_values: Mapping[str, Any]) -> RegistryCheck:
-    """The registry's word, unless the row has another id, account or time than its file."""
+    """Return the registry's word, or a contradiction where the row has another id, account or time than its file."""
     for name, value in file_values.items():
         if row[name] is not None and row[name] != value and check.agrees is not False:
             why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
@@ -187,7 +201,11 @@ class Explainer:
     def is_owned(self, row: Mapping[str, Any]) -> bool | None:
         """Return whether the account of a flag belongs to a user whom the flag names, by the platform's record.
 
-        None where the configuration names no record. Raises Refused: the record cannot be read.
+        Returns:
+            None where the configuration names no record.
+
+        Raises:
+            Refused: the record cannot be read.
         """
         if self._owners is None:
             return None
@@ -272,7 +290,10 @@ class Explainer:
     def _as_text_speaks(
         self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], check: RegistryCheck
     ) -> RegistryCheck:
-        """The registry's word, unless neither text nor parts speak for a message by which the row or a part names."""
+        """Return the registry's word, or a contradiction where neither text nor parts speak for a message that names.
+
+        These are the messages by which the row or one of its parts names a user.
+        """
         # By chance a stranger's message has so small a p-value in one of 1 / rate texts. Where parts were dropped, or
         # are of the text before it was normalised, nothing is asked.
         row = case.row
@@ -300,20 +321,22 @@ class Explainer:
         return check
 
     def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistryCheck]:
-        """The registry's word on the names of each of some flags."""
+        """Return the registry's word on the names of each of some flags."""
         if self._config is None:
             return [unless_contradicted(row, NOT_ASKED.sentence) for row in rows]
         return held_against(self._folder, self.results, rows)
 
     def with_registry_names(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Rows of flags, or of their spans, of which those name nobody that the registry contradicts."""
+        """Return rows of flags, or of their spans; a row that the registry contradicts names nobody."""
         return [with_registry_names(row, check) for row, check in zip(rows, self.held_against(rows), strict=True)]
 
     def scored_text(self, case: FlagCase) -> tuple[str, Tokens, OpenedKey]:
-        """The text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.
+        """Return the text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.
 
         Raises:
-            Refused: there is no configuration, or the text is gone; SecretError, TokenizerError.
+            Refused: there is no configuration, or the text is gone.
+            SecretError: the secret of the key cannot be read.
+            TokenizerError: the tokenizer of the key cannot be used.
         """
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
@@ -322,10 +345,12 @@ class Explainer:
         return text, opened_key.tokenizer.reference.encode([text]), opened_key
 
     def common(self, case: FlagCase) -> LeftOut | None:
-        """The n-grams that the scan of a flag left out under its key; None: none.
+        """Return the n-grams that the scan of a flag left out under its key; None where it left out none.
 
         Raises:
-            Refused: they are not known any more; SecretError, TokenizerError.
+            Refused: they are not known any more.
+            SecretError: a secret cannot be read.
+            TokenizerError: the tokenizer of the key cannot be used.
         """
         if case.scan is None and self._config is not None and self._config.filter is not None:
             raise Refused("its scan did not end, so that the n-grams that it left out are not on record; scan again")
@@ -336,13 +361,13 @@ class Explainer:
         return self._filters[digest].of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
 
     def stored_text(self, case: FlagCase) -> bytes:
-        """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
+        """Return the text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
         return self._stored(case).text
 
     def _stored(self, case: FlagCase) -> StoredText:
-        """Its text with what stands beside it, or the text alone: the file may lack a column that is asked for now."""
+        """Return a flag's text with what stands beside it, or only the text: the file may lack a column now."""
         with contextlib.suppress(Refused):
             stored_text = self._rows.of(case)
             if stored_text.row is not None:
@@ -363,15 +388,15 @@ class Explainer:
         return ErrorShares.of(self._config).part_kinds
 
     def open_key(self, key_id: str) -> OpenedKey:
-        """A key, opened with its reference tokenizer. Raises as `scored_text` does."""
+        """Open a key with its reference tokenizer. Raises as `scored_text` does."""
         return self._open(find_key(self._registry, key_id))
 
     def open_filter(self, sha256: str) -> NgramFilter:
-        """The filter of a digest. Raises as `common` does."""
+        """Open the filter of a digest. Raises as `common` does."""
         return filter_of(self.results, self._folder, self._registry, FlagCase({}, {"filter_sha256": sha256}))
 
     def glance(self, case: FlagCase) -> "Glance | None":
-        """A line of a flag's text, and how much of the text is quoted; None: the text cannot be read."""
+        """Return a line of a flag's text, and how much of the text is quoted; None where the text cannot be read."""
         if self._config is None:
             return None
         try:
@@ -382,7 +407,7 @@ class Explainer:
         return Glance(" ".join(text[: 4 * LONGEST_LINE].split())[:LONGEST_LINE], quoted / max(len(text), 1))
 
     def key_on_record(self, key_id: str) -> MasterKey | None:
-        """The registry's record of a key; None: there is no configuration, or the key is gone."""
+        """Return the registry's record of a key; None where there is no configuration, or the key is gone."""
         try:
             return find_key(self._registry, key_id) if self._config else None
         except Refused:
@@ -394,7 +419,7 @@ class Explainer:
         return False
 
     def _copied(self, case: FlagCase, earlier_posts: Sequence[Mapping[str, Any]]) -> CopiedShare | None:
-        """What a flag's text shares with earlier posts, of those that can be read; None: there is none."""
+        """Compute what a flag's text shares with those earlier posts that can be read; None where there is none."""
         posts: list[EarlierPost] = []
         for row in earlier_posts:
             with contextlib.suppress(Refused):
@@ -414,7 +439,7 @@ class Explainer:
         return copied_share(tokens.ids, positions.index, reach_of(rule), posts)
 
     def _read_tokens(self, *post: object) -> NDArray[np.uint32]:
-        """Tokens of a flagged post, by the columns of _OF_POST. Raises as `scored_text` does."""
+        """Return the tokens of a flagged post, by the columns of _OF_POST. Raises as `scored_text` does."""
         return self.scored_text(FlagCase(dict(zip(_OF_POST, post, strict=True)), None))[1].ids
 
     @property
@@ -439,7 +464,12 @@ class Explainer:
 
     @cached_property
     def text_ids(self) -> TextIds:
-        """Digests under the registry's audit secret. Raises Refused: it has none; SecretError."""
+        """Digests under the registry's audit secret.
+
+        Raises:
+            Refused: the registry has no audit secret.
+            SecretError: the audit secret cannot be read.
+        """
         return text_ids_of(self._folder, self._registry)
 
     def _text_id(self, sha256: bytes) -> bytes:
@@ -454,7 +484,7 @@ class Explainer:
         return self._opened[key.key_id]
 
     def _as_it_counted(self, case: FlagCase, text: str) -> OpenedKey:
-        """The key of a flag, under which tokens count as they did for the flag. Raises as `scored_text` does."""
+        """Open the key of a flag, under which tokens count as they did for the flag. Raises as `scored_text` does."""
         opened_key, look = self._open(self._key(case)), row_look(case.row["look"], case.where)
         if look is None:
             return opened_key
@@ -491,7 +521,7 @@ class Explainer:
     def _other_users(
         self, case: FlagCase, text: str, omissions: Omissions, parts: Sequence[TextPart]
     ) -> tuple[UserRuns, ...]:
-        """How a text speaks for users whom its flag names besides the first; at most MOST_OTHER_USERS."""
+        """Compute how a text speaks for users whom its flag names besides the first, at most MOST_OTHER_USERS."""
         own_place, user_runs = (case.row["key_id"], case.row["message"]), list[UserRuns]()
         for name in case.row["named"] or ():
             place = name["key_id"], name["message"]

@@ -35,9 +35,13 @@ RUN_STRENGTHS = (-0.5, -1.0, -2.0, -4.0)
 
 
 class ScoreRun(NamedTuple):
-    """Scored tokens that follow each other, from their first character to the one after the last.
+    """Scored tokens that follow each other.
 
-    log10_p: of the run under the message alone; NaN where the format has no law. unscored: tokens in between.
+    begin: place of their first character.
+    end: place after their last character.
+    scored: number of scored tokens.
+    unscored: number of tokens in between that are not scored.
+    log10_p: of the run under the message alone; NaN where the format has no law.
     """
 
     begin: int
@@ -55,8 +59,10 @@ class ScoreRun(NamedTuple):
 class PartFinding(NamedTuple):
     """The evidence of the parts of one kind together.
 
-    log10_p: of the message that the verdict found, as the best of all M; log10_p_any: of the best message of these
-    parts; NaN where there is no law, 0 where nothing is scored.
+    log10_p: of the message that the verdict found, as the best of all M.
+    log10_p_any: of the best message of these parts.
+
+    Both are NaN where there is no law, and 0 where nothing is scored.
     """
 
     kind: Kind
@@ -80,9 +86,13 @@ class UserEvidenceFinding(NamedTuple):
 class TextEvidence(NamedTuple):
     """The evidence of a text for a message.
 
-    tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw;
-    user_evidence: None where messages share nothing; common: left out since many texts hold their n-grams; log10_p: of
-    the message alone, not corrected, NaN where the format has no law.
+    tokens: number of tokens of the text.
+    scored: number of tokens that are scored.
+    repeats: tokens left out since their n-gram came before.
+    unscored: tokens without a whole window, or of no draw.
+    user_evidence: None where messages share nothing.
+    common: tokens left out since many texts hold their n-grams.
+    log10_p: of the message alone, not corrected, NaN where the format has no law.
     """
 
     tokens: int
@@ -105,7 +115,11 @@ class UserRuns(NamedTuple):
 
 
 class Omissions(NamedTuple):
-    """What is left out of scoring: repeats, and n-grams that many texts hold; None: none of these."""
+    """What is left out of scoring.
+
+    dedup: the rule for repeats.
+    common: n-grams that many texts hold, None: none of these.
+    """
 
     dedup: Dedup
     common: LeftOut | None = None
@@ -123,7 +137,15 @@ def evidence_of_text(
 ) -> TextEvidence:
     """Weigh a text.
 
-    run: scored tokens that are shown as one.
+    Args:
+        mark: the watermark under the flag's key.
+        tokenizer: the key's reference tokenizer.
+        text: the text as it was scored.
+        message: the message whose evidence is weighed.
+        messages: how many messages the key has.
+        omissions: what is left out of scoring.
+        parts: the quoted and own parts of the text.
+        run: number of scored tokens that are shown as one.
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
@@ -153,9 +175,15 @@ def log10_p_in(
     omissions: Omissions,
     ranges: Sequence[tuple[int, int]],
 ) -> float:
-    """The smallest log10 p of one message, not corrected, in some places of a text; 0 where nothing is scored.
+    """Compute the smallest log10 p of one message, not corrected, in some places of a text; 0 where nothing is scored.
 
-    ranges: first character of each, and the one after its last; the rest: as for `evidence_of_text`. The key has a law.
+    Args:
+        mark: the watermark, whose format has a law.
+        tokenizer: the key's reference tokenizer.
+        text: the text as it was scored.
+        message: the message.
+        omissions: what is left out of scoring.
+        ranges: for each place, its first character and the one after its last.
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
@@ -183,7 +211,10 @@ def _user_evidence(mark: Watermark, tokens: Tokens, positions: Positions, messag
 def _runs(
     mark: Watermark, tokens: Tokens, index: NDArray[np.int64], offsets: NDArray[np.int64], message: int, run: int
 ) -> list[ScoreRun]:
-    """A run is a document of its own that begins where the text does, so that each draw is what it is in the text."""
+    """Score each run as a document of its own.
+
+    A run begins where the text does, so that each draw is what it is in the text.
+    """
     if not len(index):
         return []
     bounds = np.append(np.arange(0, len(index), run), len(index))
@@ -208,7 +239,7 @@ def _findings(
     messages: int,
     parts: Sequence[TextPart],
 ) -> list[PartFinding]:
-    """Evidence by kind of part; empty if the text is a single part, whose evidence is the verdict's."""
+    """Compute the evidence by kind of part; empty if the text is a single part, whose evidence is the verdict's."""
     if len(parts) < 2:
         return []
     begins = np.array([part.begin for part in parts], np.int64)
@@ -237,17 +268,25 @@ P_OF_UNMARKED = 0.01
 class Explanation:
     """A flag explained.
 
-    case: its row and scan; key: the key's record, None without a configuration, or if it is gone; text: as it was
-    scored, None where it cannot be shown, for the reason `no_text`; not_from_file: why it is the one that the scan
-    kept; parts of the text; text_evidence: how it speaks for the verdict's message, None for the reason `no_evidence`;
-    of_user: flags that name the flag's own user, None where nobody is named; of_message, of_account, of_text: flags
-    with the same message, account and text; near_duplicates: flags of one piece of evidence with this,
-    None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value at most;
-    None: the scan did not end, or its audit alarmed. spans: its marked
-    parts, rows of schemas.tables.SPANS in the order in which they stand. copied: what it shares with earlier
-    flagged posts of other accounts, None: no such post is alike, or the texts cannot be read.
-    canary: it names a canary of the registry. registry: whether it
-    says the same of the names; where it does not, the row names nobody.
+    case: its row and scan.
+    key: the key's record, None without a configuration, or if it is gone.
+    text: the text as it was scored, None where it cannot be shown.
+    no_text: why the text cannot be shown.
+    not_from_file: why the text is the one that the scan kept.
+    parts: parts of the text.
+    text_evidence: how the text speaks for the verdict's message, None for the reason `no_evidence`.
+    of_user: flags that name the flag's own user, None where nobody is named.
+    of_message: flags with the same message.
+    of_account: flags with the same account.
+    of_text: flags with the same text.
+    near_duplicates: flags of one piece of evidence with this, None: too many to tell.
+    expected: N·p, how many texts of its scan chance alone brings to this p-value at most; None: the scan did not end,
+        or its audit alarmed.
+    spans: its marked parts, rows of schemas.tables.SPANS in the order in which they stand.
+    copied: what it shares with earlier flagged posts of other accounts, None: no such post is alike, or the texts
+        cannot be read.
+    canary: whether it names a canary of the registry.
+    registry: whether the registry says the same of the names; where it does not, the row names nobody.
     """
 
     case: FlagCase
@@ -285,21 +324,24 @@ class Explanation:
     def user_evidence(self) -> UserEvidenceFinding | None:
         """Evidence that tells the named user from others of a group; None: nobody is named, or there is no group.
 
-        A text that is flagged by a part of it is None too, since its names go by that part alone.
+        It is also None for a text that is flagged by a part of it, since its names go by that part alone.
         """
         named = self.row["naming"] == Naming.NAMED and self.row["look"] in (None, LEVELS)
         return self.text_evidence.user_evidence if named and self.text_evidence else None
 
     @property
     def log10_p_own(self) -> float | None:
-        """log10 p of the second rule (SPEC_2 §3): chance to name a stranger of the group; None as `user_evidence`."""
+        """log10 p of the second rule (SPEC_2 §3): the chance to name a stranger of the group.
+
+        None as `user_evidence`.
+        """
         if self.user_evidence is None:
             return None
         return float(corrected(np.array(self.user_evidence.log10_p), self.user_evidence.group, self.row["correction"]))
 
     @property
     def generator(self) -> str | None:
-        """Generator whose random numbers made the mark, if its stack draws others on another device; else None."""
+        """Generator whose random numbers made the mark, if its stack draws others on another device, else None."""
         keys = (self.case.scan or {}).get("keys") or []
         name = next((key["method"] for key in keys if key["key_id"] == self.row["key_id"]), None)
         return generator_of(name or (self.key.format if self.key else ""))

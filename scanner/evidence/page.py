@@ -59,7 +59,7 @@ MOST_HUES = 4
 
 
 def marked_users(explained: Explanation) -> list[str]:
-    """Return the users whose evidence is shaded, the flag's own first; one where nobody is named."""
+    """Return the users whose evidence is shaded, the flag's own first; one user where nobody is named."""
     first_user = (
         name(explained.row["user_id"]) if explained.row["naming"] == Naming.NAMED else "the message of this flag"
     )
@@ -124,14 +124,14 @@ def lines_of(found: Sequence[PageSegment]) -> list[PageLine]:
 
 
 def _behind_letter(text: str, place: int) -> int:
-    """The next place that is not within what a reader sees as one letter or emoji."""
+    """Find the next place that is not within what a reader sees as one letter or emoji."""
     while is_inside_letter(text, place):
         place += 1
     return place
 
 
 def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
-    """The text as far as a page holds it, and how many of its characters that are."""
+    """Return the text as far as a page holds it, and how many of its characters that are."""
     length = min(CHARACTERS_A_PAGE, len(explained.text or ""))
     while True:
         page_segments = segments(explained, length)
@@ -141,12 +141,17 @@ def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
 
 
 def page(explained: Explanation, back: str | None = None) -> str:
-    """The page of a flag, as HTML; `back`: a link to its night."""
+    """Render the page of a flag as HTML.
+
+    Args:
+        explained: the flag.
+        back: a link to its night.
+    """
     return environment().get_template("flag.html.j2").render(**about(explained), back=back)
 
 
 def about(explained: Explanation) -> dict[str, Any]:
-    """Values for the template `about_flag.html.j2`, and the title of its page."""
+    """Return the values for the template `about_flag.html.j2`, and the title of its page."""
     text, (page_segments, length) = explained.text or "", _fitting(explained)
     return {
         "title": f"Flag: {printable(explained.row['doc_id'] or explained.case.where, LONGEST_TITLE)}",
@@ -176,7 +181,7 @@ def write_private(path: Path, text: str) -> None:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Templates of this package; their values are escaped."""
+    """Return the templates of this package, which escape their values."""
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("scanner.evidence", "."),
         autoescape=True,

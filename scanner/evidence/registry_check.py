@@ -43,8 +43,9 @@ _NO_SCAN = "neither `scans` nor `shards` has the scan of this row, so that nothi
 class RegistryCheck(NamedTuple):
     """The registry's answer on the names of a flag.
 
-    agrees: None: it was not asked, or cannot tell; sentence: for people; erased: keys and messages whose user's name
-    was erased from it.
+    agrees: whether it says the same, None: it was not asked, or cannot tell.
+    sentence: the answer in words.
+    erased: keys and messages whose user's name was erased from it.
     """
 
     agrees: bool | None
@@ -58,9 +59,12 @@ NOT_ASKED = RegistryCheck(None, "not asked: name the scan's configuration instea
 class _FlagTime(NamedTuple):
     """The time of a flag.
 
-    at: by when its document existed; began, ended: when its scan began, and wrote the row at the latest; number: of
-    the last event before the head that the scan wrote down, -1: there was none, None: it is not known; lost: the chain
-    lacks it; next_number: the same of the next scan, None: there is none.
+    at: time by which its document existed.
+    began: when its scan began.
+    ended: when its scan had written the row at the latest.
+    number: of the last event before the head that the scan wrote down, -1: there was none, None: it is not known.
+    lost: whether the chain lacks that head.
+    next_number: the same number of the next scan, None: there is none.
     """
 
     at: datetime
@@ -71,20 +75,26 @@ class _FlagTime(NamedTuple):
     next_number: int | None
 
     def surely(self, seq: int | None, time: datetime) -> bool:
-        """Whether an event stood in the registry when the scan began."""
+        """Return whether an event stood in the registry when the scan began."""
         return time <= self.began if self.number is None or seq is None else seq <= self.number
 
     def perhaps(self, seq: int | None, time: datetime) -> bool:
-        """Whether a worker of the scan may have known an event."""
+        """Return whether a worker of the scan may have known an event."""
         later = seq is not None and self.next_number is not None and seq > self.next_number
         return self.surely(seq, time) or (time <= self.ended and not later)
 
 
 def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> list[RegistryCheck]:
-    """The registry's word on each of some rows of VERDICTS, SPANS or ACCOUNTS (schemas), as scanner.results gives them.
+    """Return the registry's word on each of some rows of VERDICTS, SPANS or ACCOUNTS (schemas).
 
-    Rows of spans have the columns first_seen_at and created_at of their document, too. The files that names are read
-    from are held against the record of the last scan first: of an edited registry nobody is named.
+    The files that names are read from are first checked against the record of the last scan: an edited registry names
+    nobody.
+
+    Args:
+        registry: folder or URI of the registry.
+        results: folder or URI of the results.
+        rows: rows as scanner.results gives them. Rows of spans also have the columns first_seen_at and created_at of
+            their document.
 
     Raises:
         Refused: there are no results.
@@ -107,7 +117,7 @@ def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> lis
 
 
 def with_registry_names(row: Row, check: RegistryCheck) -> Row:
-    """A row that names nobody where the registry contradicts it, and nobody whose name was erased there."""
+    """Return a row that names nobody where the registry contradicts it, and nobody whose name was erased there."""
     if check.agrees is False:
         nobody = {
             "user_id": None,
@@ -132,7 +142,10 @@ def with_registry_names(row: Row, check: RegistryCheck) -> Row:
 
 
 def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequence[str]) -> dict[str, int]:
-    """Users whom flags name for messages that the registry never gave them, with how many documents.
+    """Count documents of users whom flags name for messages that the registry never gave them.
+
+    Returns:
+        The number of documents by user.
 
     Raises:
         Refused: there are no results, or there is no registry.
@@ -157,7 +170,7 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
 
 
 def unless_contradicted(row: Row, sentence: str) -> RegistryCheck:
-    """The word on a row for which the registry was not asked: a row that says two things contradicts itself."""
+    """Return the word on a row for which the registry was not asked: a row that says two things contradicts itself."""
     return RegistryCheck(False, _TWO_THINGS) if row["naming"] == Naming.CONTRADICTED else RegistryCheck(None, sentence)
 
 
@@ -175,7 +188,7 @@ def _flag_time(row: Row, ran: ScanOfRow, numbers: Mapping[str, int]) -> _FlagTim
 
 
 def _entries(row: Row) -> Iterator[Row]:
-    """The row itself and the entries of NAMED beside it, those whose naming follows from the registry."""
+    """Yield the row itself and the entries of NAMED beside it, those whose naming follows from the registry."""
     for entry in (row, *(row.get("named") or ()), *(row.get("further_messages") or ())):
         if entry["message"] is not None and entry["naming"] in OF_REGISTRY:
             yield entry
@@ -213,7 +226,7 @@ def _checked(
 
 
 def _possible(message: int, held: Row | None, flag_time: _FlagTime) -> Iterator[tuple[Naming, str | None]]:
-    """What a worker of the scan may have found, the last as the registry has it."""
+    """Yield what a worker of the scan may have found, the last as the registry has it."""
     if is_reserved(message):
         yield Naming.RESERVED, None
         return

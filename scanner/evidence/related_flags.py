@@ -14,7 +14,12 @@ MESSAGE, ACCOUNT, TEXT = ("key_id", "message"), ("account_id",), ("text_sha256",
 
 
 class GroupCounts(NamedTuple):
-    """Flagged documents, distinct texts among them, and distinct accounts that posted them, as far as they are told."""
+    """Counts of a group of flags.
+
+    documents: flagged documents.
+    texts: distinct texts among them.
+    accounts: distinct accounts that posted them, as far as they are told.
+    """
 
     documents: int
     texts: int
@@ -24,7 +29,11 @@ class GroupCounts(NamedTuple):
 def equal_in(
     results: str, rate: float, rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]
 ) -> dict[tuple[Any, ...], GroupCounts]:
-    """Flags that equal a row in these columns, by their values; null equals nothing. Raises Refused: no results."""
+    """Count flags that equal a row in these columns, by their values. Null equals nothing.
+
+    Raises:
+        Refused: there are no results.
+    """
     values = {name: {row[name] for row in rows} - {None} for name in columns}
     value_filter = pl.all_horizontal(*(pl.col(name).is_in(list(options)) for name, options in values.items()))
     accounts = pl.col("account_id").drop_nulls().n_unique().alias("accounts")
@@ -37,7 +46,11 @@ def equal_in(
 
 
 def naming_users(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[str | None, GroupCounts]:
-    """Flags that name a user of these rows, be it first or beside others, by user. Raises Refused: no results."""
+    """Count flags that name a user of these rows, be it first or beside others, by user.
+
+    Raises:
+        Refused: there are no results.
+    """
     users = tuple({row["user_id"] for row in rows if row["naming"] == Naming.NAMED} - {None})
     if not users:
         return {}
@@ -49,7 +62,11 @@ def naming_users(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -
 
 
 def alike_with(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], GroupCounts]:
-    """Flags that are one piece of evidence with a row, by EVIDENCE_COLUMNS. Raises Refused: no results."""
+    """Count flags that are one piece of evidence with a row, by EVIDENCE_COLUMNS.
+
+    Raises:
+        Refused: there are no results.
+    """
     keys, messages = ({row[name] for row in rows} for name in MESSAGE)
     message_filter = pl.col("message").is_in(list(messages - {None}))
     unshown = pl.col("message").is_null() & (None in messages)

@@ -79,7 +79,10 @@ _CHANGED = "the users table changed since: `brickscan users verify` follows its 
 
 
 class FieldComparison(NamedTuple):
-    """A field as it was recorded and as it is today. why: what may explain a difference; None: nothing."""
+    """A field as it was recorded and as it is today.
+
+    why: what may explain a difference, None: nothing.
+    """
 
     field: str
     recorded: object
@@ -89,10 +92,10 @@ class FieldComparison(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A verdict and its result today; equal: all fields are.
+    """A verdict and its result today.
 
-    not_from_file: why the text is the one that the scan kept; what stood beside it in its file is not compared then.
-    registry: what it says of the names on record.
+    not_from_file: why the text is the one that the scan kept. What stood beside it in its file is then not compared.
+    registry: what the registry says of the names on record.
     """
 
     case: FlagCase
@@ -114,12 +117,14 @@ class Replay(NamedTuple):
 def replay(config_file: Path, document: str) -> Replay:
     """Compute the verdict on a flagged document again.
 
-    config_file: registry, columns, normalised texts and weights are taken from it, everything else from `scans`;
-    document: its id, or PATH:ROW.
+    Args:
+        config_file: registry, columns, normalised texts and weights are taken from it, everything else from `scans`.
+        document: its id, or PATH:ROW.
 
     Raises:
-        Refused: there is no such flag, its scan recorded too little, or the text or a key is gone; SecretError,
-            TokenizerError.
+        Refused: there is no such flag, its scan recorded too little, or the text or a key is gone.
+        SecretError: a secret cannot be read.
+        TokenizerError: a tokenizer cannot be used.
     """
     config, base = read_config(config_file), config_file.absolute().parent
     results = results_of(config, config_file)
@@ -167,7 +172,7 @@ def replay(config_file: Path, document: str) -> Replay:
 
 
 def _existed(case: FlagCase, history: RecordedHistory, known_at: datetime | None) -> FieldComparison:
-    """The time by which the document existed, which decides whether a user held its message then."""
+    """Compare the time by which the document existed, which decides whether a user held its message then."""
     # An earlier flag of its text counts only where it can change whom the text names (scanner.results.earlier_scans).
     # So the time may be the one with it or the one without.
     row, began = case.row, (case.scan or {})["started_at"]
@@ -188,7 +193,7 @@ def _existed(case: FlagCase, history: RecordedHistory, known_at: datetime | None
 
 
 def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
-    """The keys that the scan tested, in its order; with the commitments that they had then, and the weights."""
+    """Return the keys that the scan tested, in its order, with the commitments and weights that they had then."""
     keys = []
     first = first_keys(registry.keys, gives_p_values)
     later = [key.created_at for key in registry.keys if key.one_of is not None and key not in first]
@@ -227,7 +232,10 @@ def _detected(
     ngram_filter: NgramFilter,
     scoring: RowScoring | None,
 ) -> Mapping[str, Any]:
-    """Return the verdict by the scan's own rule, a row of VERDICTS. scoring: of its look; None: by the plain sum."""
+    """Return the verdict by the scan's own rule, a row of VERDICTS.
+
+    `scoring` is that of the row's look, None: by the plain sum.
+    """
     row, scan = case.row, case.scan or {}
     if row["key_id"] not in {key.key_id for key in keys}:
         why = "is none that its scan tested, so the row was changed: name nobody by it"
@@ -305,7 +313,7 @@ def _compare(
 
 
 def _who(named: Sequence[Mapping[str, Any]] | None) -> list[str] | None:
-    """The users and namings in a list; their p-values follow from the other fields."""
+    """Return the users and namings in a list. Their p-values follow from the other fields."""
     if named is None:
         return None
     return [f"{entry['key_id']}:{entry['message']}:{entry['user_id']}:{entry['naming']}" for entry in named]
@@ -401,7 +409,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
 def _statuses(
     tokens: int, window: int, positions: NDArray[np.int64], scored: NDArray[np.int64], part: tuple[int, int]
 ) -> list[str]:
-    """Why each token is scored or not, as check_claim.py knows it."""
+    """Say why each token is scored or not, in the words of check_claim.py."""
     statuses = np.full(tokens, "repeat", object)
     statuses[:window] = "window"
     statuses[positions] = "filter"
@@ -419,7 +427,14 @@ def _mark(label: str, secret: bytes) -> Mark:
 def _part(
     mark: Mark, terms: Sequence[float], spans: Sequence[tuple[int, int, int]], row: Mapping[str, Any], where: str
 ) -> tuple[int, int]:
-    """First scored position of the part that the row is about, and position after its last, as the script finds it."""
+    """Find the part that the row is about, as the script finds it.
+
+    Returns:
+        Its first scored position, and the position after its last.
+
+    Raises:
+        Refused: no part has the score and p-values of the row.
+    """
     sums = np.concatenate([[0.0], np.cumsum(terms)])
     for begin, end, _ in spans:
         if nearly_equal(float(sums[end] - sums[begin]), row["score"]):

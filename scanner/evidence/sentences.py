@@ -38,12 +38,12 @@ _AUDIT: Mapping[str | None, str] = {
 
 
 def name(value: str | None) -> str:
-    """An id as it is shown; `unknown` where there is none."""
+    """Return an id as it is shown; `unknown` where there is none."""
     return "unknown" if value is None else printable(value, LONGEST_ID)
 
 
 def account_of(row: Mapping[str, Any]) -> str:
-    """Whose post a row is: `account x`, an id that begins with the word by itself, and `an unknown account`."""
+    """Say whose post a row is: `account x`, an id that begins with the word by itself, or `an unknown account`."""
     if row["account_id"] is None:
         return "an unknown account"
     account = name(row["account_id"])
@@ -51,7 +51,7 @@ def account_of(row: Mapping[str, Any]) -> str:
 
 
 def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
-    """Pairs of a heading and a sentence, in the order in which people ask."""
+    """Yield pairs of a heading and a sentence, in the order in which people ask."""
     row = explained.row
     if explained.alarm is not None:
         yield "Alarm", explained.alarm
@@ -129,7 +129,7 @@ def _account_and_user(explained: Explanation) -> str:
 
 
 def _how_sure(explained: Explanation) -> str | None:
-    """How seldom somebody else of the group is named by chance, for a key with groups; None where there is no group."""
+    """Say how seldom chance names somebody else of the group, for a key with groups; None where there is no group."""
     finding, scan = explained.user_evidence, explained.case.scan
     if finding is None:
         return None
@@ -203,7 +203,7 @@ def _proof(row: Mapping[str, Any]) -> str:
 
 def _others(explained: Explanation) -> str:
     def in_words(around: GroupCounts, which: str) -> str:
-        """How many there are with this flag, which is one of them."""
+        """Say how many there are with this flag, which is one of them."""
         documents, texts, accounts = around
         if documents == 1:
             return f"this alone {which}"
@@ -231,7 +231,7 @@ def _others(explained: Explanation) -> str:
 
 
 def _copied(copied: CopiedShare | None) -> str:
-    """A sentence on what a text may have copied; empty: nothing that is known."""
+    """Return a sentence on what a text may have copied; empty where nothing is known."""
     if copied is None or not copied.posts:
         return ""
     posts = f"{copied.posts:,} earlier flagged post{'s' * (copied.posts != 1)}"
@@ -242,7 +242,10 @@ def _copied(copied: CopiedShare | None) -> str:
 
 
 def _spans(explained: Explanation) -> str:
-    """A sentence for each marked part: its place, its user, and how seldom chance makes it in any part of a text."""
+    """Return a sentence for each marked part.
+
+    It says where the part is, its user, and how seldom chance makes such a part anywhere in a text.
+    """
     spans = "; ".join(_span(span) for span in explained.spans[:PARTS_TOLD])
     more = len(explained.spans) - PARTS_TOLD
     rest = f"; and {more:,} more" if more > 0 else ""
@@ -294,7 +297,7 @@ _OF_SPANS = (
 
 
 def record_of(explained: Explanation) -> dict[str, Any]:
-    """A record for json.dumps; missing numbers are null. begin and end count characters of the text."""
+    """Return a record for json.dumps. Missing numbers are null; begin and end count characters of the text."""
     row, evidence = explained.row, explained.text_evidence
     return {
         **{name: row[name] for name in _FIELDS},

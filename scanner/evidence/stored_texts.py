@@ -36,8 +36,8 @@ class MovedRow(Refused):
 class StoredText(NamedTuple):
     """A text, byte for byte the one that was scanned.
 
-    row: its row of schemas.tables.DOCUMENTS, as its file holds it today; None if the text is the one that the scan
-    kept, for the reason `not_from_file`.
+    row: its row of schemas.tables.DOCUMENTS, as its file holds it today, None: the text is the one that the scan kept.
+    not_from_file: why the text is the one that the scan kept.
     """
 
     text: bytes
@@ -51,8 +51,10 @@ class StoredTexts:
     A file's footer is read by a process of its own first, as in a scan: since then the file may have become one whose
     footer ends the process that reads it. A caller who asks in the order of paths and rows has no file inspected twice,
     and no rows decoded again.
-    locations: paths of the input; options in a URI of theirs open a file under it too. text_id: keyed digest of a
-    text's SHA-256, for documents that are not flagged; None: there are none.
+
+    Args:
+        locations: paths of the input. The options of a URI apply to the files under it too.
+        text_id: keyed digest of a text's SHA-256, for documents that are not flagged, None: there are none.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class StoredTexts:
         weakref.finalize(self, self._inspector.close)
 
     def of(self, case: FlagCase) -> StoredText:
-        """The text of a flag.
+        """Return the text of a flag.
 
         Raises:
             MovedRow: no scan can have read the text there.
@@ -112,7 +114,10 @@ class StoredTexts:
         return bool(digest == case.row["text_sha256"])
 
     def _is_as_scanned(self, case: FlagCase) -> bool:
-        """Whether the file that was read last has the size and time that it had for the row's scan, or for any."""
+        """Return whether the file that was read last has the size and time that it had for the row's scan.
+
+        A row without a scan on record is compared with all scans.
+        """
         path_filter = pl.col("path") == case.row["path"]
         file_ranges = ask(
             self._results, lambda: ranges_ever(self._results).filter(path_filter).select("scan_id", "file").collect()
@@ -132,7 +137,7 @@ class StoredTexts:
 
 
 def _with_options(path: str, locations: Sequence[str]) -> str:
-    """A path as tables have it, with the options of the URI that it was found under."""
+    """Return a path as tables have it, with the options of the URI that it was found under."""
     for location in locations:
         if "://" in location and path.startswith(urlsplit(location)._replace(query="").geturl()):
             query = urlsplit(location).query
@@ -149,14 +154,14 @@ class KeptTexts:
         self._texts: Mapping[bytes, bytes] = {}
 
     def of(self, row: Mapping[str, Any]) -> bytes | None:
-        """The text of a row of FLAGS, as its file held it; None: no scan kept it, or it was erased."""
+        """Return the text of a row of FLAGS, as its file held it; None where no scan kept it, or it was erased."""
         if row["path"] != self._path or row["row"] not in self._rows:
             self._path, self._rows = row["path"], range(row["row"], row["row"] + MAX_ROWS)
             self._texts = ask(self._results, self._read)
         return self._texts.get(row["text_sha256"])
 
     def _read(self) -> Mapping[bytes, bytes]:
-        """Texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
+        """Read texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
         if not DeltaTable.is_deltatable(table_uri(self._results, "flag_texts")):
             return {}
         row_filter = (pl.col("path") == self._path) & pl.col("row").is_between(self._rows.start, self._rows.stop - 1)
