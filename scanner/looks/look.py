@@ -39,10 +39,10 @@ class Scoring(Protocol):
         """Scores documents, and sums up the seconds of tokenising and proving."""
 
     def prepare(self, device: "torch.device | None") -> None:
-        """Open keys, tokenizers and users, and compile kernels. device: of the worker; None: it has none."""
+        """Open keys, tokenizers and users, and compile kernels. `device` is the worker's; None: it has none."""
 
     def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
-        """Make what counts for controls in a piece that begins at this row; None: nothing does."""
+        """Create the observer that counts for controls in a piece that begins at this row; None: none does."""
 
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory
@@ -77,7 +77,8 @@ class SecondPass(NamedTuple):
     tables: that get rows, besides those of a scan.
     scoring: makes what scores the documents; given whether each worker has a GPU.
     reading_seconds: seconds that a model takes for a byte of text, generously.
-    gpus: of each worker; gpus_field: of the configuration, which asks for them.
+    gpus: of each worker.
+    gpus_field: field of the configuration that asks for them.
     """
 
     plan: Plan
@@ -128,7 +129,8 @@ class LookResult:
     columns: of the scan's row of SCANS.
     audited: ids under which it has rows of AUDIT_COUNTS.
     unproved: rows of its own tables whose proof came out differently.
-    summary: headings and sentences for people; hands: sentences on what somebody must look at.
+    summary: headings and sentences for people.
+    hands: sentences on what somebody must look at.
     """
 
     counts: Mapping[str, object] | None = None
@@ -178,16 +180,23 @@ class Look(Protocol):
         """Section of scan.toml that turns it on."""
 
     def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
-        """Return what estimates the cost of what is left, by the plan with its filter and the input's shards.
+        """Return an estimator of the cost of what is left, by the plan with its filter and the input's shards.
 
-        None: the look is not configured, or costs nothing worth telling. Raises Refused: it cannot be.
+        None: the look is not configured, or costs nothing worth telling.
+
+        Raises:
+            Refused: the look cannot be used.
         """
 
     def tables(self, plan: Plan) -> Sequence[str]:
         """Name the tables that workers fill for it."""
 
     def keeper(self, plan: Plan, scan_id: str, text_ids: TextIds) -> Keeper | None:
-        """Make what keeps rows of documents; None: nothing does."""
+        """Create the keeper of rows of documents; None: the look keeps none."""
 
     def follow_up(self, plan: Plan) -> LookRun | None:
-        """Make what follows a scan, before any document is read; None: nothing does. Raises Refused: it cannot be."""
+        """Create the run that follows a scan, before any document is read; None: none does.
+
+        Raises:
+            Refused: it cannot be created.
+        """

@@ -45,8 +45,9 @@ class AccountExplanation:
     row: of ACCOUNTS with `audit`, as the registry says it.
     trial: its keys are dated back.
     posts: strongest first.
-    read: how many could be read again; no_posts: why none.
-    log10_p, log10_p_own: of all posts and of own words alone as they are read now, corrected as in the row; NaN: too
+    read: how many posts could be read again.
+    no_posts: why none could be read; None: some could.
+    log10_p, log10_p_own: of all posts and of own words only as they are read now, corrected as in the row; NaN: too
         few tokens, None: not computed, for `no_evidence`.
     """
 
@@ -62,7 +63,10 @@ class AccountExplanation:
 
 
 class AccountLine(NamedTuple):
-    """A marked account in a list; address: of its page, empty: it has none."""
+    """A marked account in a list.
+
+    address: of its page; empty: it has none.
+    """
 
     account: str
     night: str
@@ -78,10 +82,18 @@ class AccountLook(Protocol):
     """Finds accounts whose posts together are marked, and tells people about them."""
 
     def none_tested(self, results: str) -> bool:
-        """Whether no scan tested accounts."""
+        """Return whether no scan tested accounts."""
 
     def lacking_accounts(self, results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
-        """Say that rows are gone which scans of a night wrote; None: none are. of_night: their rows of SCANS."""
+        """Say that rows are gone which scans of a night wrote.
+
+        Args:
+            results: folder or URI.
+            of_night: rows of SCANS of the night's scans.
+
+        Returns:
+            A sentence; None if no row is gone.
+        """
 
     def marked_accounts(
         self, explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
@@ -91,7 +103,7 @@ class AccountLook(Protocol):
         Args:
             explainer: of the results.
             night: date of the data; None: the newest row of each account.
-            account_ids: of these alone; empty: of all.
+            account_ids: only these accounts; empty: all.
         """
 
     def accounts_unread(self, explainer: Explainer) -> list[AccountExplanation]:
@@ -106,7 +118,7 @@ class AccountLook(Protocol):
         """Write a row of ACCOUNTS as a line of a list."""
 
     def users_named(self, row: Mapping[str, Any]) -> list[str]:
-        """Return ids of the users whom an account's row names."""
+        """Return the ids of the users whom an account's row names."""
 
     def what_was_found(self, explained: AccountExplanation) -> Iterator[tuple[str, str]]:
         """Yield pairs of a heading and a sentence."""
@@ -121,7 +133,7 @@ class AccountLook(Protocol):
         """Return values for the template `account.html.j2`."""
 
     def account_page(self, found: Sequence[AccountExplanation], back: str | None = None) -> str:
-        """Return the page of an account, as HTML; `back`: a link to its night."""
+        """Return the page of an account, as HTML. `back` is a link to its night."""
 
     def record_of_account(self, explained: AccountExplanation) -> dict[str, Any]:
         """Return a record for json.dumps."""

@@ -21,7 +21,7 @@ def account_look() -> AccountLook:
 
 
 def none_tested(results: str) -> bool:
-    """Whether no scan tested accounts."""
+    """Return whether no scan tested accounts."""
     return not ACCOUNT_LOOKS or account_look().none_tested(results)
 
 

@@ -19,7 +19,7 @@ class RowScoring(Protocol):
     """Scores a text as the look of its row did."""
 
     def takes(self, key: MasterKey) -> bool:
-        """Whether the look scores texts under a key."""
+        """Return whether the look scores texts under a key."""
 
     def shares(self, shares: ErrorShares) -> ErrorShares:
         """Return the shares that the look tests a text with. Raises Refused: the configuration states none."""
@@ -57,10 +57,18 @@ class RowLook(Protocol):
     def today(
         self, config: ScanConfig, base: Path, scan: Mapping[str, Any], text: str, where: str
     ) -> RowScoring | None:
-        """Return the scoring by what the look would find now; None: that cannot be told. base: of relative paths."""
+        """Return the scoring by what the look would find now; None: that cannot be told. `base`: of relative paths."""
 
     def compare(self, row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> tuple[str, bool, str]:
-        """Compare a row with the verdict of today, None: there is none: a field's name, whether they agree, and why."""
+        """Compare a row with the verdict of today.
+
+        Args:
+            row: of VERDICTS.
+            verdict: of today; None: there is none.
+
+        Returns:
+            A field's name, whether they agree, and why not.
+        """
 
 
 ROW_LOOKS: tuple[RowLook, ...] = (LevelRows(),)
@@ -70,8 +78,12 @@ ROW_LOOKS: tuple[RowLook, ...] = (LevelRows(),)
 def row_look(look: str | None, where: str) -> RowLook | None:
     """Return the look of a row; None: the plain sum gave the verdict, of the whole text or of a part.
 
+    Args:
+        look: of the row.
+        where: the flag, in words.
+
     Raises:
-        Refused: a look gave it that this brickscan does not have. where: the flag, in words.
+        Refused: this brickscan does not have the look that gave the verdict.
     """
     if look is None or (look == SPAN and PARTS_LOOKS):
         return None

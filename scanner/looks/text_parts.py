@@ -106,7 +106,11 @@ class PartsLook(Protocol):
     ) -> list[tuple[int, int, int]]:
         """Return all parts of a text: first scored position, position after the last, number of its segment, −1: none.
 
-        places: int64[P], which of its tokens are scored.
+        Args:
+            kinds: of parts.
+            tokenizer: the reference tokenizer.
+            text: as it is written.
+            places: int64[P], which of its tokens are scored.
         """
 
     def prove_spans(

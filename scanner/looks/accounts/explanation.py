@@ -55,14 +55,21 @@ MOST_POSTS_LISTED = 100
 
 
 def none_tested(results: str) -> bool:
-    """Whether no scan tested accounts."""
+    """Return whether no scan tested accounts."""
     return not DeltaTable.is_deltatable(table_uri(results, "accounts"))
 
 
 def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
-    """Say that ACCOUNTS lacks rows which scans of a night wrote; None: it lacks none. of_night: their rows of SCANS.
+    """Say that ACCOUNTS lacks rows which scans of a night wrote.
 
     Rows leave with a night that is dropped, of which nothing is said.
+
+    Args:
+        results: folder or URI.
+        of_night: rows of SCANS of the night's scans.
+
+    Returns:
+        A sentence; None if no row is lacking.
     """
     marked: dict[str, int] = {}
     for scan in of_night:
@@ -88,9 +95,15 @@ def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str
 def marked_accounts(
     explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
 ) -> list[Mapping[str, Any]]:
-    """Rows of ACCOUNTS with `audit`, as the registry says them, smallest p first; none where no scan tested accounts.
+    """Return rows of ACCOUNTS with `audit`, as the registry says them, smallest p first.
 
-    night: date of the data; None: the newest row of each account. account_ids: of these alone; empty: of all.
+    Args:
+        explainer: of the results.
+        night: date of the data; None: the newest row of each account.
+        account_ids: only these accounts; empty: all.
+
+    Returns:
+        The rows; none where no scan tested accounts.
     """
     return [row for row, _ in _marked(explainer, night, account_ids)]
 
@@ -117,7 +130,7 @@ def _marked(
 
 
 def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: RegistryCheck) -> RegistryCheck:
-    """The registry's word, unless the posts of a row that names somebody do not give the row when judged again."""
+    """Return the registry's check, or a failed one if a row names somebody and its posts, judged again, do not."""
     # Nothing is compared where some of its posts cannot be read any more, or its key cannot be opened.
     if row["naming"] != Naming.NAMED or check.agrees is False:
         return check
@@ -152,7 +165,7 @@ def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: Reg
 
 
 def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
-    """All marked accounts, each without its posts."""
+    """Return all marked accounts, each without its posts."""
     why = "its posts are read for one account at a time"
     rows_and_checks = _marked(explainer, None, ())
     return [AccountExplanation(row, check, False, (), 0, why, None, None, None) for row, check in rows_and_checks]
@@ -198,7 +211,7 @@ def _explained(explainer: Explainer, row: Mapping[str, Any], check: RegistryChec
 
 
 def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
-    """The posts that were tested together, scan by scan, and why there are none."""
+    """Return the posts that were tested together, scan by scan, and why there are none."""
     if not explainer.reads_texts:
         return [], "name the scan's configuration instead of its results to see the posts"
     try:
@@ -224,7 +237,7 @@ def _evidence_of_posts(
     read: Sequence[Mapping[str, Any]],
     texts: list[str],
 ) -> tuple[float, float, list[tuple[int, int | None, int | None]]]:
-    """log10 p of all posts and of own words alone; and of each post its scored tokens, and its two levels."""
+    """Return log10 p of all posts, log10 p of own words only, and each post's scored tokens and two levels."""
     posts = _of_account(row, read, texts)
     judge = _judge(explainer, row, scan)
     findings = judge.findings(posts)
@@ -253,7 +266,7 @@ def _of_account(row: Mapping[str, Any], read: Sequence[Mapping[str, Any]], texts
 
 
 def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any] | None) -> AccountJudge:
-    """What judges an account as its scan did, under the row's key alone."""
+    """Return a judge that tests an account as its scan did, under the row's key only."""
     if scan is None:
         raise Refused("its scan did not end, so that its settings are not on record")
     return AccountJudge(
@@ -278,7 +291,7 @@ class _HolderMemory:
 
 
 def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64], list[int | None]]:
-    """Scored tokens of each post, and how strongly it speaks for a message."""
+    """Return the scored tokens of each post, and how strongly each speaks for a message."""
     (under_key,) = findings.under_keys
     mark, positions = under_key.opened_key.watermark, by_post(under_key.positions, under_key.posts)
     scored = positions.scored
@@ -307,7 +320,7 @@ _TO_DO: Mapping[str, str] = {
 
 
 def line_of_account(row: Mapping[str, Any], address: str, *, trial: bool) -> AccountLine:
-    """A row of ACCOUNTS in a list."""
+    """Return a row of ACCOUNTS as a line of a list."""
     return AccountLine(
         name(row["account_id"]),
         row["night"],
@@ -321,27 +334,27 @@ def line_of_account(row: Mapping[str, Any], address: str, *, trial: bool) -> Acc
 
 
 def users_named(row: Mapping[str, Any]) -> list[str]:
-    """Ids of the users whom an account's row names."""
+    """Return the ids of the users whom an account's row names."""
     if row["naming"] != Naming.NAMED:
         return []
     return [entry["user_id"] for entry in row["named"] or () if entry["user_id"] is not None]
 
 
 def marked_for(row: Mapping[str, Any]) -> str:
-    """For whom an account's posts are marked, in words, or why nobody is named."""
+    """Say for whom an account's posts are marked, or why the row names no user."""
     if row["naming"] != Naming.NAMED:
         return f"nobody: {why_nobody(row)}"
     return ", ".join(map(name, users_named(row))) or "a user whose name was erased"
 
 
 def why_nobody(row: Mapping[str, Any]) -> str:
-    """Why a marked account names nobody."""
+    """Say why a marked account names no user."""
     not_proved = row["naming"] == Naming.UNPROVED and row["proof"] != Proof.DIFFERS
     return proof_in_words(row) if not_proved else WHY_NOBODY.get(row["naming"], row["naming"])
 
 
 def proof_in_words(row: Mapping[str, Any]) -> str:
-    """Whether the pooled score of an account was computed again."""
+    """Say whether the pooled score of an account was computed again."""
     meaning: Mapping[str | None, str] = {
         Proof.PROVED: "a slow path computed the pooled score again, and it came out the same",
         Proof.DIFFERS: "a slow path computed the pooled score again, and it came out differently: do not use this row",
@@ -355,7 +368,7 @@ def proof_in_words(row: Mapping[str, Any]) -> str:
 
 
 def to_do(row: Mapping[str, Any], *, trial: bool = False) -> str:
-    """What to do about a marked account."""
+    """Say what to do about a marked account."""
     if trial:
         return "nothing: a trial is evidence against nobody"
     if row["audit"] == AuditState.ALARM:
@@ -365,7 +378,7 @@ def to_do(row: Mapping[str, Any], *, trial: bool = False) -> str:
 
 
 def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
-    """Pairs of a heading and a sentence."""
+    """Yield pairs of a heading and a sentence."""
     row = explained.row
     posted = [f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in (row["first_post"], row["last_post"]) if time]
     times = f", posted {' to '.join(dict.fromkeys(posted))} UTC" if posted else ", posted at unknown times"
@@ -418,7 +431,7 @@ def _unquoted_words(explained: AccountExplanation) -> str:
 
 
 def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED) -> str:
-    """A sentence on which posts are shown."""
+    """Say in a sentence which posts are shown."""
     if explained.no_posts:
         return f"The posts are not shown: {explained.no_posts}."
     few = f"{min(most, len(explained.posts)):,} of {counted(explained.row['posts'], 'post')}"
@@ -428,7 +441,7 @@ def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED)
 
 
 def about_post(post: AccountPost) -> str:
-    """A line about a post: when, where, and how strongly it speaks for the mark."""
+    """Say in a line when and where a post was, and how strongly it speaks for the mark."""
     posted = "time unknown" if post.created_at is None else f"{post.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     quoting = any(part.kind == "quoted" for part in post.parts)
     unquoted = f"; own words alone: {_level(post.own_level)}" if quoting else ""
@@ -442,12 +455,12 @@ def _level(level: int | None) -> str:
 
 
 def account_page(found: Sequence[AccountExplanation], back: str | None = None, **values: object) -> str:
-    """The page of an account, as HTML; `back`: a link to its night."""
+    """Return the page of an account, as HTML. `back` is a link to its night."""
     return environment().get_template("account.html.j2").render(**about_account(found), back=back, **values)
 
 
 def about_account(found: Sequence[AccountExplanation]) -> dict[str, Any]:
-    """Values for the template `account.html.j2`."""
+    """Return values for the template `account.html.j2`."""
     return {
         "title": f"Account: {printable(found[0].row['account_id'], LONGEST_TITLE)}",
         "rows": [
@@ -463,13 +476,13 @@ def about_account(found: Sequence[AccountExplanation]) -> dict[str, Any]:
 
 
 def _shown_parts(post: AccountPost) -> list[tuple[bool, str]]:
-    """The parts of a post's first characters: whether each is quoted, and its text."""
+    """Return the parts of a post's first characters: whether each is quoted, and its text."""
     text, parts = post.text[:CHARACTERS_OF_A_POST], (part for part in post.parts if part.begin < CHARACTERS_OF_A_POST)
     return [(part.kind == "quoted", as_posted(text[part.begin : part.end])) for part in parts]
 
 
 def record_of_account(explained: AccountExplanation) -> dict[str, Any]:
-    """A record for json.dumps."""
+    """Return a record for json.dumps."""
     row = {name: _plain(value) for name, value in explained.row.items() if name not in ("shard_id", "keys")}
     return row | {
         "trial": explained.trial,

@@ -45,7 +45,11 @@ ACCOUNTS_TABLE = "accounts"
 
 
 class AccountUnit(NamedTuple):
-    """The posts that a scan tests together, and their name. began: when the scan began; night: date of the data."""
+    """The posts that a scan tests together, and their name.
+
+    began: when the scan began.
+    night: date of the data.
+    """
 
     name: str
     together: PostGroup
@@ -69,9 +73,9 @@ class AccountResult(NamedTuple):
 class AccountTotals(NamedTuple):
     """Counts of accounts.
 
-    refuted: flagged ones whose proof came out differently; not_proved: flagged ones whose proof was not made, since
-    they are too many or too long; had_look: whether none was tested, since an earlier scan had the night's one look
-    under every key.
+    refuted: flagged accounts whose proof came out differently.
+    not_proved: flagged accounts without a proof, since they are too many or too long.
+    had_look: whether no account was tested, since an earlier scan had the night's one look under every key.
     """
 
     tested: int = 0
@@ -137,7 +141,11 @@ class AccountWorker:
 
 
 def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
-    """Read secrets, tokenizers and users, as every worker does itself; first_looks: as AccountJudge takes them.
+    """Read secrets, tokenizers and users, as every worker does itself.
+
+    Args:
+        plan: of the scan.
+        first_looks: as AccountJudge takes them.
 
     Raises:
         SecretError, TokenizerError, Refused: they cannot be read.
@@ -160,7 +168,7 @@ def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
 
 
 def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit | None:
-    """The unit that a scan tests together; None where it tests no accounts, or found nothing."""
+    """Return the unit that a scan tests together; None where it tests no accounts, or found nothing."""
     accounts = plan.config.accounts
     if accounts is None or not shards:
         return None
@@ -176,7 +184,7 @@ def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit
 
 
 def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
-    """The parts that no scan has committed. Raises Refused: the tables cannot be opened or made."""
+    """Return the parts that no scan has committed. Raises Refused: the tables cannot be opened or made."""
     open_tables(plan.results, [ACCOUNTS_TABLE])
     done = find_committed(plan.results, ACCOUNTS_TABLE, unit.parts)
     return [part for part, name in enumerate(unit.parts) if name not in done]
@@ -241,11 +249,11 @@ def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int]
 
 
 def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) -> frozenset[str]:
-    """The keys under which this unit is the first that looks at the accounts of its night, from now on for ever.
+    """Return the keys under which this unit is the first look at its night's accounts, and record that for good.
 
     A night that is scanned again with more files is another unit. p is corrected for one look a night, so accounts are
-    tested in the first look only. The table of accounts remembers by a transaction which unit was first; a
-    unit that was killed is gone on with under the same name.
+    tested in the first look only. The table of accounts remembers by a transaction which unit was first. A unit that
+    was killed goes on under the same name.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.

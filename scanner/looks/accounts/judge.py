@@ -47,9 +47,11 @@ from schemas.words import Naming, Proof
 class Posts(NamedTuple):
     """P posts of A accounts, account by account and scan by scan.
 
-    texts: a text a post; begins: int64[A+1], where the posts of each account begin; account_ids: A ids; times: when
-    each was posted, None where nobody knows; filters: digest of the filter under which each post was scanned, None:
-    none; empty: none of all.
+    texts: text of each post.
+    begins: int64[A+1], where the posts of each account begin.
+    account_ids: A ids.
+    times: when each was posted; None: unknown.
+    filters: digest of the filter under which each post was scanned, None: none; empty: no post has one.
     """
 
     texts: list[str]
@@ -60,7 +62,7 @@ class Posts(NamedTuple):
 
     @classmethod
     def of_rows(cls, rows: pa.Table) -> "Posts":
-        """Posts of rows of ACCOUNT_POSTS, in that order."""
+        """Return the posts of rows of ACCOUNT_POSTS, in that order."""
         ids = rows["account_id"].to_pylist()
         begins = [i for i, name in enumerate(ids) if i == 0 or ids[i - 1] != name]
         return cls(
@@ -77,7 +79,7 @@ class Posts(NamedTuple):
         return "\n".join(self.texts[begin:end])
 
     def select_accounts(self, account_ids: Collection[str]) -> "Posts":
-        """The posts of some accounts."""
+        """Return the posts of some accounts."""
         account_ids = frozenset(account_ids)
         places = [i for i, name in enumerate(self.account_ids) if name in account_ids]
         posts = [p for i in places for p in range(self.begins[i], self.begins[i + 1])]
@@ -92,14 +94,18 @@ class Posts(NamedTuple):
 
 
 class AccountPositions(NamedTuple):
-    """Some accounts as a key sees them. posts: tokens of each post; positions: the scored ones of each account."""
+    """Some accounts as a key sees them.
+
+    posts: tokens of each post.
+    positions: scored positions of each account.
+    """
 
     opened_key: OpenedKey
     posts: Tokens
     positions: Positions
 
     def together(self, begins: NDArray[np.int64]) -> Tokens:
-        """The tokens of each account as one text."""
+        """Return the tokens of each account as one text."""
         return Tokens(self.posts.ids, self.posts.offsets[begins])
 
 
@@ -110,7 +116,7 @@ class AccountFindings(NamedTuple):
     under_keys: Sequence[AccountPositions]
 
     def decision_on(self, posts: Posts, account: int) -> AccountDecision:
-        """What was found on one of the accounts, whose posts these are."""
+        """Return what was found on one of the accounts, whose posts these are."""
         begin, end = posts.begins[account : account + 2].tolist()
         return AccountDecision(
             posts.texts[begin:end],
@@ -128,8 +134,9 @@ class AccountFindings(NamedTuple):
 class OwnWords(NamedTuple):
     """An account's own words, without what it quotes.
 
-    posts: of all accounts that quote; place: of the account among them; scored: its scored tokens by key, None: it
-    quotes nothing, and its own words are all of its words.
+    posts: of all accounts that quote.
+    place: of the account among them.
+    scored: its scored tokens by key; None: it quotes nothing, and all of its words are its own.
     """
 
     posts: Posts
@@ -141,11 +148,19 @@ class OwnWords(NamedTuple):
 class AccountJudge:
     """Tests accounts under a fixed list of keys.
 
-    keys: only those whose p-values hold over a whole key are used; corrections: K of SPEC §3 of accounts under each
-    key; nights: of a window, on each of which accounts may be tested; first_looks: ids of the keys under which this is
-    the night's first look, None: all; under others nothing is tested. Filters are those of the posts' nights, opened by
-    their digests. open_prover: makes what proves flags under some keys; None: nothing is proved, as where an account
-    that was proved is judged again.
+    Filters are those of the posts' nights, opened by their digests.
+
+    Args:
+        keys: only those whose p-values hold over a whole key are used.
+        corrections: K of SPEC §3 of accounts under each key.
+        holders: names the users who hold messages.
+        rules: of the scan.
+        nights: of a window, on each of which accounts may be tested.
+        first_looks: ids of the keys under which this is the night's first look, None: all; under others nothing is
+            tested.
+        open_filter: opens a filter by its digest.
+        open_prover: makes a prover of flags under some keys; None: nothing is proved, as where an account that was
+            proved is judged again.
     """
 
     def __init__(
@@ -177,10 +192,14 @@ class AccountJudge:
             self._prover = AccountProver(open_prover(self._keys), self._keys, window_corrections, open_filter)
 
     def judge(self, posts: Posts, began: datetime, observer: ScoreObserver | None = None) -> list[dict[str, Any]]:
-        """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
+        """Return rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
-        An account that quotes others is flagged as any, and is named for nobody whom its own words do not name too.
-        began: when the scan began, for posts without a time; observer: is shown the accounts that are scored.
+        An account that quotes others is flagged like any other, but only users whom its own words name too are named.
+
+        Args:
+            posts: of the accounts.
+            began: when the scan began, for posts without a time.
+            observer: is shown the accounts that are scored.
         """
         under_keys = self._under_keys(posts)
         if observer is not None:
@@ -225,7 +244,7 @@ class AccountJudge:
         return rows
 
     def findings(self, posts: Posts) -> "AccountFindings":
-        """Findings on some accounts. There must be a key whose p-values hold."""
+        """Return the findings on some accounts. There must be a key whose p-values hold."""
         return self._findings(posts, self._under_keys(posts))
 
     def _findings(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> "AccountFindings":
@@ -243,7 +262,7 @@ class AccountJudge:
         unquoted: Mapping[str, "OwnWords"],
         began: datetime,
     ) -> dict[str, Proof]:
-        """The proofs of marked accounts, by id; none where nothing is proved."""
+        """Return the proofs of marked accounts, by id; none where nothing is proved."""
         if self._prover is None:
             return {}
         decisions = {posts.account_ids[i]: [findings.decision_on(posts, i)] for i in marked}
@@ -253,7 +272,7 @@ class AccountJudge:
         return self._prover.prove(decisions.items(), began.isoformat().encode())
 
     def _unquoted(self, posts: Posts) -> dict[str, "OwnWords"]:
-        """Findings on own words alone, of accounts that quote, by account id."""
+        """Return the findings on own words only, for accounts that quote, by account id."""
         # A name must hold here and on all posts, at the same K: so this look needs no share of the error.
         unquoted = posts._replace(texts=[unquoted_words(text) for text in posts.texts])
         changed = np.array([a != b for a, b in zip(posts.texts, unquoted.texts, strict=True)], np.bool_)
@@ -269,7 +288,7 @@ class AccountJudge:
         return {name: OwnWords(quoting, findings, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
 
     def _best(self, findings: "AccountFindings", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
-        """Key and candidate of the row: of the first who is named, else of the smallest p."""
+        """Return key and candidate of the row: of the first user who is named, else of the smallest p."""
         if not entries:
             return int(findings.outcomes.decision.key[account]), int(findings.outcomes.decision.candidate[account])
         key = next(i for i, opened_key in enumerate(self._keys) if opened_key.key.key_id == entries[0].key_id)
@@ -288,7 +307,7 @@ class AccountJudge:
         return under_keys
 
     def _filtered(self, posts: Posts, opened_key: OpenedKey, tokens: Tokens, positions: Positions) -> Positions:
-        """The positions of accounts, each post's without the n-grams that its own filter leaves out."""
+        """Return the positions of accounts, each post's without the n-grams that its own filter leaves out."""
         if not any(posts.filters):
             return positions
         post_positions = by_post(positions, tokens)
@@ -302,7 +321,7 @@ class AccountJudge:
         return Positions(post_positions.index, post_positions.offsets[posts.begins])
 
     def _score(self, account_positions: AccountPositions, correction: float, posts: Posts) -> KeyFindings:
-        """A key's findings for all accounts."""
+        """Return a key's findings for all accounts."""
         mark, messages = account_positions.opened_key.watermark, account_positions.opened_key.key.messages
         accounts, positions = long_enough(account_positions.positions, self._rules.min_scored)
         findings = search(mark, account_positions.together(posts.begins), positions, messages, correction)
@@ -331,7 +350,7 @@ class AccountJudge:
 
 
 def account_rows(rows: Sequence[dict[str, Any]], **same: object) -> list[pa.RecordBatch]:
-    """Rows of ACCOUNTS: the rows of AccountJudge.judge with the values that all of them share."""
+    """Return rows of ACCOUNTS: the rows of AccountJudge.judge with the values that all of them share."""
     return [pa.RecordBatch.from_pylist([row | same for row in rows], ACCOUNTS)] if rows else []
 
 
@@ -342,7 +361,7 @@ def _named(
     unquoted_place: int,
     user_of: UserOfMessage,
 ) -> tuple[Naming, list[NamedMessage]]:
-    """Whom an account is named for, by rule 1 on all posts and by rules 1 and 2 on own words."""
+    """Return whom an account is named for, by rule 1 on all posts and by rules 1 and 2 on own words."""
     # Findings are of all posts and of own words, each with the account's place there; the smallest p comes first
     if not unquoted.outcomes.decision.flagged[unquoted_place]:
         return Naming.QUOTED, []

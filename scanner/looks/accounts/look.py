@@ -23,11 +23,11 @@ class Accounts:
         return [PostKeeper.table] if plan.config.accounts else []
 
     def keeper(self, plan: Plan, scan_id: str, text_ids: TextIds) -> PostKeeper | None:
-        """Make what keeps the posts of a scan; None: no accounts are tested."""
+        """Create the keeper of a scan's posts; None: no accounts are tested."""
         return keep_posts(plan, scan_id, text_ids)
 
     def follow_up(self, plan: Plan) -> LookRun | None:
-        """Make what tests accounts; None: none are tested."""
+        """Create the run that tests accounts; None: none are tested."""
         if plan.config.accounts is None:
             return None
         from scanner.looks.accounts.follow_up import AccountTests  # a worker needs no library of tables

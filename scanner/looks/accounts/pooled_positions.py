@@ -13,10 +13,14 @@ from scanner.watermark.positions import Dedup, PositionRule, Positions, Tokens, 
 def pooled_positions(
     rule: PositionRule, reach: int, posts: Tokens, accounts: NDArray[np.int64], dedup: Dedup
 ) -> Positions:
-    """The scored positions of each account, in the order of its posts, repeats left out across all of them.
+    """Return the scored positions of each account, in the order of its posts, repeats left out across all of them.
 
-    rule: which positions of a text are scored. reach: how many tokens before a token decide its draw; all of them must
-    be of its own post. accounts: int64[A+1], the first post of each account, and the number of posts.
+    Args:
+        rule: which positions of a text are scored.
+        reach: how many tokens before a token decide its draw; all of them must be of its own post.
+        posts: tokens of each post.
+        accounts: int64[A+1], the first post of each account, and the number of posts.
+        dedup: which repeats are left out.
     """
     whole = rule.positions(Tokens(posts.ids, posts.offsets[accounts]), dedup)
     post = np.searchsorted(posts.offsets, whole.index, "right") - 1
@@ -24,6 +28,6 @@ def pooled_positions(
 
 
 def by_post(positions: Positions, posts: Tokens, first: int = 0, last: int | None = None) -> Positions:
-    """The positions of accounts as those of their posts, first … last−1 of all, to the end unless last is given."""
+    """Return the positions of accounts by post, for posts first … last−1, or to the end if last is None."""
     bounds = posts.offsets[first:] if last is None else posts.offsets[first : last + 1]
     return Positions(positions.index, np.searchsorted(positions.index, bounds).astype(np.int64))

@@ -33,7 +33,9 @@ class PostKeeper:
     def rows(self, documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of ACCOUNT_POSTS for documents that have a verdict and an account.
 
-        verdicts: exact rows of VERDICTS on some of them, in their order.
+        Args:
+            documents: of the batch.
+            verdicts: exact rows of VERDICTS on some of them, in their order.
         """
         texts = documents["text"].filter(pc.is_in(documents["row"], verdicts["row"]))
         is_kept = pc.and_(pc.is_valid(verdicts["account_id"]), pc.invert(pc.is_in(verdicts["account_id"], self._but)))
@@ -46,7 +48,7 @@ class PostKeeper:
         return pa.RecordBatch.from_arrays([columns[name] for name in ACCOUNT_POSTS.names], schema=ACCOUNT_POSTS)
 
     def in_order(self, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Order rows by account, so that a part of a file holds few accounts."""
+        """See Keeper.in_order; rows are ordered by account, so that a part of a file holds few accounts."""
         return by_account(batches)
 
 
@@ -60,7 +62,7 @@ def keep_posts(plan: Plan, scan_id: str, text_ids: TextIds) -> PostKeeper | None
 
 
 def by_account(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows ordered by account, so that a part of a file holds few accounts."""
+    """Return the same rows ordered by account, so that a part of a file holds few accounts."""
     rows = pa.Table.from_batches(batches, ACCOUNT_POSTS)
     order = [(name, "ascending") for name in ("account", "account_id", "path", "row")]
     return list(rows.sort_by(order).combine_chunks().to_batches())

@@ -46,8 +46,9 @@ _OF_TIME = 16  # characters of a scan's id that tell when it began; the others a
 class PostGroup(NamedTuple):
     """Posts that are tested together: the posts of some shards, and of the nights of a window.
 
-    shards: ids; dates: first and last night, such as 2026-11-21; None: only these shards; parts: number of parts of
-    all accounts, by their digest.
+    shards: ids.
+    dates: first and last night, such as 2026-11-21; None: only these shards.
+    parts: number of parts of all accounts, by their digest.
     """
 
     shards: tuple[str, ...]
@@ -56,14 +57,14 @@ class PostGroup(NamedTuple):
 
 
 def window_begins(night: date, nights: int) -> date:
-    """The first date of the window of so many nights that this one is in: windows follow each other since year 1."""
+    """Return the first date of a night's window of so many nights. Windows follow each other since year 1."""
     return night - timedelta(days=night.toordinal() % nights)
 
 
 def part_of(results: str, together: PostGroup, part: int) -> pa.Table:
-    """Rows of ACCOUNT_POSTS of the accounts of a part: account by account, file by file; each row of the input once.
+    """Return rows of ACCOUNT_POSTS of the accounts of a part, account by account and file by file.
 
-    Texts are read only of the posts that are tested: one account may have millions.
+    Each row of the input comes once. Texts are read only of the posts that are tested: one account may have millions.
 
     Raises:
         Refused: there is no such table.
@@ -92,13 +93,17 @@ def part_of(results: str, together: PostGroup, part: int) -> pa.Table:
 
 
 def window_of(night: str, nights: int) -> tuple[str, str]:
-    """First and last date of the window of a night, as rows have them. Raises ValueError, OverflowError: of none."""
+    """Return the first and last date of the window of a night, as rows have them.
+
+    Raises:
+        ValueError, OverflowError: no window has this night.
+    """
     first = window_begins(date.fromisoformat(night), nights) if nights > 1 else date.fromisoformat(night)
     return first.isoformat(), (first + timedelta(days=nights - 1)).isoformat()
 
 
 def kept_posts(results: str, account_id: str, dates: tuple[str, str], text_ids: TextIds) -> list[dict[str, Any]]:
-    """Rows of ACCOUNT_POSTS of an account in a window, file by file; each row of the input once.
+    """Return rows of ACCOUNT_POSTS of an account in a window, file by file; each row of the input once.
 
     Rows that no scan can have written are left out: of documents on which the account has no verdict, or of other
     texts.
@@ -113,7 +118,7 @@ def kept_posts(results: str, account_id: str, dates: tuple[str, str], text_ids: 
 
 
 def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
-    """Rows of ACCOUNT_POSTS of an account in a window, file by file, and their number, `n`."""
+    """Return rows of ACCOUNT_POSTS of an account in a window, file by file, and their number, `n`."""
     in_window = (pl.col("account_id") == account_id) & pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
 
     def question() -> pl.DataFrame:
@@ -124,7 +129,10 @@ def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.Data
 
 
 def _confirmed(results: str, account_id: str, rows: pl.DataFrame, text_ids: TextIds) -> pl.DataFrame:
-    """The rows that a verdict confirms: on its document and text, where all is kept; of dropped nights, all."""
+    """Return the rows whose document and text a verdict confirms, or all rows if any night was dropped.
+
+    A text that was cut is not compared.
+    """
     digests = [hashlib.sha256(text).digest() for text in rows["text"]]
     post_ids = rows.select("n", "path", "row", whole=pl.col("text").bin.size() < BYTES_OF_A_POST).with_columns(
         text_id=pl.Series(text_ids.of(pa.array(digests, pa.binary())).to_pylist(), dtype=pl.Binary)
@@ -145,7 +153,7 @@ def _confirmed(results: str, account_id: str, rows: pl.DataFrame, text_ids: Text
 
 
 def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
-    """Verdicts on an account's documents of a window with their scans' `filter_sha256`. Raises as `kept_posts`."""
+    """Return verdicts on an account's documents in a window, with `filter_sha256` of their scans. Raises as above."""
     in_window = pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
     same_account = pl.col("account_id") == account_id
 
@@ -164,7 +172,7 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
 
 
 def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
-    """Accounts that have a row of ACCOUNTS, by the units of SCANS in which they were tested. Raises as above."""
+    """Count accounts that have a row of ACCOUNTS, by the units of SCANS in which they were tested. Raises as above."""
     unit, possible = pl.col("shard_id").str.split(":").list.first(), pl.col("log10_p_global") <= 0
     in_units = possible.fill_null(value=False) & unit.is_in(list(units))
 
@@ -176,7 +184,7 @@ def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
 
 
 def count_refuted(results: str, parts: Collection[str]) -> int:
-    """Rows of ACCOUNTS, by the parts in which they were computed, whose proof came out differently. Raises as above."""
+    """Count rows of ACCOUNTS, computed in some parts, whose proof came out differently. Raises as above."""
     if not DeltaTable.is_deltatable(table_uri(results, "accounts")):
         return 0
     refuted = pl.col("shard_id").is_in(list(parts)) & (pl.col("proof") == Proof.DIFFERS)
@@ -186,10 +194,18 @@ def count_refuted(results: str, parts: Collection[str]) -> int:
 def impossible_posts(
     results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text_ids: TextIds | None
 ) -> str | None:
-    """Why no scan can have written a row of ACCOUNTS: another night than its scan's, or posts that no scan read.
+    """Say why no scan can have written a row of ACCOUNTS: another night than its scan's, or posts that no scan read.
 
-    scan: its row of SCANS, if it ended; text_ids: None where texts are not compared. Posts of nights that were dropped
-    are not counted any more. Raises as above.
+    Posts of nights that were dropped are not counted any more. Raises as above.
+
+    Args:
+        results: folder or URI.
+        row: of ACCOUNTS.
+        scan: its row of SCANS; None: it did not end.
+        text_ids: None where texts are not compared.
+
+    Returns:
+        A clause; None if a scan can have written the row.
     """
     if scan is not None and scan["night"] != row["night"]:
         return f"its row is of the night {row['night']}, and its scan of {scan['night']}"
@@ -211,12 +227,12 @@ def impossible_posts(
 
 
 def posts_by_then(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Posts that were read by scans that began no later than that of a row of ACCOUNTS."""
+    """Return the posts that were read by scans that began no later than the scan of a row of ACCOUNTS."""
     return [post for post in read if post["scan_id"][:_OF_TIME] <= row["scan_id"][:_OF_TIME]]
 
 
 def posts_of_one_scan(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Posts of a night that the scan of a row of ACCOUNTS can have tested: as many as its row has; none: no choice is.
+    """Return as many posts of a night as a row of ACCOUNTS has, which its scan can have tested; none if no choice fits.
 
     A scan reads all posts that were read by then, or those of its own input, which may be a folder of others beside it.
     """
@@ -232,7 +248,7 @@ def posts_of_one_scan(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) ->
 
 
 def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
-    """Rows of `part_of` cut between accounts, as soon as their texts have so many bytes."""
+    """Yield rows of `part_of`, cut between accounts as soon as their texts have so many bytes."""
     sizes = pl.DataFrame({"id": rows["account_id"], "size": pl.Series(rows["text"]).bin.size()})
     groups = sizes.with_row_index("end").group_by("id", maintain_order=True)
     begin, size = 0, 0
@@ -244,7 +260,10 @@ def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
 
 
 def drop_posts(results: str, before: date) -> int:
-    """Take out the posts whose night, and whose scan, was before this date. Returns how many; `vacuum` takes the files.
+    """Take out the posts whose night, and whose scan, was before this date. `vacuum` deletes the files.
+
+    Returns:
+        The number of posts taken out.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.

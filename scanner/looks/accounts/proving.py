@@ -36,8 +36,10 @@ LONGEST_ACCOUNT = 2**18
 class AccountDecision(NamedTuple):
     """What was found on one account, in all of its posts or in its own words.
 
-    texts: of its posts; filters: digest of the filter of each, None: none; lengths: tokens under each key; place: of
-    the account in the findings of K keys, and in the decision on them.
+    texts: of its posts.
+    filters: digest of the filter of each post; None: none.
+    lengths: tokens under each key.
+    place: of the account in the findings of K keys, and in the decision on them.
     """
 
     texts: Sequence[str]
@@ -56,8 +58,11 @@ class AccountDecision(NamedTuple):
 class AccountProver:
     """Computes the findings on accounts again.
 
-    prover: of the keys of an AccountJudge; opened_keys: these, in the same order; corrections: K of accounts under
-    each; open_filter: a filter by its digest.
+    Args:
+        prover: of the keys of an AccountJudge.
+        opened_keys: these keys, in the same order.
+        corrections: K of accounts under each key.
+        open_filter: opens a filter by its digest.
     """
 
     def __init__(
@@ -71,10 +76,11 @@ class AccountProver:
         self._open_filter = open_filter
 
     def prove(self, accounts: Iterable[tuple[str, Sequence[AccountDecision]]], salt: bytes) -> dict[str, Proof]:
-        """The proof of each flagged account, by its id: every decision on it must be confirmed.
+        """Return the proof of each flagged account, by its id: every decision on it must be confirmed.
 
-        accounts: ids, each with the decisions on all of its posts and, where these name somebody, on its own words.
-        salt: as for Prover.prove.
+        Args:
+            accounts: ids, each with the decisions on all of its posts and, where these name somebody, on its own words.
+            salt: as for Prover.prove.
         """
         account_decisions = list(accounts)
         sizes = [[decision.lengths[decision.key] for decision in decisions] for _, decisions in account_decisions]

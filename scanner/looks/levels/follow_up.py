@@ -117,7 +117,7 @@ def estimate_reading(pinned: Plan, plan: Plan, shards: Sequence[Shard]) -> LookE
 
 
 def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
-    """The shards of a pass, for those of a scan, under whichever keys these were scanned."""
+    """Return the shards of a pass, for those of a scan, under whichever keys these were scanned."""
     ranges = {(shard.file.path, shard.rows): shard for shard in shards}.values()
     return [
         replace(shard, shard_id=shard_id(shard.file, shard.rows, plan.verdict_settings), keys=()) for shard in ranges
@@ -125,7 +125,7 @@ def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
 
 
 def shards_not_read(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard]) -> list[Shard]:
-    """The shards of a pass that no scan has committed, those of tables without rows that a commit moved.
+    """Return the shards of a pass that no scan has committed, those of tables without rows that a commit moved.
 
     The verdicts on such rows stand where they were, and so does what a model found there. All that the shards of the
     scan have verdicts on was not moved (scanner.cluster.rewritten).
@@ -151,7 +151,7 @@ def shards_not_read(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard
 
 
 def _flagged_rows(plan: Plan, shards: Sequence[Shard]) -> dict[str, FlaggedRows]:
-    """Rows of each path that are flagged without levels."""
+    """Return the rows of each path that are flagged without levels."""
     of_shards = pl.col("shard_id").is_in([shard.shard_id for shard in shards])
     rows = ask(plan.results, lambda: flags(plan.results).filter(of_shards).select("path", "row", "naming").collect())
     found: dict[str, tuple[set[int], set[int]]] = {}

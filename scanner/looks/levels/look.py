@@ -18,7 +18,7 @@ class Levels:
     section = "levels"
 
     def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
-        """Pin the model, and return what estimates its reading; None: no model is configured."""
+        """Pin the model, and return a function that estimates its reading; None: no model is configured."""
         pinned = model_pass_of(plan)
         if pinned is None:
             return None
@@ -37,7 +37,11 @@ class Levels:
         return None
 
     def follow_up(self, plan: Plan) -> LookRun | None:
-        """Pin the model, and make what reads by it; None: no model is configured. Raises as `model_pass_of`."""
+        """Pin the model, and create the run that reads by it; None: no model is configured.
+
+        Raises:
+            Refused: as `model_pass_of`.
+        """
         pinned = model_pass_of(plan)
         if pinned is None:
             return None

@@ -54,7 +54,11 @@ numbers a second at least, and a token has two bytes of text and takes each para
 
 
 class FlaggedRows(NamedTuple):
-    """Rows of a file that were flagged without levels: those that name somebody or nobody for good; undecided ones."""
+    """Rows of a file that were flagged without levels.
+
+    decided: rows that name somebody, or name no user for good.
+    undecided: the others.
+    """
 
     decided: frozenset[int]
     undecided: frozenset[int]
@@ -126,7 +130,7 @@ class ModelScoring:
         self.detector.score_batch(documents, BatchOrigin("", "", ""))
 
     def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
-        """Make what counts for controls in a piece that begins at this row; None: nothing does."""
+        """Create the observer that counts for controls in a piece that begins at this row; None: none does."""
         return self._controls.observers(Subject.LEVELS, origin, f"{origin.shard_id};{start};")
 
     def score(
@@ -185,7 +189,14 @@ class ModelScoring:
 def open_model_pass(
     plan: Plan, opened_keys: Sequence[OpenedKey], levels: TextLevels, ngram_filter: NgramFilter
 ) -> Detector:
-    """As `open_detector`, for the pass in which tokens count by levels; opened_keys: opened without levels."""
+    """Open a detector as `open_detector` does, for the pass in which tokens count by levels.
+
+    Args:
+        plan: of the pass.
+        opened_keys: opened without levels.
+        levels: of the texts that were read.
+        ngram_filter: n-grams that are left out of scoring.
+    """
     rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
     rules = dataclasses.replace(rules, weights=plan.weights.for_levels())
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
@@ -194,12 +205,16 @@ def open_model_pass(
 
 
 def reading_seconds(folder: Path) -> float:
-    """Seconds that the model in a folder takes for a byte of text, generously."""
+    """Return the seconds that the model in a folder takes for a byte of text, generously."""
     return SECONDS_A_BYTE * sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
 def reading_cost(plan: Plan) -> tuple[float, float]:
-    """CPU seconds of a pass's model for a byte of text here, and the share of unmarked texts that it reads at most."""
+    """Measure the CPU seconds of a pass's model for a byte of text on this machine.
+
+    Returns:
+        The seconds, and the share of unmarked texts that the model reads at most.
+    """
     from scanner.generation.model import SAMPLE_TEXT, TextReader
 
     by, sample = reader_config(plan), SAMPLE_TEXT * 32
@@ -212,7 +227,10 @@ def reading_cost(plan: Plan) -> tuple[float, float]:
 
 
 def texts_read_together(texts: Mapping[int, str], names: Sequence[Collection[LevelsName]]) -> list[list[int]]:
-    """Places of texts, of BYTES_READ_TOGETHER bytes or a single text each, in which texts of one name are copies."""
+    """Return places of texts that are read together, of BYTES_READ_TOGETHER bytes at most or a single text.
+
+    Texts of one name that are read together are copies.
+    """
     found, text_of, size = list[list[int]](), dict[LevelsName, str](), BYTES_READ_TOGETHER
     for (index, text), of_text in zip(texts.items(), names, strict=True):
         more = len(text.encode())
@@ -226,13 +244,19 @@ def texts_read_together(texts: Mapping[int, str], names: Sequence[Collection[Lev
 
 
 def _as_weighed(exact: pa.RecordBatch) -> pa.RecordBatch:
-    """Exact rows of VERDICTS, those that are flagged with the look LEVELS."""
+    """Return exact rows of VERDICTS, with the look LEVELS for those that are flagged."""
     look = pc.if_else(exact["flagged"], pa.scalar(LEVELS), pa.scalar(None, pa.string()))
     return exact.set_column(exact.schema.get_field_index("look"), exact.schema.field("look"), look)
 
 
 def readings_of_flags(texts: pa.RecordBatch, plan: Plan, surprise: Sequence[bytes]) -> pa.RecordBatch:
-    """Rows of FLAG_LEVELS. texts: rows of FLAG_TEXTS; surprise: of each."""
+    """Return rows of FLAG_LEVELS.
+
+    Args:
+        texts: rows of FLAG_TEXTS.
+        plan: of the pass.
+        surprise: steps of surprise of each text, as bytes.
+    """
     columns = {name: texts[name] for name in FLAG_LEVELS.names if name in texts.schema.names}
     columns["reader_sha256"] = pa.repeat(pa.scalar(plan.reader_sha256, pa.string()), len(texts))
     columns["surprise"] = pa.array(surprise, pa.large_binary())

@@ -39,7 +39,7 @@ class LevelScoring:
         self._text, self._steps, self._where = text, steps, where
 
     def takes(self, key: MasterKey) -> bool:
-        """Whether tokens can count by levels under a key."""
+        """Return whether tokens can count by levels under a key."""
         return can_have_levels(key)
 
     def shares(self, shares: ErrorShares) -> ErrorShares:
@@ -85,7 +85,7 @@ class LevelRows:
     def today(
         self, config: ScanConfig, base: Path, scan: Mapping[str, Any], text: str, where: str
     ) -> LevelScoring | None:
-        """Return the scoring by what the scan's model reads now; None: the configuration does not name the model."""
+        """Return the scoring by what the scan's model reads now; None: it is not configured, or cannot read here."""
         by = config.levels
         with contextlib.suppress(Refused, ImportError):  # without torch no model reads
             if by is not None:
@@ -95,9 +95,16 @@ class LevelRows:
         return None
 
     def compare(self, row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> tuple[str, bool, str]:
-        """Compare a flag with the verdict of today, but for rounding: the field, whether they agree, and why not.
+        """Compare a flag with the verdict of today, but for rounding.
 
         Somebody who writes the tables and knows the key could choose levels by the draws: all else would be equal.
+
+        Args:
+            row: of the flag.
+            verdict: of today; None: there is none, so that nothing is compared.
+
+        Returns:
+            The field, whether they agree, and why not.
         """
         field, not_compared, differs = (
             "reading",

@@ -40,7 +40,7 @@ READER_FILES = ("config.json", "tokenizer.json")
 
 
 def model_pass_of(plan: Plan) -> Plan | None:
-    """The plan of the pass in which a model reads texts: the keys that can be weighed, and the model's digest.
+    """Return the plan of the pass in which a model reads texts: the keys that can be weighed, and the model's digest.
 
     None where none is configured.
 
@@ -64,14 +64,14 @@ def model_pass_of(plan: Plan) -> Plan | None:
 
 
 def reader_config(plan: Plan) -> LevelsConfig:
-    """How the model of a pass reads. Raises ValueError: the plan is of no such pass."""
+    """Return how the model of a pass reads. Raises ValueError: the plan is of no such pass."""
     if plan.levels is None:
         raise ValueError("the plan names no model that reads texts")
     return plan.levels
 
 
 def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
-    """Digest of all files in a model's folder and of the precision in which it reads, as hex text.
+    """Hash all files in a model's folder and the precision in which it reads, as hex text.
 
     Raises:
         Refused: there is no model, a file cannot be read, or as check_model_folder.
@@ -97,7 +97,8 @@ def pinned_reader(by: LevelsConfig, sha256: str | None, device: str = "cpu") -> 
     noticed, unless the first ones are put back at once.
 
     Raises:
-        Refused: the folder holds another model, and as TextReader does; TokenizerError.
+        Refused: the folder holds another model, and as TextReader does.
+        TokenizerError: as TextReader does.
     """
     from scanner.generation import TextReader
 
@@ -127,11 +128,11 @@ class TextLevels:
 
     @classmethod
     def of_keys(cls, opened_keys: Iterable[OpenedKey]) -> "TextLevels":
-        """For the tokenizers of some keys."""
+        """Create levels for the tokenizers of some keys, without texts yet."""
         return cls({opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in opened_keys})
 
     def names(self, texts: Sequence[str]) -> list[tuple[LevelsName, ...]]:
-        """Under which name each tokenizer has the levels of each text."""
+        """Return the names under which the levels of each text are held: for each text, one name a tokenizer."""
         of_tokenizers = [
             [(sha256, ids.tobytes()) for ids in _each(tokenizer.encode(texts))]
             for sha256, tokenizer in self._tokenizers.items()
@@ -146,7 +147,7 @@ class TextLevels:
                 self._levels[name] = levels_of(of_text, tokenizer.reference.begins(text))
 
     def of(self, tokenizer: str) -> LevelsOf:
-        """Levels of tokens of a tokenizer, by its SHA-256."""
+        """Return the levels of tokens of a tokenizer, by its SHA-256."""
         return partial(self._of, tokenizer)
 
     def _of(self, tokenizer: str, tokens: Tokens) -> NDArray[np.uint8]:
@@ -160,7 +161,7 @@ def _each(tokens: Tokens) -> list[NDArray[np.uint32]]:
 
 
 def keys_with_levels(opened_keys: Iterable[OpenedKey], levels: TextLevels) -> list[OpenedKey]:
-    """Keys, and all that is opened in their place, under which tokens count by levels."""
+    """Return keys under which tokens count by levels, also on whatever device they are opened."""
     return [
         dataclasses.replace(opened_key, watermark=of_key(opened_key.watermark), to_device=of_key)
         for opened_key in opened_keys
@@ -183,10 +184,10 @@ class LevelPaths:
 def worth_reading(
     opened_keys: Iterable[OpenedKey], rules: Rules, by: LevelsConfig, texts: Sequence[str]
 ) -> NDArray[np.bool_]:
-    """Which of D texts pass the cut of a key: bool[D].
+    """Say which of D texts pass the cut of a key: bool[D].
 
-    Under a key of one message the plain sum's own p must be small; under a key of several, of which one is always
-    small, a text must be long enough.
+    Under a key of one message the plain sum's own p must be small. Under a key of several messages, of which one is
+    always small, a text must be long enough.
     """
     passing, tokens = np.zeros(len(texts), np.bool_), dict[str, Tokens]()
     for opened_key in opened_keys if texts else ():

@@ -19,7 +19,7 @@ _MIRRORED = str.maketrans("()<>[]{}«»‹›", ")(><][}{»«›‹")
 
 
 def as_read(text: str) -> str:
-    """The text in the order in which it is read, without signs of direction. Lines end with `\\n`.
+    """Return the text in the order in which it is read, without signs of direction. Lines end with `\\n`.
 
     Text without an override stays in its order, in which both Latin and Hebrew are read. Under an override, letters are
     read in the other order where they stand against their own direction, which the first of them tells.

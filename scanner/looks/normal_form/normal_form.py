@@ -94,7 +94,7 @@ _GERMAN = (
 
 
 def find_normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
-    """Return the normal forms of texts that differ from them, by place; texts and utf8 are the same texts."""
+    """Return the normal forms of texts that differ from them, by place. `texts` and `utf8` are the same texts."""
     forms, disguised = _folded(utf8)
     arrived: dict[int, str] = {}
     for place in np.flatnonzero(signs := transport_signs(utf8.data, utf8.offsets)).tolist():
@@ -118,9 +118,11 @@ def find_normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
 def _folded(texts: Utf8, *, are_plain: bool = False) -> tuple[dict[int, str], NDArray[np.bool_]]:
     """Change texts by their lines and sentences.
 
+    Texts with enough disguised characters are not changed here, unless all texts are of plain characters (`are_plain`).
+
     Returns:
-        The texts that changed, by places; bool[D]: which texts have enough disguised characters. The latter are not
-        changed here, unless all texts are of plain characters (`are_plain`).
+        The texts that changed, by places.
+        bool[D]: which texts have enough disguised characters.
     """
     data, ends, disguised = _fold(texts.data, texts.offsets, *_TABLES, are_plain)
     raw, stops = data.tobytes(), ends.tolist()
@@ -150,7 +152,7 @@ def with_plain_characters(text: str) -> str:
 
 
 def _words_of_one_script(text: str) -> str:
-    """The text with words of one script for words that mix letters which look the same."""
+    """Replace words that mix letters which look the same by words of one script."""
     # A word tells its script by letters that no other script has. A word without such letters goes with the last mixed
     # word before it, unless a word between them is plainly of another script: so words of two languages stay.
     tells = (_script_of(set(word[0]), None) for word in _WORD.finditer(text))
@@ -168,7 +170,7 @@ def _words_of_one_script(text: str) -> str:
 
 
 def _script_of(letters: set[str], now: str | None) -> tuple[str | None, bool]:
-    """The script of a word by letters that look like none of another, or None; and whether it has letters of two."""
+    """Return a word's script by letters that look like none of another, or None, and whether it mixes two scripts."""
     # None and two: a word with such letters of both. now: of mixed words so far, where it has Latin letters alone.
     latin = {letter for letter in letters if letter not in _SCRIPT_OF}
     others = {_SCRIPT_OF[letter] for letter in letters - latin}
@@ -220,7 +222,7 @@ _KNOWN = 0x20000
 
 
 def _bits() -> NDArray[np.uint8]:
-    """The bits of each character, uint8[0x110000]."""
+    """Return the bits of each character, uint8[0x110000]."""
     bits = np.zeros(0x110000, np.uint8)
     for code in range(_KNOWN):
         character = chr(code)
@@ -264,7 +266,7 @@ def _bits() -> NDArray[np.uint8]:
 
 
 def _composing() -> list[int]:
-    """Pairs of characters that become one, first << 32 | second, in order: of NFC, and a dot on a dotted letter."""
+    """List pairs of characters that become one, first << 32 | second, in order: NFC, and a dot on a dotted letter."""
     pairs = [ord(letter) << 32 | 0x307 for letter in "ij\u0131\u0237"]
     for code in (*range(0x3400), *range(0xF900, 0x10000), *range(0x11000, 0x11A00), *range(0x1D100, 0x1D200)):
         parts = unicodedata.normalize("NFD", chr(code))
@@ -279,7 +281,7 @@ def _composing() -> list[int]:
 
 
 def _other_cases() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """The small letter of each capital, and the capital of each small letter whose small letter it is."""
+    """Return the small letter of each capital, and the capital of each small letter whose small letter it is."""
     small, capital = np.arange(_KNOWN, dtype=np.uint32), np.arange(_KNOWN, dtype=np.uint32)
     for code in range(_KNOWN):
         letter = chr(code)
@@ -295,7 +297,7 @@ _SPREAD = 0x9E3779B97F4A7C15
 
 
 def _german() -> NDArray[np.uint64]:
-    """The words of _GERMAN, a byte a letter (Latin-1), each at its place of uint64[512]; 0 elsewhere."""
+    """Return the words of _GERMAN, a byte a letter (Latin-1), each at its place of uint64[512]; 0 elsewhere."""
     words = np.zeros(512, np.uint64)
     for word in _GERMAN:
         number = int.from_bytes(word.encode("latin-1"))
@@ -314,9 +316,14 @@ def _fold(
     german: NDArray[np.uint64],
     are_plain: bool,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
-    """Texts of UTF-8 that change by lines and sentences, where each of D ends, and whether characters of it change.
+    """Change texts of UTF-8 by lines and sentences.
 
-    A text that does not change has no bytes. One whose characters change has none either: it comes again.
+    A text that does not change has no bytes. A text whose characters change has none either: it comes again.
+
+    Returns:
+        The texts that change, one after the other.
+        int64[D]: where each ends.
+        bool[D]: whether characters of it change.
     """
     count, longest = len(offsets) - 1, np.int64(0)
     for d in range(count):
@@ -359,10 +366,23 @@ def _characters(
     kinds: NDArray[np.uint8],
     drops: bool,
 ) -> tuple[np.int64, np.int64, np.int64, np.int64]:
-    """Write a text's characters and their kinds, and _OTHER behind; drops: without those that show nothing.
+    """Write a text's characters and their kinds, and _OTHER behind.
 
-    Returns how many, how many of them may be disguised, how many of these are no blanks, line ends or unseen ones, and
-    how many blanks are more than one between words.
+    Args:
+        data: UTF-8 of all texts.
+        begin: the text's first byte.
+        stop: the byte after its last.
+        bits: of each character.
+        pairs: of characters that become one.
+        codes: the characters are written here.
+        kinds: their kinds are written here.
+        drops: whether characters that show nothing are left out.
+
+    Returns:
+        How many characters are written.
+        How many of the text's characters may be disguised.
+        How many of these are no blanks, line ends or unseen ones.
+        How many blanks are more than one between words.
     """
     i, end, one = np.uint64(begin), np.uint64(stop), np.uint64(1)
     length, hidden, hard, gaps = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -425,9 +445,9 @@ def _is_blank(kind: np.uint8) -> bool:
 
 @inlined
 def _joins(left: np.uint8, ends: np.int64, right: np.uint8) -> bool:
-    """Whether so many line ends between two characters are a blank, as in Markdown and within sentences.
+    """Return whether so many line ends between two characters are a blank, as in Markdown and within sentences.
 
-    One is, before a letter or a quotation. More of them are within a sentence, before a small letter.
+    One line end is a blank before a letter or a quotation. Several are one within a sentence, before a small letter.
     """
     goes_on = _is_letter(left) or left in (_COMMA, _DIGIT)
     return (ends == 1 and (_is_letter(right) or right == _QUOTE)) or (
@@ -437,7 +457,11 @@ def _joins(left: np.uint8, ends: np.int64, right: np.uint8) -> bool:
 
 @kernel
 def _lines(codes: NDArray[np.uint32], kinds: NDArray[np.uint8], length: np.int64) -> tuple[np.int64, np.int64]:
-    """Make one blank of blanks, and of line ends within a paragraph; returns the length, and how many runs change."""
+    """Make one blank of blanks, and of line ends within a paragraph.
+
+    Returns:
+        The length, and how many runs change.
+    """
     i, written, changes = np.int64(0), np.int64(0), np.int64(0)
     while i < length:
         while i < length and not (_is_blank(kinds[i]) and (kinds[i] != _BLANK or _is_blank(kinds[i + 1]))):
@@ -476,10 +500,13 @@ def _sentences(
     capital: NDArray[np.uint32],
     german: NDArray[np.uint64],
 ) -> tuple[np.int64, np.int64]:
-    """Give capitals to first letters of sentences and to no other; returns how many words, and how many change.
+    """Give capitals to first letters of sentences and to no other.
 
     A sentence begins behind a full stop and a blank. A letter stays as it is at the text's beginning, behind a line end
     that stays, a colon or a number. So do the word I and German sentences.
+
+    Returns:
+        How many words there are, and how many change.
     """
     words, changes, i = np.int64(_is_cased(kinds[0])), np.int64(0), np.int64(0)
     for end in range(1, length):  # without a branch, so that a processor compares many letters at once
@@ -563,7 +590,7 @@ def _write_word(
 def _is_german(
     codes: NDArray[np.uint32], kinds: NDArray[np.uint8], begin: np.int64, length: np.int64, german: NDArray[np.uint64]
 ) -> bool:
-    """Whether a word that tells a German sentence stands in one that begins at a place."""
+    """Return whether a sentence that begins at a place has a word that tells a German sentence."""
     i, stopped = begin, False
     while i < length:
         if _is_cased(kinds[i]):
@@ -587,7 +614,7 @@ def _is_german(
 
 @kernel
 def _encoded(codes: NDArray[np.uint32], length: np.int64, data: NDArray[np.uint8], end: np.int64) -> np.int64:
-    """Write characters as UTF-8 from a place on; returns the place behind them."""
+    """Write characters as UTF-8 from a place on. Returns the place behind them."""
     for i in range(length):  # no branch, since most texts are ASCII
         data[end + i] = codes[i]
     largest = np.uint32(0)
@@ -621,7 +648,11 @@ def _encoded(codes: NDArray[np.uint32], length: np.int64, data: NDArray[np.uint8
 
 @inlined
 def _decoded(data: NDArray[np.uint8], i: np.uint64) -> tuple[np.uint32, np.uint64]:
-    """The character of several bytes whose second one is at a place, and the place behind it; of valid UTF-8."""
+    """Decode a character of several bytes, of valid UTF-8, whose second byte is at a place.
+
+    Returns:
+        The character, and the place behind it.
+    """
     one, six, low = np.uint64(1), np.uint32(6), np.uint32(63)
     code = np.uint32(data[i - one])
     if code < 0xE0:

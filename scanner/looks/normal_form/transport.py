@@ -31,19 +31,19 @@ HTML, QUOTED_PRINTABLE = 1, 2
 
 
 def without_transport(text: str) -> str:
-    """A text as it was before mail or a web page changed it; the same text where nothing shows that one did."""
+    """Return a text as it was before mail or a web page changed it; the same text where nothing shows that one did."""
     return arrived_text(text, HTML | QUOTED_PRINTABLE)
 
 
 def arrived_text(text: str, signs: int) -> str:
-    """As `without_transport`, of a text that has no signs but these."""
+    """Return a text as `without_transport` does, for a text that has no signs but these."""
     if signs & QUOTED_PRINTABLE:
         text = _without_quoted_printable(text)
     return _without_html(text) if "&" in text or "<" in text else text
 
 
 def _without_quoted_printable(text: str) -> str:
-    """The text that quoted-printable stands for, if all of it can be that and lines were broken by it."""
+    """Return the text that quoted-printable stands for, if all of it can be that and lines were broken by it."""
     if "=\n" not in text or not text.isascii() or _NO_ESCAPE.search(text):
         return text
     lines = text.split("\n")
@@ -56,7 +56,7 @@ def _without_quoted_printable(text: str) -> str:
 
 
 def _without_html(text: str) -> str:
-    """The text as a browser shows it: ends of blocks are line ends, references are characters, the rest is not seen.
+    """Return the text as a browser shows it, with line ends for ends of blocks and characters for references.
 
     A tag ends before the next `<`, so `a < b` stays. References are read once: `&amp;lt;` is shown as `&lt;`.
     """
@@ -80,9 +80,10 @@ def _without_comments(text: str) -> str:
 
 @kernel
 def transport_signs(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Signs that `without_transport` may change texts, uint8[D]; it leaves a text as it is that has none.
+    """Find signs that `without_transport` may change texts, uint8[D]. It leaves a text without signs as it is.
 
-    HTML: a reference, a tag or a comment may begin; QUOTED_PRINTABLE: a line ends in `=`.
+    HTML: a reference, a tag or a comment may begin.
+    QUOTED_PRINTABLE: a line ends in `=`.
     """
     signs = np.zeros(len(offsets) - 1, np.uint8)
     for d in range(len(signs)):

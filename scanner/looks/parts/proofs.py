@@ -21,7 +21,8 @@ def parts_of(
 ) -> list[tuple[int, int, int]]:
     """Return all parts of a text: first scored position, position after the last, number of its segment, −1: none.
 
-    Segments have SHORTEST_PART scored positions or more and are not the whole; a position is where its token begins.
+    Segments have SHORTEST_PART scored positions or more and are less than the whole text. A position is where its token
+    begins.
 
     Args:
         kinds: of parts.
@@ -49,7 +50,7 @@ def span_holds(
     parts: Collection[tuple[int, int, int]],
     tests: tuple[int, int, float],
 ) -> bool:
-    """Whether a span's score and p-values are confirmed, and its place is a part of its document.
+    """Return whether a span's score and p-values are confirmed, and its place is a part of its document.
 
     Args:
         span: as it was found.
@@ -57,7 +58,7 @@ def span_holds(
         is_own: bool[P], positions that the message shares with no other; None: names need no second p-value.
         path: the key's slow path.
         parts: of the document, as `parts_of` gives them.
-        tests: M; number of messages among which it is the best by its own positions; K.
+        tests: M, the number of messages among which it is the best by its own positions, and K.
     """
     from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 

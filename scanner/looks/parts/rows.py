@@ -191,7 +191,13 @@ def _tell(
 ) -> list[SpanFindings]:
     """Return what rows say of the spans of a document, best first. Where a proof differs, none names a user.
 
-    drawn: documents whose spans are computed again.
+    Args:
+        document_spans: of the document.
+        keys: what rows say of each key.
+        batch: the documents and their scores.
+        misnaming_rate: largest p, on what a span shares with no other, at which it names.
+        proof_of_whole: of the document as a whole; None: it has none.
+        drawn: documents whose spans are computed again.
     """
     text = batch.text_of(document_spans[0].document)
     token_characters, proofs = {}, {}
@@ -269,7 +275,15 @@ def _columns_of_span(
     batch: ScoredBatch,
     existed_by: datetime | None,
 ) -> dict[str, Any]:
-    """Return the columns of a verdict that comes from its best span; entries: its user, then those of other spans."""
+    """Return the columns of a verdict that comes from its best span.
+
+    Args:
+        best: the span.
+        entries: its user, then those of other spans.
+        key: of the span.
+        batch: the documents and their scores.
+        existed_by: time by which the document existed; None: unknown.
+    """
     span, place = best.document_span.span, best.document_span.document
     names = NameColumns.of_nobody(np.array([best.naming], object))
     if entries:

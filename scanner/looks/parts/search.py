@@ -71,7 +71,7 @@ def scored_parts(
 def _scored_before(
     segments: Segments, tokens: NDArray[np.int64], index: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers of scored positions before each segment begins, and before it ends: int64[S] each."""
+    """Count scored positions before each segment begins, and before it ends: int64[S] each."""
     # tokens: int64[D], where documents begin in the batch; index: places in the batch, each document's by offsets
     begin, end = np.empty_like(segments.begin), np.empty_like(segments.end)
     for d in range(len(tokens)):
@@ -93,7 +93,7 @@ def scores_of(segments: Segments, sums: NDArray[np.float64], positions: Position
 
 
 def least_of_parts(law: Law, sums: NDArray[np.float64], positions: Positions, parts: Parts) -> NDArray[np.float64]:
-    """log10 of the smallest p of any part of each document: float64[D]; 0 of a document without positions."""
+    """Return log10 of the smallest p of any part of each document: float64[D]; 0 for a document without positions."""
     least = least_log10_p(law, best_of_scales(sums, positions, windows=parts.windows))
     segments = parts.segments
     score = scores_of(segments, sums, positions)
@@ -106,8 +106,13 @@ MOST_SPANS = 64
 
 
 class PartSearch(NamedTuple):
-    """D documents in which parts are looked for under a key: tokens, scored positions, the parts to test, the limit.
+    """D documents in which parts are looked for under a key.
 
+    mark: of the key.
+    tokens: of the batch.
+    positions: scored positions of the documents.
+    parts: to test.
+    limit: that a span must pass.
     independent: whether one message's mark leaves the scores of others as they were.
     """
 
@@ -129,7 +134,7 @@ class PartSearch(NamedTuple):
 def passing_spans(
     part_search: PartSearch, documents: NDArray[np.int64], messages: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> list[Span]:
-    """Spans of Q pairs of a document and a message, int64[Q] each, from the running sums of each pair."""
+    """Return spans of Q pairs of a document and a message, int64[Q] each, from the running sums of each pair."""
     kept, parts = select_positions(part_search.positions, documents), part_search.parts.of_documents(documents)
     found = []
     # a document without parts has no share for them: it is tested as a whole alone
@@ -143,7 +148,7 @@ def passing_spans(
 
 
 def _may_pass(part_search: PartSearch, kept: Positions, parts: Parts, sums: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which of Q pairs have a part whose p may pass, whatever a rounding does: bool[Q]."""
+    """Say which of Q pairs have a part whose p may pass, whatever a rounding does: bool[Q]."""
     law, enough = part_search.law, part_search.limit.log10_p
     best = best_of_scales(sums, kept, windows=parts.windows)
     floors = np.append(_floors(law, enough, best.score.shape[1] - 1), -np.inf)
@@ -163,12 +168,21 @@ def _may_pass(part_search: PartSearch, kept: Positions, parts: Parts, sums: NDAr
 
 @functools.lru_cache(maxsize=64)
 def _floors(law: Law, log10_p: float, scales: int) -> NDArray[np.float64]:
-    """Scores below which no window of each scale passes: float64[S]."""
+    """Return the scores below which no window of each scale passes: float64[S]."""
     return least_score(law, WINDOW_LENGTHS[:scales], log10_p)
 
 
 def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], part_search: PartSearch) -> list[int]:
-    """Parts of one document, int64[L, 2], that pass under one message and share no position, the smallest p first."""
+    """Choose parts of one document that pass under one message and share no position, the smallest p first.
+
+    Args:
+        sums: running sums of the document under the message.
+        where: int64[L, 2], the document's parts.
+        part_search: the search.
+
+    Returns:
+        Places of the parts in `where`, MOST_SPANS at most.
+    """
     limit = part_search.limit
     log10_p = log10_p_of(part_search.law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0])
     of_all = log10_any_of(log10_in_document(log10_p, len(where), limit.messages), limit.correction)
@@ -184,7 +198,7 @@ def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], part_search: 
 def _spans(
     part_search: PartSearch, document: int, message: int, chosen: NDArray[np.int64], number: NDArray[np.int64]
 ) -> list[Span]:
-    """Spans of C chosen parts, with scores by `score`: a difference of sums may be off in its last bits."""
+    """Return spans of C chosen parts, with scores by `score`: a difference of sums may be off in its last bits."""
     mark, tokens, positions, parts, limit, independent = part_search
     first = positions.offsets[document]
     of_parts = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
@@ -229,13 +243,23 @@ def search_parts(
     limit: Limit,
     parts: Parts | None = None,
 ) -> tuple[KeyFindings, list[Span]]:
-    """Result of a search of D documents (scanner.watermark.rule.search), and their spans.
+    """Search D documents as a whole, as scanner.watermark.rule.search does, and their parts.
 
-    Spans come by document, the smallest p first; none for a mark that scores no parts. Spans of one message in one
-    document share no position. For one message the windows' sums give the documents' scores too, so that no draw is
-    computed twice; for more, documents are searched together with their parts by a mark that can.
-    correction: K of documents as a whole, of all or of each; limit: what a span must pass; parts: parts tested besides
-    the whole; None: windows.
+    Spans of one message in one document share no position. For one message the windows' sums give the documents' scores
+    too, so that no draw is computed twice. For more, documents are searched together with their parts by a mark that
+    can.
+
+    Args:
+        mark: of the key.
+        tokens: of the batch.
+        positions: of the documents.
+        messages: M of SPEC §3.
+        correction: K of whole documents, of all or of each.
+        limit: that a span must pass.
+        parts: tested besides the whole; None: windows.
+
+    Returns:
+        Findings on the whole, and spans by document, the smallest p first; no spans for a mark that scores no parts.
     """
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return search(mark, tokens, positions, messages, correction), []
@@ -261,7 +285,7 @@ def search_parts(
 def _few(
     scored: NDArray[np.int64], documents: NDArray[np.int64], messages: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Pairs with POSITIONS_AT_A_TIME positions together at most; a longer pair comes by itself."""
+    """Yield pairs with POSITIONS_AT_A_TIME positions together at most; a longer pair comes by itself."""
     ends, begin = np.cumsum(scored[documents]), 0
     while begin < len(ends):
         before = int(ends[begin - 1]) if begin else 0
@@ -273,9 +297,12 @@ def _few(
 def search_together(
     mark: ScoresParts, tokens: Tokens, positions: Positions, limit: Limit, parts: Parts
 ) -> tuple[Candidates, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Candidates of D documents as a whole; documents and messages that stand out in some part, int64[Q] each.
+    """Search D documents as a whole together with their parts.
 
-    Every such pair comes once, in order; a document has MOST_PROMISING messages at most.
+    Returns:
+        Candidates of the documents as a whole.
+        Documents and messages that stand out in some part, int64[Q] each. Every such pair comes once, in order. A
+        document has MOST_PROMISING messages at most.
     """
     found, others = list[_Pairs](), np.arange(len(positions.scored))
     searched, is_segment = parts.with_wholes(positions)
@@ -315,14 +342,21 @@ class _Pairs(NamedTuple):
 def _standing_out(
     documents: NDArray[np.int64], messages: NDArray[np.int64], log10_p: NDArray[np.float64], limit: Limit
 ) -> _Pairs:
-    """Which of the best messages of R parts, [R, C], stand out there; documents: int64[R], of the parts."""
+    """Return which of the best messages of R parts, [R, C], stand out there.
+
+    Args:
+        documents: int64[R], of the parts.
+        messages: [R, C], best first.
+        log10_p: [R, C], of the messages in the parts.
+        limit: says how many messages are tested.
+    """
     stands_out = log10_p[:, :BEST_MESSAGES] <= math.log10(PROMISING) - math.log10(limit.messages)
     which = np.nonzero(stands_out)
     return _Pairs(documents[which[0]], messages[which], log10_p[which])
 
 
 def _best_of(pairs: _Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct pairs, the best MOST_PROMISING of each document, sorted by document and message."""
+    """Return distinct pairs, the best MOST_PROMISING of each document, sorted by document and message."""
     ordered = pairs.select(np.lexsort((pairs.log10_p, pairs.message, pairs.document)))
     first = np.ones(len(ordered.document), np.bool_)
     first[1:] = (np.diff(ordered.document) != 0) | (np.diff(ordered.message) != 0)

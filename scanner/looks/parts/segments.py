@@ -38,9 +38,10 @@ class TextSegment(NamedTuple):
 
 
 def segments_of(text: str) -> Iterator[TextSegment]:
-    """Quotations and, between them, paragraphs of own words, which blank lines part; in order.
+    """Yield quotations and, between them, paragraphs of own words, which blank lines part, in order.
 
-    One after the other: a hostile text has one in three characters, whose list would take far more than the text.
+    They come one after the other, since a hostile text has one in three characters: a list of them would take far more
+    memory than the text.
     """
     for part in iterate_parts(text):
         if part.kind == "quoted":
@@ -65,7 +66,7 @@ _LETTER_CASE = 0x20
 
 
 def segments_of_texts(texts: Utf8) -> Segments:
-    """Segments, in bytes of their text; each has SHORTEST_SEGMENT at least and is less than the whole text."""
+    """Return segments, in bytes of their text. Each has SHORTEST_SEGMENT at least and is less than the whole text."""
     data, offsets = texts
     begin, end = offsets[[0, -1]].tolist()
     edges = np.empty(((end - begin) // SHORTEST_SEGMENT, 3), np.int64)
@@ -78,9 +79,16 @@ def segments_of_texts(texts: Utf8) -> Segments:
 def _blocks_of_bytes(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], tags: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ranges of data between tags of quotations, int64[B, 2], and each text's part of them, int64[D+1].
+    """Find ranges of data between tags of quotations.
 
-    tags: where tags may begin.
+    Args:
+        data: UTF-8 of all texts.
+        offsets: int64[D+1], where texts begin and end.
+        tags: where tags may begin.
+
+    Returns:
+        The ranges, int64[B, 2].
+        int64[D+1]: each text's part of them.
     """
     blocks, many, tag = np.empty((len(tags), 2), np.int64), 0, 0
     first = np.zeros(len(offsets), np.int64)
@@ -108,7 +116,7 @@ def _blocks_of_bytes(
 
 @kernel
 def _tag_end(data: NDArray[np.uint8], begin: int, last: int) -> int:
-    """The end of the tag of a quotation that begins at a place; the place itself, if no tag begins there."""
+    """Return the end of the tag of a quotation that begins at a place; the place itself, if no tag begins there."""
     i = begin + 1
     if i < last and data[i] == _SLASH:
         i += 1
@@ -168,7 +176,7 @@ def _is_blank(byte: int) -> bool:
 
 @kernel
 def _is_quoted(data: NDArray[np.uint8], i: int, end: int) -> bool:
-    """Whether a line begins with the sign of a quotation, after three blanks at most."""
+    """Return whether a line begins with the sign of a quotation, after three blanks at most."""
     indent_end = min(i + 3, end)
     while i < indent_end and (data[i] == _SPACE or data[i] == _TAB):
         i += 1
@@ -192,7 +200,11 @@ def _part(
     many: int,
     number: int,
 ) -> tuple[int, int]:
-    """Write the segments of a part; newlines: its places. Returns how many are written, and how many the text has."""
+    """Write the segments of a part, of which `newlines` are the places of line ends.
+
+    Returns:
+        How many segments are written, and how many the text has.
+    """
     begin, last = part
     line = len(newlines) if quoted else 0
     while line < len(newlines):
@@ -230,11 +242,19 @@ def _write(
 def tokens_before(
     segments: Segments, tokens: Tokens, bytes_of: NDArray[np.int32], more: int, sizes: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Numbers of tokens that begin before each segment's begin and end, by the bytes of tokens: int64[S] each.
+    """Count tokens that begin before each segment's begin and end, by the bytes of tokens.
 
-    The third result, bool[D], says for which documents both are right: their tokens have as many bytes as they should.
-    bytes_of: number of bytes of each token id; ids beyond it have none. more: bytes that the tokens of a document have
-    beyond its own, in front; sizes: int64[D], bytes of documents.
+    Args:
+        segments: by bytes.
+        tokens: of the documents.
+        bytes_of: int32[V], number of bytes of each token id; ids beyond have none.
+        more: bytes that the tokens of a document have beyond its own, in front.
+        sizes: int64[D], bytes of documents.
+
+    Returns:
+        Tokens before the begin of each segment, int64[S].
+        Tokens before its end, int64[S].
+        bool[D]: for which documents both are right: their tokens have as many bytes as they should.
     """
     begin, end, right = np.empty_like(segments.begin), np.empty_like(segments.end), np.ones(len(sizes), np.bool_)
     for d in range(len(sizes)):
@@ -274,10 +294,13 @@ class Lengths(NamedTuple):
 
 
 def lengths_of(data: bytes) -> Lengths | None:
-    """Lengths of the tokens of a tokenizer.json, its bytes. None: they are not the bytes of the text as it stands.
+    """Return the lengths of the tokens of a tokenizer.json, given its bytes.
 
-    ByteLevel writes each byte as one character; SentencePiece writes spaces, of which it puts one in front, as `▁`, and
-    bytes that it has no token for as `<0x0A>`.
+    ByteLevel writes each byte as one character. SentencePiece puts a space in front, and writes spaces as `▁` and bytes
+    that it has no token for as `<0x0A>`.
+
+    Returns:
+        The lengths; None: tokens are not the bytes of the text as it stands.
     """
     settings = json.loads(data)
     decoder, normalizer, model = settings.get("decoder") or {}, settings.get("normalizer"), settings["model"]
@@ -319,9 +342,12 @@ class TokenOffsets:
         self._lengths = lengths_of(reference.data)
 
     def by_tokens(self, texts: Utf8, tokens: Tokens, segments: Segments) -> Segments:
-        """The same segments by the tokens of their text.
+        """Return the same segments by the tokens of their text.
 
-        segments: of these, by bytes; they begin and end with characters.
+        Args:
+            texts: of the batch.
+            tokens: of these texts.
+            segments: of these texts, by bytes; they begin and end with characters.
         """
         begin, end, right = self._by_lengths(texts, tokens, segments)
         for d in np.flatnonzero(~right & (segments.many > 0)).tolist():
@@ -337,7 +363,7 @@ class TokenOffsets:
     def _by_lengths(
         self, texts: Utf8, tokens: Tokens, segments: Segments
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """What the lengths of tokens say, and of which texts these are right: int64[S] twice, bool[D]."""
+        """Return segments by the lengths of tokens, int64[S] twice, and for which texts these are right, bool[D]."""
         if self._lengths is None:
             return np.zeros_like(segments.begin), np.zeros_like(segments.end), np.zeros(len(segments.many), np.bool_)
         token_bytes, more = self._lengths
@@ -345,7 +371,7 @@ class TokenOffsets:
 
 
 def _characters_before(text: bytes, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many characters of a text stand before each byte, int64[S], which are in order."""
+    """Count the characters of a text before each byte, int64[S], which are in order."""
     edges = pairwise([0, *places.tolist()])
     return np.cumsum([len(text[first:last].decode()) for first, last in edges], dtype=np.int64)
 
@@ -353,7 +379,7 @@ def _characters_before(text: bytes, places: NDArray[np.int64]) -> NDArray[np.int
 def segment_cutter(
     tokenizers: Mapping[str, HuggingFaceTokenizer],
 ) -> Callable[[Utf8, Mapping[str, Tokens]], dict[str, Segments]]:
-    """Return what cuts texts into segments: a segment has the tokens that begin in it.
+    """Return a function that cuts texts into segments: a segment has the tokens that begin in it.
 
     Args:
         tokenizers: the reference tokenizers, by name.
