@@ -67,7 +67,7 @@ class CorpusFilter(NamedTuple):
     audited: AuditedFilter
 
     def against(self, half: int) -> LeftOut:
-        """The n-grams that texts of a half are scored without: those common in the other half."""
+        """Return the n-grams that texts of a half are scored without: those common in the other half."""
         return filtering().left_out(self.reach, self.seed, _read(self.file)[1 - half])
 
 
@@ -76,8 +76,13 @@ def learn_filter(
 ) -> CorpusFilter:
     """Learn the n-grams that are common in each half, on a worker, and write them to a file.
 
-    seed: seed of the hash of n-grams; the corpus is no secret. length: most tokens of a document that are learnt;
-    common_from: distinct texts that make an n-gram common.
+    Args:
+        encoding: how the corpus was tokenised.
+        reach: tokens of an n-gram before its last.
+        halves: for each half, what is learnt from each part.
+        seed: seed of the hash of n-grams; the corpus is no secret.
+        length: most tokens of a document that are learnt.
+        common_from: distinct texts that make an n-gram common.
     """
     common = np.stack(
         [
@@ -123,7 +128,7 @@ OfFragments = dict[Format, FragmentCounts]
 
 
 class CalibrationCounts(NamedTuple):
-    """Counts by case, by format, and by key id; how many documents there were.
+    """Counts by case, by format and by key id, with the number of documents.
 
     filters: by key id, of keys that were audited without common n-grams.
     """
@@ -137,9 +142,12 @@ class CalibrationCounts(NamedTuple):
 
 
 def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> CalibrationCounts:
-    """Carry out a plan.
+    """Run a plan on the cluster and return its counts.
 
-    scratch: folder or URI for tokens, which all workers reach; removed at the end.
+    Args:
+        plan: what is to be calibrated.
+        scratch: folder or URI for tokens, which all workers reach; it is removed at the end.
+        watch: called with the progress.
 
     Raises:
         ScanFailed: the work had to stop.
@@ -204,7 +212,7 @@ class _Corpus:
         return Encoding(str(tokenizer_path(audited.registry, key)), key.tokenizer.sha256, self._scratch)
 
     def filter(self, audited: AuditedKeys, key: MasterKey) -> CorpusFilter | None:
-        """The n-grams that a key's audit leaves out, learnt once for its tokenizer and window; None: none."""
+        """Return the n-grams that a key's audit leaves out, learnt once for its tokenizer and window; None: none."""
         requested, encoding, reach = audited.config, self.encoding(audited, key), reach_of(format_of(key).rule())
         if requested.filter is None or reach < filtering().least_reach:
             return None
@@ -277,7 +285,7 @@ def score_law(
     length: int,
     thresholds: Sequence[float],
 ) -> LawCounts:
-    """One case on the drawn documents of one part, on a worker."""
+    """Count one case on the drawn documents of one part, on a worker."""
     return law_counts(case, cut_documents(load(encoding, part), documents, length), numbers, seed, thresholds)
 
 
@@ -308,7 +316,7 @@ def score_fragments(
     length: int,
     thresholds: Sequence[float],
 ) -> FragmentCounts:
-    """One format on the fragments of one part, on a worker."""
+    """Count one format on the fragments of one part, on a worker."""
     return count_fragments(how, secrets, cut_fragments(load(encoding, part), counts, length), thresholds)
 
 
@@ -335,9 +343,17 @@ def score_key(
     without: CorpusFilter | None,
     half: int,
 ) -> KeyCounts:
-    """One key of the registry on distinct texts of one part, on a worker, which reads the secret itself.
+    """Score one key of the registry on distinct texts of one part, on a worker, which reads the secret itself.
 
-    without: n-grams that are left out; None: none; half: the half of the corpus that the texts are in.
+    Args:
+        audited: the registry's keys, and how they are audited.
+        key: the key.
+        encoding: how the corpus was tokenised.
+        part: number of the part.
+        documents: places of the texts in the part.
+        accounts: the account of each text.
+        without: n-grams that are left out; None: none.
+        half: the half of the corpus that the texts are in.
     """
     how = audited.config
     tokens = cut_documents(load(encoding, part), documents, how.tokens)

@@ -34,10 +34,12 @@ from schemas.words import AuditState
 
 
 class Units(NamedTuple):
-    """Units of work that came back, each a shard or a pack of small ones, by what they cost.
+    """Units of work that came back, each a shard or a pack of small ones, by their cost.
 
-    number: how many there are; seconds: core-seconds of all of them, and slowest those of the slowest; shard: the
-    slowest, or the first of its pack; None: nothing came back.
+    number: how many there are.
+    seconds: core-seconds of all of them.
+    slowest: core-seconds of the slowest.
+    shard: the slowest, or the first of its pack; None: nothing came back.
     """
 
     number: int = 0
@@ -46,7 +48,7 @@ class Units(NamedTuple):
     shard: Shard | None = None
 
     def plus(self, shard: Shard, seconds: Seconds) -> "Units":
-        """These and one more."""
+        """Return these units with one more."""
         took, number, total = seconds.of_workers, self.number + 1, self.seconds + seconds.of_workers
         if self.shard is not None and took <= self.slowest:
             return self._replace(number=number, seconds=total)
@@ -57,7 +59,7 @@ NO_UNITS = Units()
 
 
 def costs(totals: "ScanTotals") -> dict[str, object]:
-    """The columns of schemas.tables.SCANS that say what a scan cost; those that need work are None without any."""
+    """Return the columns of schemas.tables.SCANS that say what a scan cost; without any work, some of them are None."""
     spent, units, hours = totals.seconds, totals.units, totals.seconds.of_workers / 3600
     counts, shard = totals.counts, totals.units.shard
     return {
@@ -85,11 +87,14 @@ log does.
 
 @dataclass(frozen=True)
 class ScanTotals:
-    """Totals of what a scan has committed so far. peak_memory: the most that any worker needed, in bytes.
+    """Totals of what a scan has committed so far.
 
-    Seconds, units and retries cover all work that came back, committed or not yet; under_way: documents that are
-    scored, and not committed yet; waited: seconds that the driver waited for workers; rows_lost: rows
-    that footers promise of shards whose file could not be read.
+    Seconds, units and retries cover all work that came back, committed or not yet.
+
+    peak_memory: the most that any worker needed, in bytes.
+    under_way: documents that are scored, and not committed yet.
+    waited: seconds that the driver waited for workers.
+    rows_lost: rows that footers promise of shards whose file could not be read.
     """
 
     shards: int = 0
@@ -128,7 +133,7 @@ class Committer:
         self.totals = ScanTotals()
 
     def add(self, finished: FinishedShard | FinishedPack) -> None:
-        """Take a finished shard or pack; a shard whose file is at fault leaves a row for the file alone."""
+        """Take a finished shard or pack. A shard whose file is at fault leaves only a row for the file."""
         if isinstance(finished, FinishedPack):
             self._add_pack(finished)
             return
@@ -198,7 +203,7 @@ class Committer:
             self._passing_faults[fault_id] = TableEntry(fault_id, files)
 
     def due(self) -> bool:
-        """Whether enough waits, or waits for long enough, or nothing was committed yet."""
+        """Return whether enough waits, something has waited for long enough, or nothing was committed yet."""
         shards = len(self._waiting["verdicts"])
         if not shards and not self._passing_faults:
             return False
@@ -243,7 +248,7 @@ class Committer:
             enter_side_rows(self._tables, table, entries, self._scan_id)
 
     def _entries_of_shards(self, entered_by_others: set[str]) -> list[TableEntry]:
-        """One file for all shards that wait: they are committed together."""
+        """Write one file for all shards that wait, which are committed together."""
         rows = {shard: row for shard, row in self._rows.items() if shard not in entered_by_others}
         written = write_file(self._plan.results, "shards", [pa.RecordBatch.from_pylist([*rows.values()], SHARDS)])
         files = iter([(written,)] if written else [])
@@ -293,7 +298,7 @@ class Committer:
 
 
 def _no_entries() -> dict[str, dict[str, TableEntry]]:
-    """Entries by table and shard, in the order in which tables are committed; `shards` is made when they are."""
+    """Return empty entries by table, in the order in which tables are committed; `shards` is made when they are."""
     return {table: {} for table in (*SIDE_TABLES, "verdicts") if table != "shards"}
 
 
@@ -333,7 +338,10 @@ METRIC_NAMES = {
 
 
 class Metrics:
-    """The metrics of one scan; they begin at 0, under a label of Ray's, WorkerId, that no other scan has."""
+    """The metrics of one scan, which begin at 0.
+
+    They have a label of Ray's, WorkerId, that no other scan has.
+    """
 
     def __init__(self) -> None:
         self._reported: dict[tuple[str, str], float] = {}
@@ -341,7 +349,7 @@ class Metrics:
         self._gauges: dict[str, Gauge] = {}
 
     def report(self, shards: int, totals: ScanTotals, *, audit: str) -> None:
-        """Bring the metrics up to these totals. Without a connection to Ray nobody listens, and nothing happens.
+        """Bring the metrics up to these totals. Without a connection to Ray nothing happens.
 
         Args:
             shards: how many the scan found to do.

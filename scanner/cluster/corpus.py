@@ -47,14 +47,17 @@ class Encoding:
     scratch: str
 
     def file_of(self, number: int) -> str:
-        """File of a part's tokens."""
+        """Return the file of a part's tokens."""
         return f"{self.scratch}/{self.sha256[:12]}-{number:05d}.npz"
 
 
 class CorpusPart(NamedTuple):
-    """A tokenised part: its number and, for each of D documents, tokens, a digest of its text, and its account.
+    """A tokenised part of D documents.
 
-    lengths: int64[D]; digests: uint64[D]; accounts: D texts, or none when the corpus names none.
+    number: its number.
+    lengths: tokens of each document, int64[D].
+    digests: a digest of each document's text, uint64[D].
+    accounts: the account of each document; empty when the corpus names none.
     """
 
     number: int
@@ -67,8 +70,8 @@ def sources(locations: tuple[str, ...], columns: Columns) -> list[CorpusSource]:
     """Cut the corpus into parts as a scan would.
 
     Raises:
-        Refused: a path that does not exist.
-        FileFault: a file that cannot be read; an audit leaves nothing out silently.
+        Refused: a path does not exist.
+        FileFault: a file cannot be read, since an audit leaves nothing out silently.
     """
     corpus_sources: list[CorpusSource] = []
     with Inspector() as inspector:
@@ -89,7 +92,7 @@ def _tokenizer(path: str, sha256: str) -> Tokenizer:
 
 @functools.cache
 def _reader() -> Reader:
-    """The reader of this process. It is given one part after the other, and goes on where the part before ended."""
+    """Return the reader of this process. It is given one part after another, and goes on where the last one ended."""
     return Reader()
 
 
@@ -126,14 +129,14 @@ def _texts(source: CorpusSource) -> Iterator[tuple[str, str]]:
 
 @functools.lru_cache(maxsize=1)
 def load(encoding: Encoding, number: int) -> Tokens:
-    """The tokens of a part; the last part is kept."""
+    """Return the tokens of a part; the last part is kept."""
     filesystem, path = filesystem_of(encoding.file_of(number))
     with filesystem.open_input_stream(path) as stream, np.load(io.BytesIO(stream.read())) as arrays:
         return Tokens(arrays["ids"], arrays["offsets"])
 
 
 def cut_documents(tokens: Tokens, documents: NDArray[np.int64], length: int | None) -> Tokens:
-    """Chosen documents of a part, each cut to at most so many tokens (None: whole)."""
+    """Return chosen documents of a part, each cut to at most so many tokens (None: whole)."""
     begins, ends = tokens.offsets[documents], tokens.offsets[documents + 1]
     lengths = ends - begins if length is None else np.minimum(ends - begins, length)
     within = consecutive_positions(begins, lengths)

@@ -48,9 +48,13 @@ LONGEST_SAMPLED = 2**20
 class Sample(NamedTuple):
     """Cost and content of a place.
 
-    seconds: of reading and scoring a document; documents: how many were scored; text_bytes: their bytes; too_short,
-    filtered, refused, unread: how many are too short for every key, are made so by the filter, are to be put in
-    quarantine, and have an id, account or time that is not read.
+    seconds: of reading and scoring a document.
+    documents: how many were scored.
+    text_bytes: their bytes.
+    too_short: how many are too short for every key.
+    filtered: how many the filter makes too short.
+    refused: how many are to be put in quarantine.
+    unread: how many have an id, account or time that is not read.
     """
 
     seconds: float
@@ -65,9 +69,12 @@ class Sample(NamedTuple):
 class CostEstimate(NamedTuple):
     """The cost of the documents that are left.
 
-    core_seconds: of the workers together; low, high: its limits, two standard errors of the sample; seconds: of wall
-    time, without the start of Ray; workers: as many as have something to do; memory: bytes that this process, which
-    holds what a worker holds, has needed at most; samples: by place.
+    core_seconds: of the workers together.
+    low, high: limits of core_seconds, two standard errors of the sample away.
+    seconds: of wall time, without the start of Ray.
+    workers: as many as have something to do.
+    memory: most bytes that this process, which holds what a worker holds, has needed.
+    samples: by place.
     """
 
     core_seconds: float
@@ -80,12 +87,18 @@ class CostEstimate(NamedTuple):
 
 
 def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | None:
-    """Score a sample of what is left, and estimate the cost of all of it; None where no document can be read.
+    """Score a sample of what is left, and estimate the cost of all of it.
 
-    plan: the scan's plan; its keys are opened in this process, and scored on its CPU.
+    Args:
+        plan: the scan's plan. Its keys are opened in this process, and scored on its CPU.
+        left: shards that are left.
+        workers: workers of the scan.
+
+    Returns:
+        The estimate; None where no document can be read.
 
     Raises:
-        SecretError, TokenizerError, Refused: as open_detector and OpenControls.
+        SecretError, TokenizerError, Refused: as open_detector and OpenControls do.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as a worker does
     pa.set_cpu_count(1)
@@ -100,7 +113,10 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | 
 
 
 def spread_evenly(shards: Sequence[Shard], count: int) -> Counter[Shard]:
-    """How many of the documents in the middle of so many equal parts of all documents a shard holds; where it is 1."""
+    """Count the sampled documents of each shard, where it has any.
+
+    All documents are cut into `count` equal parts, and the middle one of each part is sampled.
+    """
     ends = list(accumulate(shard.rows.documents for shard in shards))
     total = ends[-1] if ends else 0
     count = min(count, total)
@@ -109,7 +125,10 @@ def spread_evenly(shards: Sequence[Shard], count: int) -> Counter[Shard]:
 
 
 def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -> CostEstimate:
-    """Cost of shards of so many documents, if they cost as much as the sample's, at least one."""
+    """Estimate the cost of shards of so many documents, if they cost as much as those of the sample.
+
+    samples: at least one.
+    """
     costs = [sample.seconds for sample in samples]
     mean, total, pace = statistics.fmean(costs), sum(documents), PiecePace()
     pace.record(1, Seconds(score=mean))
@@ -122,7 +141,7 @@ def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -
 
 
 def shared_out(costs: Iterable[float], workers: int) -> float:
-    """When the last worker is done, if each takes the next piece of work as soon as it is free."""
+    """Return when the last worker is done, if each takes the next piece of work as soon as it is free."""
     free = [0.0] * workers
     for cost in costs:
         heapq.heapreplace(free, free[0] + cost)

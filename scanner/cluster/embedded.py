@@ -80,7 +80,8 @@ def _try_to_write(folder: str) -> None:
 def embedded_ray(workers: int | None) -> Iterator[Callable[[], None]]:
     """Begin to start Ray, for so many workers (None: one for each CPU), and end it afterwards.
 
-    Gives a function that waits until this process is connected to Ray; it may be called several times.
+    Yields:
+        A function that waits until this process is connected to Ray; it may be called several times.
 
     Raises:
         ScanFailed: there is no folder for Ray; the function raises it when Ray does not start.

@@ -48,7 +48,7 @@ class ArrivedFiles:
         self._not_before: dict[InputFile, float] = {}
 
     def ready(self, files: Iterable[InputFile], columns: Columns) -> list[InputFile]:
-        """Existing files that are not done, and that nobody seems to be writing any more."""
+        """Return existing files that are not done and seem to be written to the end."""
         now = self._clock()
         self._since = {file: self._since.get(file, now) for file in files}
         self._not_before = {file: due for file, due in self._not_before.items() if file in self._since}
@@ -68,7 +68,7 @@ class ArrivedFiles:
         return [file for file in quiet if file not in unfinished]
 
     def done(self, files: Iterable[InputFile], to_retry: Collection[InputFile]) -> None:
-        """Note that files were scanned; the files in `to_retry` could not be read, and come back some time later."""
+        """Note that files were scanned. The files in `to_retry` could not be read, and come back some time later."""
         later = self._clock() + RETRY_SECONDS
         self._not_before |= {file: later if file in to_retry else math.inf for file in files}
 
@@ -104,7 +104,7 @@ def follow(
         warned.add(subject)
 
     def missing(location: str) -> None:
-        """The folder of a day, or a prefix in a bucket, may come with its first file: note it as missing."""
+        """Note a location as missing: the folder of a day, or a prefix in a bucket, may come with its first file."""
         warn_once(location, "input.paths: %r does not exist; it is looked for again", location)
 
     def passed_over(path: str) -> None:

@@ -48,7 +48,7 @@ class Nodes:
         self._gone: dict[str, NodeEnd] = {}
 
     def gone(self, node_id: str | None) -> NodeEnd | None:
-        """How a node went. None: it is alive, or unknown."""
+        """Return how a node went; None: it is alive, or unknown."""
         if node_id is not None and node_id not in self._gone:
             nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
             # added to what is known, since Ray forgets the oldest
@@ -61,12 +61,12 @@ def _how(node: dict[str, Any]) -> NodeEnd:
 
 
 def node_of_actor(_actor: object) -> str:
-    """Id of the node that this process runs on; to be called by an actor."""
+    """Return the id of the node that this process runs on; to be called by an actor."""
     return ray.get_runtime_context().get_node_id()
 
 
 def node_of(begun: Any) -> str | None:  # noqa: ANN401
-    """Id of the node on which an actor began, by the reference to its `node_of_actor`. None: the actor never began."""
+    """Return the id of the node on which an actor began, by the reference to its `node_of_actor`; None: it did not."""
     if not ray.wait([begun], timeout=0)[0]:
         return None
     try:
@@ -80,7 +80,7 @@ _log = logging.getLogger(__name__)
 
 
 def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
-    """How many workers there can be, and how much of a GPU each one holds; warns once when there is no GPU.
+    """Return how many workers there can be, and the share of a GPU that each holds; warn once when there is no GPU.
 
     Raises:
         Refused: the configuration requires GPUs that the cluster does not have.
@@ -96,9 +96,12 @@ def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
 
 
 def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
-    """How many of the workers the cluster's GPUs are enough for, if each holds such a share; when 0, what is missing.
+    """Return how many of the workers the cluster's GPUs are enough for, and what is missing if that is 0.
 
-    field: the configuration's field with the share.
+    Args:
+        share: share of a GPU, or number of GPUs, that each worker holds.
+        workers: the most workers.
+        field: the configuration's field with the share.
     """
     if not share:
         return workers, ""
@@ -110,10 +113,12 @@ def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
 
 
 def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]:
-    """The device that this worker scores on. None, with the reason, where it holds no GPU or cannot use its GPU.
+    """Return the device that this worker scores on, or None and the reason.
+
+    The device is None where the worker holds no GPU or cannot use its GPU.
 
     Raises:
-        Refused: it cannot use its GPU, and the configuration requires GPUs.
+        Refused: the worker cannot use its GPU, and the configuration requires GPUs.
     """
     if not config.gpus_per_worker or not (ray.is_initialized() and ray.get_gpu_ids()):
         return None, ""
@@ -140,7 +145,7 @@ def limit_memory(limit: int, *, more: bool = False) -> None:
     device's address space) is added. A limit on all address space would count libraries and Ray's shared store.
 
     Raises:
-        ScanFailed: it takes more already.
+        ScanFailed: the process takes more already.
     """
     if sys.platform != "linux":
         return
@@ -166,19 +171,19 @@ def give_back_memory() -> None:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds; 0 where the system does not say."""
+    """Return the bytes of memory that this process holds; 0 where the system does not say."""
     return _pages(1)
 
 
 def _pages(field: int) -> int:
-    """Bytes of a field of /proc/self/statm (proc(5)); 0 where there is none."""
+    """Return the bytes of a field of /proc/self/statm (proc(5)); 0 where there is none."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text().split()[field]) * resource.getpagesize()
 
 
 def peak_memory() -> int:
-    """Most bytes of memory that this process has held."""
+    """Return the most bytes of memory that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -195,11 +200,13 @@ _KNOCK_SECONDS = 10.0
 def ray_begun(config: ClusterConfig) -> Iterator[Callable[[], None]]:
     """Begin to start Ray, unless it runs or is elsewhere, and disconnect from it afterwards.
 
-    Gives a function that connects this process to Ray; it may be called several times. A connection that this process
-    had before is used, and left open.
+    A connection that this process had before is used, and left open.
+
+    Yields:
+        A function that connects this process to Ray; it may be called several times.
 
     Raises:
-        ScanFailed: by the function, when the cluster cannot be reached or started.
+        ScanFailed: the cluster cannot be reached or started; the function raises it.
     """
     address = config.address or os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
@@ -216,9 +223,9 @@ def ray_begun(config: ClusterConfig) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def cluster(config: ClusterConfig, connect: Callable[[], None] | None = None) -> Iterator[int]:
-    """Connect to Ray; gives the number of workers. An existing connection of this process is used, and left open.
+    """Connect to Ray and yield the number of workers.
 
-    SIGTERM interrupts meanwhile, as Ctrl-C does.
+    An existing connection of this process is used, and left open. SIGTERM interrupts meanwhile, as Ctrl-C does.
 
     Args:
         config: the cluster.
@@ -235,10 +242,10 @@ def cluster(config: ClusterConfig, connect: Callable[[], None] | None = None) ->
 
 
 def worker_memory(config: ScanClusterConfig) -> int:
-    """Bytes that a worker may take on the cluster that this process is connected to.
+    """Return the bytes that a worker may take on the cluster that this process is connected to.
 
-    Unless configured, a worker gets at most its CPU's share of the smallest machine, so that the machine never runs
-    out.
+    Unless configured, a worker gets at most its CPU's share of the smallest machine, which keeps each machine from
+    running out.
     """
     if config.worker_memory_mb is not None:
         return config.worker_memory_mb * 2**20

@@ -18,8 +18,9 @@ from schemas.words import Proof
 class Rows:
     """Rows of a piece, or of a pack of shards.
 
-    batches: by table; `verdicts` and `spans` are exact; `lengths` are those of texts, a batch for each of `verdicts`.
-    set_aside: rows of the file that are in none of them, since their texts may need more memory than there is.
+    batches: by table; `verdicts` and `spans` are exact.
+    lengths: lengths of texts, a batch for each of `verdicts`.
+    set_aside: rows of the file that are in no batch, since their texts may need more memory than there is.
     unread: documents with an id, account or time that cannot be read, and is null: column `row`.
     """
 

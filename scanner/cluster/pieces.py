@@ -29,7 +29,7 @@ from scanner.storage.data_files import DataFile
 class Piece(NamedTuple):
     """Rows start … stop−1 of a shard's file: the whole shard, or a part of one that failed as a whole.
 
-    one_by_one: a worker made no progress over these rows; documents are scored one by one, each announced.
+    one_by_one: a worker made no progress over these rows. Documents are scored one by one, each announced.
     """
 
     shard: Shard
@@ -40,13 +40,17 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentCounts:
-    """Documents that were read, by result; text_bytes is their size, tokens the tokens of their verdicts.
+    """Documents that were read, by result.
 
-    values_not_read: documents whose id, account or time cannot be read, and is null; proved, unproved: flags that a
-    slow path confirmed, or did not; not_offered: flags without a slow path; in_future: documents whose own time, or
-    their file's where they have none, is still to come; older_than_key: documents flagged under a key that was made
-    after they existed; filtered: documents of which the filter left too few n-grams to be scored; canaries: flagged
-    texts of canaries that were named right, beside those in `flagged`.
+    text_bytes: bytes of their texts.
+    tokens: tokens of their verdicts.
+    values_not_read: documents whose id, account or time cannot be read, and is null.
+    proved, unproved: flags that a slow path confirmed, or did not.
+    not_offered: flags without a slow path.
+    in_future: documents whose own time, or their file's where they have none, is still to come.
+    older_than_key: documents flagged under a key that was made after they existed.
+    filtered: documents of which the filter left too few n-grams to be scored.
+    canaries: flagged texts of canaries that were named right, beside those in `flagged`.
     """
 
     documents: int = 0
@@ -75,8 +79,9 @@ NO_DOCUMENTS = DocumentCounts()
 class Seconds(NamedTuple):
     """Wall seconds by stage: five stages of the workers, summed over them, and `commit` of the driver.
 
-    A worker has one core, so its seconds are core-seconds; with a GPU, the core waits for it. score: without the proofs
-    of flags, which are `prove`.
+    A worker has one core, which makes its seconds core-seconds. With a GPU, the core waits for it.
+
+    score: without the proofs of flags, which are `prove`.
     """
 
     read: float = 0.0
@@ -92,7 +97,7 @@ class Seconds(NamedTuple):
         return sum(self) - self.commit
 
     def plus(self, other: "Seconds") -> "Seconds":
-        """The sums by stage."""
+        """Return the sums by stage."""
         return Seconds(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -135,8 +140,8 @@ class PackReport:
 class Busy(NamedTuple):
     """A sign of life: the next one, or the report, is due within so many seconds.
 
-    behind: rows that are done with; row: the only document that is worked on from now on; None: there may be several,
-    or a file is read or written.
+    behind: rows that are done with.
+    row: the only document that is worked on from now on; None: there may be several, or a file is read or written.
     """
 
     seconds: float
@@ -203,8 +208,9 @@ class PieceState(Enum):
 class PieceWork:
     """A piece, the shard that it belongs to, its state, and whether its actor may hold nothing else.
 
-    state: Lost: its one document is no longer scored, only identified; failed_on: for each failed attempt, the node
-    whose worker died, None where none died; nodes: how many nodes died over it.
+    state: Lost: its one document is no longer scored, only identified.
+    failed_on: for each failed attempt, the node whose worker died, None where none died.
+    nodes: how many nodes died over it.
     """
 
     piece: Piece
@@ -236,7 +242,7 @@ class PieceWork:
         return rows.text_bytes * self.documents // rows.documents
 
     def cut(self, documents: int) -> "tuple[PieceWork, PieceWork]":
-        """Its first so many documents, and the rest: two pieces of the shard, which is finished after both."""
+        """Return its first so many documents, and the rest: two pieces of the shard, which is finished after both."""
         middle = self.piece.start + documents
         self.shard.open_pieces += 1
         first, rest = self.piece._replace(stop=middle), self.piece._replace(start=middle)
@@ -262,7 +268,7 @@ class PackWork:
         return sum(shard.rows.text_bytes for shard in self.pack.shards)
 
     def cut(self, documents: int) -> "tuple[PieceWork | PackWork, PieceWork | PackWork]":
-        """Two parts of a pack of several shards: the first has so many documents at most, or a single shard."""
+        """Cut a pack of several shards in two: the first part has so many documents at most, or a single shard."""
         shards, ends = self.pack.shards, accumulate(shard.rows.documents for shard in self.pack.shards)
         first = min(max(sum(end <= documents for end in ends), 1), len(shards) - 1)
         return self._part(shards[:first]), self._part(shards[first:])
@@ -282,6 +288,6 @@ class OpenShard:
 
 
 def whole_shard(shard: Shard, *, exclusive: bool = False, retries: int = 0) -> PieceWork:
-    """A shard as one piece."""
+    """Return a shard as one piece."""
     piece = Piece(shard, shard.rows.start, shard.rows.stop)
     return PieceWork(piece, OpenShard(FinishedShard(shard, retries=retries)), exclusive=exclusive)

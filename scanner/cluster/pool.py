@@ -60,12 +60,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Slot:
-    """An actor and its work, in order. `work` None: it was asked to prepare itself.
+    """An actor and its work, in order.
 
-    deadline: on the monotonic clock, for a sign of life from its first work; preparing has none, since Ray may have to
-    wait for a machine; begun: a reference to its node's id, ready once its process runs; behind: rows of its first work
-    that are done; row: the document that is worked on alone; out_of_reach: it did not answer, and was asked for a sign
-    of life.
+    work: None: the actor was asked to prepare itself.
+    deadline: on the monotonic clock, for a sign of life from its first work. Preparing has none, since Ray may have to
+        wait for a machine.
+    begun: a reference to its node's id, ready once its process runs.
+    behind: rows of its first work that are done.
+    row: the only document that is worked on.
+    out_of_reach: it did not answer, and was asked for a sign of life.
     """
 
     actor: Any
@@ -82,7 +85,7 @@ class _Slot:
         return [work for _, work in list(self.calls)[1:] if work is not None]
 
     def takes(self, work: PieceWork | PackWork, calls_at_once: int) -> bool:
-        """Whether it can be given one more piece and then holds no more than the stated number."""
+        """Return whether it can be given one more piece and then holds no more than the stated number."""
         if not self.ready or self.out_of_reach or len(self.calls) >= calls_at_once:
             return False
         return not self.calls or not (work.exclusive or any(other and other.exclusive for _, other in self.calls))
@@ -138,7 +141,7 @@ class Pool:
         self._reported = -math.inf
 
     def run(self, shards: Iterable[Shard | Pack]) -> Iterator[FinishedShard | FinishedPack | None]:
-        """Work through shards and packs of them. Yields finished ones, and None about every second meanwhile.
+        """Work through shards and packs of them. Yield finished ones, and None about every second meanwhile.
 
         Raises:
             Refused: an actor refused to begin, and none had begun before.
@@ -169,7 +172,7 @@ class Pool:
                     yield finished
 
     def _late(self) -> list[_Slot]:
-        """Slots past their deadline whose results do not wait to be taken: then the driver itself may be late."""
+        """Return slots past their deadline, unless results wait to be taken: then the driver itself may be late."""
         late = {slot.calls[0][0]: slot for slot in self._slots if slot.calls and slot.deadline < time.monotonic()}
         if not late:
             return []
@@ -302,7 +305,7 @@ class Pool:
         return None if work is None else self._todo.cut_at_stall(work, slot.behind, slot.row)
 
     def _replace(self, slot: _Slot) -> PieceWork | PackWork | None:
-        """End an actor and start another. Returns the work that it was doing; waiting work goes to another actor."""
+        """End an actor and start another. Return the work that it was doing; waiting work goes to another actor."""
         ray.kill(slot.actor)  # it may be alive, but out of reach
         self._todo.put_back(slot.waiting)
         self._slots[self._slots.index(slot)] = self._new_slot()
@@ -355,10 +358,14 @@ def on_actors(
     workers: int,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Item, Any]]:
-    """Give each item to one of the actors. Yields (item, result), in the order in which they finish.
+    """Give each item to one of the actors, and yield (item, result) in the order in which they finish.
 
-    kind: class of the actors, with a method `do(item)` that is deterministic, since an actor that dies is replaced;
-    workers: the most actors, each of one CPU; meanwhile: called about every second while no item is finished.
+    Args:
+        kind: class of the actors, with a deterministic method `do(item)`, since an actor that dies is replaced.
+        arguments: arguments of the class.
+        items: the items.
+        workers: the most actors, each of one CPU.
+        meanwhile: called about every second while no item is finished.
 
     Raises:
         BrickscanError: of the first item that raised one.
@@ -389,7 +396,7 @@ def _work_through(
     name: Callable[[Item], str],
     meanwhile: Callable[[], None],
 ) -> Iterator[tuple[Item, Any]]:
-    """Each item to the first holder that is free; `holders` names one as often as it may hold an item."""
+    """Give each item to the first holder that is free; `holders` names one as often as it may hold an item."""
     waiting: dict[Any, tuple[Holder, Item]] = {}
     turns, free = iter(items), list(holders)
     try:

@@ -46,7 +46,7 @@ def _scanned(plan: Plan, paths: Collection[str], tests: Collection[str]) -> pl.D
 
 
 def _counted(plan: Plan, scanned: pl.DataFrame) -> pl.DataFrame:
-    """How many documents of each id and text were scanned in some ranges: doc_id, holder, text_id, copies."""
+    """Count the documents of each id and text that were scanned in some ranges: doc_id, holder, text_id, copies."""
     ids, runs = open_text_ids(plan), scanned.lazy().select(_RUN)
     verdicts = read_whole(plan.results, "verdicts", scanned["path"]).join(runs, on=_RUN, how="semi")
     lost = read_whole(plan.results, "quarantine").join(runs, on=_RUN, how="semi").drop_nulls("row")
@@ -58,13 +58,13 @@ def _counted(plan: Plan, scanned: pl.DataFrame) -> pl.DataFrame:
 
 
 def _text_ids(ids: TextIds, digests: Sequence[bytes | None]) -> list[bytes | None]:
-    """Ids of texts by their SHA-256; None where there is no text."""
+    """Return ids of texts by their SHA-256; None where there is no text."""
     text_ids = iter(ids.of(pa.array([digest for digest in digests if digest is not None], pa.binary())).to_pylist())
     return [None if digest is None else next(text_ids) for digest in digests]
 
 
 def _old_rows(shards: Sequence[Shard], shard_rows: Sequence[pl.DataFrame], counted: pl.DataFrame) -> dict[str, Any]:
-    """Rows that are old, by the ids of their shards: bool[stop], from the file's first row on."""
+    """Return which rows are old, by the ids of their shards: bool[stop], from the file's first row on."""
     named = [rows.with_columns(shard=pl.lit(i, pl.Int64)) for i, rows in enumerate(shard_rows)]
     rows = pl.concat([pl.DataFrame(schema={**_DOCUMENTS, "shard": pl.Int64}), *named]).with_columns(_HOLDER)
     rows = rows.with_columns(nth=pl.int_range(pl.len()).over(_DOCUMENT))
@@ -79,7 +79,7 @@ def _old_rows(shards: Sequence[Shard], shard_rows: Sequence[pl.DataFrame], count
 
 
 def read_on_ray(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
-    """As `read_documents`, of each shard, by tasks of Ray; nothing where that fails."""
+    """Return `read_documents` of each shard, by tasks of Ray; no documents where a task fails."""
     task, shared = ray.remote(num_cpus=1, max_retries=1)(read_documents), ray.put(plan)
     shard_rows = []
     for answer in [task.remote(shared, _without_parents(shard)) for shard in shards]:
@@ -91,7 +91,7 @@ def read_on_ray(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
 
 
 def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
-    """The live documents of a shard, as `_DOCUMENTS`; none where its file cannot be read."""
+    """Return the live documents of a shard, as `_DOCUMENTS`; none where its file cannot be read."""
     ids, frames = open_text_ids(plan), [_DOCUMENTS.to_frame()]
     try:
         for batch in read(shard.file, plan.columns, shard.rows.start, shard.rows.stop):
@@ -106,7 +106,7 @@ def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
 
 
 def _without_parents(shard: Shard) -> Shard:
-    """A shard as workers need it: a file may have as many parents as a table has files."""
+    """Return a shard as workers need it: a file may have as many parents as a table has files."""
     entry = None if shard.file.entry is None else replace(shard.file.entry, parents=frozenset())
     return replace(shard, file=replace(shard.file, entry=entry))
 
@@ -117,11 +117,16 @@ def leave_out_rewritten(
     live: frozenset[str],
     read_all: Callable[[Plan, Sequence[Shard]], Sequence[pl.DataFrame]] = read_on_ray,
 ) -> list[Shard]:
-    """The shards, each without rows that were scanned in a file which its file took the place of.
+    """Return the shards without the rows that were scanned in a file which the shard's file replaced.
 
-    A file whose deleted rows changed is not scanned again, unless rows came back: then all of its rows are, and hide
-    their verdicts of before.
-    live: paths of all files of the input as it is now; read_all: reads the documents of shards.
+    A file whose deleted rows changed is not scanned again, unless rows came back. In that case all of its rows are
+    scanned, and hide their earlier verdicts.
+
+    Args:
+        plan: the scan's plan.
+        shards: shards that are to be scanned.
+        live: paths of all files of the input as it is now.
+        read_all: reads the documents of shards.
 
     Raises:
         Refused: rows were scanned in another file by another rule, and no p-value pays for a second look.
@@ -159,7 +164,10 @@ def leave_out_rewritten(
 def _origins(
     plan: Plan, moved: Sequence[Shard], unmoved: frozenset[str], tests: Collection[str]
 ) -> tuple[dict[str, set[str]], pl.DataFrame]:
-    """Files that rows of each may have been scanned in, itself among them, and their ranges; unmoved: still there."""
+    """Return the files that rows of each may have been scanned in, itself among them, and their ranges.
+
+    unmoved: files that are still there.
+    """
     files = {shard.file.path: shard.file.entry for shard in moved}
     origins = {path: {path} | entry.parents - unmoved for path, entry in files.items() if entry}
     scanned = _scanned(plan, frozenset().union(*origins.values()), tests)

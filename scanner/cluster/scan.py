@@ -89,19 +89,23 @@ WORST_FIRST = (ExitCode.ALARM, ExitCode.CANARIES_LOST, ExitCode.TOO_LITTLE_READ,
 
 
 def exit_code_of(audit: AuditState | None, *, too_little_read: bool) -> ExitCode:
-    """Exit code of a scan that ran to its end, which always has a row."""
+    """Return the exit code of a scan that ran to its end, which always has a row."""
     of_state = {AuditState.ALARM: ExitCode.ALARM, AuditState.CANARIES_LOST: ExitCode.CANARIES_LOST}
     read = ExitCode.TOO_LITTLE_READ if too_little_read else ExitCode.DONE
     return read if audit is None else worse_of(of_state.get(audit, ExitCode.DONE), read)
 
 
 def worse_of(one: ExitCode, other: ExitCode) -> ExitCode:
-    """The worse ending of two scans that ran to their end."""
+    """Return the worse ending of two scans that ran to their end."""
     return min(one, other, key=WORST_FIRST.index)
 
 
 class ScanStart(NamedTuple):
-    """A scan as it began. users_head: head of the users' hash chain; share: its share of the input; None: all of it."""
+    """A scan as it began.
+
+    users_head: head of the users' hash chain.
+    share: its share of the input; None: all of it.
+    """
 
     scan_id: str
     started_at: datetime
@@ -110,7 +114,7 @@ class ScanStart(NamedTuple):
 
 
 def snapshots_of(work: ScanWork) -> list[Snapshot]:
-    """The tables of an input, as they were read; each at its newest version, where the input was listed twice."""
+    """Return the tables of an input as they were read, each at its newest version where the input was listed twice."""
     entries = {shard.file.entry.snapshot for shard in work.shards if shard.file.entry is not None}
     newest = {snapshot.table: snapshot for snapshot in sorted(entries)}
     return [*newest.values()]
@@ -124,7 +128,10 @@ def scan_row(
     looks: Iterable[LookResult],
     audit: ScanAudit | None,
 ) -> dict[str, object]:
-    """The row of schemas.tables.SCANS, without `finished_at` and `exit_code`; audit: None where it was not judged."""
+    """Return the row of schemas.tables.SCANS, without `finished_at` and `exit_code`.
+
+    audit: None where the scan was not judged.
+    """
     return {
         "scan_id": begun.scan_id,
         "started_at": begun.started_at,
@@ -169,7 +176,7 @@ class ScanOutcome:
     first_commit: seconds from its start; None: there was none.
     audit: None when interrupted.
     to_retry: files at fault for now, to be tried again.
-    unread: what it did not read; the reasons alone where it was interrupted.
+    unread: what it did not read; only the reasons where it was interrupted.
     stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing any more.
     dropped: rows of nights that were older than `retain`.
     share: its share of the input; None: all of it.
@@ -224,7 +231,10 @@ def run_scan(
 
 
 class _Scan:
-    """One scan: its state, and its steps; end_on_signal raises the interrupt that came, the rest is as of run_scan."""
+    """One scan: its state and its steps.
+
+    end_on_signal raises the interrupt that came; the other arguments are those of run_scan.
+    """
 
     def __init__(
         self,
@@ -319,7 +329,10 @@ class _Scan:
         return exit_code_of(state, too_little_read=empty or bool(self._unread.too_much))
 
     def _find_work(self, files: Sequence[InputFile], *, strict: bool) -> None:
-        """Find the work. strict: refuse it where all files lack a column, or one is too old; else files just landed."""
+        """Find the work.
+
+        strict: refuse it where all files lack a column, or one is too old. Otherwise the files have just landed.
+        """
         plan = self._plan
         if plan.config.cluster.require_gpus:
             with cluster(plan.config.cluster, self._connect) as workers:
@@ -405,7 +418,10 @@ class _Scan:
             look.run(scan, self._on_actors, self._read_again)
 
     def _judge(self, *, whole: bool) -> None:
-        """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
+        """Audit the scan.
+
+        whole: it covers all files of the input, which all canaries come with.
+        """
         ids, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.shards, self._work.earlier))
         looks = [look.result for look in self._looks.values()]
         audited, unproved = [name for look in looks for name in look.audited], sum(look.unproved for look in looks)
@@ -422,13 +438,13 @@ class _Scan:
     def _on_actors(
         self, actor: type[Actor[Part, Result]], arguments: tuple[Any, ...], parts: Iterable[Part]
     ) -> Iterator[tuple[Part, Result]]:
-        """As scanner.follow_up.OnActors says."""
+        """See scanner.follow_up.OnActors."""
         if left := [*parts]:  # where nothing is left to do, Ray need not start
             workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
             yield from on_actors(actor, arguments, left, workers, self._end_on_signal)
 
     def _read_again(self, scan: CommittedScan, again: SecondPass) -> SecondPassTotals:
-        """As scanner.looks.look.ReadAgain says."""
+        """See scanner.looks.look.ReadAgain."""
         self._wait("starting workers that read texts once more")
         workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
         return read_again(scan, again, workers, self._end_on_signal)
@@ -440,7 +456,7 @@ class _Scan:
             self._dropped = drop_older(plan.results, days, keep_flags=keep_flags, config_sha256=config)
 
     def _record(self, exit_code: ExitCode) -> None:
-        """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
+        """Write the scan's row, whole, once. An interrupt that comes meanwhile changes nothing of it."""
         begun = ScanStart(self._scan_id, self._started_at, self._users_head, self._share)
         looks = [look.result for look in self._looks.values()]
         row = scan_row(self._plan, begun, self._work, self._committer.totals, looks, self._audit)

@@ -58,8 +58,11 @@ def check_scan(
 
     What is cheap comes first: an input without files is refused before users, tokenizers and kernels are looked at.
 
-    share: the share of the input that is to be scanned; None: all of it; wait: called with each slow step
-    before it.
+    Args:
+        config_file: the configuration.
+        date: as for make_plan.
+        share: the share of the input that is to be scanned; None: all of it.
+        wait: called with each slow step before it.
 
     Raises:
         Refused: at the first thing that cannot be right; everything before it was right.
@@ -127,7 +130,7 @@ def _registry(plan: Plan) -> CheckFinding:
 
 
 def _slow_keys(plan: Plan) -> Iterator[CheckFinding]:
-    """Keys that cost a hundred times our green list or more, each timed; empty if there are none."""
+    """Yield keys that cost a hundred times our green list or more, each timed; nothing if there are none."""
     timed = [(key, price(format_of(key), open_key(plan.registry, key), key.messages)) for key in plan.keys]
     slow = [(key.key_id, found) for key, found in timed if found is not None]
     if slow:
@@ -138,7 +141,7 @@ def _slow_keys(plan: Plan) -> Iterator[CheckFinding]:
 
 
 def _workers(plan: Plan) -> tuple[int, int, bool]:
-    """How many workers there would be, the bytes that each may take, and whether a cluster was reached.
+    """Return how many workers there would be, the bytes that each may take, and whether a cluster was reached.
 
     Raises:
         ScanFailed: the cluster cannot be reached or started, or has no folder to be started in.
@@ -173,7 +176,13 @@ class _Input:
             self.files(self._plan)
 
     def files(self, plan: Plan) -> CheckFinding:
-        """How many files there are, and which are at fault; plan: with its filter. Raises Refused: nothing to read."""
+        """Say how many files there are, and which are at fault.
+
+        plan: the plan with its filter.
+
+        Raises:
+            Refused: there is nothing to read.
+        """
         self._plan = plan
         self._inspected = inspect_input(plan, self._files)
         faults, size = self._inspected.faults.values(), sum(file.size for file in self._files)
@@ -224,7 +233,11 @@ class _Input:
         return CheckFinding("columns", tuple(says), {"columns": [one._asdict() for one in found]})
 
     def done(self) -> CheckFinding:
-        """How much is committed, and how much is left. Raises Refused where that is older than nights are kept."""
+        """Say how much is committed, and how much is left.
+
+        Raises:
+            Refused: a file that is left was last changed longer ago than nights are kept.
+        """
         scanned = results.exist(self._plan.results)
         found = work_left(self._plan, self._inspected) if scanned else leave_out_done(self._inspected, ())
         self.work = work = without_expired(self._plan, found, refuse=True)

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 def read_again(scan: CommittedScan, again: SecondPass, workers: int, meanwhile: Callable[[], None]) -> SecondPassTotals:
     """Have workers read shards once more, on a cluster that is connected, and commit what is found there.
 
-    meanwhile: called about every second; what it raises ends the pass, with what is finished committed.
+    meanwhile: called about every second. What it raises ends the pass, with what is finished committed.
 
     Raises:
         Refused: a worker cannot begin.

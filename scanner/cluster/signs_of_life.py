@@ -52,13 +52,13 @@ class SignsOfLife:
         self._signed = -math.inf  # when the driver had the last sign of life
 
     def seconds_of(self, documents: pa.RecordBatch) -> NDArray[np.float64]:
-        """Seconds of scoring each of D documents, generously: float64[D]."""
+        """Estimate generously the seconds of scoring each of D documents: float64[D]."""
         sizes = sizes_of(documents.column("text"))
         short = np.where(sizes <= LONGEST_AT_ONCE, self._share_of_short, 1.0)
         return np.asarray((sizes + 8) * short * self.seconds_a_byte, np.float64)  # one without a text takes some too
 
     def cut(self, batch: pa.RecordBatch, *, one_by_one: bool = False) -> list[pa.RecordBatch]:
-        """Cut a batch into parts of so many seconds each, by its texts' sizes alone; uncut on a device."""
+        """Cut a batch into parts of so many seconds each, by the sizes of its texts; on a device, leave it uncut."""
         if one_by_one:
             return [batch.slice(row, 1) for row in range(len(batch))]
         if self._on_device:
@@ -66,7 +66,7 @@ class SignsOfLife:
         return parts_of(batch, self.seconds_of(batch), max(BETWEEN_SIGNS, LEAST_TEXT_BYTES * self.seconds_a_byte))
 
     def before(self, documents: pa.RecordBatch, behind: int, *, single: bool) -> Iterator[Busy]:
-        """Announce documents that are scored next, where a sign is due, as before each that is scored alone.
+        """Announce the documents that are scored next, where a sign is due, as before each document scored by itself.
 
         behind: rows that are done with when the first row of the file is next.
         """
@@ -99,7 +99,7 @@ class SignsOfLife:
 
     @cached_property
     def _seconds_a_proof(self) -> float:
-        """Seconds of proving a token, under all keys; plain Python takes thirty times the format's seconds."""
+        """Seconds of proving a token, under all keys. Plain Python takes thirty times the format's seconds."""
         return sum(max(SECONDS_A_TOKEN, 30.0 * format_of(key).seconds(1)) for key in self._plan.keys)
 
     @cached_property
@@ -110,7 +110,10 @@ class SignsOfLife:
 
 
 def parts_of(batch: pa.RecordBatch, costs: NDArray[np.generic], cost: float) -> list[pa.RecordBatch]:
-    """Cut a batch after each document that brings the costs since the last cut to `cost`; costs: of each, [D]."""
+    """Cut a batch of D documents after each one that brings the costs since the last cut to `cost`.
+
+    costs: of each document, [D].
+    """
     ends = np.cumsum(costs)
     bounds = [0]
     while bounds[-1] < len(batch):
@@ -121,5 +124,5 @@ def parts_of(batch: pa.RecordBatch, costs: NDArray[np.generic], cost: float) -> 
 
 
 def sizes_of(texts: pa.LargeBinaryArray) -> NDArray[np.int64]:
-    """Bytes of stored texts, int64[D]."""
+    """Return the bytes of stored texts, int64[D]."""
     return np.asarray(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False), np.int64)

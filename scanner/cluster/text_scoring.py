@@ -72,7 +72,7 @@ class TextScoring:
         self._text_ids  # noqa: B018 - read now, so that a secret that is gone is told before any work
 
     def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
-        """Make what counts for controls in a piece that begins at this row; None: nothing does."""
+        """Make what counts for controls in a piece that begins at this row; None: nothing counts."""
         return self._controls.observers(Subject.TEXTS, origin, f"{origin.shard_id};{start};", self.detector)
 
     def score(

@@ -52,15 +52,16 @@ LEAST_DOCUMENTS = 16
 
 
 def seconds_a_byte(plan: Plan) -> float:
-    """Seconds of scoring a byte of text under a plan's keys, generously: at most a token a byte."""
+    """Estimate generously the seconds of scoring a byte of text under a plan's keys: at most a token a byte."""
     searches = 1 if plan.weights.span is None else MOST_SEARCHES
     return searches * sum(format_of(key).seconds(key.messages) for key in plan.keys)
 
 
 class PiecePace:
-    """Says how many documents a piece may have, from the pieces that came back; the newest count most.
+    """Says how many documents a piece may have, from the pieces that came back, with the newest weighing most.
 
-    seconds: seconds of scoring a byte of text, generously; 0: shards stay whole until a piece has come back.
+    seconds: generous estimate of the seconds of scoring a byte of text; 0: shards stay whole until a piece has come
+        back.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -74,7 +75,7 @@ class PiecePace:
             self._seconds = self._seconds / 2 + seconds.of_workers
 
     def largest(self, documents: int, text_bytes: int) -> int:
-        """Documents of the next piece of so many documents, with so many bytes of text: a power of two, or all.
+        """Return the size of the next piece of so many documents, with so many bytes of text: a power of two, or all.
 
         Pieces of one size are read on from where the one before ended (scanner.input.documents.Reader).
         """
@@ -87,11 +88,11 @@ class PiecePace:
         return documents if documents <= 2 * longest else 1 << longest.bit_length() - 1
 
     def pieces(self, documents: int, text_bytes: int) -> int:
-        """How many pieces so many documents, with so many bytes of text, would be cut into now."""
+        """Count the pieces that so many documents, with so many bytes of text, would be cut into now."""
         return -(-documents // self.largest(documents, text_bytes)) if documents else 1
 
     def pieces_of(self, shards: Iterable[Shard]) -> int:
-        """How many pieces shards would be cut into now: so many workers find work."""
+        """Count the pieces that shards would be cut into now, which is how many workers find work."""
         return sum(self.pieces(shard.rows.documents, shard.rows.text_bytes) for shard in shards)
 
 
@@ -143,7 +144,7 @@ class Todo:
         return self._waiting[0]
 
     def next_work(self) -> PieceWork | PackWork:
-        """Take the next piece of work, cut to the pace; the rest of it comes next."""
+        """Take the next piece of work, cut to the pace. The rest of it comes next."""
         work = self._waiting.popleft()
         while self._pace and not self._failed_before(work):
             longest = self._pace.largest(work.documents, work.text_bytes)
@@ -160,7 +161,7 @@ class Todo:
         return bool(work.failed_on) or work.state is not PieceState.CUT or work.piece.one_by_one
 
     def pieces(self, limit: int) -> int:
-        """How many pieces the work that waits would be cut into now, counted up to so many."""
+        """Count the pieces that the waiting work would be cut into now, up to `limit`."""
         pieces = 0
         for work in self._waiting:
             pieces += self._pace.pieces(work.documents, work.text_bytes) if self._pace else 1
@@ -169,7 +170,7 @@ class Todo:
         return min(pieces, limit)
 
     def put_back(self, works: Iterable[PieceWork | PackWork]) -> None:
-        """Put back work that was not begun, in its order; it comes next, to an actor that holds nothing else."""
+        """Put back work that was not begun, in its order. It comes next, to an actor that holds nothing else."""
         for work in reversed([*works]):
             work.exclusive = True
             self._waiting.appendleft(work)
@@ -177,10 +178,10 @@ class Todo:
     def retry_or_cut(
         self, work: PieceWork | PackWork, reason: str, detail: str, node_id: str | None = None
     ) -> FinishedShard | None:
-        """Try failed work again, or take it apart; a document is given up after its last attempt.
+        """Try failed work again, or take it apart. A document is given up after its last attempt.
 
         node_id: the node on which its worker died. Processes of an ending node may die before the node is known to be
-        gone; once it is known, such an attempt no longer counts.
+        gone. Once it is known, such an attempt no longer counts.
         """
         if isinstance(work, PackWork):
             self._take_apart(work, detail)
@@ -202,10 +203,10 @@ class Todo:
         return None
 
     def cut_at_stall(self, work: PieceWork | PackWork, behind: int, row: int | None) -> FinishedShard | None:
-        """Try work again over which an actor made no progress; a document that was announced alone is given up.
+        """Try work again over which an actor made no progress. A document that was announced by itself is given up.
 
-        behind: its rows that were done by the actor's last word. row: the document that was worked on alone by then;
-        None: it is not known which.
+        behind: its rows that were done by the actor's last word.
+        row: the only document that was worked on by then; None: it is not known which.
         """
         if isinstance(work, PackWork):
             self._take_apart(work, _NO_PROGRESS, behind)
@@ -222,7 +223,7 @@ class Todo:
         return None
 
     def put_back_or_cut(self, work: PieceWork | PackWork, how: NodeEnd) -> FinishedShard | None:
-        """Put back work whose node is gone, which is no attempt; cut or give up work over which many nodes died."""
+        """Put back work whose node is gone, which is no attempt. Cut or give up work over which many nodes died."""
         work.nodes += how is NodeEnd.DIED
         detail = f"{work.nodes} nodes of the cluster died while they scanned this"
         if isinstance(work, PackWork):
@@ -241,7 +242,7 @@ class Todo:
         return None
 
     def unpack(self, work: PackWork, report: PackReport) -> FinishedPack:
-        """Give out the finished shards of a pack; its other shards become pieces."""
+        """Give out the finished shards of a pack. Its other shards become pieces."""
         counted = zip(work.pack.shards, report.counts, strict=True)
         done = {shard: counts for shard, counts in counted if counts is not None}
         if self._pace:
@@ -285,7 +286,7 @@ class Todo:
             self.put_back([work])
 
     def _take_apart(self, work: PackWork, detail: str, behind: int | None = None) -> None:
-        """Make each shard a piece; those that end beyond `behind` rows of the pack are scored one by one."""
+        """Make each shard a piece. Those that end beyond `behind` rows of the pack are scored one by one."""
         _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
         pieces = [whole_shard(shard, exclusive=True, retries=1) for shard in work.pack.shards]
         ends = accumulate(piece.documents for piece in pieces)

@@ -83,7 +83,10 @@ def reasons_of(plan: Plan, scan_id: str) -> tuple[Reason, ...]:
 def _too_much(
     plan: Plan, work: ScanWork, totals: "ScanTotals", files_at_fault: int, lost: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Write a sentence for each limit that what could not be read exceeds; lost: paths of files, which it names."""
+    """Write a sentence for each limit that what could not be read exceeds.
+
+    lost: paths of files, which it names.
+    """
     config, see = plan.config, f"`brickscan quarantine {shlex.quote(plan.results)} --group-by document`"
     named = ": " + ", ".join(map(printable, lost[:EXAMPLES_TOLD])) + " …" * (len(lost) > EXAMPLES_TOLD) if lost else ""
     if files_at_fault > config.max_lost_files:
@@ -113,7 +116,7 @@ def _nothing(plan: Plan, files: int, why: Sequence[Reason]) -> str:
 
 
 def other_names(paths: Iterable[str]) -> str:
-    """Count the endings of files that are passed over, such as `.csv 12, .PARQUET 1`; empty: there are none."""
+    """Count the endings of files that are passed over, for example `.csv 12, .PARQUET 1`; empty: there are none."""
     counts = Counter(PurePosixPath(path).suffix or "no ending" for path in paths)
     endings = [f"{ending} {number:,}" for ending, number in counts.most_common(_ENDINGS_TOLD)]
     return ", ".join([*endings, *(["…"] if len(counts) > _ENDINGS_TOLD else [])])

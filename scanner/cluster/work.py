@@ -34,7 +34,11 @@ from schemas.registry import MasterKey
 
 
 class DoneUnderKeys(NamedTuple):
-    """A shard that is done under some of the keys. done: as it was scanned; left: under the other keys, if any."""
+    """A shard that is done under some of the keys.
+
+    done: as it was scanned.
+    left: under the other keys, if any.
+    """
 
     done: tuple[Shard, ...]
     left: Shard | None
@@ -85,11 +89,11 @@ def refuse_second_rule(
 ) -> None:
     """Refuse another `dedup`, `min_scored` or filter for shards that were scanned: no weight pays for a second look.
 
-    rules: dedup, min_scored and digest of the filter, of scans that may have had the same texts; other arguments as for
-    `done_under_others`.
+    rules: dedup, min_scored and digest of the filter, of scans that may have had the same texts. The other arguments
+    are those of `done_under_others`.
 
     Raises:
-        Refused: a shard is done under another rule; names both rules, a file, and what to do.
+        Refused: a shard is done under another rule. Names both rules, a file, and what to do.
     """
     for rule in set(rules) - {_rule(plan)}:
         done = done_under_others(_under(plan, rule), shards, recorded, find_done)
@@ -200,7 +204,7 @@ class ScanWork:
 
     @property
     def by_keys(self) -> dict[tuple[str, ...], list[Shard]]:
-        """Return the shards that are left, by ids of the keys that look at them; without ids, and first, for all."""
+        """The shards that are left, by ids of the keys that look at them; without ids, and first, for all."""
         shards_of_keys: dict[tuple[str, ...], list[Shard]] = {}
         for shard in sorted(self.left, key=lambda shard: len(shard.keys) > 0):
             shards_of_keys.setdefault(shard.keys, []).append(shard)
@@ -239,7 +243,7 @@ def inspect_input(plan: Plan, files: Sequence[InputFile]) -> InspectedInput:
 
 
 def refuse_wrong_columns(inspected: InspectedInput) -> None:
-    """Refuse input if every file lacks a configured column; files of which nothing is known do not count.
+    """Refuse input if every file lacks a configured column. Files of which nothing is known do not count.
 
     Raises:
         Refused: names a column, and a file's columns.
@@ -268,7 +272,7 @@ def find_work(plan: Plan, inspected: InspectedInput) -> ScanWork:
 
 
 def work_left(plan: Plan, inspected: InspectedInput) -> ScanWork:
-    """As `find_work`; writes nothing."""
+    """Find the work as `find_work` does, and write nothing."""
     return _compare_with_tables(plan, inspected)[0]
 
 

@@ -68,7 +68,7 @@ class Worker:
             A warning that the driver should show once; empty: none.
 
         Raises:
-            ScanFailed: it takes more memory already.
+            ScanFailed: the process takes more memory already.
             Refused: as `open_detector` and `device_of_worker` do.
         """
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -127,7 +127,10 @@ class Worker:
         yield identify(piece.shard.file, self._plan.columns, piece.start)
 
     def _score(self, piece: Piece, clock: "_Clock", rows_done: int = 0) -> Generator[Busy, None, Rows]:
-        """Read and score a piece, with signs of life on the way; so many rows before it are done. Raises as `scan`."""
+        """Read and score a piece, with signs of life on the way. Raises as `scan` does.
+
+        rows_done: rows that were done before it.
+        """
         shard, scoring, signs = piece.shard, self.scoring, self._signs
         rows, offset = Rows(), rows_done - piece.start
         origin = BatchOrigin(self._scan_id, shard.shard_id, shard.file.path)
@@ -164,7 +167,8 @@ class Worker:
     def _write(self, rows: Rows) -> Files:
         """Write a file of each table that has rows, into the folder of results; nothing is committed.
 
-        Raises ScanFailed: one cannot be written.
+        Raises:
+            ScanFailed: a file cannot be written.
         """
         tables = self.scoring.tables(rows.batches)
         files = {table: write_file(self._plan.results, table, batches) for table, batches in tables.items()}
@@ -183,7 +187,7 @@ class Worker:
 
 
 def without_large(batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[int]]:
-    """A batch without rows that may need more memory than so many bytes, and these rows."""
+    """Return a batch without rows that may need more memory than so many bytes, and these rows."""
     large = pc.greater(pc.fill_null(pc.binary_length(batch["text"]), 0), room // MEMORY_A_BYTE)
     if not large.true_count:
         return batch, []
@@ -198,7 +202,10 @@ class _Clock:
     last: float = field(default_factory=time.perf_counter)
 
     def lap(self, stage: str, **within: float) -> None:
-        """Count the seconds since the previous lap; within: of all of this stage, those that are other stages'."""
+        """Count the seconds since the previous lap.
+
+        within: seconds of this stage that belong to other stages.
+        """
         now = time.perf_counter()
         for name, seconds in (*within.items(), (stage, now - self.last - sum(within.values()))):
             self.seconds[name] += seconds
