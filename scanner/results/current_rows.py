@@ -42,17 +42,17 @@ SIDE_TABLES = (*(name for name in OF_A_NIGHT if name not in ("verdicts", "shards
 
 
 def side_tables(tables: Tables) -> tuple[str, ...]:
-    """The tables SIDE_TABLES that exist."""
+    """Return the tables SIDE_TABLES that exist."""
     return tuple(name for name in SIDE_TABLES if tables.has(name))
 
 
 def run_number(scan_id: str) -> int:
-    """Number that stands for a run where Delta takes a number: 1 … 2^56, by SHA-256."""
+    """Return the number of a run where Delta takes a number: 1 … 2^56, by SHA-256."""
     return int.from_bytes(hashlib.sha256(scan_id.encode()).digest()[:7], "big") + 1
 
 
 def enter_side_rows(results: str | Tables, name: str, entries: Sequence[TableEntry], scan_id: str) -> None:
-    """Commit a run's rows to one of the tables SIDE_TABLES, next to those of other runs; once, however often called.
+    """Commit a run's rows to one of the tables SIDE_TABLES, next to those of other runs. Repeated calls change nothing.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
@@ -75,7 +75,9 @@ def enter_side_rows(results: str | Tables, name: str, entries: Sequence[TableEnt
 
 
 def settle(results: str | Tables, shards: Iterable[str]) -> None:
-    """Take out of the tables SIDE_TABLES the rows of other runs than the verdicts', for shards that have verdicts.
+    """Remove from the tables SIDE_TABLES the rows of runs that lost, for shards that have verdicts.
+
+    The run whose verdicts are committed has won.
 
     Raises:
         ScanFailed: others kept committing first, or a table cannot be written.
@@ -87,7 +89,11 @@ def settle(results: str | Tables, shards: Iterable[str]) -> None:
 
 
 def drop_runs(tables: Tables, runs: Iterable[tuple[str, str]]) -> None:
-    """Take out of the tables SIDE_TABLES the rows of runs, by shard_id and scan_id, that died before their verdicts.
+    """Remove from the tables SIDE_TABLES the rows of runs that died before their verdicts.
+
+    Args:
+        tables: of the results.
+        runs: shard_id and scan_id of each run.
 
     Raises:
         ScanFailed: others kept committing first, or a table cannot be written.
@@ -120,7 +126,15 @@ def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
 def _without(
     table: DeltaTable, results: str, name: str, shards: Collection[str], goes: Callable[[tuple[str, str]], bool]
 ) -> list[AddAction | RemoveAction]:
-    """Remove the files with rows of these shards that `goes` picks by shard_id and scan_id; others are written anew."""
+    """Return the actions that remove the files with rows to drop, and add one file of their other rows.
+
+    Args:
+        table: as it is now.
+        results: folder or URI.
+        name: of the table.
+        shards: only rows of these shards are looked at.
+        goes: picks the rows to drop, by shard_id and scan_id.
+    """
     shard_filter = pc.field("shard_id").isin(list(shards))
     removals: list[AddAction | RemoveAction] = []
     batches: list[pa.RecordBatch] = []
@@ -151,7 +165,7 @@ _OTHER = ["shard_id", "scan_id", "keys", "file", "scanned_at"]
 
 
 def shards(results: str) -> pl.LazyFrame:
-    """Every range of rows that was scanned and whose night was not dropped, as in schemas.tables.SHARDS.
+    """Return every range of rows that was scanned and whose night was not dropped, as in schemas.tables.SHARDS.
 
     Raises:
         Refused: there are no results.
@@ -160,25 +174,28 @@ def shards(results: str) -> pl.LazyFrame:
 
 
 def ranges_ever(results: str) -> pl.LazyFrame:
-    """Ranges of dropped nights too, of which no other row is left. Raises as `shards` does."""
+    """Return the ranges of all nights, also of dropped ones, which have no other rows left. Raises as `shards` does."""
     return read_whole(results, "shards")
 
 
 def sets_of_keys(results: str) -> set[str]:
-    """Digests of all sets of keys that any range of rows was scanned under. Raises as `shards` does."""
+    """Return the digests of all sets of keys that any range of rows was scanned under. Raises as `shards` does."""
     return set(ranges_ever(results).select(pl.col("keys").unique()).collect(engine="streaming")["keys"])
 
 
 def flags(results: str) -> pl.LazyFrame:
-    """Every flagged row, as in schemas.tables.FLAGS. Raises as `shards` does."""
+    """Return every flagged row, as in schemas.tables.FLAGS. Raises as `shards` does."""
     return read_whole(results, "flags")
 
 
 def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFrame:
-    """Rows of `flags` that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does.
+    """Return the rows of `flags` that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does.
 
-    wanted: expression of columns of VERDICTS, for the standing rows to be given. Other rows are not kept in memory,
-    except for documents that were scanned again and have a wanted row.
+    Args:
+        results: folder or URI.
+        rows: of `flags`.
+        wanted: expression of columns of VERDICTS that picks the standing rows to return. Other rows are not kept in
+            memory, except for documents that were scanned again and have a wanted row.
     """
     rows_scanned_once, rescanned = _standing(results, rows, wanted)
     columns = SCHEMAS["verdicts"].names
@@ -188,12 +205,18 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFr
 
 
 def current_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of `flags` that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards` does."""
+    """Return the rows of `flags` that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards` does."""
     return pl.concat(part.select(SCHEMAS["flags"].names) for part in _standing(results, rows, EVERY_ROW))
 
 
 def _standing(results: str, rows: pl.LazyFrame, row_filter: pl.Expr) -> tuple[pl.LazyFrame, pl.LazyFrame]:
-    """Wanted rows of `flags` that no later range hides; own_at: of files scanned again all rows of their documents."""
+    """Return the wanted rows of `flags` that no later range hides.
+
+    Returns:
+        The wanted rows of files that were scanned once.
+        All rows of the documents with a wanted row, of files that were scanned again, with own_at: when their range was
+        scanned.
+    """
     ranges = shards(results)
     # flags may be kept of nights that were dropped, whose ranges hide nothing any more
     dropped_paths = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
@@ -215,10 +238,13 @@ def _standing(results: str, rows: pl.LazyFrame, row_filter: pl.Expr) -> tuple[pl
 
 
 def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
-    """Rows of `quarantine` on documents and files that nothing has read since, the newest of each.
+    """Return the rows of `quarantine` on documents and files that no scan has read since, the newest of each.
 
     A row stands until a younger scan has a verdict on its document, or reads its file. Raises as `shards` does.
-    wanted: expression of columns of QUARANTINE, for the standing rows to be given.
+
+    Args:
+        results: folder or URI.
+        wanted: expression of columns of QUARANTINE that picks the standing rows to return.
     """
     ranges, rows = shards(results), read_whole(results, "quarantine")
     some_row = rows.filter(wanted).select(_DOCUMENT).unique()
@@ -237,7 +263,13 @@ def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
 
 
 def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of documents, with own_at, each beside every younger range that has a result for its document."""
+    """Pair each row with every younger range that has a result for its document.
+
+    Args:
+        rows: of documents, with own_at.
+        ranges: rows of SHARDS.
+        quarantine: rows of QUARANTINE. A range has no result for a document that it put there.
+    """
     first, end = pl.col("first_row"), pl.col("first_row") + pl.col("rows")
     possible = ranges.filter(pl.col("rows") <= MOST_SHARDS * MAX_ROWS)  # parts of more rows fit in no memory
     other = possible.select(
@@ -257,7 +289,7 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
 
 
 def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of `verdicts` that stand, one a document. Raises as `shards` does."""
+    """Return the rows of `verdicts` that stand, one a document. Raises as `shards` does."""
     ranges = shards(results)
     paths = _rescanned(ranges)
     shard_ranges = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
@@ -273,13 +305,13 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _published(name: str) -> pl.Expr:
-    """A list of NAMED as `verdicts` have it, without p-values."""
+    """Return a list of NAMED as `verdicts` has it, without p-values."""
     none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
     return pl.col(name).list.eval(none)
 
 
 def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of `verdicts`, the flagged ones as `flags` has them. Raises as `shards` does."""
+    """Return rows of `verdicts`, with the flagged ones as `flags` has them. Raises as `shards` does."""
     flagged = pl.col("flagged") | of_canary()  # a canary's row is no flag in `verdicts`
     published = flagged & pl.col("score").is_null()
     flag_rows = flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
@@ -287,15 +319,16 @@ def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def largest_p() -> pl.Expr:
-    """log10 of the largest corrected p that a row of VERDICTS allows: p itself where it is stated; null where none is.
+    """Return log10 of the largest corrected p that a row of VERDICTS allows.
 
-    `status` tells rows without a p-value from rows that were not tested.
+    It is p itself where the row states p, and null where it states neither p nor a class of p. `status` tells rows
+    without a p-value from rows that were not tested.
     """
     return pl.coalesce("log10_p_global", pl.col("p_class") * -float(DECADES))
 
 
 def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
-    """The best of several rows of a document, with the names of all, as a scan under all of their keys would."""
+    """Return the best row of each document, with the names of all its rows, as a scan under all of their keys would."""
     # The best row has the smallest p-value, any before none, and the newest of equal ones comes first. Among flagged
     # rows of a document, a row by which somebody may be named comes before all others.
     ranked = rows.sort(
@@ -319,7 +352,11 @@ def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
 
 
 def _entries(*, further: bool) -> pl.Expr:
-    """Entries of NAMED, which may come twice: the smallest p of every user, or all others."""
+    """Return the entries of NAMED, each message of a key once, with the smallest p first.
+
+    Args:
+        further: False: the first entry of every user, and all entries without a user; True: all others.
+    """
     entry = (
         pl.element().drop_nulls().sort_by(pl.element().drop_nulls().struct.field("log10_p_global"), maintain_order=True)
     )
@@ -331,6 +368,6 @@ def _entries(*, further: bool) -> pl.Expr:
 
 
 def _rescanned(ranges: pl.LazyFrame) -> pl.LazyFrame:
-    """Paths of which two ranges overlap: only there can a row hide another."""
+    """Return the paths of which two ranges overlap: only there can a row hide another."""
     reached = (pl.col("first_row") + pl.col("rows")).cum_max().shift().over("path")
     return ranges.sort("path", "first_row").filter(pl.col("first_row") < reached).select("path").unique()

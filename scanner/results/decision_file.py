@@ -37,7 +37,10 @@ CLOCKS_DIFFER = timedelta(minutes=5)
 
 
 class WrongRows(Refused):
-    """Some rows of a file are no decisions on flags that stand, so nothing was recorded; faults: a line for each."""
+    """Some rows of a file are no decisions on flags that stand, so nothing was recorded.
+
+    faults: a line for each wrong row.
+    """
 
     def __init__(self, path: Path, faults: Sequence[str]) -> None:
         wrong = f"{counted(len(faults), 'row')} {'is' if len(faults) == 1 else 'are'} wrong"
@@ -103,10 +106,10 @@ def record_file(results: str, rate: float, path: Path) -> FileOutcome:
 
 
 def _read_lines(path: Path) -> list[_Line]:
-    """The rows of a file.
+    """Read the rows of a file.
 
     Raises:
-        Refused: it cannot be read.
+        Refused: the file cannot be read.
         WrongRows: a row is no decision, or contradicts another.
     """
     if path.suffix not in (".csv", ".jsonl"):
@@ -137,7 +140,7 @@ def _read_lines(path: Path) -> list[_Line]:
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Line number and fields of each row, or what is wrong with the row.
+    """Yield the line number and fields of each row, or what is wrong with the row.
 
     Raises:
         Refused: the header is wrong, or the quotes of the file are.
@@ -171,7 +174,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
 
 
 def _json_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Line number and object of each line that is not blank, or what is wrong with the line."""
+    """Yield the line number and object of each line that is not blank, or what is wrong with the line."""
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -192,10 +195,10 @@ def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _decision(fields: Mapping[str, Any]) -> Decision:
-    """The decision of a row, whose empty fields count as left out.
+    """Return the decision of a row. Empty fields count as left out.
 
     Raises:
-        ValueError: it is none; names field, value and what is allowed.
+        ValueError: the row is no decision; names field, value and what is allowed.
     """
     try:
         decision = Decision.model_validate({name: value for name, value in fields.items() if value not in (None, "")})
@@ -220,7 +223,7 @@ def _contradictions(lines: Sequence[_Line]) -> Iterator[str]:
 
 
 def _decision_id(decision: Decision) -> str:
-    """The same for equal rows, whatever file or form they stand in: 32 hexadecimal digits."""
+    """Return the id of a decision, the same for equal rows in any file or form: 32 hexadecimal digits."""
     decided_at = None if decision.decided_at is None else decision.decided_at.isoformat(timespec="microseconds")
     fields = [decision.id, str(decision.decision), decision.decided_by, decided_at, decision.note]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
@@ -231,7 +234,7 @@ def _new_decision(decision_id: str, decision: Decision) -> NewDecision:
 
 
 def _find_flags(results: str, rate: float, ids: set[str]) -> dict[str, dict[str, Any]]:
-    """Flags that stand, by id: rows of schemas.tables.VERDICTS with `audit`; the ids of others are left out."""
+    """Return the flags that stand, by id: rows of schemas.tables.VERDICTS with `audit`. Other ids are left out."""
     # An id begins with the digest of the text, so a column is compared and not a digest made for every flag.
     starts = {bytes.fromhex(identifier.removeprefix(FLAG_ID_PREFIX)[:16]) for identifier in ids}
     same_start = pl.col("text_sha256").bin.head(8).is_in(sorted(starts))
@@ -240,7 +243,7 @@ def _find_flags(results: str, rate: float, ids: set[str]) -> dict[str, dict[str,
 
 
 def _changed_since(results: str, recorded_lines: Mapping[str, _Line]) -> Iterator[str]:
-    """A line for each decision without a time that was recorded, and that does not stand any more."""
+    """Yield a line for each decision without a time that was recorded and does not stand any more."""
     untimed = {name: line for name, line in recorded_lines.items() if line.decision.decided_at is None}
     if not untimed:
         return

@@ -35,13 +35,20 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def new_id() -> str:
-    """An id for a decision that is about to be made: 128 random bits."""
+    """Return an id for a decision that is about to be made: 128 random bits."""
     return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
 class NewDecision:
-    """A decision as somebody makes it; note: empty for none; decided_at: with its zone; None: when it is recorded.
+    """A decision that is about to be recorded.
+
+    decision_id: 32 hexadecimal digits.
+    decided_by: name of the decider.
+    source: where the decision was made: app, command or file.
+    decision: one of schemas.words.ReviewDecision.
+    note: empty for none.
+    decided_at: with its zone; None: when it is recorded.
 
     Raises:
         Refused: a malformed id, a decider without a name, an unknown decision, or a note too long.
@@ -66,9 +73,9 @@ class NewDecision:
 
 
 def decide(results: str, flag: Mapping[str, Any], decision: NewDecision) -> Mapping[str, Any]:
-    """Record a decision on a flag. Returns the row that the table has under its id: an earlier one, if there is one.
+    """Record a decision on a flag. Return the row that the table has under its id: an earlier one, if there is one.
 
-    It is on the disk, and in the table, when this returns. Whoever else decides meanwhile loses nothing.
+    The decision is on the disk, and in the table, when this returns. Other decisions made meanwhile are not lost.
 
     Raises:
         Refused: the table cannot be made, or is of another version.
@@ -79,10 +86,11 @@ def decide(results: str, flag: Mapping[str, Any], decision: NewDecision) -> Mapp
 
 
 def record(results: str, decisions: Sequence[tuple[NewDecision, Mapping[str, Any]]]) -> set[str]:
-    """Record decisions, each with its flag, in one commit. Returns the ids of those that the table did not have yet.
+    """Record decisions, each with its flag, in one commit. Return the ids of those that the table did not have yet.
 
     Raises:
-        Refused, ScanFailed: as `decide`.
+        Refused: as `decide`.
+        ScanFailed: as `decide`.
     """
     if not decisions:
         return set()
@@ -105,33 +113,39 @@ def _row(decision: NewDecision, flag: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recorded_decision(results: str, decision_id: str) -> Mapping[str, Any] | None:
-    """The row of a decision; None: there is none."""
+    """Return the row of a decision; None: there is none."""
     same = pl.col("decision_id") == decision_id
     rows = ask(results, lambda: decisions(results).filter(same).collect())
     return rows.row(0, named=True) if len(rows) else None
 
 
 def users_of(flag: Mapping[str, Any]) -> list[str]:
-    """Users whom a flag names, the user of its own message first: who stands under another naming is not among them."""
+    """Return the users whom a flag names, the user of its own message first. Other namings are left out."""
     listed = (entry for name in ("named", "further_messages") for entry in flag[name] or ())
     named = (entry["user_id"] for entry in (flag, *listed) if entry["naming"] == Naming.NAMED)
     return list(dict.fromkeys(user for user in named if user is not None))
 
 
 def decisions(results: str) -> pl.LazyFrame:
-    """All decisions, oldest first, as in schemas.tables.DECISIONS; empty if there are none."""
+    """Return all decisions, oldest first, as in schemas.tables.DECISIONS; empty if there are none."""
     if not DeltaTable.is_deltatable(table_uri(results, "decisions")):
         return pl.LazyFrame(schema=pl.Schema(DECISIONS))
     return read_whole(results, "decisions").sort("decided_at", "decision_id")
 
 
 def current_decisions(results: str) -> pl.LazyFrame:
-    """The newest decision of each decider on each document, oldest first, as in schemas.tables.DECISIONS."""
+    """Return the newest decision of each decider on each document, oldest first, as in schemas.tables.DECISIONS."""
     return decisions(results).unique([*DECIDED_ON, "decided_by"], keep="last", maintain_order=True)
 
 
 def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
-    """Rows of flags in a state; rows: with the columns DECIDED_ON."""
+    """Return the rows of flags that are in a state.
+
+    Args:
+        results: folder or URI.
+        rows: with the columns DECIDED_ON.
+        state: the state.
+    """
     decided = current_decisions(results).group_by(DECIDED_ON)
     reviewed = decided.agg(unclear=(pl.col("decision") == ReviewDecision.UNCLEAR).all())
     if state == "open":
@@ -140,7 +154,7 @@ def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
 
 
 def on_documents(results: str, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    """Standing decisions on some flags, oldest first, by the columns DECIDED_ON."""
+    """Return the standing decisions on some flags, oldest first, by the columns DECIDED_ON."""
     documents = pl.LazyFrame(
         [{name: row[name] for name in DECIDED_ON} for row in rows],
         schema={name: pl.Schema(DECISIONS)[name] for name in DECIDED_ON},

@@ -60,7 +60,15 @@ def read_earlier_scans(
 
 
 def _files(results: str, requested_files: pl.DataFrame) -> pl.DataFrame:
-    """When files, of paths and times, were first scanned, where they were, by scans before: path, before, first."""
+    """Return when scans first had files at their paths, before given times.
+
+    Args:
+        results: folder or URI.
+        requested_files: rows of `_requested_files`.
+
+    Returns:
+        Columns path, before and first: the earliest time; files that no scan had are left out.
+    """
     # A scan after a file was last modified had this very file, whatever it made of it. Where that time is not known, or
     # is still to come, any scan of the path may have had it.
     quarantine_rows = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
@@ -81,7 +89,12 @@ def _files(results: str, requested_files: pl.DataFrame) -> pl.DataFrame:
 
 
 def _requested_files(files: Iterable[tuple[str, datetime | None, datetime]], *, all_scans: bool) -> pl.DataFrame:
-    """Rows for `_files`: paths, when they were modified, and when the scan began that asks what was before."""
+    """Return rows for `_files`: path, modified (when the file was), and before (when the scan that asks began).
+
+    Args:
+        files: path, time of modification, and beginning of the scan that asks.
+        all_scans: count all scans, whenever they were; `before` is null then.
+    """
     rows = [
         (path, modified_at if modified_at and modified_at <= began else None, None if all_scans else began)
         for path, modified_at, began in files
@@ -92,7 +105,9 @@ def _requested_files(files: Iterable[tuple[str, datetime | None, datetime]], *, 
 class RecordedHistory(NamedTuple):
     """A scan's knowledge of a flagged document when it began, without the document's own time.
 
-    written: when its file had been modified; file, text: when a scan before had the same file, or flagged the text;
+    written: when its file had been modified.
+    file: when a scan before had the same file.
+    text: when a scan before flagged the text.
     dropped: whether nights have been dropped since, with what they knew.
     """
 
@@ -110,9 +125,12 @@ def _modified(mark: str | None) -> datetime | None:
 class ScanOfRow(NamedTuple):
     """A row's scan, as `scans` and `shards` have it, whatever the row says.
 
-    began, ended: when the scan began, and was done with the row at the latest, None: neither table has it; recorded:
-    `scans` has it; head: of the users' chain, None: there was none, or it is not known; next_head: of the next scan
-    that began after the end, None: there is none; file: when the row's file was there, as far as the tables tell.
+    began: when the scan began; None: neither table has it.
+    ended: when the scan was done with the row at the latest; None: neither table has it.
+    recorded: `scans` has it.
+    head: of the users' chain; None: there was none, or it is not known.
+    next_head: of the next scan that began after the end; None: there is none.
+    file: when the row's file was there, as far as the tables tell.
     """
 
     began: datetime | None
@@ -124,7 +142,7 @@ class ScanOfRow(NamedTuple):
 
 
 def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]:
-    """The scan of each of some rows of VERDICTS, SPANS or ACCOUNTS. Raises Refused: there are no results."""
+    """Return the scan of each of some rows of VERDICTS, SPANS or ACCOUNTS. Raises Refused: there are no results."""
     scan_rows = scans(results).select("scan_id", "started_at", "finished_at", "users_head").collect()
     scans_by_id = {row["scan_id"]: row for row in scan_rows.to_dicts()}
     heads = scan_rows.drop_nulls("users_head").sort("started_at")
@@ -167,7 +185,12 @@ def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]
 
 
 def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> RecordedHistory:
-    """Knowledge of the scan of a row of FLAGS, which began then, as far as the tables still have it.
+    """Return the knowledge of the scan of a row of FLAGS, as far as the tables still have it.
+
+    Args:
+        results: folder or URI.
+        row: of FLAGS.
+        began: when the scan of the row began.
 
     Raises:
         Refused: there are no results.
@@ -190,11 +213,11 @@ def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> R
 
 
 def _texts(plan: Plan) -> dict[bytes, datetime]:
-    """When each text was first flagged, by SHA-256, where that can change whom it names: few, however many there are.
+    """Return when each text was first flagged, by SHA-256, for the few texts where that can change whom they name.
 
-    It can where a message of the text was given since; where the flag would not pass today, or its key is not tested;
-    and where it named nobody, as ambiguous, undecided or unproved. Else the text has its messages again, or another one
-    passes too and nobody is named.
+    It can in three cases: a message of the text was given since; the flag would not pass today, or its key is not
+    tested; the flag named nobody, as ambiguous, undecided or unproved. In all other cases the text has its messages
+    again, or another one passes too and nobody is named.
     """
     more_tests = (_tests_now(plan) / pl.col("correction")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_tests <= math.log10(plan.config.false_positive_rate)
@@ -224,7 +247,7 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
 
 
 def _tests_now(plan: Plan) -> pl.Expr:
-    """K of a row's key and variant, for today's correction; keys not under test count as keys without weights."""
+    """Return K of a row's key and variant, for today's correction. Keys not tested count as keys without weights."""
     tests_by_key = {key.key_id: plan.corrections_of(key)[:, 1, 1] for key in plan.keys}
 
     def now(variant: int) -> pl.Expr:
@@ -235,7 +258,7 @@ def _tests_now(plan: Plan) -> pl.Expr:
 
 
 def _given_since(plan: Plan, flagged: pl.LazyFrame) -> pl.LazyFrame:
-    """Messages that were given after a text was flagged for them, with allocated_at."""
+    """Return the messages that were given after a text was flagged for them, with allocated_at."""
     first_scans = flagged.drop_nulls("message").group_by("key_id", "message").agg(pl.col("first").min())
     messages = first_scans.collect(engine="streaming")
     given = given_at(plan.registry, messages).join(messages, on=["key_id", "message"])

@@ -32,9 +32,17 @@ OF_ENTRY = ("key_id", "message", "user_id", "naming", "log10_p_global")
 
 
 class WantedFlags(NamedTuple):
-    """Which flags are asked for: since and before these times, and with one of each of these values; empty: any.
+    """A filter for flags. An empty field filters nothing.
 
-    user_part, account_part: a part of the name, in upper or lower case; state: of decisions; None: any.
+    since: scanned from then on; None: at any time.
+    before: scanned before then; None: at any time.
+    users: ids of users.
+    accounts: ids of accounts.
+    keys: ids of keys.
+    documents: ids of documents.
+    state: of decisions; None: any.
+    user_part: a part of the user's name, in upper or lower case.
+    account_part: a part of the account's name, in upper or lower case.
     """
 
     since: datetime | None = None
@@ -48,7 +56,7 @@ class WantedFlags(NamedTuple):
     account_part: str = ""
 
     def expression(self) -> pl.Expr:
-        """The filter, on columns of schemas.tables.VERDICTS."""
+        """Return the filter, on columns of schemas.tables.VERDICTS."""
         requested = scanned_and_one_of(self.since, self.before, {"account_id": self.accounts, "doc_id": self.documents})
         if self.account_part:
             requested &= _has(pl.col("account_id"), self.account_part)
@@ -68,17 +76,18 @@ class WantedFlags(NamedTuple):
         return bool(self.users or self.keys or self.user_part)
 
     def _is_of(self, field: Callable[[str], pl.Expr]) -> pl.Expr:
-        """Whether a row or an entry of NAMED is about one of the users, under one of the keys."""
+        """Return whether a row or an entry of NAMED is about one of the users, under one of the keys."""
         requested = (("user_id", self.users), ("key_id", self.keys))
         conditions = [field(name).is_in(list(values)) for name, values in requested if values]
         conditions += [_has(field("user_id"), self.user_part)] if self.user_part else []
         return reduce(and_, (condition.fill_null(value=False) for condition in conditions), EVERY_ROW)
 
     def requested_users(self) -> list[pl.Expr]:
-        """Columns `asked` and `beside`, of a row that is asked for.
+        """Return two columns of a requested row, `asked` and `beside`.
 
-        asked: entries of NAMED: what the row says of each user who is asked for, under the keys asked for, each once;
-        beside: whether what the row itself is about, which is who comes first of all, is not among them.
+        Returns:
+            asked: entries of NAMED: what the row says of each requested user, under the requested keys, each user once.
+            beside: whether the row's own user and key, which come first of all, are not among the requested ones.
         """
         field = pl.element().struct.field
         requested_entries = pl.element().filter(self._is_of(field))
@@ -94,7 +103,7 @@ FLAG_ID_PREFIX = "brickscan-"
 
 
 def flag_id(row: Mapping[str, Any]) -> str:
-    """Id of a flag in other systems: the same in every scan of its document and text.
+    """Return the id of a flag in other systems: the same in every scan of its document and text.
 
     The first half is the digest of the text, by which a column of digests is searched.
     """
@@ -103,7 +112,7 @@ def flag_id(row: Mapping[str, Any]) -> str:
 
 
 def _has(name: pl.Expr, part: str) -> pl.Expr:
-    """Whether a name has a part, in upper or lower case."""
+    """Return whether a name has a part, in upper or lower case."""
     return name.str.to_lowercase().str.contains(part.lower(), literal=True)
 
 
@@ -116,13 +125,17 @@ IN_NEED = (
 
 
 class FlagCount(NamedTuple):
-    """Flagged documents; canaries: beside these, documents of canaries that were found and named right."""
+    """Counts of flagged documents.
+
+    flagged: documents without those of canaries.
+    canaries: documents of canaries that were found and named right.
+    """
 
     flagged: int
     canaries: int
 
     def in_words(self) -> str:
-        """The count; canaries are told apart."""
+        """Return the count as text, with canaries told apart."""
         canary_words = f", and {self.canaries:,} of canaries, found and named right" if self.canaries else ""
         return f"{self.flagged:,} flagged{canary_words}"
 
@@ -131,10 +144,13 @@ NO_FLAGS = FlagCount(0, 0)
 
 
 def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None) -> FlagCount:
-    """Count the flags that are asked for.
+    """Count the requested flags.
 
-    rate: a rate stricter than the scan's leaves out flags that it would not have made; canaries: as
-    scanner.results.canary_flags.of_canary.
+    Args:
+        results: folder or URI.
+        rate: a rate stricter than the scan's leaves out flags that it would not have made.
+        wanted: which flags.
+        canaries: as scanner.results.canary_flags.of_canary.
 
     Raises:
         Refused: there are no results.
@@ -144,7 +160,17 @@ def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collec
 
 
 def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataFrame) -> list[dict[str, Any]]:
-    """Rows of VERDICTS with `audit` of documents, in their order. documents: columns path and row. Raises: as above."""
+    """Return the requested flags of some documents as rows of VERDICTS with `audit`, in the order of the documents.
+
+    Args:
+        results: folder or URI.
+        rate: as `count_flags`.
+        wanted: which flags.
+        documents: columns path and row.
+
+    Raises:
+        Refused: there are no results.
+    """
     numbered = documents.select("path", "row").with_row_index("number").lazy()
     path_filter = pl.col("path").is_in(documents["path"].unique().implode())
 
@@ -155,7 +181,7 @@ def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataF
 
 
 def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None) -> dict[str, FlagCount]:
-    """The flags that stand, by the scan that found them. Args, raises: as `count_flags`."""
+    """Count the flags that stand, by the scan that found them. Args, raises: as `count_flags`."""
     rows = ask(results, lambda: _counted(flags_at_rate(results, rate), canaries, "scan_id").collect())
     return {scan_id: FlagCount(*counts) for scan_id, *counts in rows.rows()}
 
@@ -167,13 +193,14 @@ def _counted(rows: pl.LazyFrame, canaries: Collection[Canary] | None, *by: str) 
 
 
 def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None) -> pl.DataFrame:
-    """The flags that are asked for, those that need a decision most first.
+    """Return the requested flags, those that need a decision most first.
 
-    First come the groups IN_NEED, in their order; in a group, texts of which most copies are asked for, then those that
-    were scanned last, then those that chance makes most seldom. Copies of one text stand together.
+    First come the groups IN_NEED, in their order. In a group come first texts with most requested copies, then those
+    that were scanned last, then those that chance makes most seldom. Copies of one text stay together. Args, raises: as
+    `count_flags`.
 
-    Columns: path, row; need, the place in IN_NEED; copies, of the text, among the flags that are asked for. Args,
-    raises: as `count_flags`.
+    Returns:
+        Columns: path, row; need, the place in IN_NEED; copies, of the text, among the requested flags.
     """
     unusable = (
         (pl.col("audit") == AuditState.ALARM)
@@ -276,14 +303,9 @@ def newest(
     fold: bool = True,
     canaries: Collection[Canary] | None = (),
 ) -> FlagList:
-    """The newest flags that are asked for, newest first and of one time the surest, those of one text in one row.
+    """Return the newest requested flags, newest first and of one time the surest, those of one text in one row.
 
-    A row is about who comes first of the users who are asked for, under the keys that are, with their own p-value.
-
-    Columns: as in schemas.tables.VERDICTS, of the newest copy; log10_p_shown (scanner.results.shown_p_values); audit,
-    `alarm` where the audit of any copy's scan alarmed; copies and accounts, int64, of all copies, distinct accounts
-    without null; piece_documents, piece_texts and piece_accounts, int64, of its copies and near-duplicates together,
-    which are one piece of evidence, null where there are too many texts to tell.
+    A row is about the first of the requested users, under the requested keys, with their own p-value.
 
     Args:
         results: folder or URI.
@@ -293,9 +315,17 @@ def newest(
         fold: False: each document has a row.
         canaries: as `of_canary`; their own texts that were named right are left out, and counted.
 
+    Returns:
+        Rows with the columns of schemas.tables.VERDICTS, of the newest copy, and totals. Further columns:
+        log10_p_shown (scanner.results.shown_p_values);
+        audit, `alarm` where the audit of any copy's scan alarmed;
+        copies and accounts, int64, of all copies, distinct accounts without null;
+        piece_documents, piece_texts and piece_accounts, int64, of its copies and near-duplicates together, which are
+        one piece of evidence; null where there are too many texts to tell.
+
     Raises:
         Refused: there are no results.
-        ScanFailed: names were erased all the while.
+        ScanFailed: names were erased at every attempt.
     """
     same = _SAME if fold else (*_SAME, *_DOCUMENT)
 
@@ -319,17 +349,20 @@ def sums(
     *,
     canaries: Collection[Canary] | None = (),
 ) -> FlagList:
-    """The flags that are asked for, added up by user, account or text, those with most texts first.
+    """Add up the requested flags by user, account or text, those with most texts first.
 
-    A text that is marked for several users counts for each of them; totals count it once.
+    A text that is marked for several users counts for each of them; totals count it once. Args, raises: as `newest`.
 
-    Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
-    (by text); documents, texts, accounts and users, int64, distinct ones and without null; first and last, when they
-    were scanned; log10_p_global and log10_p_shown (scanner.results.shown_p_values), the smallest; alarmed, documents
-    of scans whose audit alarmed; pieces, of evidence: texts that are no near-duplicates
-    (scanner.results.pieces_of_evidence), 0 where there are too many to be told apart.
-
-    Args, raises: as `newest`.
+    Returns:
+        Rows and totals. Columns:
+        user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming (by
+        text);
+        documents, texts, accounts and users, int64, distinct ones and without null;
+        first and last, when they were scanned;
+        log10_p_global and log10_p_shown (scanner.results.shown_p_values), the smallest;
+        alarmed, documents of scans whose audit alarmed;
+        pieces, of evidence: texts that are no near-duplicates (scanner.results.pieces_of_evidence), 0 where there are
+        too many to be told apart.
     """
     group = _GROUPS[by]
 
@@ -362,9 +395,17 @@ def sums(
 def found_flags(
     results: str, rate: float, wanted: WantedFlags, texts: pl.Series | None = None, *, each: bool = False
 ) -> pl.LazyFrame:
-    """Rows of VERDICTS with `audit`: one a document, about the first of the users who are asked for.
+    """Return rows of VERDICTS with `audit`: one a document, about the first of the requested users.
 
-    texts: digests, of which alone; each: a row for each of these users. again: it is not the first of its document.
+    Args:
+        results: folder or URI.
+        rate: as `count_flags`.
+        wanted: which flags.
+        texts: digests of texts; rows of others are left out. None: all texts.
+        each: return a row for each requested user.
+
+    Returns:
+        The rows, with a column `again`: the row is not the first of its document.
     """
     requested = wanted.expression()
     if texts is not None:
@@ -380,7 +421,7 @@ def found_flags(
 
 
 def _rows_per_user(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFrame:
-    """Rows of VERDICTS about each user who is asked for; values known of the first user alone are null for others."""
+    """Return rows of VERDICTS about each requested user. Values known only of the first user are null for others."""
     passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
     passing = pl.col("asked").list.eval(pl.element().filter(passes))
     requests = rows.with_columns(wanted.requested_users()).with_columns(passing)
@@ -397,7 +438,12 @@ def _rows_per_user(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.L
 def _entries(
     rows: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary] | None
 ) -> tuple[pl.DataFrame, int]:
-    """What is asked for, added up, and how many documents of canaries were left out."""
+    """Add up requested flags by equal columns.
+
+    Returns:
+        The entries, without those of canaries.
+        How many documents of canaries were left out.
+    """
     flags = rows.with_columns(of_canary=of_canary(canaries))
     counts = flags.group_by(*same, "again", "of_canary").agg(
         copies=pl.len().cast(pl.Int64),
@@ -420,7 +466,7 @@ def _entries(
 def _with_pieces(
     page: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags
 ) -> pl.DataFrame:
-    """Entries with the sizes of their pieces, which other entries may belong to."""
+    """Add to entries the sizes of their pieces, which other entries may belong to."""
     shown_pieces = (
         entries.filter(pl.col("piece").is_in(page["piece"].implode())).select(*EVIDENCE_COLUMNS, "piece").unique()
     )
@@ -430,7 +476,7 @@ def _with_pieces(
 
 
 def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
-    """Entries newest first, of one time the surest, and documents as their file has them."""
+    """Sort entries: newest first, of one time the surest, and documents as their file has them."""
     down = [name not in _DOCUMENT for name in same]
     return entries.sort(
         "last", "log10_p_global", *same, descending=[True, False, *down], nulls_last=True, maintain_order=True
@@ -438,7 +484,7 @@ def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _newest_copies(flags: pl.LazyFrame, page: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
-    """A whole row of each entry, in their order."""
+    """Return a whole row of each entry, in the order of the entries."""
     counts = ("copies", "accounts", "piece_documents", "piece_texts", "piece_accounts", "alarmed")
     place = page.select(*same, *counts, scanned_at="last").with_row_index("place")
     latest = flags.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
@@ -455,7 +501,7 @@ def _most(limit: int | None, rows: pl.DataFrame) -> int:
 
 
 def _expected_false(entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags) -> ExpectedFalseFlags | None:
-    """How many of the flags that are asked for are expected to be false; None: as in FlagTotals."""
+    """Estimate how many of the requested flags are false; None: as in FlagTotals."""
     chance_flags = flags_by_chance(results, rate, wanted.since, wanted.before)
     if chance_flags is None or entries["alarmed"].sum():
         return None

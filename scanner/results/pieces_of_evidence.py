@@ -25,10 +25,11 @@ _GROUP = EVIDENCE_COLUMNS[1:]  # texts of two groups are never one piece
 
 
 def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
-    """Each flagged text with its piece, a number.
+    """Return each flagged text with its piece, a number.
 
-    Columns: those of EVIDENCE_COLUMNS, and piece, int64; null where there are too many texts to tell: of a key and
-    message with more than MOST_SKETCHES, or of all where MOST_READS are too few.
+    Returns:
+        Columns: those of EVIDENCE_COLUMNS, and piece, int64; null where there are too many texts to tell: of a key and
+        message with more than MOST_SKETCHES, or of all where MOST_READS are too few.
     """
     frames, first = [_in_memory(flags.head(0).select(*EVIDENCE_COLUMNS, "sketch").collect())], 0
     for groups, tell in _parts(
@@ -50,13 +51,14 @@ def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
 
 
 def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:
-    """How many documents, distinct texts and distinct accounts each piece has.
-
-    Columns: piece, and piece_documents, piece_texts and piece_accounts, int64. Texts whose piece is null are left out.
+    """Count the documents, distinct texts and distinct accounts of each piece.
 
     Args:
         flags: rows of schemas.tables.FLAGS, one a document.
         of_flags: rows of `pieces_of_evidence` of these flags.
+
+    Returns:
+        Columns: piece; piece_documents, piece_texts and piece_accounts, int64. Texts with a null piece are left out.
     """
     rows = flags.join(of_flags.drop_nulls("piece").lazy(), on=EVIDENCE_COLUMNS, how="inner", nulls_equal=True)
     distinct = {"piece_texts": "text_sha256", "piece_accounts": "account_id"}
@@ -65,7 +67,7 @@ def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
-    """Groups of so many texts that are read together, MOST_SKETCHES at most, and whether their pieces are counted."""
+    """Yield groups of texts to read together, MOST_SKETCHES texts at most, and whether their pieces are counted."""
     numbers, part, size = [], 0, 0
     ordered = sizes.sort("len", *_GROUP)
     for length in ordered["len"].to_list():
@@ -79,7 +81,7 @@ def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
 
 
 def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
-    """As `pieces_of_evidence`, for texts that fit in memory."""
+    """Return `pieces_of_evidence` for texts that fit in memory."""
     texts = texts.sort(EVIDENCE_COLUMNS)
     marks = [f"{message} {key_id}" for key_id, message in texts.select("key_id", "message").iter_rows()]
     group = np.unique(np.array(marks, np.str_), return_inverse=True)[1]

@@ -35,18 +35,18 @@ Answer = TypeVar("Answer")
 
 
 def exist(results: str) -> bool:
-    """Whether results exist: a scan made the tables."""
+    """Return whether results exist, which means that a scan made the tables."""
     return DeltaTable.is_deltatable(table_uri(results, "verdicts"))
 
 
 def ask(results: str, question: Callable[[], Answer]) -> Answer:
-    """The result of queries of the verdicts that a function makes and collects, asked again while names are erased.
+    """Return the result of queries that a function makes and collects, and ask again while names are erased.
 
-    An erasure deletes at once the files that held the names, which a query may be about to read.
+    An erasure deletes the files that held the names at once, and a query may be about to read them.
 
     Raises:
         Refused: there are no results.
-        ScanFailed: names were erased whenever it was asked, or a table or one of its files cannot be read.
+        ScanFailed: names were erased at every attempt, or a table or one of its files cannot be read.
     """
     with faults_named(results):
         for _ in range(_ATTEMPTS):
@@ -64,7 +64,7 @@ _ERASED = ("account_posts", *(name for name in OF_USERS if name != "verdicts"))
 
 
 def _versions(results: str) -> list[int]:
-    """Versions of the tables from which names are erased, one after the other; the first must exist."""
+    """Return the versions of the tables from which names are erased. The first, of `verdicts`, must exist."""
     uris = (table_uri(results, name) for name in _ERASED)
     existing_uris = [uri for uri in uris if DeltaTable.is_deltatable(uri)]
     return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *existing_uris)]
@@ -73,7 +73,10 @@ def _versions(results: str) -> list[int]:
 def scanned_and_one_of(
     since: datetime | None, before: datetime | None, values: Mapping[str, Collection[str]]
 ) -> pl.Expr:
-    """Rows that were scanned since and before these times, with one of the values in each column that has some."""
+    """Return a filter for rows scanned since and before these times, with one of the values of each column.
+
+    Columns without values filter nothing.
+    """
     filters = [pl.col(column).is_in(list(allowed)) for column, allowed in values.items() if allowed]
     if since is not None:
         filters.append(pl.col("scanned_at") >= since)
@@ -83,15 +86,18 @@ def scanned_and_one_of(
 
 
 def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame:
-    """Verdicts on all documents, one per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
-
-    `paths` restricts the rows to these input files; files of the table that hold no row of them are not opened.
+    """Return the verdicts on all documents, one per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
 
     If a document was scanned more than once, the newest row under each set of keys counts, and among these the one of
-    smallest corrected p-value: a key that is added later and scans alone hides no older flag. Scores and p-values are
-    in `flagged` alone: rows here have `p_class`.
+    smallest corrected p-value: a key that is added later and scans alone hides no older flag. Only `flagged` has scores
+    and p-values: rows here have `p_class`.
 
-    Rows that a file no longer has, since a shorter one took its place, stay: no flag goes because a file was cut short.
+    Rows that a file no longer has, because a shorter one took its place, stay: no flag goes because a file was cut
+    short.
+
+    Args:
+        results: folder or URI.
+        paths: only rows of these input files; files of the table that hold no row of them are not opened. None: all.
 
     Raises:
         Refused: there are no results.
@@ -105,10 +111,15 @@ def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame
 
 
 def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) -> pl.LazyFrame:
-    """All rows of some shards, and of all shards of those of their scans that are not among the judged ones.
+    """Return all rows of some shards, and of all shards of those of their scans that were not judged.
 
     Flagged rows are as `flags` has them, with their p-values. Files of the table that hold no path of these shards are
-    not opened. judged: the judged scans, column scan_id.
+    not opened.
+
+    Args:
+        results: folder or URI.
+        shard_ids: ids of the shards.
+        judged: the judged scans, column scan_id.
 
     Raises:
         Refused: there are no results.
@@ -128,18 +139,21 @@ def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) ->
 def flagged(
     results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EVERY_ROW, *, canaries: bool = False
 ) -> pl.LazyFrame:
-    """Verdicts on flagged documents, newest first, each with the state of its audit. Raises as `verdicts` does.
+    """Return the verdicts on flagged documents, newest first, each with the state of its audit.
 
-    Texts of canaries that were found and named right are no flags: they are left out, unless `canaries` asks for them
-    too; the column `canary` tells them apart.
+    The column `audit` is one of schemas.words.AuditState, or null while no scan that covers the row has ended. It is
+    `alarm` when any audit that took in verdicts of the row's scan, even a part of them, ended in an alarm. Else it is
+    `canaries lost` or `possible framing` when any such audit ended so, and otherwise the result of the newest one.
+    Raises as `verdicts` does.
 
-    `wanted`, an expression of columns of schemas.tables.VERDICTS, says which of them; it goes into the read of `flags`,
-    so that others take no memory.
-
-    The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
-    rows that would not have been flagged under it. The column `audit` is one of schemas.words.AuditState, or null
-    while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
-    it a part of them, else `canaries lost` or `possible framing` when any did, else what the newest such audit said.
+    Args:
+        results: folder or URI.
+        false_positive_rate: a rate stricter than the scan's leaves out the rows that would not have been flagged under
+            it. The column `flagged` went by the rate of the scan that wrote it.
+        wanted: expression of columns of schemas.tables.VERDICTS that picks rows. It goes into the read of `flags`, so
+            that others take no memory.
+        canaries: include texts of canaries that were found and named right, which are no flags. The column `canary`
+            tells them apart.
     """
     rows = flags_at_rate(results, false_positive_rate, wanted)
     if not canaries:
@@ -148,28 +162,28 @@ def flagged(
 
 
 def flags_at_rate(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY_ROW) -> pl.LazyFrame:
-    """Flags at a rate, those of canaries too, in any order, without the state of their audit."""
+    """Return the flags at a rate, those of canaries too, in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), NAMED_LISTS)
 
 
 def possible_rows(table: Literal["flags", "accounts"] = "flags") -> pl.Expr:
-    """Filter for rows of a table that a scan can have written: with a p-value up to 1, and flags with a text.
+    """Return a filter for rows of a table that a scan can have written: with a p-value up to 1, and flags with a text.
 
-    Lists leave the other rows out without a word. Columns without which a row has no place take no null.
+    Lists leave the other rows out silently. Columns without which a row has no place take no null.
     """
     has_p = (pl.col("log10_p_global") <= 0).fill_null(value=False)
     return has_p & pl.col("text_sha256").is_not_null() if table == "flags" else has_p
 
 
 def count_impossible_rows(results: str, table: Literal["flags", "accounts"] = "flags") -> int:
-    """How many rows of a table no scan can have written. Raises as `verdicts` does."""
+    """Count the rows of a table that no scan can have written. Raises as `verdicts` does."""
     possible = possible_rows(table)
     return int(ask(results, lambda: read_whole(results, table).filter(~possible).select(pl.len()).collect().item()))
 
 
 def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.LazyFrame:
-    """Rows of which those are `contradicted`, and name nobody, that say two things: no scan writes them."""
+    """Mark rows that contradict themselves as `contradicted`, and remove their names: no scan writes such rows."""
     # A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here
     # no registry is asked: scanner.evidence.registry_check holds rows against it.
     row_namings, registry_namings = (
@@ -196,9 +210,9 @@ def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.Lazy
 
 
 def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
-    """Marked parts of all documents that are flagged, canaries too, as in schemas.tables.SPANS. Raises as `verdicts`.
+    """Return the marked parts of all documents that are flagged, canaries too, as in schemas.tables.SPANS.
 
-    If several sets of keys have the same span, the newest is given.
+    If several sets of keys have the same span, the newest is returned. Raises as `verdicts` does.
     """
     flag_columns = ["scan_id", "shard_id", "path", "row"]
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
@@ -210,10 +224,13 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
 
 
 def accounts(results: str, false_positive_rate: float = 1.0, night: date | None = None) -> pl.LazyFrame:
-    """Accounts whose posts together are marked, as in schemas.tables.ACCOUNTS: each one's newest row, by keys.
+    """Return accounts whose posts together are marked, as in schemas.tables.ACCOUNTS: the newest row of each, by keys.
 
-    A rate that is stricter than that of the scan leaves out accounts that would not have been flagged under it. A
-    night, as the date of its data, leaves out the rows of others.
+    Args:
+        results: folder or URI.
+        false_positive_rate: a rate stricter than the scan's leaves out accounts that would not have been flagged under
+            it.
+        night: date of the data; rows of other nights are left out. None: all nights.
 
     Raises:
         Refused: no scan tested accounts.
@@ -226,12 +243,12 @@ def accounts(results: str, false_positive_rate: float = 1.0, night: date | None 
 
 
 def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of VERDICTS, in their order, each with the state of its audit, as `flagged` has it."""
+    """Return rows of VERDICTS, in their order, each with the state of its audit, as `flagged` has it."""
     return rows.join(_audit_states(results), on="scan_id", how="left", maintain_order="left")
 
 
 def nights(results: str) -> pl.LazyFrame:
-    """Totals by the date of the data, newest first. Raises as `verdicts` does.
+    """Return totals by the date of the data, newest first. Raises as `verdicts` does.
 
     Columns: night, shards, documents, flagged, canaries (texts of canaries that were named right, which `flagged` does
     not count), quarantined, too_short, filtered, scored_in_part, tokens. A document that was scanned again counts in
@@ -251,23 +268,23 @@ def _audit_states(results: str) -> pl.LazyFrame:
 
 
 def quarantine(results: str) -> pl.LazyFrame:
-    """Rows that could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
+    """Return the rows that could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
     return read_whole(results, "quarantine")
 
 
 def scans(results: str) -> pl.LazyFrame:
-    """All scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
+    """Return all scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
     return read_whole(results, "scans").sort("started_at")
 
 
 def rules_ever(results: str) -> set[tuple[str, int]]:
-    """Dedup and min_scored of all scans, and of shards of scans that were killed. Raises as `verdicts` does."""
+    """Return dedup and min_scored of all scans, and of shards of scans that were killed. Raises as `verdicts` does."""
     stated = (table.select("dedup", "min_scored").unique() for table in (scans(results), ranges_ever(results)))
     return {*pl.concat(stated).drop_nulls().collect(engine="streaming").iter_rows()}
 
 
 def of_trial(results: str) -> bool | None:
-    """Whether scans of a trial wrote these results; None: no scan has ended there."""
+    """Return whether scans of a trial wrote these results; None: no scan has ended there."""
     if not exist(results):
         return None
     trials = ask(results, lambda: scans(results).select(pl.col("trial").fill_null(value=False)).collect())["trial"]
@@ -275,16 +292,16 @@ def of_trial(results: str) -> bool | None:
 
 
 def keys_of_scans(results: str) -> list[str]:
-    """Ids of all keys that any scan had, in order. Raises as `verdicts` does."""
+    """Return the ids of all keys that any scan had, in order. Raises as `verdicts` does."""
     ids = pl.col("keys").explode().struct.field("key_id")
     return sorted(ask(results, lambda: scans(results).select(ids).unique().drop_nulls().collect())["key_id"])
 
 
 def audits(results: str) -> pl.LazyFrame:
-    """Audits of the false-positive rate, as in schemas.audit.AUDITS. Raises as `verdicts` does."""
+    """Return the audits of the false-positive rate, as in schemas.audit.AUDITS. Raises as `verdicts` does."""
     return read_whole(results, "audits")
 
 
 def audit_counts(results: str) -> pl.LazyFrame:
-    """Counts of the decoys of every shard, as in schemas.audit.AUDIT_COUNTS. Raises as `verdicts` does."""
+    """Return the counts of the decoys of every shard, as in schemas.audit.AUDIT_COUNTS. Raises as `verdicts` does."""
     return read_whole(results, "audit_counts")

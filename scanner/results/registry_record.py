@@ -26,9 +26,9 @@ VERIFIED_USERS_TABLE = "verified_users"
 
 
 def lost_head(registry: str, results: str) -> str | None:
-    """A sentence where the newest head that a scan wrote down is none of the registry's chain; None: it is one.
+    """Return a sentence where the newest head that a scan wrote down is not in the registry's chain; None: it is.
 
-    It reads `scans`, and one column of the registry's events.
+    Reads `scans`, and one column of the registry's events.
 
     Raises:
         Refused: there is no such registry.
@@ -61,7 +61,7 @@ def verify_registry(registry: str, results: str) -> Record:
 
 
 def users_on_record(registry: str | Path, results: str) -> Record:
-    """What scans of these results saw of a registry's users, for whoever names by it (VerifiedHolders).
+    """Return what scans of these results saw of a registry's users, for VerifiedHolders to check names by.
 
     Raises:
         Refused: the registry is older than its own results, or another.
@@ -73,14 +73,14 @@ def users_on_record(registry: str | Path, results: str) -> Record:
 
 
 def users_of_config(config_file: Path) -> Record:
-    """As `users_on_record`, of the registry and the results of a scan's configuration."""
+    """Return `users_on_record` of the registry and the results of a scan's configuration."""
     config = read_config(config_file)
     registry = absolute("registry", config.registry, config_file.absolute().parent)
     return users_on_record(registry, results_of(config, config_file))
 
 
 def users_beside(registry: str | Path) -> Record:
-    """As `users_on_record`, of the results of the `scan.toml` beside a registry; without one, nothing is on record."""
+    """Return `users_on_record` of the results of the `scan.toml` beside a registry; NO_RECORD without one."""
     results = results_beside(registry)
     return NO_RECORD if results is None else users_on_record(registry, results)
 
@@ -88,10 +88,10 @@ def users_beside(registry: str | Path) -> Record:
 def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:
     """Refuse a registry that was rolled back, replaced or edited since a scan began, whose workers opened it after.
 
-    One that was put back meanwhile shows in the scan's rows, which name others than it does.
+    A registry that was put back meanwhile shows in the scan's rows, which name other users than it does.
 
     Raises:
-        ScanFailed: it was, or a file of it is missing.
+        ScanFailed: the registry was changed, or a file of it is missing.
     """
     try:
         verify_since(registry, began)
@@ -106,7 +106,10 @@ def refuse_changed_since(registry: str, results: str, scan_id: str, began: Recor
 
 
 def _other_holders(registry: str, results: str, scan_id: str, events: int) -> str | None:
-    """A sentence where rows of a scan name others than the registry, or nobody for what was given before `events`."""
+    """Return a sentence where rows of a scan name other users than the registry does; else None.
+
+    Rows that name nobody differ too, where their message was given before event number `events`.
+    """
     columns = ["key_id", "message", "user_id", "naming"]
 
     def named() -> pl.DataFrame:
@@ -134,9 +137,14 @@ def _other_holders(registry: str, results: str, scan_id: str, events: int) -> st
 
 
 def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) -> str | None:
-    """A sentence where the files that some messages are found in are not as scans of these results saw them; else None.
+    """Return a sentence where the files of some messages are not as scans of these results saw them; else None.
 
-    messages: rows of key_id and message. It reads these files, and the events that came since the last scan.
+    Reads these files, and the events that came since the last scan.
+
+    Args:
+        registry: its folder.
+        results: folder or URI.
+        messages: rows of key_id and message.
 
     Raises:
         ScanFailed: a file is missing.
@@ -149,7 +157,11 @@ def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) ->
 
 
 def _on_record(results: str) -> Record:
-    """The newest verification, with all checkpoints, by scans that ended, and ran when it says so."""
+    """Return the newest verification, with all checkpoints, by scans that ended, and ran when the row says so.
+
+    Raises:
+        Refused: rows contradict each other.
+    """
     # Rows of other scans, as of one that was killed, are passed over: then more is verified again. Refused: rows differ
     # in what a file or the chain was like, which no scan changes.
     if not DeltaTable.is_deltatable(table_uri(results, VERIFIED_USERS_TABLE)):

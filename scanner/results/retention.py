@@ -60,7 +60,7 @@ YOUNGEST_FROZEN = timedelta(days=1)
 
 
 def freeze(results: str, now: datetime) -> list[str]:
-    """Freeze the nights that are old enough. Returns their dates, such as 2026-11-21.
+    """Freeze the nights that are old enough. Return their dates, such as 2026-11-21.
 
     Raises:
         ScanFailed: others kept committing first, or a table cannot be read or written.
@@ -78,7 +78,7 @@ def freeze(results: str, now: datetime) -> list[str]:
 
 
 def done_in_frozen_nights(tables: Tables, shards: Sequence[Shard]) -> set[str]:
-    """Ids of the given shards that a frozen night has done. Raises as `freeze`."""
+    """Return the ids of the given shards that a frozen night has done. Raises as `freeze`."""
     if not shards:
         return set()
     shard_ids = pl.LazyFrame({"shard_id": [shard.shard_id for shard in shards]}, schema={"shard_id": pl.String})
@@ -99,7 +99,13 @@ def _expiring(night: str) -> str:
 
 
 def _freeze(tables: Tables, night: str, newest: datetime) -> None:
-    """Do all steps, or those that are left. newest: time of the night's newest row."""
+    """Do all steps of freezing a night, or those that are left.
+
+    Args:
+        tables: of the results.
+        night: its date.
+        newest: time of the night's newest row.
+    """
     # not the present time, by a clock that may be wrong: rows that come later have their transactions
     frozen = Transaction(_frozen(night), math.floor(newest.timestamp()) + 1)
     committed = tables.now("shards")[1].versions([frozen.app_id])
@@ -118,19 +124,19 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
 
 
 def _runs(tables: Tables, night: str, end: int) -> pl.DataFrame:
-    """shard_id and scan_id of the rows of a night in `shards` that are older than so many seconds since 1970."""
+    """Return shard_id and scan_id of a night's rows in `shards` that are older than `end`, in seconds since 1970."""
     row_filter = (night == _DAY) & (pl.col("scanned_at") < datetime.fromtimestamp(end, UTC))
     return read_whole(tables.results, "shards").filter(row_filter).select("shard_id", "scan_id").collect()
 
 
 def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
-    """Shards whose verdicts are of these runs: a row here must not stand for work of another night."""
+    """Return the shards whose verdicts are of these runs: a row here must not stand for work of another night."""
     won = tables.now("verdicts")[1].versions(runs["shard_id"])
     return {shard for shard, scan_id in runs.iter_rows() if won.get(shard) in (run_number(scan_id), NO_RUN)}
 
 
 def _with_a_time(logged: dict[str, int], done_shards: Iterable[str]) -> list[Transaction]:
-    """Transactions of a table for shards, and for runs of these (scanner.results.current_rows), with the time now."""
+    """Return a table's transactions of shards and their runs (scanner.results.current_rows), with the time now."""
     shards, now = set(done_shards), int(time.time() * 1000)
     transactions = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
     return [Transaction(name, version, last_updated=now) for name, version in transactions]
@@ -171,7 +177,13 @@ before its rows leave quarantine: without these it would seem to have a result, 
 
 
 class ExpiredRows(NamedTuple):
-    """Rows older than a limit: their nights, the ids of their scans, how many documents they read, and their flags."""
+    """Rows older than a limit.
+
+    nights: their dates.
+    scans: ids of their scans.
+    documents: how many documents these scans read.
+    flagged: how many flags the rows have.
+    """
 
     nights: tuple[str, ...]
     scans: tuple[str, ...]
@@ -180,10 +192,15 @@ class ExpiredRows(NamedTuple):
 
 
 def expired_rows(results: str, before: date, *, keep_flags: bool = False) -> ExpiredRows:
-    """Nights before a date that still have rows; keep_flags: besides flags. Writes nothing.
+    """Return the nights before a date that still have rows. Writes nothing.
 
     A scan's rows count from the later of its night and the date (UTC) on which it began, so that text which is scanned
     long after its date is not deleted at once.
+
+    Args:
+        results: folder or URI.
+        before: the first date that is not returned.
+        keep_flags: leave out nights that have rows only in `flags`.
 
     Raises:
         Refused: there are no results.
@@ -217,12 +234,17 @@ def retain(
     keep_flags: bool,
     watch: Callable[[str, int, int], None] = lambda table, done, files: None,
 ) -> int:
-    """Take all rows of these scans out of the tables, table by table, but for `shards`, where they are marked.
+    """Remove all rows of these scans from the tables, table by table, except from `shards`, where they are marked.
 
-    Returns how many rows were taken out or marked.
-    keep_flags: leave the rows of `flags` that stand, and their texts. Flags that a later scan took back are removed,
-    and so are such flags of nights that were dropped before. watch: called now and then with a table's name, how many
-    of its files were looked at, and how many there are.
+    Args:
+        results: folder or URI.
+        scans: ids of the scans.
+        keep_flags: leave the rows of `flags` that stand, and their texts. Flags that a later scan took back are
+            removed, and so are such flags of nights that were dropped before.
+        watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
+
+    Returns:
+        How many rows were removed or marked.
 
     Raises:
         Refused: there are no results.
@@ -241,9 +263,10 @@ def retain(
 def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str) -> int:
     """Drop the nights that are older than so many days, unless a scan of the same configuration did so today.
 
-    A scan of a part of the input drops none.
+    A scan of only a part of the input does not count as having done so. Raises as `expired_rows` and `retain`.
 
-    Returns how many rows were taken out or marked. Raises as `expired_rows` and `retain`.
+    Returns:
+        How many rows were removed or marked.
     """
     now = datetime.now(UTC)
     same_config_today = (pl.col("config_sha256") == config_sha256) & (pl.col("started_at").dt.date() == now.date())
@@ -255,7 +278,10 @@ def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str)
 
 
 def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
-    """Flags of these scans, or kept from dropped nights, that a later scan took back: else no row would show it."""
+    """Return the flags of these scans, or kept from dropped nights, that a later scan took back.
+
+    After the scans are dropped, no row would show that the flags were taken back.
+    """
     stays = shards(results).select("scan_id").unique().join(scans.lazy(), on="scan_id", how="anti")
     rows = flags(results).join(stays, on="scan_id", how="anti")
     return rows.join(current_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
@@ -267,12 +293,12 @@ _FLAG = ["scan_id", "shard_id", "path", "row"]
 
 
 def _without(name: str, removals: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
-    """Rows without those that equal one of these in all of its columns."""
+    """Remove the rows of a file that equal one of these in all of its columns."""
     return keep_rows(name, file, ~_has_row_in(pl.DataFrame(file.read(removals.columns)), removals))
 
 
 def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
-    """Rows of `shards`, which stay and show when they were dropped."""
+    """Mark rows of `shards` with the time at which they were dropped. They stay."""
     rows = pl.DataFrame(file.read().cast(SHARDS))
     goes = _has_row_in(rows, scans) & rows["dropped_at"].is_null()
     if not goes.any():
@@ -288,7 +314,7 @@ def _has_row_in(rows: pl.DataFrame, removals: pl.DataFrame) -> pl.Series:
 
 
 def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
-    """Files without those whose least and largest scan id exclude all of these scans."""
+    """Return the files without those whose least and largest scan id exclude all of these scans."""
     if scans.is_empty():
         return files.clear()
     if not {"min.scan_id", "max.scan_id"} <= set(files.columns):
@@ -298,12 +324,12 @@ def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
 
 
 def cutoff(days: int) -> date:
-    """The first date (UTC) whose rows stay, when nights are kept for so many days."""
+    """Return the first date (UTC) whose rows stay, when nights are kept for so many days."""
     return datetime.now(UTC).date() - timedelta(days=days)
 
 
 def redate(results: str, scan_id: str, night: date) -> str:
-    """Correct the date of the data of a scan. Returns the date that it had. It may be interrupted, and called again.
+    """Correct the date of the data of a scan, and return the date that it had. It may be interrupted, and called again.
 
     `scans` keeps the date that the scan stated in `night_stated`.
 
@@ -342,7 +368,7 @@ def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> Rewri
 def erase_user(
     results: str, user_ids: Sequence[str], watch: Callable[[str, int, int], None] = lambda table, done, files: None
 ) -> int:
-    """Erase names from results: the rows read `removed`. Returns how many verdicts were changed.
+    """Erase names from results: the rows read `removed`.
 
     The texts that were kept of their flags are deleted, the notes of decisions on these, and the posts of accounts that
     name them.
@@ -350,7 +376,14 @@ def erase_user(
     The files that held the names are deleted, and so are leftovers of attempts that failed a day ago or earlier.
     Younger files may be a running scan's, and are left for scanner.results.upkeep.vacuum. It may be interrupted, and
     called again, at any time.
-    watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
+
+    Args:
+        results: folder or URI.
+        user_ids: the names.
+        watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
+
+    Returns:
+        How many verdicts were changed.
 
     Raises:
         Refused: there are no results.
@@ -389,7 +422,7 @@ def count_accounts(results: str, account_ids: Sequence[str]) -> dict[str, int]:
 def erase_accounts(
     results: str, account_ids: Sequence[str], watch: Callable[[str, int, int], None] = lambda table, done, files: None
 ) -> int:
-    """Erase ids of accounts from results; returns how many rows were changed or deleted.
+    """Erase ids of accounts from results. Return how many rows were changed or deleted.
 
     The column is null afterwards in verdicts, flags, quarantine and counts of audits; rows that are about an account
     (its posts, its test) are deleted. It may be interrupted, and called again, at any time.
@@ -471,7 +504,7 @@ def _without_posts(account_ids: Sequence[str], file: pq.ParquetFile) -> Rewritte
 
 
 def _accounts_of(results: str, user_ids: Sequence[str]) -> list[str]:
-    """Accounts whose posts name one of these users."""
+    """Return the accounts whose posts name one of these users."""
     if not DeltaTable.is_deltatable(table_uri(results, "accounts")):
         return []
     rows = read_whole(results, "accounts").collect().to_arrow()
@@ -493,7 +526,7 @@ def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
 
 
 def _others(rows: pa.Table, column: str, user_ids: Sequence[str]) -> pa.ChunkedArray:
-    """One of NAMED_LISTS without these names."""
+    """Return one of NAMED_LISTS without these names."""
     is_erased = pl.field("user_id").is_in(list(user_ids)).fill_null(value=False)
     entry = pl.element().struct.with_fields(
         user_id=pl.when(~is_erased).then(pl.field("user_id")),

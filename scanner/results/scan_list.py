@@ -29,9 +29,10 @@ from schemas.words import AuditState, Dedup
 class LastScans(NamedTuple):
     """The last scans, newest first.
 
-    ended: rows of schemas.tables.SCANS with `committed`, int64, the shards that each finished itself; number: of all
-    scans that ended; silent: scans that finished shards and have no row, nor went another on with them: scan_id,
-    began_at, last (when they finished the last one), shards, documents.
+    ended: rows of schemas.tables.SCANS with `committed`, int64, the shards that each finished itself.
+    number: of all scans that ended.
+    silent: scans that finished shards, have no row, and were not continued by another: scan_id, began_at, last (when
+        they finished the last shard), shards, documents.
     """
 
     ended: pl.DataFrame
@@ -69,11 +70,11 @@ def resumed_by(scan: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
 
 
 def last_scans(results: str, limit: int) -> LastScans:
-    """The newest scans, so many at most; silent ones all.
+    """Return the newest scans, `limit` at most, and all silent ones.
 
     Raises:
         Refused: there are no results, or a row of them is as no scan writes it.
-        ScanFailed: names were erased all the while.
+        ScanFailed: names were erased at every attempt.
     """
 
     def question() -> LastScans:
@@ -152,7 +153,7 @@ def refuse_impossible_scans(rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def recorded_scan(results: str, scan_id: str) -> dict[str, Any] | None:
-    """A scan's row of SCANS; None: it did not end.
+    """Return a scan's row of SCANS; None: it did not end.
 
     Raises:
         Refused: there are no results, or the row is as no scan writes it.
@@ -163,7 +164,7 @@ def recorded_scan(results: str, scan_id: str) -> dict[str, Any] | None:
 
 
 def is_date(night: str | None) -> bool:
-    """Whether a night is a date as scans write it, such as 2026-11-21."""
+    """Return whether a night is a date as scans write it, such as 2026-11-21."""
     try:
         return night is not None and date.fromisoformat(night).isoformat() == night
     except ValueError:
@@ -171,10 +172,16 @@ def is_date(night: str | None) -> bool:
 
 
 def silent_scans(results: str, night: str, recorded: Collection[str]) -> list[dict[str, Any]]:
-    """Scans that finished shards of a night and wrote no end: they run still, or their process was killed.
+    """Return scans that finished shards of a night and wrote no end: they run still, or their process was killed.
 
-    recorded: ids of the scans that did. A row has these columns of SCANS: scan_id, night, started_at, finished_at (of
-    the last shard), documents, quarantined, filtered and flagged. Nights that were dropped are left out.
+    Args:
+        results: folder or URI.
+        night: date of the data.
+        recorded: ids of the scans that wrote an end.
+
+    Returns:
+        Rows with these columns of SCANS: scan_id, night, started_at, finished_at (of the last shard), documents,
+        quarantined, filtered and flagged. Nights that were dropped are left out.
     """
     counts = pl.col("documents", "quarantined", "filtered", "flagged").sum()
     times = pl.col("began_at").min().alias("started_at"), pl.col("scanned_at").max().alias("finished_at")
@@ -189,9 +196,11 @@ def silent_scans(results: str, night: str, recorded: Collection[str]) -> list[di
 def reasons_of_silent(
     silent: Iterable[Mapping[str, Any]], known: Sequence[Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """Reasons for a red and an amber night: its scans without an end, unless the audit of another has them.
+    """Return the reasons for a red and an amber night: its scans without an end, unless the audit of another has them.
 
-    silent: rows of `silent_scans`; known: all rows of SCANS.
+    Args:
+        silent: rows of `silent_scans`.
+        known: all rows of SCANS.
     """
     nights, red, amber = {scan["scan_id"]: scan["night"] for scan in known}, [], []
     judged = {scan_id for scan in known if scan["audit"] != AuditState.NOT_JUDGED for scan_id in scan["audited_scans"]}
@@ -210,10 +219,16 @@ def reasons_of_silent(
 
 
 class WholeInput(NamedTuple):
-    """Documents that were read, by result; files at fault as a whole, which are none of these documents.
+    """Documents that were read, by result, and files at fault.
 
-    too_short: by themselves; filtered: since the filter left too few of their n-grams; canaries: flagged texts of
-    canaries that were named right, beside those in `flagged`.
+    documents: all that were read.
+    quarantined: that could not be scored.
+    too_short: by themselves.
+    scored_in_part: with only a part of their text scored.
+    flagged: without texts of canaries that were named right.
+    filtered: since the filter left too few of their n-grams.
+    canaries: flagged texts of canaries that were named right, beside those in `flagged`.
+    files_at_fault: files that could not be read as a whole. Their documents are not among those above.
     """
 
     documents: int = 0
@@ -227,7 +242,7 @@ class WholeInput(NamedTuple):
 
     @classmethod
     def of(cls, counts: object) -> "WholeInput":
-        """Counts with the same names as those of a whole input, without files at fault."""
+        """Return counts with the same names as those of a whole input, without files at fault."""
         return cls(**{name: getattr(counts, name) for name in SUMMED})
 
 
@@ -240,11 +255,14 @@ SUMMED = tuple(name for name in WholeInput._fields if name != "files_at_fault")
 def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] = ()) -> WholeInput:
     """Add up the totals of finished shards, in nights that were dropped too; without files at fault.
 
-    earlier: ids of shards of the same rows under other keys, by which documents may be flagged too.
+    Args:
+        results: folder or URI.
+        shard_ids: ids of the finished shards.
+        earlier: ids of shards of the same rows under other keys, by which documents may be flagged too.
 
     Raises:
         Refused: there are no results, or no scan of this version has begun.
-        ScanFailed: names were erased all the while.
+        ScanFailed: names were erased at every attempt.
     """
     shard_filter = pl.col("shard_id").is_in(list(shard_ids))
     sums = pl.col(*SUMMED).sum()
@@ -266,7 +284,7 @@ Ready = Literal["new", "there"]
 
 
 def readiness(results: str) -> Ready:
-    """State of a folder of results that a scan could use.
+    """Return the state of a folder of results that a scan could use.
 
     Whether a URI can be written is unknown: only writing shows it.
 
@@ -332,7 +350,12 @@ EXAMPLES_TOLD = 3
 
 
 class Reason(NamedTuple):
-    """A reason of schemas.words, and how many documents, and whole files, are in quarantine for it."""
+    """A reason of schemas.words and its counts.
+
+    reason: the reason.
+    documents: how many documents are in quarantine for it.
+    files: how many whole files are.
+    """
 
     reason: str
     documents: int
@@ -350,7 +373,7 @@ def reasons(quarantine: pl.LazyFrame) -> tuple[Reason, ...]:
 
 
 def in_words(reasons: Iterable[Reason]) -> str:
-    """The first reasons with counts, such as `null_text 3 documents, not_parquet 1 file, …`."""
+    """Return the first reasons with counts, such as `null_text 3 documents, not_parquet 1 file, …`."""
     counts = [
         f"{reason} {counted(number, noun)}"
         for reason, documents, files in reasons
@@ -366,8 +389,12 @@ _GROUPS: Mapping[By, tuple[str, ...]] = {"reason": ("reason",), "account": ("acc
 
 
 class QuarantineFilter(NamedTuple):
-    """Which rows of quarantine are asked for: since and before these times, and with one of each; empty: any.
+    """A filter for rows of quarantine. An empty field filters nothing.
 
+    since: put there from then on; None: at any time.
+    before: put there before then; None: at any time.
+    reasons: of schemas.words.
+    accounts: ids of accounts.
     scans: ids of the scans that made the rows.
     """
 
@@ -378,13 +405,19 @@ class QuarantineFilter(NamedTuple):
     scans: tuple[str, ...] = ()
 
     def expression(self) -> pl.Expr:
-        """The filter, on columns of schemas.tables.QUARANTINE."""
+        """Return the filter, on columns of schemas.tables.QUARANTINE."""
         columns = {"reason": self.reasons, "account_id": self.accounts, "scan_id": self.scans}
         return scanned_and_one_of(self.since, self.before, columns)
 
 
 class QuarantineList(NamedTuple):
-    """The rows that are shown (see `in_quarantine`), and totals of everything asked for: rows; documents; files."""
+    """The rows that are shown, and totals of everything requested.
+
+    rows: see `in_quarantine`.
+    entries: rows, were all shown.
+    documents: in quarantine.
+    files: in quarantine as a whole.
+    """
 
     rows: pl.DataFrame
     entries: int
@@ -393,15 +426,18 @@ class QuarantineList(NamedTuple):
 
 
 def in_quarantine(results: str, wanted: QuarantineFilter, limit: int | None, by: By) -> QuarantineList:
-    """Quarantine that no later scan resolved, added up, the most frequent first; or by document, newest first.
+    """Return quarantine that no later scan resolved, added up, the most frequent first; or by document, newest first.
 
-    Columns: reason (by reason) or account_id (by account, of documents whose account is known or null); documents,
-    files, accounts, reasons and texts, int64, the last three distinct and without null; first and last, when they were
-    scanned. By document: as in schemas.tables.QUARANTINE.
+    Returns:
+        Rows and totals. Columns:
+        reason (by reason) or account_id (by account, of documents whose account is known or null);
+        documents, files, accounts, reasons and texts, int64, the last three distinct and without null;
+        first and last, when they were scanned.
+        By document: as in schemas.tables.QUARANTINE.
 
     Raises:
         Refused: there are no results.
-        ScanFailed: names were erased all the while.
+        ScanFailed: names were erased at every attempt.
     """
 
     def question() -> QuarantineList:
@@ -437,9 +473,11 @@ def _summed(newest: pl.LazyFrame, group: tuple[str, ...]) -> pl.LazyFrame:
 
 
 def with_generator(results: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of flags with a column `generator`, string: null where it does not matter, or the scan has not ended.
+    """Add to rows of flags a column `generator`, string: null where it does not matter, or the scan has not ended.
 
-    rows: rows with `scan_id` and `key_id`.
+    Args:
+        results: folder or URI.
+        rows: with `scan_id` and `key_id`.
 
     Raises:
         Refused: there are no results.

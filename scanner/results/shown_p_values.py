@@ -21,7 +21,7 @@ LOG10_P_SHOWN = (
 
 
 def log10_p_shown(row: Mapping[str, Any]) -> float:
-    """log10 of a flag's p-value for people: where a hash alone speaks, the larger of it and the rank among decoys.
+    """Return log10 of a flag's p-value for people: where only a hash speaks, no smaller than its rank among decoys.
 
     The rank is of one key and look, so it is corrected for K as p is: under seven keys, seven texts in 1,000 beat all
     decoys of some key.

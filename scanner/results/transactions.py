@@ -35,7 +35,12 @@ ORPHANS_AFTER_HOURS = 24
 
 
 def additions(files: Iterable[DataFile], *, changes: bool = True) -> list[AddAction | RemoveAction]:
-    """Delta's actions that add files; changes: their rows are new, and not those of the files that they replace."""
+    """Return Delta's actions that add files.
+
+    Args:
+        files: to be added.
+        changes: their rows are new; False: they are those of the files that they replace.
+    """
     now = int(time.time() * 1000)
     return [AddAction(file.name, file.size, {}, now, changes, file.stats) for file in files]
 
@@ -45,9 +50,12 @@ NO_RUN = 1
 
 
 class TableEntry(NamedTuple):
-    """An entry that a table gets whole or not at all: an application transaction and its files, possibly none.
+    """An entry that a table gets whole or not at all.
 
-    others: further transactions whose rows are in the same files; column: holds the transaction of each row.
+    transaction: application transaction.
+    files: files of the entry, possibly none.
+    others: further transactions whose rows are in the same files.
+    column: holds the transaction of each row.
     """
 
     transaction: str
@@ -69,22 +77,22 @@ class Tables:
         self._kept: dict[str, KeptTable] = {}
 
     def now(self, name: str) -> tuple[DeltaTable, KeptTable]:
-        """A table as it is now, and its transactions. Raises ScanFailed: it cannot be read."""
+        """Return a table as it is now, and its transactions. Raises ScanFailed: it cannot be read."""
         kept_table = self._kept.setdefault(name, KeptTable(table_uri(self.results, name)))
         return kept_table.now(), kept_table
 
     def has(self, name: str) -> bool:
-        """Whether such a table exists, which not every scan makes."""
+        """Return whether such a table exists. Not every scan makes all tables."""
         return name in self._kept or DeltaTable.is_deltatable(table_uri(self.results, name))
 
 
 def kept_tables(results: str | Tables) -> Tables:
-    """Tables that are open, or are opened for one call."""
+    """Return tables that are open, or open them for one call."""
     return results if isinstance(results, Tables) else Tables(results)
 
 
 def find_committed(results: str | Tables, name: str, transactions: Iterable[str]) -> set[str]:
-    """The given transactions that a table has."""
+    """Return those of the given transactions that a table has."""
     return set(kept_tables(results).now(name)[1].versions(transactions))
 
 
@@ -119,7 +127,13 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
 
 
 def _without_committed(results: str, name: str, entry: TableEntry, committed: Collection[str]) -> TableEntry:
-    """An entry without the transactions that the table has, the rest of its rows written anew where it has some."""
+    """Return an entry without the transactions that the table has.
+
+    Where it has some, the remaining rows are written anew.
+
+    Raises:
+        ScanFailed: a file of the entry cannot be read.
+    """
     first, *others = (transaction for transaction in entry.transactions if transaction not in committed)
     if len(others) == len(entry.others):
         return entry
@@ -138,7 +152,7 @@ def _without_committed(results: str, name: str, entry: TableEntry, committed: Co
 def try_to_commit(
     table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], transactions: list[Transaction]
 ) -> bool:
-    """Commit to a table through the snapshot that was looked at. False: another commit came since.
+    """Commit to a table through the snapshot that was looked at. Return False if another commit came since.
 
     Raises:
         ScanFailed: the table cannot be written.
@@ -159,7 +173,11 @@ ResultsPath = str | os.PathLike[str]
 
 
 def folder_of(path: ResultsPath) -> str:
-    """Folder or URI of the results that a path names. Raises Refused: it is a file, and no configuration of a scan."""
+    """Return the folder or URI of the results that a path names.
+
+    Raises:
+        Refused: the path is a file, and no configuration of a scan.
+    """
     if Path(path).is_file():
         from scanner.scan_plan import read_config, results_of  # it brings kernels, which take a second
 
@@ -168,7 +186,7 @@ def folder_of(path: ResultsPath) -> str:
 
 
 def of_any_path(query: Callable[Concatenate[str, Given], Answer]) -> Callable[Concatenate[ResultsPath, Given], Answer]:
-    """A query that takes a Path or the file of a configuration where it took a folder or URI of results."""
+    """Return a query that takes a Path or the file of a configuration where it took a folder or URI of results."""
 
     @wraps(query)
     def ask(results: ResultsPath, *given: Given.args, **named: Given.kwargs) -> Answer:
@@ -201,7 +219,11 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
 
 
 def refuse_other(table: DeltaTable, name: str) -> None:
-    """Refuse a table that this version does not write. Raises Refused: its version or its columns are others."""
+    """Refuse a table that this version does not write.
+
+    Raises:
+        Refused: its version or its columns are others.
+    """
     refuse_other_version(table)
     if table.schema() != deltalake.Schema.from_arrow(SCHEMAS[name]):
         raise Refused(
@@ -210,10 +232,13 @@ def refuse_other(table: DeltaTable, name: str) -> None:
 
 
 def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.LazyFrame:
-    """Rows of a table.
+    """Read the rows of a table.
 
-    paths: files of the table that hold no row of these paths are left out; the files that are read may have other rows
-    too.
+    Args:
+        results: folder or URI.
+        name: of the table.
+        paths: files of the table that hold no row of these paths are left out; the files that are read may have other
+            rows too. None: all files.
 
     Raises:
         Refused: there is no such table, or it is of another version or has other columns.
@@ -225,7 +250,7 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
 
 @contextmanager
 def faults_named(results: str) -> Iterator[None]:
-    """Raises ScanFailed where a table, or one of its files, cannot be read."""
+    """Raise ScanFailed where a table, or one of its files, cannot be read."""
     try:
         yield
     except (OSError, DeltaError, pl.exceptions.ComputeError) as error:
@@ -236,13 +261,13 @@ def faults_named(results: str) -> Iterator[None]:
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:
-    """Append a row to `scans`, once whatever happens. Raises ScanFailed: the table cannot be written."""
+    """Append a row to `scans`, once however often it is called. Raises ScanFailed: the table cannot be written."""
     file = write_file(results, "scans", [pa.RecordBatch.from_pylist([row], SCANS)])
     commit(results, "scans", [TableEntry(str(row["scan_id"]), (file,) if file else ())])
 
 
 def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Append rows of one audit to `audits`, all at once; the table is made where there is none.
+    """Append rows of one audit to `audits`, all at once, and make the table where there is none.
 
     Raises:
         ScanFailed: the table cannot be made or written, or another is there.

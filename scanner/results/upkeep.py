@@ -43,14 +43,22 @@ BYTES_A_COMMIT = 2**27
 
 
 class Replacement(NamedTuple):
-    """Files of a table by their names, and their replacement: a file that is no part of the table yet, or nothing."""
+    """Files of a table and their replacement.
+
+    parts: names of the files.
+    file: a file that is no part of the table yet; None: nothing takes their place.
+    """
 
     parts: tuple[str, ...]
     file: DataFile | None
 
 
 class RewrittenFile(NamedTuple):
-    """New content of a file: how many rows were removed or changed, and all rows of the replacement."""
+    """New content of a file.
+
+    rows: how many rows were removed or changed.
+    table: all rows of the replacement.
+    """
 
     rows: int
     table: pa.Table
@@ -59,11 +67,20 @@ class RewrittenFile(NamedTuple):
 def put_in_place(
     results: str, name: str, kept: KeptTable, replacements: Sequence[Replacement], *, merged: bool
 ) -> list[Replacement]:
-    """Commit that files replace others. Returns what was placed, without replacements of files that are gone meanwhile.
+    """Commit that files replace others.
 
     Files that were not placed are deleted: they may hold a name that was erased meanwhile. Where the result of a commit
     is unknown they stay, for scanner.results.upkeep.vacuum: a store may carry it out after its answer was lost.
-    merged: the rows are the same, which readers of Delta's change feed are told.
+
+    Args:
+        results: folder or URI.
+        name: of the table.
+        kept: the open table.
+        replacements: to be placed.
+        merged: the rows are the same, which readers of Delta's change feed are told.
+
+    Returns:
+        What was placed, without replacements of files that are gone meanwhile.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
@@ -99,10 +116,17 @@ def rewrite(
 ) -> int:
     """Go through all files of a table, new ones included, and replace those that are to change.
 
-    A second call goes on where an interrupted one stopped. Returns how many rows were removed or changed.
-    change: gives the new content of an open file; None: the file stays. It is called in several threads. may_hold:
-    filters the files of `files_of` that are looked at; default: all. watch: called now and then with how many files
-    were looked at, and how many there are to be looked at.
+    A second call goes on where an interrupted one stopped.
+
+    Args:
+        results: folder or URI.
+        name: of the table.
+        change: gives the new content of an open file; None: the file stays. It is called in several threads.
+        may_hold: filters the files of `files_of` that are looked at; default: all.
+        watch: called now and then with how many files were looked at, and how many there are to be looked at.
+
+    Returns:
+        How many rows were removed or changed.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
@@ -125,7 +149,13 @@ def rewrite(
 
 
 def keep_rows(name: str, file: pq.ParquetFile, kept: pl.Series) -> RewrittenFile | None:
-    """A file of a table with some of its rows, bool[rows]; None: with all of them, as it is."""
+    """Return a file of a table with some of its rows; None: all of them stay, and the file as it is.
+
+    Args:
+        name: of the table.
+        file: the open file.
+        kept: whether each row stays, bool[rows].
+    """
     if kept.all():
         return None
     rows = file.read().cast(SCHEMAS[name]).filter(kept.to_arrow()) if kept.any() else pa.table({})
@@ -133,7 +163,7 @@ def keep_rows(name: str, file: pq.ParquetFile, kept: pl.Series) -> RewrittenFile
 
 
 def files_of(table: DeltaTable) -> pl.DataFrame:
-    """A row a file, oldest first, with columns as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`."""
+    """Return a row a file, oldest first, with columns such as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`."""
     files = pl.DataFrame(pa.table(table.get_add_actions(flatten=True)))
     return files.sort("modification_time", "path")
 
@@ -143,7 +173,7 @@ def _unseen(files: pl.DataFrame, seen_paths: set[str]) -> pl.DataFrame:
 
 
 def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
-    """Names of files that are looked at, and replaced, together."""
+    """Yield the names of files that are looked at, and replaced, together."""
     group: list[str] = []
     total = 0
     for path, size in files.select("path", "size_bytes").iter_rows():
@@ -159,7 +189,11 @@ def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
 def _rewritten(
     results: str, name: str, path: str, change: Callable[[pq.ParquetFile], RewrittenFile | None]
 ) -> RewrittenFile | None:
-    """The new content of some files. Raises ScanFailed where a file cannot be read that the table needs."""
+    """Return the new content of a file; None: it stays, or others replaced it meanwhile.
+
+    Raises:
+        ScanFailed: a file that the table needs cannot be read.
+    """
     uri = table_uri(results, name)
     filesystem, folder = filesystem_of(uri)
     try:
@@ -211,7 +245,12 @@ began before it was replaced; after a week, Delta forgets when a file was replac
 
 
 class Upkeep(NamedTuple):
-    """Result for a table: how many files were removed, and how many came in their place."""
+    """Result for a table.
+
+    table: its name.
+    gone: how many files were removed.
+    made: how many files came in their place.
+    """
 
     table: str
     gone: int
@@ -250,7 +289,7 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
 
 
 def existing_tables(results: str) -> list[str]:
-    """Names of the tables in a folder of results. Raises Refused: there are none."""
+    """Return the names of the tables in a folder of results. Raises Refused: there are none."""
     names = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
     if not names:
         raise Refused(
@@ -288,7 +327,7 @@ def _sizes(table: DeltaTable) -> dict[str, int]:
 
 
 def _small(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Groups of at least two small files, each of about MERGED_BYTES."""
+    """Yield groups of at least two small files, each group of about MERGED_BYTES."""
     group: list[str] = []
     total = 0
     for path, size in sizes.items():
@@ -304,7 +343,11 @@ def _small(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def _merge(results: str, name: str, group: list[str], kept_table: KeptTable) -> DataFile | None:
-    """One file of the rows of many, not part of the table yet; None: one of them was taken away meanwhile."""
+    """Write one file of the rows of many, not part of the table yet; None: one of them was taken away meanwhile.
+
+    Raises:
+        ScanFailed: a file that the table needs cannot be read.
+    """
     uri = table_uri(results, name)
     filesystem, folder = filesystem_of(uri)
     batches: list[pa.RecordBatch] = []
