@@ -61,12 +61,12 @@ class CountsByLevels(Protocol):
     """A format whose tokens can count by levels, at least under some keys."""
 
     def lacks_for_levels(self, messages: int) -> str:
-        """What a key of so many messages lacks to be scored by levels; empty: nothing."""
+        """Return what a key of so many messages lacks to be scored by levels; empty if it lacks nothing."""
 
 
 @runtime_checkable
 class TermsOfKeys(Watermark, Protocol, metaclass=MarkAbility):
-    """A watermark that scores no parts, and says what each position adds to the sum of each of its K keys.
+    """A watermark that scores no parts, and gives what each position adds to the sum of each of its K keys.
 
     Under H0 all of it is independent, of the law of which `law` is made.
     """
@@ -74,7 +74,7 @@ class TermsOfKeys(Watermark, Protocol, metaclass=MarkAbility):
     def terms_of_keys(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> NDArray[np.float64]:
-        """What each scored position adds to each key's sum: float64[K, P]. Positions may come in any order."""
+        """Compute what each scored position adds to each key's sum: float64[K, P]. Positions may come in any order."""
 
 
 @runtime_checkable
@@ -84,26 +84,33 @@ class SearchesByLevels(Watermark, Protocol, metaclass=MarkAbility):
     def search_by_levels(
         self, tokens: Tokens, positions: Positions, levels: NDArray[np.uint8], count: int
     ) -> Candidates:
-        """As Searches.search; scores are Σ level · term. levels: of the scored positions, uint8[P]."""
+        """Search as Searches.search does, with scores Σ level · term.
+
+        Args:
+            tokens: of the batch.
+            positions: the scored positions.
+            levels: uint8[P], of the scored positions.
+            count: messages 0 … count−1 are searched.
+        """
 
 
 @runtime_checkable
 class ProvesTermsOfKeys(Protocol):
-    """A `ProofPath` of a mark that says what each position adds to the sum of each of its K keys.
-
-    weights: as the law adds up sums.
-    """
+    """A `ProofPath` of a mark that gives what each position adds to the sum of each of its K keys."""
 
     @property
     def weights(self) -> KeyWeights:
-        """By which weights the sums of the keys are added up."""
+        """The weights by which the law adds up the sums of the keys."""
 
     def terms_of_keys(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Which tokens of a text are scored, int64[P], and what each adds for each of M messages: float64[M, K, P].
+        """Compute what each scored token of a text adds, under each of M messages and K keys.
 
-        Arguments as of `ProofPath.scores`.
+        The arguments are those of `ProofPath.scores`.
+
+        Returns:
+            The places of the scored tokens, int64[P], and what each adds: float64[M, K, P].
         """
 
 
@@ -112,7 +119,7 @@ class BoundsRounding(Protocol):
     """A `ProofPath` of scores that rounding leaves further from the exact ones than by a share of 1e-9."""
 
     def rounding(self, scored: int) -> float:
-        """By how much a score of so many positions may differ from the exact one, beside that share."""
+        """Return how much a score of so many positions may differ from the exact one, beyond the share of 1e-9."""
 
 
 _ROOM = 1e-9  # slack in log10 p, so that rounding decides nothing
@@ -132,14 +139,17 @@ class _Search(NamedTuple):
     def best_of_runs(
         self, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, limit: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The numbers of largest sums of R runs: int64[R, limit], float64[R, limit]; see scanner.watermark.native."""
+        """Find the numbers of largest sums of R runs, int64[R, limit], and the sums, float64[R, limit].
+
+        See scanner.watermark.native.
+        """
         key, runs, mark = self.mark.sub_keys.chacha, (documents, first), self.mark
         if isinstance(mark, Version2GreenList):
             return level_runs.best_green(key, self.steps, runs, length, limit, rule_of(mark.gamma))
         return level_runs.best_gumbel(key, self.steps, runs, length, limit)
 
     def candidates(self, count: int) -> list[list[int]]:
-        """The messages among 0 … count−1 of each document that are looked into; the best of all is among them."""
+        """List the messages among 0 … count−1 to look into, for each document; they include the best of all."""
         if self.mark.groups is None:
             messages = self._rare(count, 2, MOST_MESSAGES)
         else:
@@ -153,7 +163,7 @@ class _Search(NamedTuple):
         ]
 
     def _best_users(self, groups: list[list[int]], users: int) -> list[list[int]]:
-        """The message of the best user of each document's groups; without steps, of user 0."""
+        """List the message of the best user of each of a document's groups; without steps, that of user 0."""
         scored = np.diff(self.steps.offsets) > 0
         rows = [
             (document, group)
@@ -169,7 +179,7 @@ class _Search(NamedTuple):
         ]
 
     def _rare(self, count: int, least: int, limit: int) -> list[list[int]]:
-        """The first numbers of the best of each document, and of `limit` those that are as rare as one in so many."""
+        """List each document's `least` best numbers, and more, up to `limit`, that are as rare as one in `count`."""
         # Sums fall, so the law is computed up to the first that is not rare. Without steps all numbers are as good.
         least, limit, scored = min(least, count), min(limit, count), np.diff(self.steps.offsets)
         rare_numbers, documents = [[*range(limit)] for _ in scored], np.flatnonzero(scored)
@@ -203,7 +213,7 @@ LevelsOf = Callable[[Tokens], NDArray[np.uint8]]
 
 
 def tail_of(law: Law | None) -> LevelTail | None:
-    """The law of sums by levels of scores that have a law, without its floor; None: it is not known."""
+    """Return the law of sums by levels of scores under a law, without its floor; None where it is not known."""
     if isinstance(law, Floored):
         return tail_of(law.of)
     if isinstance(law, Gamma):
@@ -222,7 +232,7 @@ def tail_of(law: Law | None) -> LevelTail | None:
 def _log10_exponential(
     key_weights: KeyWeights, sums: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """A LevelTail of exponential terms: the smallest p by several weights of the keys, each over its share."""
+    """Compute a LevelTail of exponential terms: the smallest p by several weights of the keys, each over its share."""
     log10_p = [
         log10_gumbel_levels(
             sums @ np.array(weights), np.tile(counts, (1, len(weights))), np.outer(weights, _VALUES).ravel()
@@ -234,13 +244,13 @@ def _log10_exponential(
 
 
 def level_counts(levels: NDArray[np.integer], scored: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many of the positions of each of D texts have each level: int64[D, LEVELS + 1] for [P] and [D]."""
+    """Count the positions of each level in each of D texts: int64[D, LEVELS + 1] for [P] and [D]."""
     cells = np.repeat(np.arange(len(scored)), scored) * (LEVELS + 1) + levels
     return np.bincount(cells, minlength=len(scored) * (LEVELS + 1)).reshape(-1, LEVELS + 1)
 
 
 def lacks_for_levels(form: Format, messages: int) -> str:
-    """What a key of a format and so many messages lacks to be scored by levels; empty: nothing."""
+    """Return what a key of a format and so many messages lacks to be scored by levels; empty if it lacks nothing."""
     if not isinstance(form, CountsByLevels):
         return "its format does not say what each token adds"
     return form.lacks_for_levels(messages)
@@ -249,10 +259,12 @@ def lacks_for_levels(form: Format, messages: int) -> str:
 class ByLevels:
     """A watermark by levels. Its p-values have the floor of the mark's law, and its decoys are those of the mark.
 
-    mark: the opened key, of a format of which `lacks_for_levels` says nothing.
+    Args:
+        mark: the opened key, of a format for which `lacks_for_levels` returns an empty text.
+        levels_of: gives the level of each token of a batch.
 
     Raises:
-        ValueError: a key that cannot be scored by levels, or that needs a rank and has no decoys.
+        ValueError: the key cannot be scored by levels, or it needs a rank and has no decoys.
     """
 
     def __init__(self, mark: Watermark, levels_of: LevelsOf) -> None:
@@ -274,20 +286,24 @@ class ByLevels:
         """See RanksAmongDecoys: the mark's decoy, with levels of the same text.
 
         Raises:
-            ValueError: a mark without decoys, which needs no rank.
+            ValueError: the mark has no decoys, and needs no rank.
         """
         if not isinstance(self._mark, RanksAmongDecoys):
             raise ValueError(f"{self.label}: has no decoys")
         return ByLevels(self._mark.decoy(number), self._levels_of)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """−ln p of the sum of each document under its message: float64[D]."""
+        """Compute −ln p of the sum of each document under its message: float64[D]."""
         message = np.broadcast_to(messages, len(positions.scored))[:, None]
         (score,) = self._scores(tokens, positions, message, self._levels(tokens, positions))
         return score[:, 0]
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """See Searches. Raises ValueError: several messages of a key that cannot be searched by levels."""
+        """See Searches.
+
+        Raises:
+            ValueError: several messages of a key that cannot be searched by levels.
+        """
         mark, levels = self._mark, self._levels(tokens, positions)
         if isinstance(mark, SearchesByLevels):
             best = mark.search_by_levels(tokens, positions, levels, count)
@@ -332,7 +348,7 @@ class ByLevels:
         return self._levels_of(tokens)[positions.index]
 
     def _terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """What each scored position adds to the sums of K keys: float64[K, P]."""
+        """Compute what each scored position adds to the sums of K keys: float64[K, P]."""
         if isinstance(self._mark, TermsOfKeys):
             return self._mark.terms_of_keys(tokens, positions, messages)
         return self._mark.terms(tokens, positions, messages)[None]
@@ -340,7 +356,7 @@ class ByLevels:
     def _scores(
         self, tokens: Tokens, positions: Positions, message: NDArray[np.int64], *level_arrays: NDArray[np.integer]
     ) -> list[NDArray[np.float64]]:
-        """Scores of candidates, int64[D, C], by each of several levels of the positions; 0 where there is none."""
+        """Score candidates, int64[D, C], by each of several levels of the positions; 0 where there is no candidate."""
         scores, counts = (
             [np.zeros(message.shape) for _ in level_arrays],
             [level_counts(levels, positions.scored) for levels in level_arrays],
@@ -359,10 +375,13 @@ class ByLevels:
 class ByLevelsProof:
     """The slow path of a mark by levels.
 
-    path: the slow path of the mark without levels, which says what each position adds.
+    Args:
+        path: the slow path of the mark without levels, which gives what each position adds.
+        levels_of: gives the level of each token of a batch.
+        form: the mark's format.
 
     Raises:
-        TypeError: a slow path that does not.
+        TypeError: the slow path does not give what each position adds.
     """
 
     def __init__(self, path: ProofPath, levels_of: LevelsOf, form: Format) -> None:
@@ -422,7 +441,7 @@ class ByLevelsProof:
         return self._levels_of(Tokens(tokens, np.array([0, len(tokens)], np.int64))).astype(np.int64)
 
     def _surprise(self, levels: NDArray[np.int64], terms: NDArray[np.float64]) -> float:
-        """The largest −ln p by the weights of K keys. terms: float64[K, P]."""
+        """Compute the largest −ln p by the weights of K keys, from the terms float64[K, P]."""
         from scanner.watermark.proof import ln_tail
 
         sums = [math.fsum((levels * key_terms).tolist()) for key_terms in terms]

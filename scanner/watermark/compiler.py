@@ -35,7 +35,7 @@ config: Any = numba.config  # type: ignore[attr-defined] # it is not in the type
 
 
 def _features() -> str:
-    """Features of this machine's processor, and vectors of 512 bits wherever it has them: LLVM prefers those of 256."""
+    """Return this machine's processor features, with 512-bit vectors wherever it has them: LLVM prefers 256 bits."""
     # Ciphers side by side gain a quarter by the wide ones, and no kernel lost by them (Xeon of family 6, model 167).
     features = str(llvm.get_host_cpu_features().flatten())
     return f"{features},-prefer-256-bit" if "+avx512f" in features.split(",") else features
@@ -59,7 +59,11 @@ _one_by_one: set[str] = set()
 
 
 def _wait_for(lock: TextIO) -> None:
-    """Lock a file; raises TimeoutError, an OSError, when whoever holds it was stopped and will not let it go."""
+    """Lock a file.
+
+    Raises:
+        TimeoutError: an OSError; the lock's holder was stopped and will not release it.
+    """
     end = time.monotonic() + LONGEST_WAIT
     while time.monotonic() < end:
         with contextlib.suppress(BlockingIOError):
@@ -71,7 +75,7 @@ def _wait_for(lock: TextIO) -> None:
 
 @contextlib.contextmanager
 def _one_process(name: str) -> Iterator[None]:
-    """Let no other process compile a kernel meanwhile; go on where that cannot be, as on a filesystem without locks."""
+    """Keep other processes from compiling a kernel meanwhile; go on where locks fail, as on some filesystems."""
     # One thread compiles at a time, with all kernels that its kernel calls: threads that locked files in different
     # orders would wait for each other. Processes do not, since calls go in no circle.
     with _one_thread, contextlib.ExitStack() as locks:
@@ -108,7 +112,7 @@ class PlaceInCache:
         return str(self._folder)
 
     def ensure_cache_path(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def get_source_stamp(self) -> str:
@@ -116,13 +120,13 @@ class PlaceInCache:
         return self._digest
 
     def get_disambiguator(self) -> str:
-        """Return the part of the cached kernel's file names that tells it from others of its name."""
+        """Return the part of the cached kernel's file names that distinguishes it from others of its name."""
         return self._digest[:16]
 
 
 @functools.cache
 def digest_of(function: Callable[..., Any]) -> str:
-    """SHA-256 of all that decides what a kernel compiles to, but for numba and the machine, as 64 hexadecimal digits.
+    """Return the SHA-256 of all that decides what a kernel compiles to, except numba and the machine: 64 hex digits.
 
     Raises:
         TypeError: the function reads a global of a kind that this digest does not know.
@@ -140,7 +144,7 @@ def digest_of(function: Callable[..., Any]) -> str:
 
 
 def _content(value: object) -> bytes:
-    """What a kernel reads, as bytes that differ where it differs."""
+    """Return what a kernel reads, as bytes that differ where it differs."""
     if isinstance(value, Kernel):
         # with its name, by which numba imports it when it loads a kernel that calls it
         name = f"{value.py_func.__module__}.{value.py_func.__qualname__}"
@@ -165,13 +169,13 @@ def _full_name(value: types.ModuleType | type) -> str:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Names that code may read from its module."""
+    """Return the names that code may read from its module."""
     inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
 
 def _plain(part: object, docstring: str | None = None) -> object:
-    """Code, or a constant in it, as values whose repr tells all of it but for docstrings, names of files and lines."""
+    """Return code, or a constant in it, as values whose repr shows all but docstrings, file names and line numbers."""
     if isinstance(part, types.CodeType):
         consts = part.co_consts
         if docstring is not None and consts[0] == docstring:
@@ -185,7 +189,7 @@ def _plain(part: object, docstring: str | None = None) -> object:
 
 
 def _can_write(folder: Path) -> bool:
-    """Whether files can be made in a folder, which is made if it is missing."""
+    """Return whether files can be created in a folder, which is created if it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -195,7 +199,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[..., Any]:
-    """Compile for this machine at the first call, once among all processes that share the cache.
+    """Compile a function for this machine at the first call, once among all processes that share the cache.
 
     Where the cache's folder cannot be written, each process compiles for itself.
     """

@@ -72,13 +72,13 @@ class Watermark(Protocol):
 
     @property
     def rule(self) -> PositionRule:
-        """Which positions are scored. Keys of one tokenizer and of equal rules share them."""
+        """The rule of which positions are scored. Keys of one tokenizer and of equal rules share them."""
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """Score of one message a document, or of one for all: int64[D] or float64[D], summed in order of position.
+        """Score one message a document, or one for all: int64[D] or float64[D], summed in order of position.
 
         Raises:
-            ValueError: a message below 0.
+            ValueError: a message is below 0.
         """
 
 
@@ -86,8 +86,9 @@ class Watermark(Protocol):
 class Basis:
     """What a p-value holds over: the draw of the key, or an assumption.
 
-    bits: bits of the key that the draws depend on. assumed: the format's hash is assumed to behave as random, or its
-    key is public; then anybody can make the mark, and nobody is ever named by it.
+    bits: bits of the key that the draws depend on.
+    assumed: the format's hash is assumed to behave as random, or its key is public. Then anybody can make the mark, and
+        it never names a user.
     """
 
     bits: int
@@ -95,16 +96,16 @@ class Basis:
 
     @functools.cached_property
     def proven(self) -> bool:
-        """Whether they hold over a key that nobody can search, by what its cipher is believed to be."""
+        """Whether p-values hold over a key that cannot be found by search, by what its cipher is believed to be."""
         return not self.assumed and self.bits >= 128
 
     def __str__(self) -> str:
-        """The basis as tables have it: `key`, `key-64-bits`, `assumed`."""
+        """Write the basis as tables have it: `key`, `key-64-bits`, `assumed`."""
         return "assumed" if self.assumed else "key" if self.proven else f"key-{self.bits}-bits"
 
 
 def format_name(label: str) -> str:
-    """Name of the format that a label belongs to."""
+    """Return the name of the format that a label belongs to."""
     return label.partition(";")[0]
 
 
@@ -158,33 +159,37 @@ class Format(BaseModel, ABC):
 
     @abstractmethod
     def label(self) -> str:
-        """Name and parameters as one line of ASCII, such as `greenlist;h=4;gamma=1/4`: other parameters, another label.
+        """Return name and parameters as one line of ASCII, such as `greenlist;h=4;gamma=1/4`.
 
-        It stands in commitments, tables and shard ids, and never changes.
+        Other parameters have another label. It is part of commitments, tables and shard ids, and never changes.
         """
 
     @abstractmethod
     def law(self) -> Law | None:
-        """The law of the score; None where none is known: then there are scores, and no p-value."""
+        """Return the law of the score; None where none is known: then there are scores, and no p-value."""
 
     @abstractmethod
     def rule(self) -> PositionRule:
-        """The rule of which positions are scored; it is the same for every key."""
+        """Return the rule of which positions are scored; it is the same for every key."""
 
     @abstractmethod
     def open(self, secret: bytes) -> Watermark:
-        """Open it with a secret. Raises ValueError: a secret that cannot be one; its bytes are not repeated."""
+        """Open the format with a secret.
+
+        Raises:
+            ValueError: the secret cannot be one; the message does not repeat its bytes.
+        """
 
     @abstractmethod
     def seconds(self, messages: int) -> float:
-        """Seconds to score one position under so many messages on a core, generously: the stall limit's price."""
+        """Return the core seconds to score one position under so many messages, generously: the stall limit's price."""
 
     def basis(self) -> Basis:
-        """What its p-values hold over. With fewer than 128 bits its law is `Floored`, and it commits to nothing."""
+        """Return what its p-values hold over. Below 128 bits its law is `Floored`, and it commits to nothing."""
         return Basis(128)
 
     def found_chance(self, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How likely a search finds a message of unmarked text with a p-value at or below p: at most, float64[U, J].
+        """Bound the chance that a search finds a message of unmarked text with a p-value at or below p: float64[U, J].
 
         Args:
             scored: T, int64[U], each above 0.
@@ -193,11 +198,11 @@ class Format(BaseModel, ABC):
         return np.broadcast_to(p, (len(scored), len(p)))
 
     def can_be_framed(self) -> bool:
-        """Whether somebody with marked text and no key can make text of a message that is not theirs."""
+        """Return whether somebody with marked text and no key can make text of a message that is not theirs."""
         return self.basis().bits < 64
 
     def cautions(self, messages: int) -> list[str]:
-        """Sentences for whoever reads the verdicts of a key of so many messages: who else can make its marks."""
+        """Return sentences for readers of the verdicts of a key of so many messages: who else can make its marks."""
         del messages
         if self.generator is None:
             return []
@@ -210,29 +215,30 @@ class Format(BaseModel, ABC):
         """Refuse a number of messages that no key of the format can have: any but 1, where its marks carry none.
 
         Raises:
-            ValueError: with what is allowed.
+            ValueError: the number is refused; the message says what is allowed.
         """
         if count != 1:
             raise ValueError(f"marks of format {self.name!r} carry no message; give 1")
 
     def vocabulary(self) -> int | None:
-        """Size of the vocabulary that a draw is over, if it is a parameter; None: any size."""
+        """Return the size of the vocabulary that a draw is over, if it is a parameter; None where any size will do."""
         return None
 
     def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
-        """The wanted choices of repeats under which more than one position of a text is scored."""
+        """Return the wanted choices of repeats under which more than one position of a text is scored."""
         return list(wanted)
 
     def digest_fields(self) -> dict[str, object]:
-        """What a shard's id contains of the parameters: the label; formats older than labels keep their old fields."""
+        """Return what a shard's id contains of the parameters: the label, or in older formats their old fields."""
         return {"label": self.label()}
 
 
 class UserEvidence(NamedTuple):
     """What a candidate shares with no other message: the part of its score that tells it from those near it.
 
-    score: int64[D, C] or float64[D, C], over the positions that this message alone reads; scored: int64[D], how many
-    these are; messages: N, among which it is the best by them.
+    score: int64[D, C] or float64[D, C], over the positions that only this message reads.
+    scored: int64[D], number of these positions.
+    messages: N, the number of messages among which it is the best by them.
     """
 
     score: NDArray[np.generic]
@@ -243,12 +249,14 @@ class UserEvidence(NamedTuple):
 class Candidates(NamedTuple):
     """The messages of each document that a search looked into, best first: largest score, ties to the smaller message.
 
-    The first candidate has the largest score of all messages, and, where `user_evidence` is None, the second has the
-    second largest; C ≥ 2.
+    The first candidate has the largest score of all messages. Where `user_evidence` is None, the second has the second
+    largest; C ≥ 2.
 
-    message: int64[D, C], −1 where there are fewer; score: int64[D, C] or float64[D, C], 0 there, over all T positions;
-    user_evidence: what names need besides (version 2, §3), None: nothing; independent: whether one message's mark
-    leaves the scores of the others as they were: if so, every candidate that passes is named, else one alone.
+    message: int64[D, C], −1 where there are fewer.
+    score: int64[D, C] or float64[D, C], over all T positions; 0 where there is no message.
+    user_evidence: what names need besides (version 2, §3); None if they need nothing.
+    independent: whether one message's mark leaves the scores of the others as they were. If so, every candidate that
+        passes is named, else only one.
     """
 
     message: NDArray[np.int64]
@@ -257,7 +265,7 @@ class Candidates(NamedTuple):
     independent: bool = False
 
     def of_documents(self, documents: NDArray[np.int64]) -> "Candidates":
-        """Those of some documents, int64[d]."""
+        """Return the candidates of some documents, int64[d]."""
         evidence = self.user_evidence
         if evidence is not None:
             evidence = evidence._replace(score=evidence.score[documents], scored=evidence.scored[documents])
@@ -275,7 +283,7 @@ class MarkAbility(type(Protocol)):  # type: ignore[misc] # the metaclass of prot
     """
 
     def __instancecheck__(cls, value: object) -> bool:
-        """Whether a mark has the ability."""
+        """Return whether a mark has the ability."""
         pair = cls, type(value)
         if pair not in _HAVE:
             _HAVE[pair] = super().__instancecheck__(value)
@@ -295,7 +303,7 @@ class TellsUserEvidence(Watermark, Protocol, metaclass=MarkAbility):
     """A watermark whose messages may share positions, and which says what one shares with no other."""
 
     def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
-        """What one message of each document shares with no other: C = 1. None: names need nothing besides."""
+        """Score what one message of each document shares with no other: C = 1. None where names need nothing more."""
 
 
 @runtime_checkable
@@ -307,10 +315,10 @@ class ScoresParts(TellsUserEvidence, Protocol, metaclass=MarkAbility):
     """
 
     def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """What each scored position adds to `score`: float64[P]. Positions may come in any order."""
+        """Compute what each scored position adds to `score`: float64[P]. Positions may come in any order."""
 
     def single_message(self, score: NDArray[np.generic]) -> Candidates:
-        """What a search for one message says, from its scores of D documents."""
+        """Return the result of a search for one message, from its scores of D documents."""
 
 
 @runtime_checkable
@@ -320,17 +328,19 @@ class SearchesWindows(Watermark, Protocol, metaclass=MarkAbility):
     def search_parts(
         self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
     ) -> tuple[Candidates, NDArray[np.int64], NDArray[np.int64]]:
-        """Candidates of R parts, as `search` gives them for each; windows, and a message of each that may stand out.
-
-        Windows and messages: int64[Q] each. Some of these may be missed.
+        """Search R parts, and all windows, of D documents.
 
         Args:
             tokens: of a batch.
             positions: of D documents.
             parts: of the positions of all documents.
             windows: likewise, of documents of 2^16 positions at most.
-            count: messages 0 … count−1.
+            count: messages 0 … count−1 are searched.
             share: a window is returned if chance alone gives a message as good to at most this share of windows.
+
+        Returns:
+            The candidates of the R parts, as `search` gives them for each; windows, int64[Q], and a message of each
+            that may stand out, int64[Q]. Some of these may be missed.
         """
 
 
@@ -339,10 +349,10 @@ class JoinsKeys(Watermark, Protocol, metaclass=MarkAbility):
     """A watermark that scores many documents at once, each under a key of its own: decoys, one by one, take long."""
 
     def join_marks(self, marks: "Sequence[Watermark]", begins: NDArray[np.int64]) -> "ScoresParts | None":
-        """A watermark that reads each document of a batch with the key of one of K marks; None: they are not joined.
+        """Return a watermark that reads each document of a batch with the key of one of K marks; None if not joined.
 
         Args:
-            marks: K, which differ in their secrets alone, this one among them.
+            marks: K, which differ only in their secrets, this one among them.
             begins: where in the batch the tokens of each one's document begin, int64[K], in ascending order.
         """
 
@@ -352,13 +362,17 @@ class RanksAmongDecoys(Protocol):
     """A watermark that has decoys, so that its rank among them can be computed (scanner.watermark.rule)."""
 
     def decoy(self, number: int) -> Watermark:
-        """The same format under another key, which marked nothing: drawn as by chance, and the same for one number."""
+        """Return the same format under another key, which marked nothing.
+
+        The key is drawn as by chance, and is the same for the same number.
+        """
 
 
 class Hits(NamedTuple):
     """Hits of D documents at J thresholds, over all messages, and the score of message 0.
 
-    hits: int64[D, J]; first: int64[D] or float64[D].
+    hits: int64[D, J].
+    first: int64[D] or float64[D].
     """
 
     hits: NDArray[np.int64]
@@ -370,7 +384,7 @@ class DrawsKeys(Protocol):
     """A format whose keys can be drawn in the way its makers draw them."""
 
     def draw_key(self, entropy: bytes) -> bytes:
-        """The secret that 32 uniform bytes make: uniform over the keys of the format."""
+        """Return the secret that 32 uniform bytes make: uniform over the keys of the format."""
 
 
 @runtime_checkable
@@ -378,7 +392,7 @@ class CountsHits(Protocol):
     """A format that counts how many messages of unmarked text score high, without keeping the scores."""
 
     def counted(self, messages: int) -> int:
-        """How many scores `count_all` counts of each document: one for each message, or more."""
+        """Return how many scores `count_all` counts of each document: one for each message, or more."""
 
     def count_all(
         self,
@@ -404,7 +418,12 @@ class CountsHits(Protocol):
     ) -> Hits:
         """Count, for each of D documents under a key of its own, the messages 0 … messages−1 that reach `critical`.
 
-        secrets: one for each of the D documents; critical: float64[D, J], ∞ where nothing counts.
+        Args:
+            secrets: one for each of the D documents.
+            tokens: of the batch.
+            positions: of the D documents.
+            messages: M, how many are counted.
+            critical: float64[D, J], ∞ where nothing counts.
         """
 
 
@@ -413,7 +432,7 @@ class Commits(Protocol):
     """A format whose keys are long enough to be committed to in public."""
 
     def commitment(self, secret: bytes) -> bytes:
-        """32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
+        """Return 32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
 
 
 class ProofPath(Protocol):
@@ -425,13 +444,20 @@ class ProofPath(Protocol):
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """How many positions of a text are scored, and the score of each message.
+        """Score each message on a text.
 
-        tokens: uint32[N], of the text; common_places: places of further tokens that are not scored.
+        Args:
+            tokens: uint32[N], of the text.
+            messages: the M messages to score.
+            dedup: which repeats are left out.
+            common_places: places of further tokens that are not scored.
+
+        Returns:
+            The number of scored positions, and the score of each message.
         """
 
     def log10_p(self, score: float, scored: int) -> float:
-        """log10 p of a score over so many positions, of that message alone, by the law of the format."""
+        """Compute log10 p of a score over so many positions, of that message alone, by the law of the format."""
 
 
 @runtime_checkable
@@ -441,10 +467,13 @@ class ProvesUserEvidence(Protocol):
     def user_evidence(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
-        """Each message's score on what it shares with no other message, as in `UserEvidence`; None: names need no more.
+        """Score each message on what it shares with no other message, as in `UserEvidence`.
 
-        Arguments as of `ProofPath.scores`. Returns how many positions a message alone reads, the score there of each
-        message asked for, and the number of messages among which it is the best by that score.
+        The arguments are those of `ProofPath.scores`.
+
+        Returns:
+            The number of positions that only one message reads, the score there of each message asked for, and the
+            number of messages among which it is the best by that score. None where names need no more.
         """
 
 
@@ -455,10 +484,14 @@ class ProvesParts(Protocol):
     def parts(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
-        """Which tokens of a text are scored, int64[P], and what each adds to each of M messages, float64[M, P].
+        """Compute what each scored token of a text adds under each of M messages.
 
-        And at which positions a message shares nothing with others, bool[P], among how many it is the best there; None:
-        names need nothing besides. Arguments as of `ProofPath.scores`.
+        The arguments are those of `ProofPath.scores`.
+
+        Returns:
+            The places of the scored tokens, int64[P]; what each adds, float64[M, P]; at which positions a message
+            shares nothing with others, bool[P], or None where names need nothing besides; and the number of messages
+            among which it is the best there.
         """
 
 

@@ -48,12 +48,16 @@ FORMATS: dict[str, type[Format]] = {
 
 
 def format_of(key: MasterKey) -> Format:
-    """The format of a key on record, with its parameters. Raises ValueError: as `make_format`."""
+    """Return the format of a key on record, with its parameters.
+
+    Raises:
+        ValueError: as `make_format`.
+    """
     return make_format(key.format, key.parameters)
 
 
 def generator_of(name: str) -> str | None:
-    """The stack's generator whose random numbers the named format reads; None where the device makes no difference."""
+    """Return the stack's generator whose random numbers a format reads; None where the device makes no difference."""
     return FORMATS[name].generator if name in FORMATS else None
 
 
@@ -61,7 +65,7 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
     """Make a format from its name and parameters.
 
     Raises:
-        ValueError: no format of that name; pydantic.ValidationError, which is one: a parameter that is not allowed.
+        ValueError: no format has that name; or a parameter is not allowed (pydantic.ValidationError, a ValueError).
     """
     if name not in FORMATS:
         # The name is not repeated: somebody may have pasted a secret in its place.
@@ -77,8 +81,9 @@ NOT_READ = "of no format that brickscan reads"
 
 
 class GroupResult(NamedTuple):
-    """How one group of known answers went; failures say which case, what was expected and what came out.
+    """How one group of known answers went.
 
+    failures: which case failed, what was expected and what came out.
     not_read: number of cases that are of no format here.
     """
 
@@ -89,15 +94,15 @@ class GroupResult(NamedTuple):
 
 
 def shipped() -> list[Traversable]:
-    """Every file of known answers that ships with the code, for all formats."""
+    """Return every file of known answers that ships with the code, for all formats."""
     return list(dict.fromkeys(entry.answers.shipped for entry in FORMATS.values()))
 
 
 def check(text: str) -> list[GroupResult]:
     """Run known answers: groups in the form of the shipped files, or a list `cases` as stacks' makers keep them.
 
-    A case of such a list has its inputs and expected values in `inputs` and `expected`, or beside each other; tokens
-    may stand in `sequences` of the file, by the name that `sequence` gives.
+    A case of such a list has its inputs and expected values in `inputs` and `expected`, or beside each other. Its
+    tokens may be in `sequences` of the file, under the name that `sequence` gives.
 
     Raises:
         ValueError: the text is not of that form, or holds no case.
@@ -153,7 +158,7 @@ def _check_group(name: str, compare: Callable[[Case], Pairs], cases: list[Case])
 
 
 def _agrees(expected: object, computed: object) -> bool:
-    """Integers, text and lists exactly; reals to TOLERANCE; null stands for −∞."""
+    """Return whether integers, text and lists agree exactly, and reals to TOLERANCE; null stands for −∞."""
     if isinstance(computed, float):
         if expected is None or not math.isfinite(computed):
             return expected is None and computed == -math.inf
@@ -164,14 +169,15 @@ def _agrees(expected: object, computed: object) -> bool:
 
 
 def can_have_levels(key: MasterKey) -> bool:
-    """Whether tokens can count by levels under a key (scanner.watermark.by_levels): by its format and messages."""
+    """Return whether a key's format and messages let tokens count by levels (scanner.watermark.by_levels)."""
     return not lacks_for_levels(format_of(key), key.messages)
 
 
 def shares_of_levels(keys: Sequence[MasterKey], share: float | None) -> dict[str, float]:
-    """The share of tokens that count by levels under each key of another stack, as shard ids have it; None: they don't.
+    """Return the share of tokens that count by levels under each key of another stack, as shard ids have it.
 
-    Ids of keys of our own formats do not have it: tokens counted by levels under these alone at first.
+    It is empty where `share` is None: no tokens count by levels. Ids do not have it for keys of our own formats: at
+    first tokens counted by levels only under these.
     """
     stack_keys = (key for key in keys if format_of(key).version is None and can_have_levels(key))
     return {} if share is None else {f"levels under {key.key_id}": share for key in stack_keys}
@@ -186,13 +192,17 @@ _ENOUGH = 0.1  # seconds that a sample must take
 
 
 class Price(NamedTuple):
-    """seconds: core seconds of one token under all messages; times: that over our green list's for as many messages."""
+    """What a key costs.
+
+    seconds: core seconds of one token under all messages.
+    times: that over the cost of our green list for as many messages.
+    """
 
     seconds: float
     times: float
 
     def words(self) -> str:
-        """The price in words, for people."""
+        """Write the price in words, for people."""
         times, hours = f"{round_to_one(self.times):,}", two_digits(5e8 * self.seconds / 3600)
         return (
             f"{two_digits(1e6 * self.seconds)} µs a token on one core, about {times} times what our green list takes; "
@@ -203,7 +213,11 @@ class Price(NamedTuple):
 def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], float] = time.thread_time) -> Price | None:
     """Time a key on tokens as frequent as in text; None where it takes less than a hundred times our green list.
 
-    messages: M, that a scan searches.
+    Args:
+        form: the key's format.
+        mark: the opened key.
+        messages: M, that a scan searches.
+        clock: gives the time in seconds.
     """
     if form.seconds(messages) < _WORTH_TIMING:
         return None
@@ -214,15 +228,15 @@ def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], floa
 
 
 def sample(documents: int, seed: int) -> Tokens:
-    """Documents whose tokens come as often as one over their rank, as words do: the n-th id of a vocabulary."""
+    """Draw documents whose tokens come as often as one over their rank, as words do: the n-th id of a vocabulary."""
     ranks = np.exp(np.random.default_rng(seed).uniform(0.0, np.log(30_000.0), documents * _LENGTH))
     return Tokens(ranks.astype(np.uint32), np.arange(documents + 1, dtype=np.int64) * _LENGTH)
 
 
 def seconds_a_token(mark: Watermark, messages: int, clock: Callable[[], float]) -> float:
-    """Seconds to leave out repeats and score one token, timed on more and more documents until a sample is long.
+    """Time leaving out repeats and scoring, in seconds a token, on more and more documents until a sample is long.
 
-    As many others come first, so that what is compiled or kept of a vocabulary is there, as it is in a scan.
+    As many others come first, so that all code is compiled and all caches of a vocabulary are filled, as in a scan.
     """
     documents = _FEWEST
     while True:
@@ -245,11 +259,11 @@ def _score(mark: Watermark, tokens: Tokens, messages: int) -> None:
 
 
 def round_to_one(times: float) -> int:
-    """The ratio with one digit: no more of it is known."""
+    """Round the ratio to one digit: no more of it is known."""
     unit = int("1" + "0" * (len(str(int(times))) - 1))
     return round(times / unit) * unit
 
 
 def two_digits(number: float) -> str:
-    """The number with two digits, or with all digits before the point."""
+    """Write the number with two digits, or with all digits before the point."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"

@@ -21,9 +21,9 @@ PACKAGE = Path(__file__).parents[1]
 
 @functools.cache
 def cache_folder() -> str:
-    """NUMBA_CACHE_DIR where it is set; else beside this file, where that can be written; else in the user's cache.
+    """Return NUMBA_CACHE_DIR if set; else a folder beside this file if that can be written; else the user's cache.
 
-    A user without a home has no cache: the folder is one that nobody can make, not one in the current folder.
+    A user without a home has no cache: the folder is then one that cannot be created, not one in the current folder.
     """
     pycache = Path(__file__).parent / "__pycache__"
     if folder_name := os.environ.get("NUMBA_CACHE_DIR"):
@@ -37,7 +37,10 @@ def cache_folder() -> str:
 
 
 def compiled_before() -> bool:
-    """Whether this machine's disk holds kernels. If not, a first use compiles for a while; else what changed since."""
+    """Return whether this machine's disk holds kernels. If not, a first use compiles for a while.
+
+    If so, it only compiles what changed since.
+    """
     return any(Path(cache_folder()).rglob("*.nbi"))
 
 
@@ -55,7 +58,7 @@ class Kernel:
 
     @functools.cached_property
     def compiled(self) -> Any:  # noqa: ANN401 - numba has no types
-        """What numba compiles for each kind of arguments."""
+        """The function as numba compiles it for each kind of arguments."""
         from scanner.watermark.compiler import compile_function
 
         return compile_function(self.py_func, self.inline)
@@ -64,12 +67,12 @@ class Kernel:
 
     @property
     def _numba_type_(self) -> object:
-        """What numba asks of a name that stands in a kernel; with it, it calls the compiled one."""
+        """The type that numba asks of a name in a kernel; with it, numba calls the compiled function."""
         return self.compiled._numba_type_
 
     @property
     def targetoptions(self) -> object:
-        """What numba asks before it puts the body of `py_func` in place of a call."""
+        """The options that numba asks for before it puts the body of `py_func` in place of a call."""
         return self.compiled.targetoptions
 
     def __reduce__(self) -> str:
@@ -77,10 +80,13 @@ class Kernel:
 
 
 def kernel(function: Function) -> Function:
-    """Compile for this machine at the first call; runs without Python's global lock."""
+    """Compile a function for this machine at the first call; it runs without Python's global lock."""
     return cast(Function, Kernel(function, "never"))
 
 
 def inlined(function: Function) -> Function:
-    """As `kernel`, but its body stands in every kernel that calls it: what is too large for the compiler to inline."""
+    """Compile as `kernel` does, but put the body into every kernel that calls it.
+
+    Use it for functions too large for the compiler to inline.
+    """
     return cast(Function, Kernel(function, "always"))

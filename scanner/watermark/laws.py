@@ -51,13 +51,13 @@ class Law(Protocol):
         """Variance of the score of one position."""
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """log10 P(a score at least this large) of scores S over T positions, at most 0; 0 where T = 0."""
+        """Compute log10 P(a score at least this large) of scores S over T positions, at most 0; 0 where T = 0."""
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """A score that none over T positions exceeds."""
+        """Return a score that no text of T positions exceeds."""
 
     def __hash__(self) -> int:
-        """Hash of the law's values."""
+        """Hash the law's values."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class Binomial:
         return float(self.gamma * (1 - self.gamma))
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """log10 I_γ(S, T−S+1)."""
+        """Compute log10 I_γ(S, T−S+1)."""
         return pvalues.log10_greenlist(score, scored, self.gamma)
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """Every position."""
+        """Return T: every position succeeds."""
         return np.asarray(scored, np.float64)
 
 
@@ -95,11 +95,11 @@ class Gamma:
     variance: ClassVar[float] = 1.0
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """log10 Γ(T, S)/Γ(T)."""
+        """Compute log10 Γ(T, S)/Γ(T)."""
         return pvalues.log10_gumbel(score, scored)
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """The largest term times T."""
+        """Return the largest term times T."""
         return np.asarray(scored, np.float64) * _LARGEST_DRAW
 
 
@@ -117,11 +117,11 @@ class WeightedGamma:
         return (1.0 - self.weight) ** 2 + self.weight**2
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """log10 p by a series of positive terms."""
+        """Compute log10 p by a series of positive terms."""
         return log10_weighted_gamma(score, scored, self.weight)
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """The largest term times T."""
+        """Return the largest term times T."""
         return np.asarray(scored, np.float64) * _LARGEST_DRAW
 
 
@@ -152,14 +152,14 @@ class SeveralWeights(_MinusLogP):
     weights: tuple[tuple[float, float], ...]
 
     def score(self, first: ArrayLike, second: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """Score of sums X and Y over T positions: float64 of their common shape."""
+        """Compute the score of sums X and Y over T positions: float64 of their common shape."""
         x, y, log_p = np.asarray(first, np.float64), np.asarray(second, np.float64), []
         for weight, share in self.weights:
             log_p.append(log10_weighted_gamma((1.0 - weight) * x + weight * y, scored, weight) - math.log10(share))
         return np.asarray(np.maximum(np.min(log_p, axis=0) / _LOG10_E, 0.0), np.float64)
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """The score of the largest terms."""
+        """Return the score of the largest terms."""
         largest_sum = np.asarray(scored, np.float64) * _LARGEST_DRAW
         return self.score(largest_sum, largest_sum, scored)
 
@@ -174,7 +174,7 @@ class Surprise(_MinusLogP):
     layers: int
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """Score of a text in which every bit is 1."""
+        """Return the score of a text in which every bit is 1."""
         return np.asarray(scored, np.float64) * (self.layers * _LN2)
 
 
@@ -187,11 +187,11 @@ class NegativeGamma:
     variance: ClassVar[float] = 1.0
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """log10 γ(T, −S)/Γ(T)."""
+        """Compute log10 γ(T, −S)/Γ(T)."""
         return pvalues.log10_gumbel_log(score, scored)
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """Score of a text in which every r is 1."""
+        """Return the score of a text in which every r is 1."""
         return np.zeros(np.shape(scored))
 
 
@@ -217,7 +217,7 @@ class DerivedLaw:
         return self.of.variance
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """The underlying law's largest score."""
+        """Return the underlying law's largest score."""
         return self.of.largest(scored)
 
 
@@ -226,7 +226,7 @@ class Normal(DerivedLaw):
     """The Z-test, which takes another law's score for normal; it is kept to show where it fails (paper, Z-Test)."""
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T)."""
+        """Compute log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T)."""
         return pvalues.log10_z(score, scored, self.mean, self.variance)
 
 
@@ -237,16 +237,21 @@ class Floored(DerivedLaw):
     bits: int
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """The underlying law's value, or −bits·log10 2 where it is smaller."""
+        """Return the underlying law's value, or −bits·log10 2 where it is smaller."""
         return np.asarray(np.maximum(self.of.log10_p(score, scored), -self.bits * np.log10(2.0)), np.float64)
 
 
 def least_score(law: Law, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
-    """The least score whose p is 10^log10_p or less, float64[D].
+    """Find the least score whose p is 10^log10_p or less, by halving.
 
-    Where no score has such a p, a number that no score over T positions reaches. Where scores are real numbers, the
-    result is smaller by 2^-40 of the largest score, so that every score below it can be skipped without a further look.
-    scored: T, int64[D]; log10_p: below 0.
+    Args:
+        law: the law of the scores.
+        scored: T, int64[D].
+        log10_p: below 0.
+
+    Returns:
+        float64[D]. Where no score has such a p, a number that no score over T positions reaches. Where scores are real
+        numbers, the result is smaller by 2^-40 of the largest score, so that every score below it can be skipped.
     """
     low, high = np.zeros(len(scored)), law.largest(scored) + 1.0
     for _ in range(_HALVINGS):
@@ -264,9 +269,12 @@ _HALVINGS_OF_A_TILT = 200
 
 
 def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64]) -> float:
-    """ln P(Σ v·C ≥ score), each C an independent draw of the law `chances`; relative error of p below 1e-9.
+    """Compute ln P(Σ v·C ≥ score), each C an independent draw of the law `chances`; relative error of p below 1e-9.
 
-    weights: v > 0 of each layer, int64[m]; chances: P(C = 0), P(C = 1), …: float64[T+1].
+    Args:
+        score: the sum to reach.
+        weights: v > 0 of each layer, int64[m].
+        chances: P(C = 0), P(C = 1), …: float64[T+1].
     """
     values = np.flatnonzero(chances)
     log_chance = np.log(chances[values])
@@ -298,7 +306,7 @@ def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64
 def _tilted(
     tilt: float, weights: NDArray[np.int64], values: NDArray[np.int64], log_chance: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """ln E e^(tilt·v·C) of each layer, float64[m], and the layer's law tilted by it, float64[m, values]."""
+    """Compute ln E e^(tilt·v·C) of each layer, float64[m], and the layer's law tilted by it, float64[m, values]."""
     powers = log_chance + tilt * weights[:, None] * values
     highest = powers.max(axis=1, keepdims=True)
     terms = np.exp(powers - highest)
@@ -309,7 +317,7 @@ def _tilted(
 def _tilt_of_layers(
     score: int, weights: NDArray[np.int64], values: NDArray[np.int64], log_chance: NDArray[np.float64]
 ) -> float:
-    """The tilt whose mean is the score, by halving; 0 where the mean is above it."""
+    """Find the tilt whose mean is the score, by halving; 0 where the mean is above the score without a tilt."""
 
     def mean(tilt: float) -> float:
         _, tilted_laws = _tilted(tilt, weights, values, log_chance)
@@ -331,9 +339,9 @@ def _tilt_of_layers(
 def log10_normal(
     score: NDArray[np.int64], scored: NDArray[np.int64], weights: NDArray[np.int64], share: float, spread: float
 ) -> NDArray[np.float64]:
-    """log10 p of the sum by the normal law, where each bit is 1 with chance `share`: float64[D] for int64[D].
+    """Compute log10 p of the sum by the normal law, where each bit is 1 with chance `share`: float64[D] for int64[D].
 
-    `spread`: the variance over that of independent bits, since those of one text are not quite independent.
+    spread: the variance over that of independent bits, since those of one text are not quite independent.
     """
     variance = spread * share * (1.0 - share) * float((weights**2).sum())
     return log10_z(score - 1, scored, share * float(weights.sum()), variance)
@@ -347,7 +355,11 @@ _TERMS_A_CHECK = 32  # terms between two looks at the end
 
 
 def checked_weight(weight: float) -> float:
-    """The weight, checked. Raises ValueError: with what is allowed."""
+    """Return the weight, checked.
+
+    Raises:
+        ValueError: the weight is not allowed; the message says what is.
+    """
     lighter = min(weight, 1.0 - weight)
     if not (lighter == 0.0 or SMALLEST_WEIGHT <= lighter <= 0.5):
         raise ValueError(f"is not allowed; give 0, 1, or {SMALLEST_WEIGHT} to {1.0 - SMALLEST_WEIGHT}")
@@ -355,14 +367,18 @@ def checked_weight(weight: float) -> float:
 
 
 def log10_weighted_gamma(score: ArrayLike, scored: ArrayLike, weight: float) -> NDArray[np.float64]:
-    """log10 P((1−a)·X + a·Y ≥ S) of independent X and Y, each a sum of T exponential variables.
+    """Compute log10 P((1−a)·X + a·Y ≥ S) of independent X and Y, each a sum of T exponential variables.
 
-    Relative error of the log10 below 1e-11.
-    score: S ≥ 0, reals; scored: T, integers, T = 0 gives 0; weight: a, 0 to 1. The result is float64 of their common
-    shape.
+    Args:
+        score: S ≥ 0, reals.
+        scored: T, integers; T = 0 gives 0.
+        weight: a, 0 to 1.
+
+    Returns:
+        float64 of their common shape, with a relative error of the log10 below 1e-11.
 
     Raises:
-        ValueError: a weight that is neither 0 nor 1 and nearer to either than SMALLEST_WEIGHT.
+        ValueError: the weight is neither 0 nor 1 and nearer to either than SMALLEST_WEIGHT.
     """
     checked_weight(weight)
     s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
@@ -371,7 +387,7 @@ def log10_weighted_gamma(score: ArrayLike, scored: ArrayLike, weight: float) -> 
 
 @kernel
 def _tilt_of_sums(s: float, t: float, a: float) -> float:
-    """θ with which S has the mean s when every exponential is tilted by e^(θ·its share of S)."""
+    """Return the θ with which S has the mean s when every exponential is tilted by e^(θ·its share of S)."""
     r, ab = s / t, a * (1.0 - a)
     half, root = r - 2.0 * ab, math.sqrt((r * (1.0 - 2.0 * a)) ** 2 + 4.0 * ab * ab)
     return 2.0 * (r - 1.0) / (half + root) if half > 0.0 else (half - root) / (2.0 * r * ab)
@@ -379,7 +395,7 @@ def _tilt_of_sums(s: float, t: float, a: float) -> float:
 
 @kernel
 def _first_term(s: float, t: float, a: float) -> float:
-    """N at which the series begins: twelve standard deviations below its mean where S is s."""
+    """Return the N at which the series begins: twelve standard deviations below its mean where S is s."""
     tilt = _tilt_of_sums(s, t, a)
     q = a / (1.0 - a) * (1.0 - tilt * (1.0 - a)) / (1.0 - tilt * a)
     variance = t * (1.0 - q) / (q * q)
@@ -389,7 +405,7 @@ def _first_term(s: float, t: float, a: float) -> float:
 
 @kernel
 def _log_series(s: float, t: float, a: float) -> float:
-    """ln P(S ≥ s) for 0 < a < 1/2, s > 0."""
+    """Compute ln P(S ≥ s) for 0 < a < 1/2, s > 0."""
     q, x = a / (1.0 - a), s / a
     first = _first_term(s, t, a)
     n, log_tail = first, _log_upper_gamma(t + first, x)

@@ -51,7 +51,7 @@ _STEEPEST = 60.0  # largest tilt, times the largest value: beyond it the sum is 
 
 
 def log10_gumbel_levels(score: ArrayLike, counts: ArrayLike, values: ArrayLike) -> NDArray[np.float64]:
-    """log10 P(Σ v·x ≥ S) of exponential x of mean 1; 0 where no token counts.
+    """Compute log10 P(Σ v·x ≥ S) of exponential x of mean 1; 0 where no token counts.
 
     Args:
         score: S ≥ 0, float64[D].
@@ -68,10 +68,13 @@ def log10_gumbel_levels(score: ArrayLike, counts: ArrayLike, values: ArrayLike) 
 def log10_greenlist_levels(
     score: ArrayLike, counts: ArrayLike, values: ArrayLike, gamma: Fraction
 ) -> NDArray[np.float64]:
-    """log10 P(Σ v·x ≥ S) of x that are 1 with chance γ, else 0; 0 where no token counts.
+    """Compute log10 P(Σ v·x ≥ S) of x that are 1 with chance γ, else 0; 0 where no token counts.
 
-    score: S, whole numbers, float64[D]; counts: how many tokens have each value, integers [D, L]; values: v, whole
-    numbers of 0 or more, [L].
+    Args:
+        score: S, whole numbers, float64[D].
+        counts: how many tokens have each value, integers [D, L].
+        values: v, whole numbers of 0 or more, [L].
+        gamma: γ.
 
     Returns:
         float64[D]; −∞ beyond the largest sum; relative error of p below 1e-9 for up to 100,000 tokens, never too small.
@@ -81,14 +84,14 @@ def log10_greenlist_levels(
 
 
 def most_added(scored: int, keys: int, least_weight: float) -> float:
-    """Most that these laws add to ln p, so that rounding makes no p too small.
+    """Bound what these laws add to ln p, so that rounding makes no p too small.
 
     Twice the largest mean over the least value bounds the size of each logarithm, and half of the steps of the series
     of exponential sums. Where a sum is larger, what is added is far below 1e-9 of ln p.
 
     Args:
         scored: tokens that count.
-        keys: whose sums are added up.
+        keys: number of keys whose sums are added up.
         least_weight: smallest weight of a key, above 0; the weights of all keys add up to 1.
     """
     return _ROUNDING_OF_A_STEP * (2 * LEVELS * (keys + 1) + 7) * 2.0 * LEVELS * scored / least_weight
@@ -106,7 +109,7 @@ def _each_gumbel(s: NDArray[np.float64], n: NDArray[np.float64], values: NDArray
 
 @kernel
 def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float64]) -> float:
-    """ln P(Σ v·x ≥ s), s > 0, all n and v above 0."""
+    """Compute ln P(Σ v·x ≥ s), s > 0, all n and v above 0."""
     base = float(values.min())
     x, failure = s / base, 1.0 - base / values
     first = float(n.sum())
@@ -156,7 +159,7 @@ def _each_greenlist(
 
 @kernel
 def _log_greenlist_tail(s: float, n: NDArray[np.float64], values: NDArray[np.int64], gamma: float) -> float:
-    """ln P(Σ v·x ≥ s), s > 0, all n and v above 0."""
+    """Compute ln P(Σ v·x ≥ s), s > 0, all n and v above 0."""
     largest = (n * values).sum()
     if s > largest:
         return -math.inf
@@ -183,7 +186,7 @@ def _log_greenlist_tail(s: float, n: NDArray[np.float64], values: NDArray[np.int
 
 @kernel
 def _tilt(s: float, n: NDArray[np.float64], values: NDArray[np.int64], gamma: float) -> float:
-    """The tilt under which the mean is s, by halving; 0 where the mean is no smaller without one. Any tilt is valid."""
+    """Find the tilt under which the mean is s, by halving; 0 if the mean is no smaller without it. Any is valid."""
     low, high = 0.0, _STEEPEST / values.max()
     for _ in range(60):
         middle, mean = 0.5 * (low + high), 0.0
@@ -199,7 +202,7 @@ def _tilt(s: float, n: NDArray[np.float64], values: NDArray[np.int64], gamma: fl
 
 @kernel
 def _middle(n: float, share: float) -> tuple[int, NDArray[np.float64], float]:
-    """First count of a binomial law that is kept, the chances from there on, and a bound on those that are cut off."""
+    """Return the first count of a binomial law that is kept, the chances from it on, and a bound on those cut off."""
     # The chances fall by growing factors away from the mode: what is beyond is less than a geometric series.
     mode = min(math.floor((n + 1.0) * share), n)
     top = math.exp(_log_binomial(mode, n, share))
@@ -244,11 +247,14 @@ CHARACTERS_READ = 2**16
 
 
 def of_characters(surprise: NDArray[np.float64], begins: NDArray[np.int64], characters: int) -> NDArray[np.uint8]:
-    """Steps of surprise of each character of a text, uint8[C].
+    """Return the steps of surprise of each character of a text, uint8[C].
 
-    surprise: −ln p̂ of the model's tokens, float64[N], 0 or more; ∞ counts as MOST_SURPRISE. begins: the character at
-    which each of them begins, int64[N], in order. It ends where the next begins; of several that begin at one
-    character, each is of that character.
+    A token ends where the next one begins. Of several tokens that begin at one character, each has that character.
+
+    Args:
+        surprise: −ln p̂ of the model's tokens, float64[N], 0 or more; ∞ counts as MOST_SURPRISE.
+        begins: the character at which each token begins, int64[N], in order.
+        characters: C.
     """
     ends = np.maximum(np.append(begins[1:], characters), begins + 1)
     edges, density = np.zeros(characters + 2), np.minimum(surprise, MOST_SURPRISE) / (ends - begins)
@@ -259,7 +265,7 @@ def of_characters(surprise: NDArray[np.float64], begins: NDArray[np.int64], char
 
 
 def levels_of(steps: NDArray[np.uint8], begins: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Levels of a key's tokens: LEVELS · (1 − √p̂), rounded, p̂ of the characters of each: uint8[N].
+    """Compute the levels of a key's tokens: LEVELS · (1 − √p̂), rounded, p̂ of the characters of each: uint8[N].
 
     Args:
         steps: of each character, uint8[C]; tokens that begin behind them have level 0.

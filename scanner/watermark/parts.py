@@ -37,8 +37,9 @@ class PartKinds(NamedTuple):
 class Segments(NamedTuple):
     """Ranges of each of D documents, in order; two ranges of one document do not overlap.
 
-    offsets: int64[D+1]; begin, end: int64[S], within the document, of its tokens or of its scored positions; number:
-    int64[S], which of the segments of its text each is.
+    offsets: int64[D+1].
+    begin, end: int64[S], within the document, of its tokens or of its scored positions.
+    number: int64[S], the number of each segment in its text.
     """
 
     offsets: NDArray[np.int64]
@@ -48,7 +49,7 @@ class Segments(NamedTuple):
 
     @classmethod
     def none(cls, documents: int) -> "Segments":
-        """Segments of so many documents without any."""
+        """Return no segments for so many documents."""
         return cls(np.zeros(documents + 1, np.int64), *(np.empty(0, np.int64) for _ in range(3)))
 
     @property
@@ -62,7 +63,7 @@ class Segments(NamedTuple):
         return np.repeat(np.arange(len(self.offsets) - 1), self.many)
 
     def of_documents(self, documents: NDArray[np.int64]) -> "Segments":
-        """Segments of some documents, int64[d], in their order."""
+        """Return the segments of some documents, int64[d], in their order."""
         rows = consecutive_positions(self.offsets[documents], self.many[documents])
         return Segments(rows.offsets, *(values[rows.index] for values in self[1:]))
 
@@ -75,20 +76,20 @@ class Parts(NamedTuple):
 
     @classmethod
     def only_windows(cls, documents: int) -> "Parts":
-        """Windows of so many documents."""
+        """Return only the windows of so many documents."""
         return cls(True, Segments.none(documents))
 
     def of_documents(self, documents: NDArray[np.int64]) -> "Parts":
-        """Parts of some documents, int64[d]."""
+        """Return the parts of some documents, int64[d]."""
         return Parts(self.windows, self.segments.of_documents(documents))
 
     def count_parts(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of parts of documents with so many scored positions, int64[D], the whole counted: int64[D]."""
+        """Count the parts of documents with so many scored positions, int64[D], the whole included: int64[D]."""
         by_windows = count_windows(scored) if self.windows else np.minimum(scored, 1)
         return by_windows + self.segments.many
 
     def with_wholes(self, positions: Positions) -> tuple[Ranges, NDArray[np.bool_]]:
-        """Each document as a whole, and then its segments, R of them; and which are segments: bool[R]."""
+        """List each document as a whole and then its segments, R ranges, and which of them are segments, bool[R]."""
         many = self.segments.many + 1
         first = offsets_of(many)
         is_segment = np.ones(first[-1], np.bool_)
@@ -99,14 +100,15 @@ class Parts(NamedTuple):
         return Ranges(first, begin, end), is_segment
 
     def exist_in(self, scored: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether documents with so many scored positions, int64[D], have parts besides the whole: bool[D]."""
+        """Return whether documents with so many scored positions, int64[D], have parts besides the whole: bool[D]."""
         return self.count_parts(scored) > 1
 
     def ranges_of(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All parts of a document of so many scored positions: int64[L, 2], first position and that after the last.
+        """List all parts of a document of so many scored positions, segments before windows.
 
-        The second result is the number of each part's segment in its text, int64[L], −1: none. Segments come before
-        windows.
+        Returns:
+            The first position of each part and the one after its last, int64[L, 2]; and the number of each part's
+            segment in its text, int64[L], −1 for windows.
         """
         of_windows = windows(scored) if self.windows else np.array([[0, scored]])
         segments = self.segments.of_documents(np.array([document]))
@@ -115,7 +117,7 @@ class Parts(NamedTuple):
 
 
 def join_segments(batches: list[Segments]) -> Segments:
-    """Segments of several batches as of one."""
+    """Join the segments of several batches."""
     offsets = offsets_of(np.concatenate([batch.many for batch in batches]))
     begin, end, number = (np.concatenate(values) for values in list(zip(*batches, strict=True))[1:])
     return Segments(offsets, begin, end, number)
@@ -137,10 +139,12 @@ class Limit(NamedTuple):
 class Span(NamedTuple):
     """A part that passes: positions begin … end−1 of a document's scored ones, under a message.
 
-    log10_p: of this part and message alone; log10_p_in_document: corrected for all parts and messages;
-    log10_p_global: for all keys too; log10_p_own: by what the message shares with no other, corrected alike (−∞: names
-    need nothing besides); independent: whether one message's mark leaves the scores of others as they were; segment:
-    which of its text's segments it is, −1: none.
+    log10_p: of this part and message alone.
+    log10_p_in_document: corrected for all parts and messages.
+    log10_p_global: corrected for all keys too.
+    log10_p_own: by what the message shares with no other, corrected alike; −∞ where names need nothing more.
+    independent: whether one message's mark leaves the scores of others as they were.
+    segment: the number of the segment in its text, −1: none.
     """
 
     document: int

@@ -78,10 +78,10 @@ class PositionRule(Protocol):
         """How many tokens stand before a position that is scored, at least: marked text needs them in its prompt."""
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
-        """The scored positions of a batch; `dedup` says which repeats are left out."""
+        """Return the scored positions of a batch; `dedup` says which repeats are left out."""
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
-        """The tokens that decide the draw of a scored position, itself the last."""
+        """Return the tokens that decide the draw of a scored position, itself the last."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ class WholeWindows:
 
 
 def reach_of(rule: PositionRule) -> int:
-    """How many previous tokens decide a token's draw: the whole width, even if openings are scored with less."""
+    """Return the number of previous tokens that decide a token's draw: the whole width, even if openings use less."""
     return max(rule.context, int(getattr(rule, "width", 0)))
 
 
 def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
-    """Where each of n runs begins, and the last one ends, in a row of runs of these lengths: int64[n+1], from 0."""
+    """Return where each of n runs of given lengths begins, and the last one ends, when in a row: int64[n+1], from 0."""
     offsets = np.zeros(np.size(lengths) + 1, np.int64)
     np.add.accumulate(lengths, dtype=np.int64, out=offsets[1:])
     return offsets
@@ -119,7 +119,8 @@ def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
 class Ranges(NamedTuple):
     """Ranges of D documents, which may overlap, among the positions, or steps, of all of them.
 
-    first: int64[D+1], which of the W ranges each document has; begin, end: int64[W].
+    first: int64[D+1]; document d has the ranges first[d] … first[d+1]−1 of W.
+    begin, end: int64[W].
     """
 
     first: NDArray[np.int64]
@@ -137,20 +138,20 @@ class Ranges(NamedTuple):
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
     def where(self, mask: NDArray[np.bool_]) -> "Ranges":
-        """Some of the ranges, bool[W]."""
+        """Return the ranges where a mask, bool[W], is true."""
         return Ranges(offsets_of(mask)[self.first], self.begin[mask], self.end[mask])
 
 
 def select_documents(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
-    """The given documents of a batch, int64[d], in that order."""
+    """Return the given documents of a batch, int64[d], in that order."""
     index = np.asarray(documents, np.int64)
     return Tokens(*runs_of(tokens.ids, tokens.offsets[index], np.diff(tokens.offsets)[index]))
 
 
 def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
-    """The scored positions of the given documents, int64[d], in that order; they remain places in the whole batch.
+    """Return the scored positions of the given documents, int64[d], in that order, still as places in the whole batch.
 
-    Those of all documents as they are, without a copy.
+    If the documents are all of the batch in order, no copy is made.
     """
     document_count = len(positions.offsets) - 1
     if len(documents) == document_count and np.array_equal(documents, np.arange(document_count)):
@@ -160,12 +161,12 @@ def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequen
 
 
 def positions_where(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
-    """Some of the scored positions, bool[P]."""
+    """Return the scored positions where a mask, bool[P], is true."""
     return Positions(positions.index[mask], offsets_of(mask)[positions.offsets])
 
 
 def spread_out(positions: Positions, most: int) -> Positions:
-    """At most so many positions of each document, evenly spaced and in order."""
+    """Return at most so many positions of each document, evenly spaced and in order."""
     scored = positions.scored
     counts = np.minimum(scored, most)
     numbers = consecutive_positions(np.zeros(len(counts), np.int64), counts)
@@ -174,7 +175,7 @@ def spread_out(positions: Positions, most: int) -> Positions:
 
 
 def consecutive_positions(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
-    """Places in a batch: runs from each beginning, int64[D], of the given lengths, int64[D]."""
+    """Return the places in a batch of runs that begin at int64[D] and have the lengths int64[D]."""
     offsets = offsets_of(lengths)
     return Positions(_places_of_runs(begins, offsets), offsets)
 
@@ -191,7 +192,7 @@ def _places_of_runs(begins: NDArray[np.int64], offsets: NDArray[np.int64]) -> ND
 def runs_of(
     values: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Runs of values from each beginning, int64[R], of the given lengths, int64[R], in a row; their offsets there."""
+    """Return runs of values that begin at int64[R] and have the lengths int64[R], in a row, and their offsets there."""
     offsets = offsets_of(lengths)
     out = np.empty(offsets[-1], values.dtype)
     _copy_runs(values, begins, offsets, out)
@@ -216,7 +217,7 @@ def batch_tokens(documents: list[list[int]]) -> Tokens:
 
 
 def join_batches(parts: Sequence[Tokens]) -> Tokens:
-    """Several batches, at least one, joined in order; a single batch is not copied."""
+    """Join several batches, at least one, in order; a single batch is not copied."""
     if len(parts) == 1:
         return parts[0]
     ids, lengths = [part.ids for part in parts], [np.diff(part.offsets) for part in parts]
@@ -224,13 +225,16 @@ def join_batches(parts: Sequence[Tokens]) -> Tokens:
 
 
 def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
-    """Positions with a whole window before them, less the repeats (SPEC §3; paper, Rectifying the Detection Scores).
+    """List positions with a whole window before them, less repeats (SPEC §3; paper, Rectifying the Detection Scores).
 
-    window: h, 0 to 64; dedup: `ngram` leaves out a (window, token) tuple that occurred before in the document,
-    `context` a window that did, `none` nothing.
+    Args:
+        tokens: of the batch.
+        window: h, 0 to 64.
+        dedup: `ngram` leaves out a (window, token) tuple that occurred before in the document, `context` a window that
+            did, `none` nothing.
 
     Raises:
-        ValueError: another name for dedup.
+        ValueError: dedup is another name.
     """
     if dedup not in ("ngram", "context", "none"):
         raise ValueError(f"dedup {dedup!r} is unknown; allowed: ngram, context, none")
@@ -245,10 +249,15 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
 
 
 def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> Positions:
-    """Positions with a whole window before them, preceded by positions from `first` on whose window lacks tokens.
+    """Return positions with a whole window before them, and before these, positions whose window lacks tokens.
 
     A window that lacks tokens shows its place by how many it lacks, so that it never comes twice in a document.
-    whole: the positions that have a whole window; first: of each document's positions, 0 to h.
+
+    Args:
+        tokens: of the batch.
+        whole: the positions that have a whole window.
+        window: h.
+        first: the first position of each document to return, 0 to h.
     """
     heads = np.maximum(np.minimum(np.diff(tokens.offsets), window) - first, 0)
     offsets = offsets_of(heads + whole.scored)
@@ -271,7 +280,7 @@ def _same(ids: NDArray[np.uint32], a: int, b: int, width: int) -> bool:
 
 @kernel
 def _hash_windows(ids: NDArray[np.uint32], width: int, key: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
-    """Hash of the `width` tokens from each place on: out[i] for ids[i] … ids[i+width−1]."""
+    """Hash the `width` tokens from each place on: out[i] for ids[i] … ids[i+width−1]."""
     lanes = len(out)
     out[:] = uint64(0)
     for k in range(width):

@@ -33,7 +33,7 @@ ONE_SUM: KeyWeights = (((1.0,), 1.0),)
 
 
 def first_of_each(units: Iterable[Hashable]) -> list[int]:
-    """Places of the units that did not come before."""
+    """Return the places of the units that did not come before."""
     first: dict[Hashable, int] = {}
     for place, unit in enumerate(units):
         first.setdefault(unit, place)
@@ -41,7 +41,7 @@ def first_of_each(units: Iterable[Hashable]) -> list[int]:
 
 
 def units(contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str) -> Iterable[Hashable]:
-    """The unit that counts once, at each of P positions, by the choice of repeats that are left out.
+    """Return the unit that counts once, at each of P positions, by the choice of repeats that are left out.
 
     Args:
         contexts: of the P positions, as the format tells them apart.
@@ -58,15 +58,20 @@ def counted_positions(
     dedup: str,
     common_places: Collection[int],
 ) -> list[int]:
-    """Which of P positions count, by number: without repeats (see `units`), and without the places that are left out.
+    """List which of P positions count, by number: without repeats (see `units`) and without places that are left out.
 
-    places: of the P positions in the text; common_places: places that a filter leaves out.
+    Args:
+        places: of the P positions in the text.
+        contexts: as for `units`.
+        tokens: as for `units`.
+        dedup: as for `units`.
+        common_places: places that a filter leaves out.
     """
     return [i for i in first_of_each(units(contexts, tokens, dedup)) if places[i] not in common_places]
 
 
 def log10_binomial(score: int, scored: int, gamma: Fraction) -> float:
-    """log10 P(Binomial(T, γ) ≥ S)."""
+    """Compute log10 P(Binomial(T, γ) ≥ S)."""
     if score <= 0:
         return 0.0
     with mpmath.workdps(DECIMAL_DIGITS):
@@ -83,7 +88,7 @@ def log10_binomial(score: int, scored: int, gamma: Fraction) -> float:
 
 
 def log10_gamma(score: float, scored: int) -> float:
-    """log10 P(a sum of T exponential variables ≥ S), which is P(Poisson(S) < T)."""
+    """Compute log10 P(a sum of T exponential variables ≥ S), which is P(Poisson(S) < T)."""
     if scored == 0 or score <= 0:
         return 0.0
     with mpmath.workdps(DECIMAL_DIGITS):
@@ -91,7 +96,7 @@ def log10_gamma(score: float, scored: int) -> float:
 
 
 def log10_two_gammas(score: float, scored: int, weight: float) -> float:
-    """log10 P((1−a)·X + a·Y ≥ S), X and Y sums of T exponential variables.
+    """Compute log10 P((1−a)·X + a·Y ≥ S), X and Y sums of T exponential variables.
 
     An exponential variable of mean 1−a is a sum of those of mean a, geometric in number: so N of them take the place of
     T, and the probability is Σ P(N)·P(Poisson(S/a) < T+N).
@@ -120,7 +125,7 @@ def log10_two_gammas(score: float, scored: int, weight: float) -> float:
 
 
 def _where_it_matters(score: float, scored: int, a: float) -> tuple[int, int]:
-    """First and last number whose term is not below 10^-22 of the largest, by logarithms in double precision."""
+    """Return the first and last number whose term is at least 10^-22 of the largest, by double-precision logarithms."""
     q, x = a / (1.0 - a), score / a
     peak = max(x, scored / q)
     k = np.arange(scored + int(peak + 20.0 * math.sqrt(peak) / q))  # far beyond the largest term
@@ -137,10 +142,10 @@ SHORTEST_PART = 24
 
 
 def windows_of(scored: int) -> set[tuple[int, int]]:
-    """Begin and end (exclusive) of every window of a document of T scored positions, the whole document included.
+    """Return begin and end (exclusive) of every window of a document of T scored positions, and of the whole document.
 
-    Windows of 24·√2^i positions, rounded up, less than T; begun anew after each quarter of it, rounded down; and one
-    that ends with the document.
+    Windows have 24·√2^i positions, rounded up, less than T. One begins after each quarter of that length, rounded down,
+    and a last one ends with the document.
     """
     windows = {(0, scored)}
     square = SHORTEST_PART**2
@@ -152,7 +157,7 @@ def windows_of(scored: int) -> set[tuple[int, int]]:
 
 
 def log10_any_of(log10_p: float, tests: float) -> float:
-    """log10(1 − (1 − p)^tests)."""
+    """Compute log10(1 − (1 − p)^tests)."""
     if log10_p >= 0.0 or tests == 1:
         return min(log10_p, 0.0)
     with mpmath.workdps(DECIMAL_DIGITS):
@@ -161,7 +166,7 @@ def log10_any_of(log10_p: float, tests: float) -> float:
 
 
 def floored(log10_p: float, bits: int) -> float:
-    """No p-value is below 2^-bits."""
+    """Return log10 p, or that of 2^-bits where it is smaller."""
     with mpmath.workdps(DECIMAL_DIGITS):
         return max(log10_p, float(-bits * mpmath.log10(2)))
 
@@ -171,14 +176,14 @@ def _poisson(mean: Term, k: int) -> Term:
 
 
 def _poisson_below(mean: Term, shape: int) -> Term:
-    """P(Poisson(mean) < shape), from the smaller tail."""
+    """Compute P(Poisson(mean) < shape), from the smaller tail."""
     if shape <= mean:
         return _sum(_poisson(mean, shape - 1), (k / mean for k in range(shape - 1, 0, -1)))
     return 1 - _sum(_poisson(mean, shape), (mean / k for k in count(shape + 1)))
 
 
 def _sum(first: Term, ratios: Iterable[Term]) -> Term:
-    """first·(1 + r1 + r1·r2 + …) of ratios that fall."""
+    """Compute first·(1 + r1 + r1·r2 + …) of ratios that fall."""
     total = term = first
     least = mpmath.mpf(10) ** -_ENOUGH
     for ratio in ratios:
@@ -200,10 +205,13 @@ _MOST_NODES = 2**22
 def ln_tail(
     score: float, counts: Sequence[int], gamma: Fraction | None, values_of: Sequence[float] | None = None
 ) -> float:
-    """ln P(Σ v·x ≥ score), where counts[i] of the x have the value values_of[i].
+    """Compute ln P(Σ v·x ≥ score), where counts[i] of the x have the value values_of[i]; 0 where no token counts.
 
-    gamma: chance that an x is 1; None: each x is exponential, of mean 1. 0 where no token counts. values_of: 0 or more,
-    whole numbers where there is a gamma; None: each its own place.
+    Args:
+        score: the sum to reach.
+        counts: how many x have each value.
+        gamma: chance that an x is 1; None: each x is exponential, of mean 1.
+        values_of: v, 0 or more, whole numbers where there is a gamma; None: the places 0, 1, ….
     """
     counting = [(v, n) for v, n in zip(values_of or range(len(counts)), counts, strict=True) if v and n]
     values, n = np.array(counting, np.float64).reshape(-1, 2).T
@@ -213,7 +221,7 @@ def ln_tail(
 
 
 def _ln_exponential(score: float, values: NDArray[np.float64], n: NDArray[np.float64]) -> float:
-    """P(S ≥ s) = e^(K(t)−ts)/π · ∫ Re[φ_t(u) e^(−ius)/(t+iu)] du from 0, t the tilt: by equal steps."""
+    """Compute ln of P(S ≥ s) = e^(K(t)−ts)/π · ∫ Re[φ_t(u) e^(−ius)/(t+iu)] du from 0, t the tilt, by equal steps."""
     # Steps of h count S at s + 2πk/h as well, where the tilted law is negligible.
     from scipy.optimize import brentq  # type: ignore[import-untyped]  # sums by levels alone need it
 
@@ -241,7 +249,7 @@ def _ln_exponential(score: float, values: NDArray[np.float64], n: NDArray[np.flo
 
 
 def _ln_binary(score: int, values: NDArray[np.float64], n: NDArray[np.float64], gamma: float) -> float:
-    """The whole law of the tilted sum, by one transform over as many frequencies as it has values."""
+    """Compute ln P(S ≥ s) from the whole law of the tilted sum, by one transform over as many frequencies as values."""
     from scipy.optimize import brentq
 
     largest = int((n * values).sum())

@@ -32,41 +32,48 @@ _SMALL_STIRLING_ERRORS = np.array([
 
 
 def log10_greenlist(score: ArrayLike, scored: ArrayLike, gamma: Fraction) -> NDArray[np.float64]:
-    """log10 I_γ(S, T−S+1) = log10 P(at least S of T tokens are green); 0 when S = 0 (paper, Kirchenbauer et al.).
+    """Compute log10 I_γ(S, T−S+1) = log10 P(at least S of T tokens are green) (paper, Kirchenbauer et al.).
 
-    S and T are integers, 0 ≤ S ≤ T.
+    S and T are integers, 0 ≤ S ≤ T. The result is 0 when S = 0.
     """
     s, t = _broadcast(score, scored)
     return _each_greenlist(s.ravel(), t.ravel(), float(gamma), _short_law(float(gamma))).reshape(s.shape)
 
 
 def log10_gumbel(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-    """log10 Γ(T, S)/Γ(T) = log10 P(a sum of T exponential variables is at least S) (paper, Aaronson et al.)."""
+    """Compute log10 Γ(T, S)/Γ(T) = log10 P(a sum of T exponential variables is at least S) (paper, Aaronson et al.)."""
     s, t = _broadcast(score, scored)
     return _each_gumbel(s.ravel(), t.ravel()).reshape(s.shape)
 
 
 def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-    """log10 γ(T, −S)/Γ(T) for the unweighted score S = Σ ln r ≤ 0, −∞ allowed (paper, Simplified Score Function)."""
+    """Compute log10 γ(T, −S)/Γ(T) for the score S = Σ ln r ≤ 0 without weights (paper, Simplified Score Function).
+
+    S may be −∞.
+    """
     s, t = _broadcast(score, scored)
     return _each_gumbel_log(s.ravel(), t.ravel()).reshape(s.shape)
 
 
 def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -> NDArray[np.float64]:
-    """log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T): the test that assumes normal scores (paper, Z-Test).
+    """Compute log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T): the test that assumes normal scores (paper, Z-Test).
 
-    Kept to show where it fails, never for verdicts.
-    mean: μ of one scored token: γ, 1 for Gumbel, −1 for ln r; variance: σ² of one: γ(1 − γ), 1, 1. For ln r small
-    scores count against H0: give −S and mean 1.
+    It is kept to show where it fails, never for verdicts. For ln r small scores count against H0: give −S and mean 1.
+
+    Args:
+        score: S.
+        scored: T.
+        mean: μ of one scored token: γ, 1 for Gumbel, −1 for ln r.
+        variance: σ² of one scored token: γ(1 − γ), 1, 1.
     """
     s, t = _broadcast(score, scored)
     return _each_z(s.ravel(), t.ravel(), mean, variance).reshape(s.shape)
 
 
 def log10_any_of(log10_p: ArrayLike, tests: ArrayLike, further: ArrayLike = 1) -> NDArray[np.float64]:
-    """log10(1 − (1 − p)^N): the smallest of N ≥ 1 valid p-values, corrected; then in the same way for `further` such.
+    """Compute log10(1 − (1 − p)^N): correct the smallest of N ≥ 1 valid p-values for N, then for `further` likewise.
 
-    In two steps (SPEC §3: messages, then keys), since the product of both numbers may be beyond 2^53.
+    It takes two steps (SPEC §3: messages, then keys), since the product of both numbers may be beyond 2^53.
     """
     p, n, m = _broadcast(log10_p, tests, further)
     return _each_any_of(p.ravel(), n.ravel(), m.ravel()).reshape(p.shape)
@@ -74,13 +81,13 @@ def log10_any_of(log10_p: ArrayLike, tests: ArrayLike, further: ArrayLike = 1) -
 
 @functools.lru_cache(maxsize=128)
 def _short_law(gamma: float) -> NDArray[np.float64]:
-    """log10 p of every score of up to LONGEST_TABULATED scored positions, float64[T, S]: of most documents."""
+    """Tabulate log10 p of every score of up to LONGEST_TABULATED scored positions, float64[T, S]: of most documents."""
     t, s = np.mgrid[: LONGEST_TABULATED + 1, : LONGEST_TABULATED + 1].astype(np.float64)
     return _each_greenlist(np.minimum(s, t).ravel(), t.ravel(), gamma, np.empty((0, 0))).reshape(t.shape)
 
 
 def _broadcast(*given: ArrayLike) -> NDArray[np.float64]:
-    """All in their common shape, copied: numpy's views of such a shape take longer to make than short arrays."""
+    """Return all in their common shape, copied: numpy's views of such a shape take longer to make than short arrays."""
     arrays = [np.asarray(values, np.float64) for values in given]
     out = np.empty((len(arrays), *np.broadcast(*arrays).shape))
     for place, values in enumerate(arrays):
@@ -103,7 +110,7 @@ def _log_any_of(log_p: float, log_tests: float) -> float:
 
 @kernel
 def _log1m_exp(x: float) -> float:
-    """ln(1 − e^x) for x < 0, by the form that does not cancel."""
+    """Compute ln(1 − e^x) for x < 0, by the form that does not cancel."""
     if x > -0.6931471805599453:
         return math.log(-math.expm1(x))
     return math.log1p(-math.exp(x))
@@ -111,7 +118,7 @@ def _log1m_exp(x: float) -> float:
 
 @kernel
 def _stirling_error(n: float) -> float:
-    """ln n! − ln(√(2πn) (n/e)^n) for an integer n ≥ 1."""
+    """Compute ln n! − ln(√(2πn) (n/e)^n) for an integer n ≥ 1."""
     if n < 16.0:
         return float(_SMALL_STIRLING_ERRORS[int(n) - 1])
     m = n * n
@@ -139,7 +146,7 @@ def _deviance(x: float, mean: float) -> float:
 
 @kernel
 def _log_binomial(x: float, n: float, p: float) -> float:
-    """ln P(X = x) for X ~ Binomial(n, p), n ≥ 1."""
+    """Compute ln P(X = x) for X ~ Binomial(n, p), n ≥ 1."""
     if x == 0.0:
         return n * math.log1p(-p)
     if x == n:
@@ -151,7 +158,7 @@ def _log_binomial(x: float, n: float, p: float) -> float:
 
 @kernel
 def _log_poisson(x: float, mean: float) -> float:
-    """ln P(X = x) for X ~ Poisson(mean)."""
+    """Compute ln P(X = x) for X ~ Poisson(mean)."""
     if x == 0.0:
         return -mean
     return -_stirling_error(x) - _deviance(x, mean) - 0.5 * math.log(2.0 * math.pi * x)
@@ -159,7 +166,7 @@ def _log_poisson(x: float, mean: float) -> float:
 
 @kernel
 def _log_binomial_tail(s: float, n: float, p: float) -> float:
-    """ln P(X ≥ s) for X ~ Binomial(n, p)."""
+    """Compute ln P(X ≥ s) for X ~ Binomial(n, p)."""
     if s <= 0.0:
         return 0.0
     total, term = 1.0, 1.0
@@ -180,7 +187,7 @@ def _log_binomial_tail(s: float, n: float, p: float) -> float:
 
 @kernel
 def _log_poisson_below(x: float, mean: float) -> float:
-    """ln P(X ≤ x) by summing downwards; for x < mean."""
+    """Compute ln P(X ≤ x) by summing downwards; for x < mean."""
     total, term, k = 1.0, 1.0, x
     while term > 1e-17 * total:
         term *= k / mean
@@ -191,7 +198,7 @@ def _log_poisson_below(x: float, mean: float) -> float:
 
 @kernel
 def _log_poisson_above(x: float, mean: float) -> float:
-    """ln P(X ≥ x) by summing upwards; for x > mean."""
+    """Compute ln P(X ≥ x) by summing upwards; for x > mean."""
     total, term, k = 1.0, 1.0, x
     while term > 1e-17 * total:
         k += 1.0
@@ -202,7 +209,7 @@ def _log_poisson_above(x: float, mean: float) -> float:
 
 @kernel
 def _log_upper_gamma(t: float, s: float) -> float:
-    """ln Γ(t, s)/Γ(t) for an integer t ≥ 1: a Poisson variable of mean s is below t."""
+    """Compute ln Γ(t, s)/Γ(t) for an integer t ≥ 1: a Poisson variable of mean s is below t."""
     if s <= 0.0:
         return 0.0
     if s >= t:
@@ -212,7 +219,7 @@ def _log_upper_gamma(t: float, s: float) -> float:
 
 @kernel
 def _log_lower_gamma(t: float, s: float) -> float:
-    """ln γ(t, s)/Γ(t) for an integer t ≥ 1: a Poisson variable of mean s is t or more."""
+    """Compute ln γ(t, s)/Γ(t) for an integer t ≥ 1: a Poisson variable of mean s is t or more."""
     if s <= 0.0:
         return -math.inf
     if s == math.inf:
@@ -270,7 +277,7 @@ def _each_any_of(
 
 @kernel
 def _log_normal_tail(z: float) -> float:
-    """ln(1 − Φ(z)): by erfc as long as it does not underflow, then by its asymptotic series."""
+    """Compute ln(1 − Φ(z)): by erfc as long as it does not underflow, then by its asymptotic series."""
     if z < 0.0:
         return math.log1p(-0.5 * math.erfc(-z * 0.7071067811865476))
     if z < 30.0:

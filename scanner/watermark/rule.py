@@ -31,12 +31,17 @@ LEAST_RANK = 1.0 / (RANK_DECOYS + 1)
 class KeyFindings(NamedTuple):
     """What one key says of D documents, C candidates of each, best first.
 
-    scored: positions, int64[D]; correction: K of each document, float64[D]; message: int64[D, C], −1: there is none, or
-    the document is not scored; score: float64[D, C].
-    log10_p: p of this message alone. log10_p_global: that, corrected for M messages and K. log10_p_own: p on positions
-    that only this message reads, corrected alike; −∞ where the format needs no second p, so that it always passes.
-    p_rank: rank among decoy keys; NaN where none was computed. All are float64[D, C]; log10 p is NaN without a message.
-    independent: as of Candidates; basis: of the key.
+    scored: positions, int64[D].
+    correction: K of each document, float64[D].
+    message: int64[D, C]; −1 where there is none, or where the document is not scored.
+    score: float64[D, C].
+    log10_p: p of this message alone, float64[D, C]; like the other log10 p, NaN without a message.
+    log10_p_global: that, corrected for M messages and K, float64[D, C].
+    log10_p_own: p on positions that only this message reads, corrected alike, float64[D, C]; −∞ where the format needs
+        no second p, so that it always passes.
+    independent: as in Candidates.
+    basis: of the key.
+    p_rank: rank among decoy keys, float64[D, C]; NaN where none was computed.
     """
 
     scored: NDArray[np.int64]
@@ -56,15 +61,15 @@ class KeyFindings(NamedTuple):
         return np.full(self.message.shape, True) if self.basis.proven else np.asarray(self.p_rank <= LEAST_RANK)
 
     def of_nothing(self) -> "KeyFindings":
-        """The same without a message or a p-value for all keys."""
+        """Return the same findings without a message or a p-value for all keys."""
         void = np.full_like(self.log10_p_global, np.nan)
         return self._replace(message=np.full_like(self.message, -1), log10_p_global=void)
 
     def of_batch(self, documents: NDArray[np.int64], scored: NDArray[np.int64], correction: ArrayLike) -> "KeyFindings":
-        """The same findings for all documents of a batch: values for `documents`, int64[d], none for the others.
+        """Spread the findings over all documents of a batch: values for `documents`, int64[d], none for the others.
 
         Args:
-            documents: which of the D these are.
+            documents: which of the D documents these are.
             scored: int64[D], scored positions of all.
             correction: K, of all or of each.
         """
@@ -77,14 +82,14 @@ class KeyFindings(NamedTuple):
         return self._each(spread)._replace(scored=scored, correction=np.full(len(scored), correction, np.float64))
 
     def of_width(self, candidates: int) -> "KeyFindings":
-        """The same with room for so many candidates of each document, C or more."""
+        """Return the same findings with room for so many candidates of each document, C or more."""
         if candidates == self.message.shape[1]:
             return self
         padding = ((0, 0), (0, candidates - self.message.shape[1]))
         return self._each(lambda values, fill: np.pad(values, padding, constant_values=fill))
 
     def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "KeyFindings":
-        """The same with what has a value a candidate changed; beside it stands what means that there is none."""
+        """Change the fields with a value a candidate; `change` also gets the value that means there is none."""
         values = self._asdict().items()
         return KeyFindings._make(change(value, _NONE[name]) if name in _NONE else value for name, value in values)
 
@@ -96,11 +101,15 @@ _NONE = {"message": -1, "score": 0.0} | dict.fromkeys(("log10_p", "log10_p_globa
 class Decision(NamedTuple):
     """What all keys together say of D documents.
 
-    key: int64[D], which gives the verdict, and candidate: int64[D], of it: the named one of smallest corrected p, where
-    nobody is the best that passes, where none does the best of all; flagged: bool[D]; passing and named: of each key
-    bool[D, C], candidates that pass, and those to be named; naming: object[D], of a flagged document `named`, or why
-    nobody is: `ambiguous` (several messages pass, and one mark raises the scores of others), `undecided` (none passes
-    by what it shares with no other), `assumed`; or `none`.
+    key: int64[D], the key that gives the verdict.
+    candidate: int64[D], of that key: the named one of smallest corrected p; without a named one the best that passes;
+        without such a one the best of all.
+    flagged: bool[D].
+    passing: of each key bool[D, C], the candidates that pass.
+    named: of each key bool[D, C], the candidates to be named.
+    naming: object[D], `none` where a document is not flagged. Of a flagged one `named`, or why no name is given:
+        `ambiguous` (several messages pass, and one mark raises the scores of others), `undecided` (none passes by
+        what it shares with no other), `assumed`.
     """
 
     key: NDArray[np.int64]
@@ -112,42 +121,45 @@ class Decision(NamedTuple):
 
 
 def long_enough(positions: Positions, least: int) -> tuple[NDArray[np.int64], Positions]:
-    """The documents of at least so many scored positions, int64[d], and their positions: others cost nothing."""
+    """Return the documents of at least so many scored positions, int64[d], and their positions: others cost nothing."""
     is_enough = positions.scored >= least
     documents = np.flatnonzero(is_enough)
     return documents, positions if is_enough.all() else select_positions(positions, documents)
 
 
 def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-    """log10 p of scores under a law, float64 of their common shape; NaN where there is no law."""
+    """Compute log10 p of scores under a law, float64 of their common shape; NaN where there is no law."""
     if law is None:
         return np.full(np.broadcast_shapes(np.shape(score), np.shape(scored)), np.nan)
     return law.log10_p(score, scored)
 
 
 def corrected(log10_p: ArrayLike, messages: int, correction: ArrayLike = 1) -> NDArray[np.float64]:
-    """log10 p of the best of M messages, corrected for all of them, then for K tests (SPEC §3).
+    """Correct log10 p of the best of M messages for all of them, then for K tests (SPEC §3).
 
-    correction: K, which is how many keys there are, or 1 over the product of the weights of key, look and variant.
+    Args:
+        log10_p: of the best message alone.
+        messages: M.
+        correction: K: the number of keys, or 1 over the product of the weights of key, look and variant.
     """
     return log10_any_of(log10_p, messages, correction)
 
 
 def log10_p_best(law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int) -> NDArray[np.float64]:
-    """log10 p of the best of M messages of one key: its own p, corrected for all messages."""
+    """Compute log10 p of the best of M messages of one key: its own p, corrected for all messages."""
     return corrected(log10_p_of(law, score, scored), messages)
 
 
 def passes(log10_p: ArrayLike, rate: ArrayLike) -> NDArray[np.bool_]:
-    """Whether p-values are at most a rate. NaN does not pass."""
+    """Return whether p-values are at most a rate. NaN does not pass."""
     return np.asarray(np.asarray(log10_p, np.float64) <= np.log10(rate), np.bool_)
 
 
 def candidates(mark: Watermark, tokens: Tokens, positions: Positions, messages: int) -> Candidates:
-    """The best of the messages 0 … M−1 of each document.
+    """Find the best of the messages 0 … M−1 of each document.
 
     Raises:
-        ValueError: more than one message, of a watermark that cannot tell them apart.
+        ValueError: there is more than one message, and the watermark cannot tell them apart.
     """
     if isinstance(mark, Searches):
         return mark.search(tokens, positions, messages)
@@ -163,7 +175,12 @@ def search(
 ) -> KeyFindings:
     """Search documents for the messages of a key.
 
-    positions: of the D documents to be searched; correction: K, of all or of each document.
+    Args:
+        mark: the opened key.
+        tokens: of the batch.
+        positions: of the D documents to be searched.
+        messages: M.
+        correction: K, of all or of each document.
     """
     return findings_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, correction)
 
@@ -171,9 +188,14 @@ def search(
 def findings_of(
     mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, correction: ArrayLike = 1
 ) -> KeyFindings:
-    """What candidates of D documents say: the p-values of their scores.
+    """Compute the p-values of the scores of D documents' candidates.
 
-    scored: int64[D], positions; messages: M, among which they are the best; correction: K, of all or of each document.
+    Args:
+        mark: the opened key.
+        best: the candidates.
+        scored: int64[D], number of scored positions.
+        messages: M, among which the candidates are the best.
+        correction: K, of all or of each document.
     """
     corrections = np.full(len(scored), correction, np.float64)
     has_message = best.message >= 0
@@ -201,10 +223,13 @@ def findings_of(
 def replace_findings(
     found: KeyFindings, other: KeyFindings, documents: NDArray[np.int64], replacing: NDArray[np.bool_]
 ) -> KeyFindings:
-    """What a key found in D texts, with the findings of other texts in place of some documents'.
+    """Return the findings of a key in D texts, with the findings in other texts in place of some documents'.
 
-    other: of the other texts of V documents; documents: int64[V], which of the D these are; replacing: bool[V], whose
-    other text counts.
+    Args:
+        found: of the D texts.
+        other: of V other texts.
+        documents: int64[V], which of the D documents these are.
+        replacing: bool[V], the documents whose other text counts.
     """
     width = max(found.message.shape[1], other.message.shape[1])
     found, other = found.of_width(width), other.of_width(width)
@@ -221,10 +246,10 @@ def replace_findings(
 
 
 def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:
-    """Key that gives each document its verdict: int64[D].
+    """Choose the key that gives each document its verdict: int64[D].
 
-    The smallest corrected p among the keys that scored it, ties to the first, and any p before none. When no key scored
-    it, the key with the most scored positions.
+    It is the one with the smallest corrected p among the keys that scored the document, ties to the first, and any p
+    before none. When no key scored it, it is the key with the most scored positions.
     """
     if len(found) == 1:
         return np.zeros(len(found[0].scored), np.int64)
@@ -236,7 +261,7 @@ def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:
 
 
 def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_rate: float | None = None) -> Decision:
-    """From what each key found to one decision a document.
+    """Make one decision a document from what each key found.
 
     Args:
         found: of all keys, on the same D documents.
@@ -283,7 +308,7 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
 def _best_of(
     findings: Sequence[KeyFindings], deciding_masks: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Key and candidate of each verdict: the smallest p of the candidates that decide, or of all where none does."""
+    """Find key and candidate of each verdict: the smallest p of candidates that decide, or of all where none does."""
     first = [mask.argmax(axis=1) for mask in deciding_masks]  # candidates come best first
     documents = np.arange(len(first[0]))
     p = np.stack(
@@ -307,7 +332,7 @@ FEWEST_RANKED, MOST_RANKED = 256, 2**16
 
 
 def most_ranked(seconds: float) -> int:
-    """How many positions of a text are ranked when each takes so many seconds under a key."""
+    """Return how many positions of a text are ranked when each takes so many seconds under a key."""
     return int(min(max(SECONDS_OF_A_RANK / (RANK_DECOYS * seconds), FEWEST_RANKED), MOST_RANKED))
 
 
@@ -320,11 +345,11 @@ def ranked(
     false_positive_rate: float,
     most: int = MOST_RANKED,
 ) -> KeyFindings:
-    """What a key found, with its rank where it would be flagged; where the law is proven, no rank is computed.
+    """Rank what a key found where it would be flagged; where the law is proven, no rank is computed.
 
     In a long text `most` evenly spaced positions are ranked: the key and the decoys meet the same ones. The p-value for
     all keys of a candidate that a decoy equals is at least its rank. A format that cannot draw decoys has no rank, and
-    is not flagged. The cost of a candidate that beats all of them is that of searching its text RANK_DECOYS times.
+    is not flagged. A candidate that beats all decoys costs as much as searching its text RANK_DECOYS times.
 
     Args:
         found: findings of the D documents.
@@ -333,7 +358,7 @@ def ranked(
         positions: of the D documents.
         messages: M: a decoy's best message of so many is compared.
         false_positive_rate: at or below it a corrected p would pass.
-        most: of the scored positions of a text that are looked at.
+        most: number of scored positions of a text that are looked at, at most.
     """
     if mark.basis.proven or not isinstance(mark, RanksAmongDecoys):
         return found

@@ -35,7 +35,7 @@ WINDOWS_A_LENGTH = 4
 
 
 def _length(scale: int) -> int:
-    """24·√2^scale, rounded up."""
+    """Return 24·√2^scale, rounded up."""
     square = SHORTEST_WINDOW**2 << scale
     root = math.isqrt(square)
     return root + (root * root < square)
@@ -48,7 +48,8 @@ WINDOW_LENGTHS = np.array([_length(scale) for scale in range(64)], np.int64)
 class BestWindows(NamedTuple):
     """The largest score of D documents at each of S scales, the last of which is the whole document.
 
-    length: int64[D, S], of the windows, 0 where a document has none of a scale; score: float64[D, S].
+    length: int64[D, S], of the windows; 0 where a document has none of a scale.
+    score: float64[D, S].
     """
 
     length: NDArray[np.int64]
@@ -56,7 +57,7 @@ class BestWindows(NamedTuple):
 
 
 def count_windows(scored: ArrayLike) -> NDArray[np.int64]:
-    """Number of windows of documents with so many scored positions, the whole counted: int64 of the same shape."""
+    """Count the windows of documents with so many scored positions, the whole included: int64 of the same shape."""
     t = np.asarray(scored, np.int64)[..., None]
     lengths = WINDOW_LENGTHS[: scales_of(int(t.max(initial=0)))]
     scale_counts = np.where(t > lengths, 1 - (lengths - t) // (lengths // WINDOWS_A_LENGTH), 0)
@@ -64,12 +65,12 @@ def count_windows(scored: ArrayLike) -> NDArray[np.int64]:
 
 
 def scales_of(scored: int) -> int:
-    """Number of scales whose windows are shorter than a document of so many positions."""
+    """Count the scales whose windows are shorter than a document of so many positions."""
     return int(np.searchsorted(WINDOW_LENGTHS, scored))
 
 
 def windows(scored: int) -> NDArray[np.int64]:
-    """All windows of a document: int64[W, 2], first position and that after the last; the whole comes last."""
+    """List all windows of a document: int64[W, 2], first position and that after the last; the whole comes last."""
     scale_windows = []
     for length in WINDOW_LENGTHS[: scales_of(scored)].tolist():
         last = scored - length
@@ -79,22 +80,25 @@ def windows(scored: int) -> NDArray[np.int64]:
 
 
 def log10_in_document(log10_p: ArrayLike, parts: ArrayLike, messages: int) -> NDArray[np.float64]:
-    """log10 p of the smallest p of any part under any of M messages: 1 − (1 − p)^(parts · M).
+    """Compute log10 p of the smallest p of any part under any of M messages: 1 − (1 − p)^(parts · M).
 
-    log10_p: of the part and message of smallest p; parts: how many parts its document has, the whole counted.
+    Args:
+        log10_p: of the part and message of smallest p.
+        parts: number of parts of its document, the whole included.
+        messages: M.
     """
     return log10_any_of(log10_p, messages, np.maximum(parts, 1))
 
 
 def least_log10_p(law: Law, best: BestWindows) -> NDArray[np.float64]:
-    """log10 of the smallest p of any window: float64[D]; 0 of a document without positions."""
+    """Compute log10 of the smallest p of any window: float64[D]; 0 of a document without positions."""
     log10_p = np.where(best.length > 0, log10_p_of(law, best.score, best.length), 0.0)
     return np.asarray(log10_p.min(axis=1, initial=0.0), np.float64)
 
 
 @kernel
 def running_sums(terms: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sums of the first 0 … T terms of each document, in order: float64[P + D].
+    """Sum the first 0 … T terms of each document, in order: float64[P + D].
 
     The sums of document d begin at offsets[d] + d.
 
@@ -114,14 +118,17 @@ def running_sums(terms: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDAr
 
 
 def totals(sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float64]:
-    """The last running sum of each document, which is its score: float64[D]."""
+    """Return the last running sum of each document, which is its score: float64[D]."""
     return np.asarray(sums[positions.offsets[1:] + np.arange(len(positions.scored))], np.float64)
 
 
 def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: bool = True) -> BestWindows:
-    """The window of largest score of each scale.
+    """Find the window of largest score of each scale.
 
-    sums: of `running_sums`; windows: if false, only the documents as a whole.
+    Args:
+        sums: of `running_sums`.
+        positions: of the D documents.
+        windows: if false, only the documents as a whole.
     """
     lengths = WINDOW_LENGTHS[: scales_of(int(positions.scored.max(initial=0))) if windows else 0]
     return BestWindows(*_best_of_scales(sums, positions.offsets, lengths, WINDOWS_A_LENGTH))
@@ -150,9 +157,14 @@ def _best_of_scales(
 
 
 def least_length(law: Law | None, log10_p: float, longest: int) -> int:
-    """The length of the shortest windows that can pass; in shorter ones not even the largest score passes.
+    """Return the length of the shortest windows that can pass; in shorter ones not even the largest score passes.
 
-    log10_p: the largest with which a window passes; longest: scored positions of the longest document.
+    Where no window can pass, it is longer than the longest document.
+
+    Args:
+        law: of the scores.
+        log10_p: the largest with which a window passes.
+        longest: scored positions of the longest document.
     """
     lengths = WINDOW_LENGTHS[: scales_of(longest) + 1]
     can = log10_p_of(law, law.largest(lengths) if law else 0.0, lengths) <= log10_p
@@ -160,7 +172,7 @@ def least_length(law: Law | None, log10_p: float, longest: int) -> int:
 
 
 def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArray[np.int64]]]:
-    """Windows that are searched, and the document of each, int64[W]. Windows of one yield share no position.
+    """Yield windows to search, and the document of each, int64[W]. Windows of one yield share no position.
 
     Lengths are 24·2^i from `least` on, and the last length below, so that a window of `least` holds a searched one
     whole. They begin half a length apart, and the last window of a document ends with it.
@@ -182,7 +194,7 @@ def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArra
 
 
 def coarse_of(positions: Positions, least: int, longest: int) -> Ranges:
-    """The same windows together, of documents of so many positions at most; others have none."""
+    """Return all windows of `coarse` together, of documents of at most `longest` positions; others have none."""
     lengths = WINDOW_LENGTHS[: scales_of(min(int(positions.scored.max(initial=0)), longest)) : 2]
     return Ranges(*_coarse_of(positions.offsets, lengths[2 * lengths > least], longest))
 
@@ -191,7 +203,7 @@ def coarse_of(positions: Positions, least: int, longest: int) -> Ranges:
 def _coarse_of(
     offsets: NDArray[np.int64], lengths: NDArray[np.int64], longest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Ranges of windows, scale by scale in each document."""
+    """Return the ranges of windows, scale by scale in each document."""
     first = np.zeros(len(offsets), np.int64)
     for d in range(len(offsets) - 1):
         scored = offsets[d + 1] - offsets[d]
@@ -213,6 +225,6 @@ def _coarse_of(
 
 
 def ranges(positions: Positions, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Positions:
-    """Ranges of the scored positions of a batch, int64[W], as documents of their own."""
+    """Return ranges of the scored positions of a batch, int64[W], as documents of their own."""
     numbers = consecutive_positions(begin, end - begin)
     return Positions(positions.index[numbers.index], numbers.offsets)
