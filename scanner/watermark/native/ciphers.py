@@ -64,7 +64,7 @@ def _double_round(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
 
 @inlined
 def _start(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
-    """What a ChaCha block begins from: counter (low, high word) in words 12 and 13, nonce in words 14 and 15."""
+    """Return what a ChaCha block begins from: counter (low, high word) in words 12 and 13, nonce in words 14 and 15."""
     return (
         uint32(0x61707865), uint32(0x3320646E), uint32(0x79622D32), uint32(0x6B206574),
         key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7],
@@ -89,7 +89,10 @@ def _block(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint
 
 @inlined
 def three_columns(key: tuple[uint32, ...], c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
-    """Columns 1, 2 and 3 after the first half of round one: what blocks share whose counters share a high word."""
+    """Return columns 1, 2 and 3 after the first half of round one.
+
+    They are what blocks share whose counters share a high word.
+    """
     s = _start(key, uint32(0), c1, n0, n1)
     x1, x5, x9, xd = _quarter_round(s[1], s[5], s[9], s[13])
     x2, x6, xa, xe = _quarter_round(s[2], s[6], s[10], s[14])
@@ -101,7 +104,7 @@ def three_columns(key: tuple[uint32, ...], c1: uint32, n0: uint32, n1: uint32) -
 def block_after(
     key: tuple[uint32, ...], shared: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32
 ) -> tuple[uint32, ...]:
-    """ChaCha8 block, a tenth of which is done; shared: by `three_columns` of the same key and words."""
+    """Return a ChaCha8 block, a tenth of which is done; shared: by `three_columns` of the same key and words."""
     s = _start(key, c0, c1, n0, n1)
     x1, x5, x9, xd, x2, x6, xa, xe, x3, x7, xb, xf = shared
     x0, x4, x8, xc = _quarter_round(s[0], s[4], s[8], s[12])
@@ -111,7 +114,7 @@ def block_after(
 
 @kernel
 def _store(block: tuple[uint32, ...], out: NDArray[np.uint32], w: int, i: int) -> None:
-    """Word k of a block goes to out[w·k + i]; w is a constant where this is called, so that rows can't overlap."""
+    """Write word k of a block to out[w·k + i]; w is a constant where this is called, so that rows can't overlap."""
     out[i], out[w + i], out[2 * w + i], out[3 * w + i] = block[0], block[1], block[2], block[3]
     out[4 * w + i], out[5 * w + i], out[6 * w + i], out[7 * w + i] = block[4], block[5], block[6], block[7]
     out[8 * w + i], out[9 * w + i], out[10 * w + i], out[11 * w + i] = block[8], block[9], block[10], block[11]
@@ -120,9 +123,13 @@ def _store(block: tuple[uint32, ...], out: NDArray[np.uint32], w: int, i: int) -
 
 @kernel
 def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: NDArray[np.uint32]) -> None:
-    """LANES blocks of consecutive counters under one nonce.
+    """Write LANES blocks of consecutive counters under one nonce.
 
-    counter: of lane 0, a multiple of LANES; out: uint32[16 · LANES], written: word k of lane i at LANES · k + i.
+    Args:
+        key: uint32[8].
+        counter: of lane 0, a multiple of LANES.
+        nonce: of all blocks.
+        out: uint32[16 · LANES], written: word k of lane i at LANES · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])  # scalars stay in registers
     c0, c1, n0, n1 = uint32(counter), uint32(counter >> uint64(32)), uint32(nonce), uint32(nonce >> uint64(32))
@@ -132,7 +139,7 @@ def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: 
 
 @kernel
 def _load(state: NDArray[np.uint32], w: int, i: int) -> tuple[uint32, ...]:
-    """The sixteen words of a lane, as `_store` left them."""
+    """Return the sixteen words of a lane, as `_store` left them."""
     return (
         state[i], state[w + i], state[2 * w + i], state[3 * w + i], state[4 * w + i], state[5 * w + i],
         state[6 * w + i], state[7 * w + i], state[8 * w + i], state[9 * w + i], state[10 * w + i],
@@ -142,14 +149,18 @@ def _load(state: NDArray[np.uint32], w: int, i: int) -> tuple[uint32, ...]:
 
 @kernel
 def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: int, out: NDArray[np.uint32]) -> None:
-    """One block a lane, each with its own counter and nonce.
+    """Write one block a lane, each with its own counter and nonce.
 
     Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector. One block is a
     long chain of steps, each of which waits for the previous one. More than FEW_LANES lanes go through it in four
     passes of a double round each, which are short enough that the machine works on several vectors at a time.
-    inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their
-    high words, CHUNK each; lanes beyond those asked for, up to CHUNK, may be computed from
-    whatever stands there. out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
+
+    Args:
+        key: uint32[8].
+        inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their high
+            words, CHUNK each.
+        lanes: how many. Lanes beyond, up to CHUNK, may be computed from whatever stands there.
+        out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     if lanes <= FEW_LANES:
@@ -194,7 +205,7 @@ def _sip_round(a: uint64, b: uint64, c: uint64, d: uint64) -> tuple[uint64, uint
 
 @kernel
 def _absorb(low: NDArray[np.uint32], high: NDArray[np.uint32], state: NDArray[np.uint64]) -> None:
-    """Two SipHash rounds over one 8-byte word a lane, from two tokens."""
+    """Take one 8-byte word a lane, from two tokens, into the state by two SipHash rounds."""
     for i in range(len(low)):
         w = uint64(uint64(low[i]) | uint64(uint64(high[i]) << uint64(32)))
         a, b, c, d = (state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w))
@@ -205,7 +216,7 @@ def _absorb(low: NDArray[np.uint32], high: NDArray[np.uint32], state: NDArray[np
 
 @kernel
 def _finish(last: NDArray[np.uint64], state: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
-    """The last word of each lane, and the four rounds that end SipHash."""
+    """Take the last word of each lane into the state, and write the hash after the four rounds that end SipHash."""
     for i in range(len(out)):
         w = last[i]
         a, b, c, d = (state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w))
@@ -228,11 +239,18 @@ def siphash_lanes(
     scratch: NDArray[np.uint64],
     out: NDArray[np.uint64],
 ) -> None:
-    """SipHash-2-4 of `count` tokens (4 little-endian bytes each) a lane: token k of lane i is tokens[stride · k + i].
+    """Write the SipHash-2-4 of `count` tokens (4 little-endian bytes each) a lane.
 
-    With a stride of 1 the lanes are the windows that begin at each place of a text.
-    key: uint64[2]; tokens: uint32; scratch: uint64[5 · CHUNK]; out: uint64[L], L ≤ CHUNK,
-    written.
+    Token k of lane i is tokens[stride · k + i]. With a stride of 1 the lanes are the windows that begin at each place
+    of a text.
+
+    Args:
+        key: uint64[2].
+        tokens: uint32.
+        stride: between a lane's tokens.
+        count: tokens of a lane.
+        scratch: uint64[5 · CHUNK].
+        out: uint64[L], L ≤ CHUNK, written.
     """
     lanes = len(out)
     last = scratch[4 * CHUNK : 4 * CHUNK + lanes]

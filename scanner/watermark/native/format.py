@@ -56,19 +56,19 @@ class NativeFormat(Format):
     window: int = Field(ge=0, le=MAX_WINDOW)
 
     def label(self) -> str:
-        """The label of SPEC §1, or of SPEC_2 §1."""
+        """Return the label of SPEC §1, or of SPEC_2 §1."""
         return secret.label(self.name, self.window, self._share, self._groups)
 
     def rule(self) -> WholeWindows:
-        """The rule of SPEC §3."""
+        """Return the rule of SPEC §3."""
         return WholeWindows(self.window)
 
     def can_be_framed(self) -> bool:
-        """Always: all messages read one vector, so that message a of token x is message b of token x + a − b."""
+        """Return True: all messages read one vector, so that message a of token x is message b of token x + a − b."""
         return True
 
     def cautions(self, messages: int) -> list[str]:
-        """Framing, where messages share a vector, and imitation, where a window is short."""
+        """Warn of framing, where messages share a vector, and of imitation, where a window is short."""
         sentences = []
         if messages > 1 and self.can_be_framed():
             sentences.append(
@@ -98,16 +98,16 @@ class NativeFormat(Format):
         return None
 
     def check_messages(self, count: int) -> None:
-        """At most as many messages as entries x + m of 32-bit tokens x are counted for."""
+        """Refuse more messages than entries x + m of 32-bit tokens x are counted for."""
         if count > MOST_MESSAGES:
             raise ValueError(f"{count} messages: a key of format {self.name!r} has {MOST_MESSAGES} at most")
 
     def seconds(self, messages: int) -> float:
-        """In proportion to the messages."""
+        """Return seconds in proportion to the messages."""
         return messages * SECONDS_A_MESSAGE
 
     def counted(self, messages: int) -> int:
-        """All messages."""
+        """Return the number of all messages."""
         return messages
 
     def count_all(
@@ -118,7 +118,7 @@ class NativeFormat(Format):
         messages: int,
         critical: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """Every message; with groups, pairs of a group and a user (scanner.watermark.native.nulls)."""
+        """Count every message; with groups, pairs of a group and a user (scanner.watermark.native.nulls)."""
         if self._groups is None:
             return self.count_hits(secrets, tokens, positions, messages, critical).hits
         keys = nulls.keys_of(secrets, self.label(), self.version)
@@ -138,15 +138,15 @@ class NativeFormat(Format):
         return nulls.count_hits(keys, tokens, positions, self.window, self._share, messages, critical, has_groups)
 
     def draw_key(self, entropy: bytes) -> bytes:
-        """The 32 bytes themselves."""
+        """Return the 32 bytes themselves."""
         return entropy
 
     def commitment(self, secret_bytes: bytes) -> bytes:
-        """The commitment of SPEC §1."""
+        """Return the commitment of SPEC §1."""
         return secret.commitment(secret_bytes, self.label(), self.version)
 
     def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
-        """Without a window all positions of a text have one context."""
+        """Leave out `context` without a window, since all positions of a text have one context then."""
         return [dedup for dedup in wanted if self.window or dedup != "context"]
 
     def digest_fields(self) -> dict[str, object]:
@@ -167,7 +167,7 @@ class GreenListFormat(NativeFormat):
         return parse_gamma(self.gamma)
 
     def law(self) -> Law:
-        """The law of S green tokens among T."""
+        """Return the law of S green tokens among T."""
         return Binomial(self._share)
 
     def open(self, secret_bytes: bytes) -> GreenList | Version2GreenList:
@@ -188,7 +188,7 @@ class GumbelFormat(NativeFormat):
     title = "Aaronson et al. (Gumbel)"
 
     def law(self) -> Law:
-        """The law of a sum of T exponential variables."""
+        """Return the law of a sum of T exponential variables."""
         return Gamma()
 
     def open(self, secret_bytes: bytes) -> Gumbel | Version2Gumbel:
@@ -203,12 +203,12 @@ class GumbelFormat(NativeFormat):
 
 
 def users_of(groups: int) -> int:
-    """Fewest users that B groups have room for: a twentieth of the messages is reserved (SPEC_2 §2)."""
+    """Return the fewest users that B groups have room for: a twentieth of the messages is reserved (SPEC_2 §2)."""
     return groups**2 * (RESERVED_EVERY - 1) // RESERVED_EVERY
 
 
 def groups_for(users: float) -> int:
-    """The least B with room for so many users."""
+    """Return the least B with room for so many users."""
     groups = max(2, math.isqrt(int(users)))
     while users_of(groups) < users:
         groups += 1
@@ -216,7 +216,7 @@ def groups_for(users: float) -> int:
 
 
 class _NativeFormat2(NativeFormat):
-    """What both share."""
+    """What both formats of version 2 share."""
 
     version: ClassVar = 2
     answers = KnownAnswers(files(__package__) / "known_answers_2.json", GROUPS)
@@ -234,11 +234,11 @@ class _NativeFormat2(NativeFormat):
         return self.groups
 
     def can_be_framed(self) -> bool:
-        """Never: no two messages read the same entry, except in the steps of a group, which name nobody."""
+        """Return False: no two messages read the same entry, except in the steps of a group, which name nobody."""
         return False
 
     def check_messages(self, count: int) -> None:
-        """At most as many messages as are searched one by one; with groups B²."""
+        """Refuse more messages than are searched one by one; with groups, all numbers but B²."""
         if self.groups is not None and count != self.groups**2:
             raise ValueError(f"{count} messages: a key with groups = {self.groups} has {self.groups**2}")
         if self.groups is None and count > MOST_NUMBERS:
@@ -248,18 +248,21 @@ class _NativeFormat2(NativeFormat):
             )
 
     def found_chance(self, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """With groups, what the search of groups finds."""
+        """Return how likely a search finds the message; with groups it must look into the message's group."""
         law = self.law()
         if self.groups is None or law is None:
             return super().found_chance(scored, p)
         return found_chance(law, self.groups, scored, p)
 
     def seconds(self, messages: int) -> float:
-        """Proportional to the groups in a third of the steps, and to the users of eight groups in the others."""
+        """Return seconds in proportion to the messages; with groups, to what a search of groups reads.
+
+        Groups are read in a third of the steps, and the users of eight groups in the others.
+        """
         return super().seconds(messages if self.groups is None else 6 * self.groups)
 
     def counted(self, messages: int) -> int:
-        """All messages; with groups, pairs of groups and users."""
+        """Return the number of all messages; with groups, of pairs of groups and users."""
         return messages if self.groups is None else nulls.Paired.of(self.groups).pairs
 
     def digest_fields(self) -> dict[str, object]:
@@ -291,9 +294,13 @@ class GumbelFormat2(_NativeFormat2, GumbelFormat):
 def of_the_paper(
     gammas: Sequence[str], windows: Sequence[int], version: int = 1, groups: int | None = None
 ) -> list[Format]:
-    """Both marks of the paper for every window: green lists of every γ, then Gumbel.
+    """Return both marks of the paper for every window: green lists of every γ, then Gumbel.
 
-    version: 1, the paper's own, or 2. groups: B, of version 2; None: no groups.
+    Args:
+        gammas: γ of each green list, such as 1/4.
+        windows: h of each mark.
+        version: 1, the paper's own, or 2.
+        groups: B, of version 2; None: no groups.
     """
     green_list: Callable[..., Format] = GreenListFormat
     gumbel: Callable[..., Format] = GumbelFormat
@@ -309,10 +316,15 @@ _SCORES = 200  # parts of the range of group scores, where scores are real numbe
 
 
 def found_chance(law: Law, groups: int, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probability that one message has a p-value at or below p and is in a group that is looked into: float64[U, J].
+    """Return the chance that a message has a p-value at or below p and that its group is looked into: float64[U, J].
 
     At most eight groups are looked into, which takes nothing from it that could be measured.
-    scored: T, int64[U], each above 0; p: of the message alone, float64[J], between 0 and 1.
+
+    Args:
+        law: of the score.
+        groups: B.
+        scored: T, int64[U], each above 0.
+        p: of the message alone, float64[J], between 0 and 1.
     """
     grid = np.geomspace(float(scored.min()), float(scored.max()), _LENGTHS)
     lengths = np.unique(np.round(grid).astype(np.int64))
@@ -323,7 +335,7 @@ def found_chance(law: Law, groups: int, scored: NDArray[np.int64], p: NDArray[np
 
 
 def _attained(law: Law, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The largest attainable p at or below each p, 0 where there is none: float64[U, J]."""
+    """Return the largest attainable p at or below each p, 0 where there is none: float64[U, J]."""
     if not law.discrete:
         return np.broadcast_to(p, (len(scored), len(p)))
     least = np.stack([least_score(law, scored, float(np.log10(p_limit))) for p_limit in p], axis=1)
@@ -332,7 +344,7 @@ def _attained(law: Law, scored: NDArray[np.int64], p: NDArray[np.float64]) -> ND
 
 
 def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of the messages that score so much over T positions whose group is looked into: float64[J]."""
+    """Return the share of the messages that score so much over T positions whose group is looked into: float64[J]."""
     spread = 3 * np.sqrt(scored * 2 / 9)
     splits = np.unique(np.clip(np.round(np.linspace(scored / 3 - spread, scored / 3 + spread, _SPLITS)), 0, scored))
     from scipy import special  # type: ignore[import-untyped] # late: a tenth of a second
@@ -353,7 +365,10 @@ def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> N
 def _group_scores(
     law: Law, groups: int, scored: int, largest_score: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Scores of a group over its T_G steps up to some, the chance of each, and that such a group is looked into."""
+    """Return scores of a group over its T_G steps up to some, and two chances of each.
+
+    These are the chance of the score, and the chance that a group of this score is looked into.
+    """
     if law.discrete or not scored:
         edges = np.arange(scored + 1.0)
         score = edges

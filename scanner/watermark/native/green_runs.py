@@ -17,14 +17,14 @@ from scanner.watermark.native.streams import RunRequest, ScoredSteps, begin_run,
 
 @kernel
 def add3(a: uint64, b: uint64, c: uint64) -> tuple[uint64, uint64]:
-    """Sum and carry of three bits, in 64 places."""
+    """Return sum and carry of three bits, in 64 places."""
     half = a ^ b
     return half ^ c, (a & b) | (half & c)
 
 
 @kernel
 def bit_length(number: int) -> int:
-    """Binary digits of a number that is not negative."""
+    """Return how many binary digits a number has that is not negative."""
     bits = 0
     while number >> bits:
         bits += 1
@@ -42,7 +42,7 @@ def first_bits(words: NDArray[np.uint64], count: int) -> None:
 
 @kernel
 def largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tuple[int, int]:
-    """Largest count among the candidates and the first place that has it; the candidates are narrowed to those."""
+    """Return the largest count among the candidates and the first place that has it; narrow the candidates to those."""
     largest = 0
     for level in range(counters.shape[0] - 1, -1, -1):
         common_bits = uint64(0)
@@ -65,7 +65,7 @@ def largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tup
 def at_least(
     counters: NDArray[np.uint64], critical: int, valid: NDArray[np.uint64], passing: NDArray[np.uint64]
 ) -> np.int64:
-    """How many of the valid vertical counters are critical or more: compared bit by bit, from the last one up."""
+    """Count the valid vertical counters that are critical or more: compared bit by bit, from the last one up."""
     if critical >> len(counters):
         return np.int64(0)
     passing[:] = valid
@@ -107,9 +107,16 @@ BLOCKS_A_TILE = 16
 def best_of_runs(
     keys: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest, rule: tuple[int, int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of largest counts of each run, best first, ties to the smaller: int64[R, most], counts likewise.
+    """Return the numbers of largest counts of each run, best first, ties to the smaller, and these counts.
 
-    −1 and 0 where there are fewer. keys: uint32[K, 8]; rule: n, b and planes of γ = n / 2^b.
+    Args:
+        keys: uint32[K, 8].
+        steps: of D documents.
+        request: the runs.
+        rule: n, b and planes of γ = n / 2^b.
+
+    Returns:
+        Numbers and counts, int64[R, most] both; −1 and 0 where there are fewer.
     """
     shape = len(request.first), request.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
@@ -135,14 +142,14 @@ def best_of_runs(
 
 @kernel
 def words_of(count: int, rule: tuple[int, int, int]) -> int:
-    """Words of 32 numbers in the blocks that hold so many; even."""
+    """Return the words of 32 numbers in the blocks that hold so many; even."""
     height = 16 // rule[2]
     return (count + 32 * height - 1) // (32 * height) * height
 
 
 @kernel
 def levels_of(offsets: NDArray[np.int64]) -> int:
-    """Bits of the largest count of a document; 1 at least."""
+    """Return the bits of the largest count of a document; 1 at least."""
     return max(1, bit_length(np.max(np.diff(offsets)))) if len(offsets) > 1 else 1
 
 
@@ -164,7 +171,7 @@ def count_run(
         first: the first number of a block.
         rule: n, b and planes of γ = n / 2^b.
         counters: uint32[levels, W], written: bit k of word w of level l is bit l of the count of number 32·w + k. The
-        last words of the last block may be left out.
+            last words of the last block may be left out.
     """
     n, bits, planes = rule
     height = 16 // planes
@@ -208,7 +215,10 @@ def _count_blocks(
     rule: tuple[int, int, int],
     counters: NDArray[np.uint32],
 ) -> None:
-    """As `count_run`, for FEWEST_BLOCKS_ASIDE or more: a step's blocks stand side by side: no lanes are added up."""
+    """Count as `count_run` does, for FEWEST_BLOCKS_ASIDE or more.
+
+    A step's blocks stand side by side, so that no lanes are added up.
+    """
     n, bits, planes = rule
     height = 16 // planes
     per_block, levels = 5 + log2(height), len(counters)
@@ -239,7 +249,7 @@ def _count_blocks(
 
 @kernel
 def _blocks_of_step(token: uint32, nonce: uint64, block: int, bits: int, side: int, inputs: NDArray[np.uint32]) -> None:
-    """Counters and nonces of `side` blocks of one step's run, for `chacha8_lanes`; bits: as in `begin_run`."""
+    """Write counters and nonces of `side` blocks of one step's run, for `chacha8_lanes`; bits: as in `begin_run`."""
     low, high = uint32(token << uint32(32 - bits)) | uint32(block), uint32(token >> uint32(bits))
     for i in range(side):
         inputs[i], inputs[CHUNK + i] = uint32(low + uint32(i)), high
@@ -299,8 +309,14 @@ def _add_lanes(row: NDArray[np.uint32], levels: int, sums: NDArray[np.uint32], c
 def _fold_lanes(sums: NDArray[np.uint32], levels: int, total_levels: int, carry: NDArray[np.uint32]) -> int:
     """Add the counters of all lanes into that of lane 0: half of them to the other half, until one is left.
 
-    levels: that the count of a lane can fill; total_levels: that the count of all can fill.
-    Returns how many are filled.
+    Args:
+        sums: bit l of lane i at LANES · l + i, as `_add_lanes` has it.
+        levels: how many the count of a lane can fill.
+        total_levels: how many the count of all can fill.
+        carry: uint32[LANES], for its use.
+
+    Returns:
+        How many levels are filled.
     """
     half = LANES // 2
     while half:

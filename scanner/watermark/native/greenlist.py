@@ -31,7 +31,7 @@ class GreenList(GreenListMark, Version1Mark):
         return BestMessages(*_best_two(self._keys.chacha, *steps[:3], count, *self._rule))
 
     def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-        """Entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""
+        """Return entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""
         out = np.empty((len(nonces), count), np.bool_)
         _green_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), *self._rule, out)
         return out
@@ -80,14 +80,14 @@ def _green_runs(
 
 @kernel
 def strip_words(entries: int, planes: int) -> int:
-    """Words that hold the groups of any run of `entries` entries, plus one 64-bit word for the shift; even."""
+    """Return how many words hold the groups of any run of `entries` entries, plus a 64-bit word for the shift; even."""
     width = 16 // planes * LANES
     return (entries // (32 * width) + 2) * width + 2
 
 
 @kernel
 def _shift_into(strip: NDArray[np.uint64], offset: int, row: NDArray[np.uint64]) -> None:
-    """Bits offset, offset+1, … of the strip, from the first bit of the row on."""
+    """Write bits offset, offset+1, … of the strip, from the first bit of the row on."""
     bits = uint64(offset & 63)
     words = strip[offset >> 6 :]  # a slice, so that no index can be negative: the loop is a vector loop
     for w in range(len(row)):
@@ -126,7 +126,7 @@ def count_tile(
     counters: NDArray[np.uint64],
     carry: NDArray[np.uint64],
 ) -> None:
-    """Green counts of one document under the tile of messages that begins at first_message."""
+    """Write the green counts of one document under the tile of messages that begins at first_message."""
     n, bits, planes = rule
     messages = 64 * counters.shape[1]
     counters[:] = 0
@@ -145,7 +145,7 @@ def count_tile(
 def _messages_of_tile(
     counters: NDArray[np.uint64], valid: int, candidates: NDArray[np.uint64]
 ) -> tuple[int, int, int, int]:
-    """Best and second best of the first `valid` messages of a tile: count, place, count, place (-1: there is none)."""
+    """Return best and second best of the first `valid` messages of a tile: count, place, count, place (-1: none)."""
     first_bits(candidates, valid)
     best, place = largest(counters, candidates)
     first_bits(candidates, valid)
@@ -197,7 +197,7 @@ def _best_two(
 
 @kernel
 def levels(offsets: NDArray[np.int64]) -> int:
-    """Vertical counters that hold the counts of the longest document; at least those of the adders."""
+    """Return how many vertical counters hold the counts of the longest document; at least those of the adders."""
     longest = 0
     for d in range(len(offsets) - 1):
         longest = max(longest, offsets[d + 1] - offsets[d])

@@ -31,9 +31,9 @@ _SLACK = 1.0 - 1e-12  # far more than the rounding of the bound below
 
 
 def minus_ln_r(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """−ln r of draws w as marking uses it, r = (w + 1/2)/2^32; exact near r = 1, where a 32-bit r is 1 (SPEC §2).
+    """Return −ln r of draws w as marking uses it, r = (w + 1/2)/2^32 (SPEC §2): float64 of the same shape, above 0.
 
-    draws: uint32, any shape. The result is float64 of the same shape, above 0.
+    It is exact near r = 1, where a 32-bit r is 1. draws: uint32, any shape.
     """
     return _each_minus_ln_r(draws.flatten()).reshape(draws.shape)
 
@@ -59,8 +59,11 @@ def cut(weights: NDArray[np.float64], top_k: int, top_p: float) -> None:
 
     As in transformers, top-p is the smallest set of most probable tokens that holds at least top_p of what top-k left.
     Tokens exactly as probable as the last token kept are kept too, so the order of a sort decides nothing.
-    weights: float64[V], probabilities over that of the most probable token, so that the largest is 1; top_k: 0 keeps
-    all; top_p: above 0, 1 keeps all.
+
+    Args:
+        weights: float64[V], probabilities over that of the most probable token, so that the largest is 1.
+        top_k: 0 keeps all.
+        top_p: above 0, 1 keeps all.
     """
     if 0 < top_k < len(weights):
         _keep_from(weights, _threshold(weights, True, float(top_k)))
@@ -77,14 +80,20 @@ def _keep_from(weights: NDArray[np.float64], least: float) -> None:
 
 @kernel
 def _bin(weight: float) -> int:
-    """The bin of a weight: larger weights have smaller bins."""
+    """Return the bin of a weight: larger weights have smaller bins."""
     place = (_ONE - np.float64(weight).view(np.int64)) >> _FINE
     return int(place) if place < _BINS else _BINS - 1
 
 
 @kernel
 def _threshold(weights: NDArray[np.float64], counting: bool, amount: float) -> float:
-    """Least weight that is kept: of `amount` many tokens (counting), or of those with this share of all weight."""
+    """Return the least weight that is kept.
+
+    Args:
+        weights: float64[V], 1 at most.
+        counting: whether `amount` is a number of tokens; else it is a share of all weight.
+        amount: of what is kept.
+    """
     bin_totals = np.zeros(_BINS)
     for v in range(len(weights)):
         bin_totals[_bin(weights[v])] += 1.0 if counting else weights[v]
@@ -105,10 +114,16 @@ def _threshold(weights: NDArray[np.float64], counting: bool, amount: float) -> f
 def cheapest(
     draws: NDArray[np.uint32], weights: NDArray[np.float64], first: int, chosen: int, cost: float
 ) -> tuple[int, float]:
-    """Token of least cost −ln(r)/weight among tokens of weight above 0 and the token chosen before, and its cost.
+    """Return the token of least cost −ln(r)/weight, and its cost.
 
-    draws: uint32[n], and weights: float64[n], of tokens first … first+n−1; chosen: the token chosen before, −1 at the
-    beginning, with its cost, then inf. A tie leaves it.
+    It is one of the tokens of weight above 0 or the token chosen before, which a tie leaves.
+
+    Args:
+        draws: uint32[n], of tokens first … first+n−1.
+        weights: float64[n], of the same.
+        first: their first id.
+        chosen: the token chosen before, −1 at the beginning.
+        cost: its cost, inf at the beginning.
     """
     for i in range(len(draws)):
         # −ln r ≥ 1 − r: most tokens are out without a logarithm
@@ -122,9 +137,16 @@ def cheapest(
 
 @kernel
 def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArray[np.float64]) -> int:
-    """Token of one step: the least −ln(r_{v+m})/p_v among those with p_v > 0, ties to the smallest id (SPEC §2).
+    """Return the token of one step: the least −ln(r_{v+m})/p_v among those with p_v > 0 (SPEC §2).
 
-    key: uint32[8]; message: m ≥ 0; weights: float64[V], p up to a factor. −1: every weight is 0.
+    Args:
+        key: uint32[8].
+        nonce: of the step's window.
+        message: m ≥ 0.
+        weights: float64[V], p up to a factor.
+
+    Returns:
+        The token, of ties the smallest id, or −1 where every weight is 0.
     """
     draws = np.empty(WORDS_A_GROUP, np.uint32)
     token, cost = -1, math.inf
@@ -171,20 +193,23 @@ class Gumbel(GumbelMark, Version1Mark):
         return BestMessages(*_best_two(self._keys.chacha, *steps[:3], count))
 
     def draws(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
-        """Draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""
+        """Return draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""
         out = np.empty((len(nonces), count), np.uint32)
         _draw_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), out)
         return out
 
     def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
-        """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2).
+        """Return the token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2).
 
-        nonce: of the step's window; weights: float64[V], the probabilities up to a factor.
+        Args:
+            nonce: of the step's window.
+            message: m.
+            weights: float64[V], the probabilities up to a factor.
         """
         return choose(self._keys.chacha, nonce, message, weights)
 
     def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
-        """The draw that each scored token meets under its document's message: uint32[P]."""
+        """Return the draw that each scored token meets under its document's message: uint32[P]."""
         entries = tokens.ids[positions.index].astype(np.int64) + self._message_of_positions(messages, positions)
         return draws_at(self._keys.chacha, self._nonces(tokens, positions), entries)
 
@@ -198,7 +223,7 @@ class LogGumbel(Gumbel):
 
 @kernel
 def terms_of(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """−ln(1−r) of each draw: float64[P]."""
+    """Return −ln(1−r) of each draw: float64[P]."""
     out = np.empty(len(draws))
     for p in range(len(draws)):
         out[p] = term(draws[p])
@@ -207,7 +232,7 @@ def terms_of(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 @kernel
 def sum_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Σ −ln(1−r) of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
+    """Return Σ −ln(1−r) of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
     sums = np.zeros(len(offsets) - 1)
     for d in range(len(sums)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -217,7 +242,7 @@ def sum_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray
 
 @kernel
 def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Σ ln r of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
+    """Return Σ ln r of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
     sums = np.zeros(len(offsets) - 1)
     for d in range(len(sums)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -227,7 +252,7 @@ def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDA
 
 @kernel
 def draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Draw of one entry of each nonce's vector: uint32[P] for uint64[P] and int64[P] (SPEC §1)."""
+    """Return the draw of one entry of each nonce's vector: uint32[P] for uint64[P] and int64[P] (SPEC §1)."""
     draws = np.empty(len(entries), np.uint32)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     for begin in range(0, len(entries), CHUNK):
@@ -254,7 +279,7 @@ def _draw_runs(
 
 @kernel
 def approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], terms: NDArray[np.uint32]) -> None:
-    """−ln(1−r) of each draw in units of ln 2 / 2^23, within TERM_ERROR of it and at most 2^28.
+    """Write −ln(1−r) of each draw in units of ln 2 / 2^23, within TERM_ERROR of it and at most 2^28.
 
     2^32 − w is rounded to 32 bits of float; its bits are a logarithm to base 2 that runs straight between powers of
     two, and a polynomial in the fraction takes up the rest.
@@ -278,7 +303,7 @@ def sum_tile(
     strip: NDArray[np.uint32],
     sums: NDArray[np.int64],
 ) -> None:
-    """Approximate scores of one document, in units, under the messages of a tile."""
+    """Write approximate scores of one document, in units, under the messages of a tile."""
     block, scratch = np.empty(WORDS_A_GROUP, np.uint32), np.empty(WORDS_A_GROUP, np.float32)
     partial = np.zeros(len(sums), np.uint32)
     sums[:] = 0
@@ -300,7 +325,7 @@ def sum_tile(
 
 @kernel
 def _shortlist(sums: NDArray[np.int64], scored: int) -> NDArray[np.int64]:
-    """Every message that can be best or second best in double precision."""
+    """Return every message that can be best or second best in double precision."""
     # A sum of T approximate terms misses by at most T · TERM_ERROR units, the published double-precision sum by far
     # less than T · S · 2^-50. Two messages reach the second largest approximate sum; what lies more than twice the
     # bound below it is beaten by both.
@@ -353,7 +378,7 @@ def _best_two(
 
 @kernel
 def score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], m: int) -> float:
-    """Score of one message over one document's scored tokens, by the one-message path."""
+    """Compute the score of one message over one document's scored tokens, by the one-message path."""
     offsets = np.array([0, len(ids)], np.int64)
     score: float = sum_scores(draws_at(key, nonces, ids.astype(np.int64) + m), offsets)[0]
     return score
@@ -363,7 +388,7 @@ def score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[n
 def _shortlist_by_bounds(
     key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], sums: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
-    """Every message that can be best or second best in double precision."""
+    """Return every message that can be best or second best in double precision."""
     # The two messages of smallest sums are scored exactly. The second best score of all is at least the smaller one of
     # these two, and no message whose bound lies below that can have it.
     tile = np.empty(BOUND_TILE + 2 * WORDS_A_GROUP, np.uint32)

@@ -64,15 +64,15 @@ def sum_bits(
     first_message: int,
     sums: NDArray[np.uint32],
 ) -> None:
-    """Sums of one document under a tile of messages; the larger a score, the smaller its sum.
+    """Write sums of one document under a tile of messages; the larger a score, the smaller its sum.
 
     Args:
         key: uint32[8].
         ids: uint32[T], scored tokens, T ≤ LONGEST_BOUNDED.
         nonces: uint64[T].
         first_message: of the tile.
-        sums: uint32[WORDS_A_GROUP + messages + WORDS_A_GROUP], written; message first_message + i at WORDS_A_GROUP + i,
-        the rest is waste.
+        sums: uint32[WORDS_A_GROUP + messages + WORDS_A_GROUP], written: message first_message + i stands at
+            WORDS_A_GROUP + i, and the rest is waste.
     """
     block = np.empty(GROUPS_A_LOOP * WORDS_A_GROUP, np.uint32)
     messages = len(sums) - 2 * WORDS_A_GROUP
@@ -92,10 +92,11 @@ def sum_bits(
 
 @kernel
 def largest_sum_of(score: float, scored: int) -> int:
-    """A message whose sum is larger than this has a smaller score than `score`, over so many positions.
+    """Return the largest sum that a message with this score can have, over so many positions.
 
-    Cutting off bits makes a sum smaller and the bound larger, as it may. A conversion rounds up by 2^-24 at most, far
-    less than one unit over all positions; 1e-9 is more than double-precision sums can miss.
+    A message whose sum is larger has a smaller score. Cutting off bits makes a sum smaller and the bound larger, as it
+    may. A conversion rounds up by 2^-24 at most, far less than one unit over all positions; 1e-9 is more than
+    double-precision sums can miss.
     """
     return int(scored * MOST_OF_A_TERM - score * (1.0 - 1e-9) * PER_LN2) + 2
 
@@ -168,7 +169,7 @@ def _bound_steps(
 
 @kernel
 def _most_of(factors: int, lanes: int) -> int:
-    """Logarithms of so many lanes, in units of 2^-11, if each of their factors were 2^32."""
+    """Return the logarithms of so many lanes, in units of 2^-11, if each of their factors were 2^32."""
     moves = (factors - 1) // FACTORS_A_PRODUCT
     return lanes * (32 * factors + moves + 1) << 11  # a product begins at exponent 1
 
@@ -177,7 +178,7 @@ def _most_of(factors: int, lanes: int) -> int:
 def _write_shared(
     key: tuple[uint32, ...], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, out: NDArray[np.uint32]
 ) -> None:
-    """What the blocks of each step have in common, LANES steps after LANES steps; a lane without a step has nothing."""
+    """Write what the blocks of each step share, LANES steps after LANES steps; a lane without a step has nothing."""
     for v in range((len(ids) + LANES - 1) // LANES):
         vector = out[v * _SHARED : (v + 1) * _SHARED]
         vector[16 * LANES :] = ~uint32(0)
@@ -205,9 +206,11 @@ def _multiply_all(
     products: NDArray[np.uint32],
     logarithms: NDArray[np.uint32],
 ) -> None:
-    """Logarithms of products of so many factors in each lane, in units of 2^-11: uint32[_TILE], number after number.
+    """Write logarithms of products of so many factors in each lane, in units of 2^-11, number after number.
 
-    stride: as of `_multiply`; products: uint32[_TILE], for its use.
+    stride: as of `_multiply`.
+    products: uint32[_TILE], for its use.
+    logarithms: uint32[_TILE], written.
     """
     products[:] = _START
     logarithms[:] = uint32(0)
@@ -267,7 +270,7 @@ def _multiply(
 
 @kernel
 def _times(product: uint32, draw: uint32, none: uint32) -> uint32:
-    """A float's bits multiplied by the factor of a draw."""
+    """Multiply a float's bits by the factor of a draw."""
     factor = float32(uint32(product).view(np.float32) * float32(uint32(~draw | none)))
     return factor.view(np.uint32)
 
@@ -319,9 +322,10 @@ def _add_pairs(values: NDArray[np.uint32], out: NDArray[np.uint32], count: int) 
 
 @kernel
 def units_of(score: float, scored: int) -> int:
-    """A number whose bound is smaller than this has a smaller score than `score`, over so many positions.
+    """Return the least bound, in units of ln 2 / 2^11, that a number of this score can have, over so many positions.
 
-    It leaves more room than the error of logarithms and sums in double precision, and than that of products.
+    A number whose bound is smaller has a smaller score. The result leaves more room than the error of logarithms and
+    sums in double precision, and than that of products.
     """
     score *= 1.0 - 1e-9 - scored * 2.0**-50
     return int(score * PER_LN2 - scored * 2.0**-11) - 2
@@ -330,9 +334,14 @@ def units_of(score: float, scored: int) -> int:
 def largest_scores(
     key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, length: int
 ) -> NDArray[np.float64]:
-    """A score that no number of a run exceeds, the inverse of `units_of`: float64[length] for uint32[T], uint64[T].
+    """Return a score that no number of a run exceeds, the inverse of `units_of`: float64[length].
 
-    first: the first number of a block.
+    Args:
+        key: uint32[8].
+        ids: uint32[T].
+        nonces: uint64[T].
+        first: the first number of a block.
+        length: how many numbers the run has.
     """
     bounds = np.empty(((length - 1) >> BITS) + 1 << BITS, np.int64)
     bound_run(key, ids, nonces, first, bounds)
@@ -344,9 +353,15 @@ def largest_scores(
 def best_of_runs(
     keys: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The numbers of largest scores of each run, best first, ties to the smaller: int64[R, most], float64[R, most].
+    """Return the numbers of largest scores of each run, best first, ties to the smaller, and these scores.
 
-    −1 and 0 where there are fewer; `least` is 2 at most. keys: uint32[K, 8].
+    Args:
+        keys: uint32[K, 8].
+        steps: of D documents.
+        request: its `least` is 2 at most.
+
+    Returns:
+        Numbers, int64[R, most], and scores, float64[R, most]; −1 and 0 where there are fewer.
     """
     shape = len(request.first), request.most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
@@ -370,7 +385,7 @@ def list_best(
     numbers: NDArray[np.int64],
     scores: NDArray[np.float64],
 ) -> None:
-    """The numbers of largest scores of one run, by bounds on all of them: as of `best_of_runs`.
+    """Write the numbers of largest scores of one run, by bounds on all of them, as `best_of_runs` does.
 
     Args:
         run: key, uint32[8]; ids, uint32[T]; nonces, uint64[T]; and its first number.
@@ -397,7 +412,7 @@ def list_best(
 
 @kernel
 def drop_below(floor: float, least: int, numbers: NDArray[np.int64], scores: NDArray[Any]) -> None:
-    """Take out the numbers that score less than a floor, but for the first so many."""
+    """Take out the numbers that score less than a floor, except the first `least` of them."""
     for place in range(least, len(numbers)):
         if scores[place] < floor:
             numbers[place], scores[place] = -1, 0
@@ -405,7 +420,10 @@ def drop_below(floor: float, least: int, numbers: NDArray[np.int64], scores: NDA
 
 @kernel
 def _largest(bounds: NDArray[np.int64], but: int) -> int:
-    """Place of the largest value, the first of equal ones, but for one place, −1: none. There is another one."""
+    """Return the place of the largest value, the first of equal ones, except for place `but`; −1: no exception.
+
+    There is another place than `but`.
+    """
     largest_value = np.int64(-(2**63))
     for i in range(len(bounds)):
         largest_value = max(largest_value, bounds[i] if i != but else np.int64(-(2**63)))
@@ -417,7 +435,7 @@ def _largest(bounds: NDArray[np.int64], but: int) -> int:
 
 @kernel
 def score_of_number(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], number: int) -> float:
-    """Score of one document for one number, summed in order of position."""
+    """Compute the score of one document for one number, summed in order of position."""
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     total, row = 0.0, (number & 15) * CHUNK
     for p in range(0, len(ids), CHUNK):
@@ -437,7 +455,7 @@ def level_sums(
     levels: NDArray[np.uint8],
     numbers: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Σ level · term of one document for each of R numbers, summed in order of position: float64[R]."""
+    """Compute Σ level · term of one document for each of R numbers, summed in order of position: float64[R]."""
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     sums = np.zeros(len(numbers))
     for r in range(len(numbers)):
@@ -455,7 +473,7 @@ def level_sums(
 def draws_at(
     key: NDArray[np.uint32], tokens: NDArray[np.int64], nonces: NDArray[np.uint64], numbers: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
-    """The draw of one number of each token's run: uint32[P] for int64[P], uint64[P] and int64[P]."""
+    """Return the draw of one number of each token's run: uint32[P] for int64[P], uint64[P] and int64[P]."""
     draws = np.empty(len(numbers), np.uint32)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     for p in range(0, len(numbers), CHUNK):

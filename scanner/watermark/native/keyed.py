@@ -39,10 +39,10 @@ NO_TERMS = np.empty(0)
 
 @kernel
 def below(n: int, bits: int, apart: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
-    """Where the integer whose binary digits stand in planes, `apart` words apart, is < n: one bit an entry.
+    """Write one bit an entry: whether the integer whose binary digits stand in planes, `apart` words apart, is < n.
 
-    For as many words as `out` has. From the last digit up: less = not p, or less where p equals n's digit. n is odd, so
-    its last digit is 1.
+    It fills as many words as `out` has. From the last digit up: less = not p, or less where p equals n's digit. n is
+    odd, so its last digit is 1.
     """
     for q in range(bits - 1, -1, -1):
         plane = block[q * apart : q * apart + len(out)]
@@ -71,11 +71,23 @@ def count_green(
     version: int,
     terms: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Green group steps and green user steps of each document under its message, int64[2, D]; one block a position.
+    """Count green group steps and green user steps of each document under its message, one block a position.
 
-    chacha, sip: uint32[K, 8] and uint64[K, 2], of K keys; whose: int64[D], which of them each document is read with.
-    numbers: as of `numbers_of_positions`; where it has one row, all are user steps.
-    terms: float64[P], written: 1 where a position is green, else 0; NO_TERMS: none is written.
+    Args:
+        chacha: uint32[K, 8], of K keys.
+        sip: uint64[K, 2], of the same.
+        whose: int64[D], which of them each document is read with.
+        ids: uint32[N], flat tokens.
+        index: int64[P], scored positions.
+        offsets: int64[D+1], of the documents in index.
+        numbers: as of `numbers_of_positions`; where it has one row, all are user steps.
+        window: h.
+        rule: n, b and planes of γ = n / 2^b.
+        version: 1 or 2.
+        terms: float64[P], written: 1 where a position is green, else 0; NO_TERMS: none is written.
+
+    Returns:
+        int64[2, D].
     """
     n, bits, planes = rule
     height = 16 // planes
@@ -118,13 +130,13 @@ def count_green(
 
 @kernel
 def term(draw: uint32) -> float:
-    """−ln(1−r), r = w/2^32. 2^32 − w is exact in double precision, so the logarithm is good to its last bit."""
+    """Return −ln(1−r), r = w/2^32. 2^32 − w is exact in double precision, so the logarithm is good to its last bit."""
     return -math.log((4294967296.0 - float(draw)) * 2.0**-32)
 
 
 @kernel
 def log_term(draw: uint32) -> float:
-    """ln r, r = w/2^32."""
+    """Return ln r, r = w/2^32."""
     return math.log(float(draw) * 2.0**-32) if draw else -math.inf
 
 
@@ -137,7 +149,7 @@ def draws_of_chunk(
     block: NDArray[np.uint32],
     out: NDArray[np.uint32],
 ) -> None:
-    """Draw of entry j of each nonce's vector, one block each."""
+    """Write the draw of entry j of each nonce's vector, one block each."""
     blocks_of_words(key, nonces, entries, 16, inputs, block)
     for i in range(len(entries)):
         out[i] = block[row_of_word(entries[i], 16) * uint64(CHUNK) + uint64(i)]
@@ -157,9 +169,11 @@ def score_under(
     version: int,
     terms: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Σ −ln(1−r) of the group steps and of the user steps of each document under its message, or unweighted Σ ln r.
+    """Compute Σ −ln(1−r), or Σ ln r, of the group steps and of the user steps of each document under its message.
 
-    float64[2, D], summed in the order of positions. chacha, sip, whose, numbers: as of `count_green`.
+    The result is float64[2, D], summed in the order of positions. The other arguments are as of `count_green`.
+
+    unweighted: whether it is Σ ln r.
     terms: float64[P], written: what each position adds; NO_TERMS: none is written.
     """
     sums = np.zeros((2, len(offsets) - 1))
@@ -201,8 +215,10 @@ def score_under(
 class BestMessages(NamedTuple):
     """Best and second best message of each document: largest score, ties to the smallest message.
 
-    message, second_message: int64[D] (second_message is -1 when there is one message only);
-    score, second_score: int64[D] or float64[D] (second_score is 0 when there is no second message).
+    message: int64[D].
+    score: int64[D] or float64[D].
+    second_message: int64[D], -1 when there is one message only.
+    second_score: int64[D] or float64[D], 0 when there is no second message.
     """
 
     message: NDArray[np.int64]
@@ -212,12 +228,12 @@ class BestMessages(NamedTuple):
 
     @classmethod
     def of_one(cls, score: NDArray[np.generic]) -> "BestMessages":
-        """The best message of a key that has one message: there is no second."""
+        """Return the best message of a key that has one message: there is no second."""
         message = np.zeros(len(score), np.int64)
         return cls(message, score, message - 1, np.zeros_like(score))
 
     def candidates(self) -> Candidates:
-        """Best and second best as every format has them: [D, 2].
+        """Return best and second best as every format has them: [D, 2].
 
         The cyclic shift makes neighbouring messages share draws (SPEC §2).
         """
@@ -229,8 +245,11 @@ class BestMessages(NamedTuple):
 class NativeMark(ABC):
     """A native watermark under one master key: sub-keys of one label, shown in no repr and never pickled.
 
-    secret_bytes: 16 to 64 bytes; window: h, 0 to 16, with groups 1 to 16; gamma: of a green list; groups: B, of version
-    2.
+    Args:
+        secret_bytes: 16 to 64 bytes.
+        window: h, 0 to 16, with groups 1 to 16.
+        gamma: of a green list.
+        groups: B, of version 2.
 
     Raises:
         ValueError: a secret, window or number of groups out of range.
@@ -271,7 +290,7 @@ class NativeMark(ABC):
         )
 
     def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        """Nonces of steps to be marked: uint64[R] for windows of uint32[R, h] (SPEC §1)."""
+        """Return the nonces of steps to be marked: uint64[R] for windows of uint32[R, h] (SPEC §1)."""
         return streams.nonces_of_windows(self._keys, windows)
 
     def _nonces(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
@@ -279,7 +298,7 @@ class NativeMark(ABC):
         return streams.nonces_of_documents(self._rows.sip, self._whose(positions), *layout, self.window)
 
     def _whose(self, positions: Positions) -> NDArray[np.int64]:
-        """Which of the keys each document is read with, int64[D]; any, where it has no positions."""
+        """Return which of the keys each document is read with, int64[D]; any, where it has no positions."""
         if not len(positions.index) or len(self._begins) == 1:
             return np.zeros(len(positions.offsets) - 1, np.int64)
         first = np.minimum(positions.offsets[:-1], len(positions.index) - 1)
@@ -289,14 +308,21 @@ class NativeMark(ABC):
     def _score(
         self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
     ) -> NDArray[np.generic]:
-        """S_G and S_U: int64[2, D] or float64[2, D]; numbers as of `numbers_of_positions`; terms: float64[P], out."""
+        """Return S_G and S_U: int64[2, D] or float64[2, D].
+
+        Args:
+            tokens: of D documents.
+            positions: their scored positions.
+            numbers: as of `numbers_of_positions`.
+            terms: float64[P], written.
+        """
 
     @abstractmethod
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
         """See Searches."""
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """Score of one message a document, or of one for all, S_G + S_U: int64[D] or float64[D] (SPEC §3).
+        """Return the score of one message a document, or of one for all, S_G + S_U: int64[D] or float64[D] (SPEC §3).
 
         Raises:
             ValueError: a message that the key does not have.
@@ -307,7 +333,7 @@ class NativeMark(ABC):
     def parts(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """S_G and S_U of one message a document; S_G is 0 without groups."""
+        """Return S_G and S_U of one message a document; S_G is 0 without groups."""
         group_score, user_score = self._score(tokens, positions, self._numbers_read(messages, positions))
         return group_score, user_score
 
@@ -330,24 +356,28 @@ class NativeMark(ABC):
         return UserEvidence(user_score[:, None], scored, self.groups)
 
     def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Which scored positions are group steps: bool[P]; none without groups."""
+        """Say which scored positions are group steps: bool[P]; none without groups."""
         if self.groups is None:
             return np.zeros(len(positions.index), np.bool_)
         return is_group_step(self._nonces(tokens, positions))
 
     def _each(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """The message of each document: int64[D], or int64[1] where all share one. Raises ValueError: no such one."""
+        """Return the message of each document: int64[D], or int64[1] where all share one.
+
+        Raises:
+            ValueError: a message that the key does not have.
+        """
         document_messages = np.empty(len(positions.offsets) - 1 if np.ndim(messages) else 1, np.int64)
         document_messages[:] = messages
         self._check_messages(document_messages)
         return document_messages
 
     def _message_of_positions(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """The messages of `_each`, of each scored position: int64[P]."""
+        """Return the messages of `_each`, of each scored position: int64[P]."""
         return np.repeat(np.broadcast_to(self._each(messages, positions), positions.scored.shape), positions.scored)
 
     def _numbers_read(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """What the messages of `_each` read in group steps and in user steps, as of `numbers_of_positions`."""
+        """Return what the messages of `_each` read in group steps and in user steps, as of `numbers_of_positions`."""
         document_messages = self._each(messages, positions)
         if self.groups is None:
             return document_messages[None]
@@ -373,7 +403,7 @@ class Version1Mark(NativeMark):
     version = 1
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
-        """Best and second best of the messages 0 … count−1."""
+        """Return best and second best of the messages 0 … count−1."""
         self._check_count(count)
         if count == 1:
             return BestMessages.of_one(self.score(tokens, positions, 0))
@@ -381,10 +411,10 @@ class Version1Mark(NativeMark):
 
     @abstractmethod
     def _best_two(self, steps: streams.ScoredSteps, count: int) -> BestMessages:
-        """As `best_two`, for two messages or more."""
+        """Return what `best_two` does, for two messages or more."""
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The best two messages, as every format has them."""
+        """Return the best two messages, as every format has them."""
         return self.best_two(tokens, positions, count).candidates()
 
 
@@ -394,8 +424,11 @@ _DENOMINATORS = [1 << bits for bits in range(1, MAX_GAMMA_BITS + 1)]
 class GreenListMark(NativeMark):
     """The green list of Kirchenbauer et al. under one master key, of either version.
 
-    secret_bytes: the master key, 16 to 64 bytes; gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8. groups:
-    B, of version 2; None: no groups.
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        window: h.
+        gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8.
+        groups: B, of version 2; None: no groups.
 
     Raises:
         ValueError: a secret, window, γ or number of groups out of range.
@@ -418,7 +451,10 @@ class GreenListMark(NativeMark):
 class GumbelMark(NativeMark):
     """The Gumbel mark of Aaronson et al. under one master key, of either version.
 
-    secret_bytes: the master key, 16 to 64 bytes. groups: B, of version 2; None: no groups.
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        window: h.
+        groups: B, of version 2; None: no groups.
 
     Raises:
         ValueError: a secret, window or number of groups out of range.
@@ -433,6 +469,6 @@ class GumbelMark(NativeMark):
     def _score(
         self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
     ) -> NDArray[np.float64]:
-        """Σ −ln(1−r), or Σ ln r, of each document's group steps and user steps: float64[2, D]."""
+        """Return Σ −ln(1−r), or Σ ln r, of each document's group steps and user steps: float64[2, D]."""
         keys, layout = (self._rows.chacha, self._rows.sip, self._whose(positions)), (positions.index, positions.offsets)
         return score_under(*keys, tokens.ids, *layout, numbers, self.window, self._unweighted, self.version, terms)

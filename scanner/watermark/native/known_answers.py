@@ -88,14 +88,14 @@ def _searches(case: Case) -> Pairs:
 
 
 def _scores(expected: float | None, computed: np.generic) -> tuple[float | None, float]:
-    """Both, to be compared: a count may be written as a real number, 5.0, but is compared exactly."""
+    """Return both, to be compared: a count may be written as a real number, 5.0, but is compared exactly."""
     if isinstance(computed, np.integer) and isinstance(expected, float) and expected.is_integer():
         expected = int(expected)
     return expected, computed.item()
 
 
 def method_of(case: Case) -> Watermark:
-    """The watermark of a case of `documents` or `searches`, under its secret."""
+    """Return the watermark of a case of `documents` or `searches`, under its secret."""
     name, key, window = case["method"], bytes.fromhex(case["secret"]), case["window"]
     if case.get("version", 1) == 2:
         if name == "greenlist":

@@ -53,7 +53,10 @@ LONGEST_BOUNDED_BY_LEVELS = 1024
 class LevelSteps(NamedTuple):
     """Scored positions of D documents that count, in order.
 
-    ids: uint32[P], tokens; nonces: uint64[P], of their windows; levels: uint8[P], 1 to LEVELS; offsets: int64[D+1].
+    ids: tokens, uint32[P].
+    nonces: of their windows, uint64[P].
+    levels: 1 to LEVELS, uint8[P].
+    offsets: int64[D+1].
     """
 
     ids: NDArray[np.uint32]
@@ -76,7 +79,7 @@ def best_green(
     most: int,
     rule: tuple[int, int, int],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The numbers of largest sums of each run, best first, ties to the smaller: int64[R, most], float64[R, most].
+    """Return the numbers of largest sums of each run, best first, ties to the smaller, and these sums.
 
     Args:
         key: uint32[8].
@@ -85,6 +88,9 @@ def best_green(
         length: how many numbers each run has.
         most: `length` at most.
         rule: n, b and planes of γ = n / 2^b.
+
+    Returns:
+        Numbers, int64[R, most], and sums, float64[R, most].
     """
     documents, first = runs
     numbers, sums = np.empty((len(documents), most), np.int64), np.empty((len(documents), most))
@@ -153,7 +159,14 @@ def _add_steps(
 
 @kernel
 def _add_times(rows: NDArray[np.uint32], times: int, sums: NDArray[np.uint32], carry: NDArray[np.uint32]) -> None:
-    """Add VECTORS_A_PASS rows of bits to vertical counters so many times, 8 at most: uint32[8 or more, W]."""
+    """Add VECTORS_A_PASS rows of bits to vertical counters `times` times.
+
+    Args:
+        rows: uint32[VECTORS_A_PASS, W].
+        times: 8 at most.
+        sums: uint32[8 or more, W], the counters.
+        carry: uint32[W], for its use.
+    """
     for bit in range(4):
         if (times >> bit) & 1:
             _add_rows(rows, sums[bit:], carry)
@@ -235,7 +248,7 @@ def _add_logarithms(
 
 @kernel
 def _times_logarithm(level: uint32, draw: uint32) -> uint32:
-    """A level times exponent and 11 bits of the fraction of (2^32 − w) as a float, which is at most one too small."""
+    """Return a level times exponent and 11 bits of the fraction of (2^32 − w) as a float, at most one too small."""
     complement = float32(uint32(~draw | uint32(1)))
     return uint32(level * uint32(complement.view(np.uint32) >> uint32(12)))
 
@@ -248,10 +261,10 @@ def largest_sums(
     first: int,
     length: int,
 ) -> NDArray[np.float64]:
-    """A sum that no number of a run exceeds: float64[length]; the arguments are those of `bound_sums`.
+    """Return a sum that no number of a run exceeds: float64[length].
 
-    To round 2^32 − w to a float adds 2^-24 of it at most, 2^-12 units times the level. What sums in double precision
-    miss is far less than their share of 1e-9.
+    The arguments are those of `bound_sums`. To round 2^32 − w to a float adds 2^-24 of it at most, 2^-12 units times
+    the level. What sums in double precision miss is far less than their share of 1e-9.
     """
     if len(ids) > LONGEST_BOUNDED_BY_LEVELS:
         sums = np.zeros(length)
@@ -272,7 +285,7 @@ def best_gumbel(
     length: int,
     most: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """As `best_green`, for Gumbel scores."""
+    """Return the numbers of largest Gumbel sums of each run and these sums, as `best_green` does."""
     documents, first = runs
     numbers, sums = np.empty((len(documents), most), np.int64), np.empty((len(documents), most))
     for r, (document, first_number) in enumerate(zip(documents.tolist(), first.tolist(), strict=True)):
@@ -293,7 +306,10 @@ def _best_by_bounds(
     bounds: NDArray[np.float64],
     limit: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The numbers of a run's largest sums, best first, ties to the smaller, and sums: int64[limit], float64[limit]."""
+    """Return the numbers of a run's largest sums, best first, ties to the smaller, and these sums.
+
+    Both have `limit` entries, int64 and float64.
+    """
     top, top_bounds = np.full(limit, -1, np.int64), np.zeros(limit)
     for number in range(len(bounds)):
         if top[limit - 1] < 0 or bounds[number] > top_bounds[limit - 1]:

@@ -34,7 +34,12 @@ from schemas.registry import MOST_NUMBERS
 
 
 class FreshKeys(NamedTuple):
-    """Separate sub-keys for each of D documents: chacha uint32[D, 8], sip uint64[D, 2]; the watermark's version."""
+    """Separate sub-keys for each of D documents.
+
+    chacha: uint32[D, 8].
+    sip: uint64[D, 2].
+    version: of the watermark.
+    """
 
     chacha: NDArray[np.uint32]
     sip: NDArray[np.uint64]
@@ -45,7 +50,7 @@ class FreshKeys(NamedTuple):
 
 
 def keys_of(secrets: Sequence[bytes], label: str, version: int = 1) -> FreshKeys:
-    """The sub-keys that secrets have for a label of a version (SPEC §1)."""
+    """Return the sub-keys that secrets have for a label of a version (SPEC §1)."""
     chacha, sip = np.empty((len(secrets), 8), np.uint32), np.empty((len(secrets), 2), np.uint64)
     for i, secret in enumerate(secrets):
         chacha[i], sip[i] = derive(secret, label, version)
@@ -64,9 +69,15 @@ def count_hits(
 ) -> Hits:
     """Count, for each document under its own key, the messages 0 … messages−1 whose score is critical or more.
 
-    gamma: share of green tokens; None: the Gumbel score, which near a critical one is computed in double precision.
-    critical: float64[D, J], whole numbers of a green list, or ∞. groups: whether these messages are users of group 0,
-    who share its group steps (SPEC_2 §2).
+    Args:
+        keys: of D documents.
+        tokens: of these documents.
+        positions: their scored positions.
+        window: h.
+        gamma: share of green tokens; None: the Gumbel score, which near a critical one is computed in double precision.
+        messages: how many.
+        critical: float64[D, J], whole numbers of a green list, or ∞.
+        groups: whether these messages are users of group 0, who share its group steps (SPEC_2 §2).
     """
     nonces = _nonces(keys, tokens, positions, window)
     if not groups:
@@ -98,7 +109,7 @@ def pair_hits(
 ) -> NDArray[np.int64]:
     """Count, for each document under its own key of version 2, the pairs of groups and users that score high.
 
-    As `count_hits`, for B groups: int64[D, J], of as many pairs as `Paired` says.
+    The arguments are as of `count_hits`, for B groups. The result is int64[D, J], of as many pairs as `Paired` says.
     """
     shared, users = in_two(tokens, positions, _nonces(keys, tokens, positions, window))
     size = Paired.of(groups)
@@ -112,7 +123,7 @@ def _whole(critical: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) -> NDArray[np.uint64]:
-    """Nonces of all scored positions, those of a document under its own key: uint64[P]."""
+    """Return the nonces of all scored positions, those of a document under its own key: uint64[P]."""
     nonces = np.empty(len(positions.index), np.uint64)
     for d, (chacha, sip) in enumerate(zip(keys.chacha, keys.sip, strict=True)):
         document = slice(positions.offsets[d], positions.offsets[d + 1])
@@ -129,7 +140,7 @@ def _greenlist_hits(
     rule: tuple[int, int, int],
     critical: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hits and scores of message 0 of D documents, each under a key of its own: int64[D, J], int64[D]."""
+    """Return hits and scores of message 0 of D documents, each under a key of its own: int64[D, J], int64[D]."""
     documents = len(steps.offsets) - 1
     hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents, np.int64)
     tiles = (count + GREENLIST_TILE - 1) // GREENLIST_TILE
@@ -164,7 +175,10 @@ def _greenlist_hits(
 def _gumbel_hits(
     chacha: NDArray[np.uint32], version: int, steps: ScoredSteps, count: int, critical: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Like `_greenlist_hits`, of Gumbel scores: int64[D, J], float64[D]. critical: float64[D, J]."""
+    """Return hits and scores of message 0 as `_greenlist_hits` does, of Gumbel scores: int64[D, J], float64[D].
+
+    critical: float64[D, J].
+    """
     documents = len(steps.offsets) - 1
     hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents)
     strip, sums = np.empty(GUMBEL_TILE + 2 * WORDS_A_GROUP, np.uint32), np.empty(GUMBEL_TILE, np.int64)
@@ -198,7 +212,7 @@ def _gumbel_hits(
 def _score_of(
     version: int, key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], message: int
 ) -> float:
-    """Published score of one message over one document's scored tokens."""
+    """Compute the published score of one message over one document's scored tokens."""
     if version == 1:
         return score_of(key, ids, nonces, message)
     return score_of_number(key, ids, nonces, message)
@@ -206,14 +220,14 @@ def _score_of(
 
 @kernel
 def _around(limit: float, scored: int) -> tuple[np.int64, np.int64]:
-    """Approximate sums from which on, and below which, the exact score is surely on the same side of a limit."""
+    """Return the sums around a limit from which on, and below which, the exact score is surely on their side of it."""
     bound = scored * TERM_ERROR + 1.0 + limit / SUM_UNIT * scored * 2.0**-50
     return np.int64(limit / SUM_UNIT + bound) + 1, np.int64(limit / SUM_UNIT - bound)
 
 
 @kernel
 def _whole_blocks(count: int) -> int:
-    """Numbers of the blocks that hold so many."""
+    """Return the numbers of the blocks that hold `count` numbers."""
     return ((count - 1) >> BITS) + 1 << BITS
 
 
@@ -221,7 +235,7 @@ def _whole_blocks(count: int) -> int:
 def sum_run(
     key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, sums: NDArray[np.int64]
 ) -> None:
-    """Like `gumbel_runs.bound_run`, but scores to within TERM_ERROR a step, in units of ln 2 / 2^23."""
+    """Write sums as `gumbel_runs.bound_run` does, but scores to within TERM_ERROR a step, in units of ln 2 / 2^23."""
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     scratch, terms = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32)
     sums[:] = 0
@@ -246,7 +260,12 @@ that 100,000 messages scored one by one have, down to 1e-6, and more below (`mak
 
 
 class Paired(NamedTuple):
-    """The first so many groups, and the users of so many groups, of each the first `length`."""
+    """The pairs of the first groups with users of the first groups.
+
+    groups: how many groups are paired.
+    runs: how many groups the users are of.
+    length: how many users of each of these groups are paired, the first ones.
+    """
 
     groups: int
     runs: int
@@ -254,7 +273,7 @@ class Paired(NamedTuple):
 
     @classmethod
     def of(cls, groups: int) -> "Paired":
-        """The pairs of a key with B groups."""
+        """Return the pairs of a key with B groups."""
         length = min(groups, PAIRED_USERS)
         return cls(min(groups, PAIRED_GROUPS), min(groups, -(-PAIRED_USERS // length)), length)
 
@@ -273,7 +292,7 @@ def _greenlist_pairs(
     rule: tuple[int, int, int],
     critical: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Pairs of a group and a user whose scores add up to a critical one, of D documents: int64[D, J]."""
+    """Count pairs of a group and a user whose scores add up to a critical one, of D documents: int64[D, J]."""
     hits = np.zeros(critical.shape, np.int64)
     group_counts, user_counts = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
     group_bits = np.empty((levels_of(shared.offsets), words_of(size.groups, rule)), np.uint32)
@@ -297,7 +316,10 @@ def _greenlist_pairs(
 def _gumbel_pairs(
     chacha: NDArray[np.uint32], shared: ScoredSteps, users: ScoredSteps, size: Paired, critical: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Like `_greenlist_pairs`, pairs near a critical score in double precision. critical: float64[D, J]."""
+    """Count pairs as `_greenlist_pairs` does, those near a critical score in double precision.
+
+    critical: float64[D, J].
+    """
     hits = np.zeros(critical.shape, np.int64)
     group_scores, user_scores = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
     group_sums = np.empty(_whole_blocks(size.groups), np.int64)
@@ -336,7 +358,7 @@ def _gumbel_pairs(
 
 @kernel
 def _counts_of(counters: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
-    """Vertical counters as whole numbers."""
+    """Write vertical counters as whole numbers."""
     for i in range(len(counts)):
         counts[i] = 0
         for level in range(len(counters)):
@@ -345,7 +367,7 @@ def _counts_of(counters: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 
 @kernel
 def _reaching(shared: NDArray[np.int64], users: NDArray[np.int64], least: np.int64) -> np.int64:
-    """How many sums of one number of each array, both sorted, are `least` or more."""
+    """Count the sums of one number of each array, both sorted, that are `least` or more."""
     pair_count, place = np.int64(0), len(users)
     for score in shared:
         while place > 0 and users[place - 1] + score >= least:

@@ -44,7 +44,12 @@ def _sip_rounds(v: list[Nonces], rounds: int) -> None:
 
 
 def siphash24(key: bytes, windows: Words) -> Nonces:
-    """SipHash-2-4 (Aumasson and Bernstein 2012) of each window's tokens, 4 bytes each: uint64[P] for uint32[P, h]."""
+    """Return the SipHash-2-4 (Aumasson and Bernstein 2012) of each window's tokens, 4 bytes each: uint64[P].
+
+    Args:
+        key: 16 bytes.
+        windows: uint32[P, h].
+    """
     lanes, width = windows.shape
     k = [int.from_bytes(key[i : i + 8], "little") for i in (0, 8)] * 2
     v = [np.full(lanes, start ^ half, np.uint64) for start, half in zip(_SIP_START, k, strict=True)]
@@ -61,7 +66,13 @@ def siphash24(key: bytes, windows: Words) -> Nonces:
 
 
 def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
-    """One ChaCha block of 8 rounds a lane: 16 words, each uint32[P]. Counter and nonce have 64 bits each."""
+    """Return one ChaCha block of 8 rounds a lane: 16 words, each uint32[P].
+
+    Args:
+        key: 32 bytes.
+        counters: 64 bits each, uint64[P].
+        nonces: 64 bits each, uint64[P].
+    """
     prefix = b"expand 32-byte k" + key
     start = [np.full(len(nonces), int.from_bytes(prefix[i : i + 4], "little"), np.uint32) for i in range(0, 48, 4)]
     for values in (counters, nonces):
@@ -76,7 +87,7 @@ def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
 
 
 def _of_group(nonces: Nonces) -> NDArray[np.bool_]:
-    """Which windows make steps that a group shares (SPEC_2 §2)."""
+    """Say which windows make steps that a group shares (SPEC_2 §2)."""
     return np.asarray(((nonces >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32) == 0)
 
 
@@ -119,7 +130,7 @@ class _Proof(ABC):
     def _each(
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int]
     ) -> tuple[NDArray[np.int64], Nonces, NDArray[np.float64]]:
-        """The P scored positions, their nonces, and what each adds to each of M messages: float64[M, P]."""
+        """Return the P scored positions, their nonces, and what each adds to each of M messages: float64[M, P]."""
         ids, window = tokens.tolist(), self._window
         window_places = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in window_places]
@@ -132,7 +143,7 @@ class _Proof(ABC):
         return places, nonces, self._terms(np.tile(nonces, len(messages)), entries).reshape(len(messages), -1)
 
     def _numbers(self, nonces: Nonces, message: int) -> Nonces:
-        """Which number a message reads at each position."""
+        """Return the number that a message reads at each position: uint64[P]."""
         if self._groups is None:
             return np.full(len(nonces), message, np.uint64)
         group, user = divmod(message, self._groups)
@@ -140,10 +151,10 @@ class _Proof(ABC):
 
     @abstractmethod
     def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
-        """What each position adds to the score of a message."""
+        """Return what each position adds to the score of a message."""
 
     def _words(self, nonces: Nonces, planes: int, digits: int, index: Nonces) -> list[Words]:
-        """Word `index` of the first `digits` of so many planes that lie side by side in a block."""
+        """Return word `index` of the first `digits` planes, where `planes` of them lie side by side in a block."""
         height = 16 // planes
         if self._version == 1:  # sixteen blocks at a time hold a word each, then the next
             group, r = np.divmod(index, np.uint64(16 * height))

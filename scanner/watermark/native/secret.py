@@ -16,7 +16,8 @@ MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
 class SubKeys(NamedTuple):
     """The sub-keys that draw one label's streams. They are as secret as the master key; their repr shows nothing.
 
-    chacha: uint32[8]; sip: uint64[2].
+    chacha: uint32[8].
+    sip: uint64[2].
     """
 
     chacha: NDArray[np.uint32]
@@ -27,7 +28,10 @@ class SubKeys(NamedTuple):
 
 
 def label(method: str, window: int, gamma: Fraction | None = None, groups: int | None = None) -> str:
-    """The text that separates the streams of a key's uses, such as `greenlist;h=4;gamma=1/4` (SPEC §1, SPEC_2 §1)."""
+    """Return the text that separates the streams of a key's uses, such as `greenlist;h=4;gamma=1/4`.
+
+    SPEC §1 and SPEC_2 §1 state it.
+    """
     text = f"{method};h={window}"
     if gamma is not None:
         text += f";gamma={gamma.numerator}/{gamma.denominator}"
@@ -35,7 +39,7 @@ def label(method: str, window: int, gamma: Fraction | None = None, groups: int |
 
 
 def derive(secret: bytes, label: str, version: int = 1) -> SubKeys:
-    """Sub-keys of a master key for one label of a version of the watermark (SPEC §1).
+    """Return the sub-keys of a master key for one label of a version of the watermark (SPEC §1).
 
     Raises:
         ValueError: the secret is not 16 to 64 bytes.
@@ -47,7 +51,7 @@ def derive(secret: bytes, label: str, version: int = 1) -> SubKeys:
 
 
 def commitment(secret: bytes, label: str, version: int = 1) -> bytes:
-    """32 bytes to publish when a key is made: they show later that it was not chosen after the text (SPEC §1).
+    """Return 32 bytes to publish when a key is made: they show later that it was not chosen after the text (SPEC §1).
 
     Raises:
         ValueError: the secret is not 16 to 64 bytes.
@@ -62,11 +66,11 @@ def _keyed_hash(secret: bytes, size: int, person: str, label: str) -> bytes:
 
 
 def planes_of(gamma: Fraction) -> int:
-    """Planes in a block: the power of two that holds the b binary digits of γ = n / 2^b (SPEC §1)."""
+    """Return the planes in a block: the power of two that holds the b binary digits of γ = n / 2^b (SPEC §1)."""
     bits = gamma.denominator.bit_length() - 1
     return 1 << (bits - 1).bit_length()
 
 
 def rule_of(gamma: Fraction) -> tuple[int, int, int]:
-    """n, b and planes of γ = n / 2^b, as kernels take it."""
+    """Return n, b and planes of γ = n / 2^b, as kernels take it."""
     return gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma)

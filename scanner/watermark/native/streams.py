@@ -30,15 +30,19 @@ from scanner.watermark.positions import Positions, Ranges, Tokens, runs_of
 def window_nonces(
     sub_keys: SubKeys, ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
 ) -> NDArray[np.uint64]:
-    """Nonce of each position: SipHash-2-4 of the `window` tokens before it (SPEC §1): uint64[P].
+    """Return the nonce of each position, SipHash-2-4 of the `window` tokens before it (SPEC §1): uint64[P].
 
-    index: int64[P], ascending; each has `window` tokens, 0 to 16, of its document before it.
+    Args:
+        sub_keys: of the label.
+        ids: uint32[N], flat tokens.
+        index: int64[P], ascending. Each has `window` tokens of its document before it.
+        window: 0 to 16.
     """
     return nonces_of_positions(sub_keys.sip, ids, index, window)
 
 
 def nonces_of_windows(sub_keys: SubKeys, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Nonces of windows that stand alone: uint64[R] for uint32[R, h] (SPEC §1)."""
+    """Return the nonces of windows that stand alone: uint64[R] for uint32[R, h] (SPEC §1)."""
     return _nonces_of_columns(sub_keys.sip, np.ascontiguousarray(windows.T, np.uint32))
 
 
@@ -54,7 +58,7 @@ def _nonces_of_columns(key: NDArray[np.uint64], columns: NDArray[np.uint32]) -> 
 
 
 def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int, version: int = 1) -> int:
-    """Word i of one plane of a stream, computed alone (SPEC §1, SPEC_2 §1)."""
+    """Return word i of one plane of a stream, computed alone (SPEC §1, SPEC_2 §1)."""
     height = 16 // planes
     if version == 2:
         counter, r = divmod(i, height)
@@ -66,7 +70,7 @@ def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int, 
 
 
 def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[np.uint32]:
-    """One ChaCha8 block: uint32[16] for a key of uint32[8], a 64-bit counter and a 64-bit nonce."""
+    """Return one ChaCha8 block: uint32[16] for a key of uint32[8], a 64-bit counter and a 64-bit nonce."""
     out, inputs = np.empty(16 * CHUNK, np.uint32), np.zeros(4 * CHUNK, np.uint32)
     inputs[::CHUNK] = np.array([counter, nonce], np.uint64).view(np.uint32)
     chacha8_lanes(key, inputs, 1, out)
@@ -75,7 +79,7 @@ def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[
 
 @kernel
 def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
-    """One past the last scored position of the chunk that begins at position p: p < end ≤ p + CHUNK."""
+    """Return one past the last scored position of the chunk that begins at position p: p < end ≤ p + CHUNK."""
     stop, limit = index[p] + CHUNK, min(p + CHUNK, len(index))
     end = p + 1
     while end < limit and index[end - 1] < index[end] < stop:
@@ -92,7 +96,7 @@ def nonces_of_chunk(
     scratch: NDArray[np.uint64],
     out: NDArray[np.uint64],
 ) -> None:
-    """Window nonces of one chunk (SPEC §1)."""
+    """Write the window nonces of one chunk (SPEC §1)."""
     run = scratch[5 * CHUNK : 5 * CHUNK + places[-1] + 1 - places[0]]
     siphash_lanes(key, ids[places[0] - window :], 1, window, scratch, run)
     for i in range(len(places)):
@@ -101,7 +105,7 @@ def nonces_of_chunk(
 
 @kernel
 def end_of_key(whose: NDArray[np.int64], d: int) -> int:
-    """The first document after `d` that has another key than it; whose: int64[D]."""
+    """Return the first document after `d` that has another key than it; whose: int64[D]."""
     end = d + 1
     while end < len(whose) and whose[end] == whose[d]:
         end += 1
@@ -117,7 +121,16 @@ def nonces_of_documents(
     offsets: NDArray[np.int64],
     window: int,
 ) -> NDArray[np.uint64]:
-    """Window nonces of D documents, each under a key of its own: uint64[P] for uint64[K, 2] and whose, int64[D]."""
+    """Return the window nonces of D documents, each under a key of its own: uint64[P].
+
+    Args:
+        keys: uint64[K, 2].
+        whose: int64[D], the key of each document.
+        ids: uint32[N], flat tokens.
+        index: int64[P], places in ids.
+        offsets: int64[D+1], of the documents in index.
+        window: h.
+    """
     nonces, d = np.empty(len(index), np.uint64), 0
     while d < len(whose):
         end = end_of_key(whose, d)
@@ -131,7 +144,7 @@ def nonces_of_documents(
 def nonces_of_positions(
     key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
 ) -> NDArray[np.uint64]:
-    """Window nonces of scored positions: uint64[P] for int64[P] (SPEC §1)."""
+    """Return the window nonces of scored positions: uint64[P] for int64[P] (SPEC §1)."""
     nonces = np.empty(len(index) + CHUNK, np.uint64)
     scratch = np.empty(6 * CHUNK, np.uint64)
     p = 0
@@ -153,10 +166,17 @@ def steps_of_positions(
     nonces: NDArray[np.uint64],
     entries: NDArray[np.int64],
 ) -> None:
-    """Nonces and tokens of the next scored positions, fastest where they come in order from call to call.
+    """Write nonces and tokens of the next scored positions, fastest where they come in order from call to call.
 
-    hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first. nonces:
-    uint64[CHUNK], and entries: int64[CHUNK]: the first L are written.
+    Args:
+        sip: uint64[2].
+        ids: uint32[N], flat tokens.
+        places: int64[L], L ≤ CHUNK, places in ids.
+        window: h.
+        hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first.
+        scratch: uint64[6 · CHUNK].
+        nonces: uint64[CHUNK], of which the first L are written.
+        entries: int64[CHUNK], of which the first L are written.
     """
     run = scratch[5 * CHUNK :]
     begin, stop = hashed[0], hashed[1]
@@ -171,7 +191,7 @@ def steps_of_positions(
 
 
 def is_group_step(nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which windows make a step that a group shares: a third of them, bool of the same shape (SPEC_2 §2)."""
+    """Say which windows make a step that a group shares: a third of them, bool of the same shape (SPEC_2 §2)."""
     shared: NDArray[np.bool_] = (nonces >> np.uint64(32)) * np.uint64(3) >> np.uint64(32) == 0
     return shared
 
@@ -181,7 +201,7 @@ _is_shared_by_group = inlined(is_group_step)  # of one nonce
 
 @kernel
 def group_steps_before(nonces: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How many group steps stand before each of P positions, and before their end: int64[P+1]."""
+    """Count the group steps before each of P positions, and before their end: int64[P+1]."""
     counts = np.zeros(len(nonces) + 1, np.int64)
     for i in range(len(nonces)):
         counts[i + 1] = counts[i] + np.int64(_is_shared_by_group(nonces[i]))
@@ -199,10 +219,18 @@ def numbers_of_positions(
     out: NDArray[np.int64],
     alone: NDArray[np.uint8],
 ) -> None:
-    """The number that is read at positions p … end−1, and whether it is a message's alone, 1, or its group's, 0.
+    """Write the number that is read at positions p … end−1, and whether it is a message's own or its group's.
 
-    numbers: int64[2, D], which a document's message reads in group steps and in user steps; int64[1, D]: everywhere;
-    int64[…, 1]: in all documents. p is of `document`; nonces: of these positions.
+    Args:
+        offsets: int64[D+1].
+        numbers: int64[2, D], which a document's message reads in group steps and in user steps; int64[1, D]:
+            everywhere; int64[…, 1]: in all documents.
+        nonces: uint64[L], of these positions.
+        p: a position of `document`.
+        end: one past the last position.
+        document: where to begin.
+        out: int64[L], written.
+        alone: uint8[L], written: 1 where the number is the message's own, 0 where it is its group's.
     """
     start, d, last = p, document, len(numbers) - 1
     while start < end:
@@ -224,10 +252,9 @@ def blocks_of_words(
     inputs: NDArray[np.uint32],
     out: NDArray[np.uint32],
 ) -> None:
-    """The block that holds word i of a stream (SPEC §1), a lane for each nonce and word.
+    """Write the block that holds word i of a stream (SPEC §1), a lane for each nonce and word.
 
-    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out. words:
-    int64[L].
+    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out. words: int64[L].
     """
     shift = 4
     while LANES * height >> shift > 1:
@@ -249,10 +276,10 @@ def blocks_of_runs(
     inputs: NDArray[np.uint32],
     out: NDArray[np.uint32],
 ) -> None:
-    """The block that holds entry x·2^32 + d of a stream of version 2 (SPEC_2 §1), a lane for each token x and number d.
+    """Write the block that holds entry x·2^32 + d of a stream of version 2 (SPEC_2 §1), a lane for each x and d.
 
-    Word i of plane q then stands at CHUNK · (q · height + i mod height) + lane of out. numbers: int64[L],
-    d.
+    x is a token, and d its number. Word i of plane q then stands at CHUNK · (q · height + i mod height) + lane of out.
+    numbers: int64[L], d.
     """
     low, high = uint32(32 - bits), uint32(bits)
     for i in range(len(tokens)):
@@ -267,7 +294,10 @@ def blocks_of_runs(
 
 @kernel
 def row_of_word(word: int, height: int) -> uint64:
-    """Which word of its plane in a block word i of a stream is; unsigned: no look at the sign of an index is needed."""
+    """Return which word of its plane in a block word i of a stream is.
+
+    The result is unsigned, so that an index needs no look at its sign.
+    """
     return uint64((word >> 4) & (height - 1))
 
 
@@ -284,10 +314,10 @@ def blocks_of_messages(
     out: NDArray[np.uint32],
     places: NDArray[np.int64],
 ) -> None:
-    """The block that holds what token x reads under message m, a lane for each: where the two versions differ.
+    """Write the block that holds what token x reads under message m, a lane for each: where the two versions differ.
 
-    entries: int64[L], m; becomes the number whose last `each` bits say which entry of its word is read. places:
-    int64[L], written: where in out the word of plane 0 stands.
+    entries: int64[L], m. It becomes the number whose last `each` bits say which entry of its word is read.
+    places: int64[L], written: where in out the word of plane 0 stands.
     """
     if version == 1:
         for i in range(len(tokens)):
@@ -304,7 +334,7 @@ def blocks_of_messages(
 
 @kernel
 def log2(power: int) -> int:
-    """log2 of a power of two."""
+    """Return log2 of a power of two."""
     bits = 0
     while power >> bits > 1:
         bits += 1
@@ -314,8 +344,10 @@ def log2(power: int) -> int:
 class ScoredSteps(NamedTuple):
     """Scored positions of D documents, document by document and in order.
 
-    ids: uint32[P], tokens; nonces: uint64[P], of their windows; offsets: int64[D+1]; whose: int64[D], which of the
-    mark's keys each document is read with.
+    ids: tokens, uint32[P].
+    nonces: of their windows, uint64[P].
+    offsets: int64[D+1].
+    whose: int64[D], which of the mark's keys each document is read with.
     """
 
     ids: NDArray[np.uint32]
@@ -329,18 +361,21 @@ class ScoredSteps(NamedTuple):
         return self.offsets[1:] - self.offsets[:-1]
 
     def of_ranges(self, ranges: Ranges) -> "ScoredSteps":
-        """Steps of ranges, as of documents of their own."""
+        """Return the steps of ranges, as of documents of their own."""
         ids, offsets = runs_of(self.ids, ranges.begin, ranges.length)
         nonces, _ = runs_of(self.nonces, ranges.begin, ranges.length)
         return ScoredSteps(ids, nonces, offsets, self.whose[ranges.whose])
 
 
 class RunRequest(NamedTuple):
-    """Which runs of numbers are searched, R of them, and what of each is wanted.
+    """Which runs of numbers are searched, R of them, and how many numbers of each are wanted.
 
-    documents: int64[R], over whose steps; first: int64[R], the run's first number, the first of a block; length: how
-    many numbers each has; least: how many are returned whatever they score; most: how many are returned if they score
-    as much as `floors`, float64[R].
+    documents: int64[R], over whose steps.
+    first: int64[R], the run's first number, the first of a block.
+    length: how many numbers each run has.
+    least: how many are returned whatever they score.
+    most: how many are returned if they score as much as `floors`.
+    floors: float64[R].
     """
 
     documents: NDArray[np.int64]
@@ -354,7 +389,7 @@ class RunRequest(NamedTuple):
 def steps_of(
     tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64], whose: NDArray[np.int64] | None = None
 ) -> ScoredSteps:
-    """All scored positions, with the nonces of their windows; whose: as of ScoredSteps, None: one key."""
+    """Return all scored positions, with the nonces of their windows; whose: as of ScoredSteps, None: one key."""
     return ScoredSteps(tokens.ids[positions.index], nonces, positions.offsets, _each_key(positions, whose))
 
 
@@ -365,7 +400,7 @@ def _each_key(positions: Positions, document_keys: NDArray[np.int64] | None) -> 
 def in_two(
     tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64], whose: NDArray[np.int64] | None = None
 ) -> tuple[ScoredSteps, ScoredSteps]:
-    """Scored positions that are group steps, and those that are user steps, as of `steps_of`."""
+    """Return the scored positions that are group steps, and those that are user steps, as `steps_of` does."""
     group_steps, user_steps = _in_two(tokens.ids, positions.index, positions.offsets, nonces)
     keys = _each_key(positions, whose)
     return ScoredSteps(*group_steps, keys), ScoredSteps(*user_steps, keys)
@@ -375,7 +410,7 @@ def in_two(
 def _in_two(
     ids: NDArray[np.uint32], index: NDArray[np.int64], offsets: NDArray[np.int64], nonces: NDArray[np.uint64]
 ) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
-    """Group steps and user steps, in one pass. Masks by `is_group_step` would take longer than the scores."""
+    """Return group steps and user steps, in one pass. Masks by `is_group_step` would take longer than the scores."""
     count = np.int64(0)
     for i in range(len(nonces)):
         count += np.int64(_is_shared_by_group(nonces[i]))
@@ -399,10 +434,14 @@ def _in_two(
 def begin_run(
     ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, bits: int, inputs: NDArray[np.uint32]
 ) -> None:
-    """Counters and nonces of the blocks that hold number `first` of each step's run, as `chacha8_lanes` takes them.
+    """Write counters and nonces of the blocks that hold number `first` of each step's run, for `chacha8_lanes`.
 
-    ids: uint32[L], L ≤ CHUNK; nonces: uint64[L] or more; first: the first number of a block; inputs:
-    written.
+    Args:
+        ids: uint32[L], L ≤ CHUNK.
+        nonces: uint64[L] or more.
+        first: the first number of a block.
+        bits: log2 of the numbers that a block holds.
+        inputs: uint32[4 · CHUNK], written.
     """
     low, high, block = uint32(32 - bits), uint32(bits), uint32(first >> bits)
     for i in range(len(ids)):

@@ -81,7 +81,7 @@ class Version2Mark(NativeMark):
         return super().__repr__() + (f" {self._elsewhere[1]}" if self._elsewhere else "")
 
     def searched_by(self, best_of_runs: BestOfRuns, where: str) -> Self:
-        """The same watermark with its runs searched by another function than `best_of_runs`, such as a device's.
+        """Return the same watermark with its runs searched by another function than `best_of_runs`, such as a device's.
 
         where: the device, for its repr.
         """
@@ -102,7 +102,7 @@ class Version2Mark(NativeMark):
 
     @abstractmethod
     def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
-        """The best of the numbers 0 … count−1 in windows, and in parts of documents that have windows."""
+        """Return the best of the numbers 0 … count−1 in windows, and in parts of documents that have windows."""
 
     def search_parts(
         self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
@@ -141,7 +141,7 @@ class Version2Mark(NativeMark):
         return candidates, window[survivors], best.number[window[survivors]] * groups + user[survivors, 0]
 
     def _windows_of_groups(self, best: BestNumbers, windows: Ranges, groups: int) -> NDArray[np.int64]:
-        """Windows in which the users of the best group are searched, by their group steps: int64[Q]."""
+        """Return the windows in which the users of the best group are searched, by their group steps: int64[Q]."""
         candidates = self._reaching(best.bound, windows.length, np.log10(GROUPS_BY_CHANCE) - np.log10(groups))
         document_groups = windows.whose[candidates] * groups + best.number[candidates]
         order = np.lexsort((self.law.log10_p(best.bound[candidates], windows.length[candidates]), document_groups))
@@ -149,12 +149,12 @@ class Version2Mark(NativeMark):
         return candidates[np.sort(order[rank < MOST_WINDOWS])]
 
     def _reaching(self, score: NDArray[np.float64], scored: NDArray[np.int64], log10_p: float) -> NDArray[np.int64]:
-        """Places of the scores whose p is 10^log10_p or less, int64[Q] of int64[D] positions."""
+        """Return the places of the scores whose p is 10^log10_p or less, int64[Q] of int64[D] positions."""
         high = np.flatnonzero(score >= self._floors_of(scored, log10_p))
         return high[self.law.log10_p(score[high], scored[high]) <= log10_p]
 
     def _best_groups(self, shared: ScoredSteps, parts: Ranges, windows: Ranges, groups: int) -> BestNumbers:
-        """Best groups of parts and windows, of group steps, each of which is drawn once for most of them."""
+        """Return the best groups of parts and windows, of group steps, each of which is drawn once for most of them."""
         floors = self._floors_of(parts.length, _by_chance(groups))
         is_together = (np.diff(windows.first) > 0)[parts.whose] & (parts.length <= LONGEST_TOGETHER)
         is_together &= self._elsewhere is None and groups <= MOST_TOGETHER
@@ -173,17 +173,21 @@ class Version2Mark(NativeMark):
 
     @abstractmethod
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
+        """Return the best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
 
     def _best(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         return self._elsewhere[0](steps, request) if self._elsewhere else self.best_of_runs(steps, request)
 
     def steps(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Tokens and nonces of the scored positions, and each document's part of them, as ScoredSteps has them."""
+        """Return the scored positions' tokens and nonces, and each document's part of them, as ScoredSteps has them."""
         return steps_of(tokens, positions, self._nonces(tokens, positions))[:3]
 
     def numbers(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which number each step's message reads there: int64[R] for nonces of R steps and their messages (SPEC_2 §2).
+        """Return the number that each step's message reads there (SPEC_2 §2): int64[R].
+
+        Args:
+            nonces: uint64[R], of the steps.
+            messages: int64[R], of the steps.
 
         Raises:
             ValueError: a message that the key does not have.
@@ -195,7 +199,11 @@ class Version2Mark(NativeMark):
         return np.where(is_group_step(nonces), group, group * MOST_NUMBERS + user)
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The candidates among the messages 0 … count−1; with groups, count is B². Raises ValueError: another count."""
+        """Return the candidates among the messages 0 … count−1; with groups, count is B².
+
+        Raises:
+            ValueError: another count.
+        """
         self._check_count(count)
         if self.groups is None and count == 1:
             return self.single_message(self.score(tokens, positions, 0))
@@ -205,14 +213,18 @@ class Version2Mark(NativeMark):
         return self.search_groups(tokens, positions, self._check_groups(count))
 
     def _check_groups(self, count: int) -> int:
-        """B, of B² messages. Raises ValueError: not so many."""
+        """Return B, of B² messages.
+
+        Raises:
+            ValueError: the key does not have so many.
+        """
         groups = self.groups or 0
         if count != groups**2:
             raise ValueError(f"{count} messages cannot be searched; this key has {groups**2}")
         return groups
 
     def search_groups(self, tokens: Tokens, positions: Positions, groups: int) -> Candidates:
-        """As `search`, among the first so many groups alone, and as many users of each: what experiments count.
+        """Search only the first groups, and as many users of each, as `search` does: what experiments count.
 
         Raises:
             ValueError: more groups than the key has.
@@ -225,7 +237,7 @@ class Version2Mark(NativeMark):
         return self._in_groups(shared.scored, self._best(shared, request), user_steps, groups, self.groups)
 
     def _among_all(self, steps: ScoredSteps, count: int) -> Candidates:
-        """The best two messages of each document, and all others whose p is 1/count or less."""
+        """Return the best two messages of each document, and all others whose p is 1/count or less."""
         documents = np.arange(len(steps.scored))
         message, score = self._candidates(
             steps, documents, self._floors_of(steps.scored, _by_chance(count)), count, _FIRST_CANDIDATES
@@ -235,7 +247,7 @@ class Version2Mark(NativeMark):
     def _candidates(
         self, steps: ScoredSteps, documents: NDArray[np.int64], floors: NDArray[np.float64], count: int, limit: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Candidates of some documents, `limit` of each at first, and more where a document has as many."""
+        """Return candidates of some documents, `limit` of each at first, and more where a document has as many."""
         message, score = self._best(steps, RunRequest(documents, np.zeros_like(documents), count, 2, limit, floors))
         full_rows = np.flatnonzero(message[:, -1] >= 0)
         if limit < count and len(full_rows):
@@ -254,10 +266,14 @@ class Version2Mark(NativeMark):
         groups: int,
         users: int,
     ) -> Candidates:
-        """The best user of each group that is looked into (SPEC_2 §3).
+        """Return the best user of each group that is looked into (SPEC_2 §3).
 
-        shared: group steps, int64[D]; best: groups and their scores, as of BestOfRuns; users: B, by which messages are
-        numbered.
+        Args:
+            shared: group steps, int64[D].
+            best: groups and their scores, as of BestOfRuns.
+            user_steps: of D documents.
+            groups: how many groups, and users of each, are searched.
+            users: B, by which messages are numbered.
         """
         group, score_group = best
         log10_p = self.law.log10_p(score_group, shared[:, None])
@@ -280,7 +296,7 @@ class Version2Mark(NativeMark):
         return Candidates(message, total, UserEvidence(score_of_user, user_steps.scored, groups), independent=True)
 
     def _floors_of(self, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
-        """Least score whose p is 10^log10_p or less, for each document: float64[D]."""
+        """Return the least score whose p is 10^log10_p or less, for each document: float64[D]."""
         cache = _known_floors(self.law, log10_p)
         if len(cache) > _REMEMBERED:
             cache.clear()
@@ -297,18 +313,18 @@ class Version2Mark(NativeMark):
 
 
 def _by_chance(count: int) -> float:
-    """log10 of the p that one of so many numbers has by chance, and a little more."""
+    """Return log10 of the p that one of so many numbers has by chance, and a little more."""
     return float(_ROOM - np.log10(count))
 
 
 def _other_steps(ranges: Ranges, group_ranges: Ranges) -> Ranges:
-    """Ranges of positions as ranges of user steps; group_ranges: of group steps."""
+    """Return ranges of positions as ranges of user steps; group_ranges: of group steps."""
     return Ranges(ranges.first, ranges.begin - group_ranges.begin, ranges.end - group_ranges.end)
 
 
 @functools.lru_cache(maxsize=128)
 def _known_floors(law: Law, log10_p: float) -> dict[int, float]:
-    """Floors by number of scored positions, kept for all keys of a law, since a decoy's key scores one text."""
+    """Return floors by number of scored positions, kept for all keys of a law, since a decoy's key scores one text."""
     del law, log10_p
     return {}
 
@@ -321,9 +337,14 @@ def green_tokens(
     rule: tuple[int, int, int],
     tokens: int,
 ) -> NDArray[np.bool_]:
-    """Which of the tokens 0 … V−1 are green in each step, for the number that is read there: bool[R, V].
+    """Say which of the tokens 0 … V−1 are green in each step, for the number that is read there: bool[R, V].
 
-    key: uint32[8]; nonces: uint64[R] and numbers: int64[R], of the steps; rule: n, b and planes of γ = n / 2^b.
+    Args:
+        key: uint32[8].
+        nonces: uint64[R], of the steps.
+        numbers: int64[R], of the steps.
+        rule: n, b and planes of γ = n / 2^b.
+        tokens: V.
     """
     n, bits, planes = rule
     height = 16 // planes
@@ -347,9 +368,16 @@ def green_tokens(
 
 @kernel
 def choose_token(key: NDArray[np.uint32], nonce: uint64, number: int, weights: NDArray[np.float64]) -> int:
-    """Token of one step: the least −ln(r)/p_v among those with p_v > 0, ties to the smallest id; −1: there is none.
+    """Return the token of one step: the least −ln(r)/p_v among those with p_v > 0, ties to the smallest id.
 
-    key: uint32[8]; number: that is read there; weights: float64[V], p up to a factor.
+    Args:
+        key: uint32[8].
+        nonce: of the step's window.
+        number: the one that is read there.
+        weights: float64[V], p up to a factor.
+
+    Returns:
+        The token, or −1 where there is none.
     """
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     ids, chances, step_nonces = (np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce))
@@ -375,16 +403,16 @@ class Version2GreenList(GreenListMark, Version2Mark):
     method = "greenlist-v2"
 
     def green(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64], tokens: int) -> NDArray[np.bool_]:
-        """Which of the tokens 0 … V−1 are green in each step for its message: bool[R, V] (SPEC_2 §1)."""
+        """Say which of the tokens 0 … V−1 are green in each step for its message: bool[R, V] (SPEC_2 §1)."""
         numbers = self.numbers(nonces, messages)
         return green_tokens(self._keys.chacha, nonces, numbers, self._rule, tokens)
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Best numbers of runs and their counts: int64[R, most] both."""
+        """Return the best numbers of runs and their counts: int64[R, most] both."""
         return green_runs.best_of_runs(self._rows.chacha, steps, request, self._rule)
 
     def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
-        """Counts are no bounds, but exact."""
+        """Return the best numbers; counts are no bounds, but exact."""
         number, counted, part_numbers, scores = best_green(self._rows.chacha, steps, windows, parts, count, self._rule)
         return BestNumbers(number, counted.astype(np.float64), part_numbers, scores)
 
@@ -395,15 +423,18 @@ class Version2Gumbel(GumbelMark, Version2Mark):
     method = "gumbel-v2"
 
     def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
-        """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2, SPEC_2 §1).
+        """Return the token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2, SPEC_2 §1).
 
-        nonce: of the step's window; weights: float64[V], the probabilities up to a factor.
+        Args:
+            nonce: of the step's window.
+            message: m.
+            weights: float64[V], the probabilities up to a factor.
         """
         number = int(self.numbers(np.array([nonce], np.uint64), np.array([message], np.int64))[0])
         return choose_token(self._keys.chacha, nonce, number, weights)
 
     def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
-        """The draw that each scored token meets under its document's message: uint32[P].
+        """Return the draw that each scored token meets under its document's message: uint32[P].
 
         Raises:
             ValueError: a message that the key does not have.
@@ -413,11 +444,11 @@ class Version2Gumbel(GumbelMark, Version2Mark):
         return gumbel_runs.draws_at(self._keys.chacha, ids, nonces, self.numbers(nonces, position_messages))
 
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
+        """Return the best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
         return gumbel_runs.best_of_runs(self._rows.chacha, steps, request)
 
     def best_of_windows(self, steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int) -> BestNumbers:
-        """In windows by the leading bits of draws, which bound scores."""
+        """Return the best numbers; in windows they are found by the leading bits of draws, which bound scores."""
         number, units, part_numbers, scores = best_gumbel(self._rows.chacha, steps, windows, parts, count)
         return BestNumbers(number, units / PER_LN2, part_numbers, scores)
 

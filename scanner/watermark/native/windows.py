@@ -33,8 +33,11 @@ MOST_TOGETHER = 1024
 class PartRequest(NamedTuple):
     """Parts of documents with windows, of which numbers are listed: the best, and others that score enough.
 
-    first, begin, end: of Ranges, LONGEST_TOGETHER steps at most; most: numbers of a part; floors: float64[R], what all
-    but the best need.
+    first: as of Ranges.
+    begin: as of Ranges.
+    end: as of Ranges, LONGEST_TOGETHER steps after `begin` at most.
+    most: numbers of a part.
+    floors: float64[R], the score that all but the best need.
     """
 
     first: NDArray[np.int64]
@@ -45,15 +48,17 @@ class PartRequest(NamedTuple):
 
     @classmethod
     def none(cls, documents: int) -> "PartRequest":
-        """No parts of so many documents."""
+        """Return a request without parts, for this number of documents."""
         return cls(np.zeros(documents + 1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), 0, np.empty(0))
 
 
 class BestNumbers(NamedTuple):
     """Best numbers of W windows and R parts.
 
-    number: int64[W], which scores most in each window; bound: float64[W], on that score; of_parts, scores: [R, most],
-    as BestOfRuns gives them.
+    number: int64[W], the one that scores most in each window.
+    bound: float64[W], on that score.
+    of_parts: int64[R, most], as BestOfRuns gives them.
+    scores: [R, most], likewise.
     """
 
     number: NDArray[np.int64]
@@ -78,11 +83,19 @@ def best_green(
     count: int,
     rule: tuple[int, int, int],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The number of largest count of each window, ties to the smaller, and that count: int64[W] both; then of parts.
+    """Return the number of largest count of each window, ties to the smaller, and that count; then those of parts.
 
-    These are the numbers of largest counts of each part, as `green_runs.best_of_runs` gives them: int64[R, most] both.
-    keys: uint32[K, 8]; windows, and `parts` of documents with windows: of steps of all documents; count: numbers
-    0 … count−1; rule: n, b and planes of γ = n / 2^b.
+    Args:
+        keys: uint32[K, 8].
+        steps: of all documents.
+        windows: ranges of `steps`.
+        parts: ranges of `steps`, of documents with windows.
+        count: numbers 0 … count−1.
+        rule: n, b and planes of γ = n / 2^b.
+
+    Returns:
+        Numbers and counts of windows, int64[W] both, then numbers of largest counts of each part and these counts, as
+        `green_runs.best_of_runs` gives them, int64[R, most] both.
     """
     first, begin, end = windows
     n, bits, planes = rule
@@ -126,7 +139,7 @@ def best_green(
 def _room_for(
     parts: PartRequest, count: int, columns: int, zero: float
 ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]:
-    """Numbers of parts and their scores, −1 and 0 at first, and room for sums of all numbers of a document's parts."""
+    """Return numbers of parts, −1, their scores, `zero`, and room for sums of all numbers of a document's parts."""
     shape = len(parts.begin), parts.most
     part_count = np.max(np.diff(parts.first)) if len(parts.first) > 1 else 0
     return np.full(shape, -1), np.full(shape, zero), np.empty((part_count, count + columns), np.int64)
@@ -142,7 +155,7 @@ def _keep_sums(
     parts: PartRequest,
     out: NDArray[np.int64],
 ) -> None:
-    """The sums of some numbers over each part of a document: arguments as of `_find_best`; out: int64[R, numbers]."""
+    """Write the sums of some numbers over each part of a document: int64[R, numbers]; arguments as of `_find_best`."""
     columns, first = uint64(len(places)), parts.first[document]
     for p in range(first, parts.first[document + 1]):
         low, high = uint64(parts.begin[p] - document_begin) * columns, uint64(parts.end[p] - document_begin) * columns
@@ -152,7 +165,7 @@ def _keep_sums(
 
 @kernel
 def _count_bits(words: NDArray[np.uint32], size: int, valid: NDArray[np.bool_], sums: NDArray[np.uint32]) -> None:
-    """Running sums of COLUMNS numbers' bits over so many steps, from words of 32; of those not valid they are 0."""
+    """Write running sums of COLUMNS numbers' bits over `size` steps, from words of 32; 0 for numbers not `valid`."""
     totals, mask = np.zeros(COLUMNS, np.uint32), valid.astype(np.uint32)
     for i in range(uint64(size)):
         a, b, c, d = words[0, i], words[1, i], words[2, i], words[3, i]
@@ -188,7 +201,8 @@ def _find_best(
 ) -> None:
     """Keep the best number of each of a document's windows, first … last−1, where it is better than any before.
 
-    sums: uint32[steps + 1, C], flat, running sums of C numbers; places: uint32[C], which each is, from `number` on.
+    sums: uint32[steps + 1, C], flat, running sums of C numbers.
+    places: uint32[C], which number each is, from `number` on.
     """
     columns = uint64(len(places))
     for w in range(first, last):
@@ -215,9 +229,10 @@ NUMBERS = 1 << BITS
 def best_gumbel(
     keys: NDArray[np.uint32], steps: ScoredSteps, windows: Ranges, parts: PartRequest, count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """The number of largest bound on its score of each window, and that bound in units of ln 2 / 2^11; then of parts.
+    """Return the number of largest bound on its score of each window, and that bound; then those of parts.
 
-    Arguments and result as of `best_green`, with scores of parts; a window has 2^16 steps at most.
+    Arguments and result are as of `best_green`, with bounds of windows in units of ln 2 / 2^11 and scores of parts. A
+    window has 2^16 steps at most.
     """
     first, begin, end = windows
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK + LANES, np.uint32)
@@ -252,7 +267,7 @@ def best_gumbel(
 def _begin_side_by_side(
     steps: ScoredSteps, first: int, size: int, block: int, side: int, inputs: NDArray[np.uint32]
 ) -> None:
-    """Counters and nonces of `side` blocks of each of some steps, step by step, as `chacha8_lanes` takes them."""
+    """Write counters and nonces of `side` blocks of each of some steps, step by step, as `chacha8_lanes` takes them."""
     for i in range(uint64(size)):
         p, lane = uint64(first) + i, i * uint64(side)
         low, high = uint32(steps.ids[p] << uint32(32 - BITS)) | uint32(block), steps.ids[p] >> uint32(BITS)
@@ -286,6 +301,6 @@ def _add_bounds(
 
 @kernel
 def _bound_of(draw: uint32, none: uint32) -> uint32:
-    """A bound on a draw's term in units of ln 2 / 2^11, by exponent and 11 bits of the fraction of 2^32 − w."""
+    """Return a bound on a draw's term in units of ln 2 / 2^11, by exponent and 11 bits of the fraction of 2^32 − w."""
     complement = float32(uint32(~draw | none))
     return uint32(MOST_OF_A_TERM) - uint32(complement.view(np.uint32) >> uint32(12))
