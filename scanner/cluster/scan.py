@@ -285,13 +285,17 @@ class _Scan:
     def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:
         plan, passed_over = self._plan, list[str]()
         strict, whole = files is None, files is None and self._share is None
+
+        # 1. List the input, or take the files that landed, or this driver's share of them.
         self._wait("listing the input")
         if files is None:
             missing = empty_in_a_store if plan.config.allow_empty else None
             files = list_files(plan.locations, missing, passed_over.append, reading=plan.table_reading)
         if self._share is not None:
             files = [file for file in files if self._share.holds(file)]
+
         with self._ray_runs:
+            # 2. Open keys, tokenizers, users, looks and the filter, and refuse what cannot be.
             if files:  # Ray starts while keys are opened and footers are read
                 self._connect = self._ray_runs.enter_context(ray_begun(plan.config.cluster))
             self._wait("opening keys, tokenizers and users")
@@ -305,6 +309,8 @@ class _Scan:
             self._looks = {name: each for name, each in follow_ups.items() if each is not None}
             self._plan = plan = fix_filter(plan, self._scan_id)
             self._committer = Committer(plan, self._scan_id)
+
+            # 3. Find the shards that no earlier scan committed, score them, and commit them as they come.
             self._find_work(files, strict=strict)
             if self._work.left:
                 self._wait("starting Ray and its workers, which open the keys")
@@ -312,15 +318,21 @@ class _Scan:
                 self._report_metrics()
                 self._work_through(workers)
             self._commit()  # while Ray's metrics can still take it
+
+            # 4. Run the looks that follow a scan, then judge p-values by every control.
             self._run_looks(whole=whole)
             self._judge(whole=whole)
             looked = any(look.result.counts for look in self._looks.values())
             if self._committer.totals.counts.flagged or looked:  # somebody may have been named
                 refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
+
+            # 5. Learn what later nights leave out, and drop nights that are too old.
             if whole:
                 self._learn()  # before old nights are dropped, which asks for flags and may fail
         if self._share is None:
             self._drop_old_nights()
+
+        # 6. Say what was not read, and how the scan ends.
         self._unread = find_unread(plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over)
         if self._share is not None:
             self._unread = replace(self._unread, nothing="")  # other parts may hold something
