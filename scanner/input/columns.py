@@ -52,11 +52,12 @@ def times(array: pa.Array, zone: str) -> Times:
     """Read times to the microsecond. Times outside of years 1 to 9999 become the nearest moment within.
 
     Args:
-        array: a file's values: timestamps, dates, nulls, numbers, which are seconds, milliseconds, microseconds or
-            nanoseconds since 1970 by their size, or text or bytes of ISO 8601 (a blank one is null) or of such numbers.
-        zone: IANA name of the zone in which dates are, and times that have no zone. A time that a clock shows twice is
-            the earlier of the two, so that nobody is named for an hour's doubt; one that it skips is as if the clock
-            had not been put forward yet.
+        array: a file's values. They are timestamps, dates, nulls, numbers, or text or bytes. Numbers are seconds,
+            milliseconds, microseconds or nanoseconds since 1970, by their size. Text is ISO 8601 or such a number.
+            Blank text is null.
+        zone: IANA name of the zone of dates, and of times that have no zone. A time that a clock shows twice is the
+            earlier of the two, so that nobody is named for an hour's doubt. A time that a clock skips is read as if the
+            clock had not been put forward yet.
     """
     all_read = np.zeros(len(array), np.bool_)
     if pa.types.is_null(array.type):
@@ -75,7 +76,7 @@ def times(array: pa.Array, zone: str) -> Times:
 
 
 def _times_of_numbers(array: pa.Array) -> Times:
-    """Time since 1970, in the unit that a number's size tells."""
+    """Read times since 1970, in the unit that a number's size tells."""
     valid = np.asarray(array.is_valid(), np.bool_)
     whole = pa.types.is_integer(array.type)
     value = np.asarray((array if whole else array.cast(pa.float64())).fill_null(0))
@@ -90,7 +91,7 @@ def _times_of_numbers(array: pa.Array) -> Times:
 
 
 def _times_of_texts(array: pa.Array, zone: str) -> Times:
-    """ISO 8601, also with ` UTC` behind it as some databases write it. Each distinct value is read once."""
+    """Read ISO 8601, also with ` UTC` behind it as some databases write it. Each distinct value is read once."""
     encoded = array.cast(pa.large_binary()).dictionary_encode()
     distinct = _times_of_values(encoded.dictionary, zone)
     rows = np.asarray(encoded.indices.fill_null(len(distinct.unread)))
@@ -119,7 +120,11 @@ def _times_of_values(texts: pa.LargeBinaryArray, zone: str) -> Times:
 
 
 def _parsed(text: bytes) -> datetime | None:
-    """A time by a zone's clocks or in UTC; None: it is neither ISO 8601 nor a number that can be no other time."""
+    """Read a time by a zone's clocks or in UTC.
+
+    Returns:
+        None for text that is neither ISO 8601 nor a number that can be no other time.
+    """
     if number := _SINCE_1970.fullmatch(text):
         since = Decimal(text.decode()).scaleb(6 - (len(number[1]) - 9))  # in microseconds
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(since))
@@ -133,7 +138,7 @@ def _parsed(text: bytes) -> datetime | None:
 
 
 def _is_day(text: bytes) -> bool:
-    """Whether a text that was read is a date alone."""
+    """Return whether a text that was read is a date without a time."""
     try:
         date.fromisoformat(text.decode("ascii"))
     except ValueError:
@@ -142,7 +147,7 @@ def _is_day(text: bytes) -> bool:
 
 
 def _within_years(array: pa.TimestampArray) -> pa.TimestampArray:
-    """Times on a clock, timestamp[us] without a zone, within the years 1 to 9999."""
+    """Limit times on a clock, timestamp[us] without a zone, to the years 1 to 9999."""
     unit, limits = array.type.unit, np.iinfo(np.int64)
     lowest = max(_YEAR_1 * _PER_SECOND[unit], limits.min)
     highest = min(_YEAR_10000 * _PER_SECOND[unit] - 1, limits.max)
@@ -152,7 +157,7 @@ def _within_years(array: pa.TimestampArray) -> pa.TimestampArray:
 
 
 def _in_utc(clock_times: pa.TimestampArray, zone: str, ambiguous: Literal["earliest", "latest"]) -> pa.Array:
-    """When the clocks of a zone showed these times."""
+    """Return when the clocks of a zone showed these times."""
     # By polars, which brings its own time-zone database: a machine need not have one, and all have the same.
     if zone == "UTC":
         return clock_times.cast(_UTC)
@@ -177,9 +182,10 @@ rows.
 
 
 class Columns(NamedTuple):
-    """Names of the columns that are read; None: no such column. time_zone: the zone of times without one.
+    """Names of the columns that are read; None: no such column.
 
     text: None only where ids alone are asked for.
+    time_zone: the zone of times without one.
     """
 
     text: str | None
@@ -208,9 +214,11 @@ class ColumnSource(NamedTuple):
 
     A file of an Iceberg table has the column `body` by its id 1, under the name `text` that it had when it was written.
 
-    names: names that the file may have it under, the first that is there; field_id: the id that tells it in a file
-    whose columns have ids, None: names tell; has_value: whether its value is known where the file lacks it, by a table
-    or the names of folders, else such a file is at fault; value: that value, null where rows have none.
+    names: names that the file may have it under. The first that is there counts.
+    field_id: the id that tells it in a file whose columns have ids, None: names tell.
+    has_value: whether a table or the names of folders give its value where the file lacks it. Else such a file is at
+        fault.
+    value: that value, null where rows have none.
     """
 
     names: Sequence[str]
@@ -219,7 +227,11 @@ class ColumnSource(NamedTuple):
     value: pa.Scalar | None = None
 
     def indices(self, schema: pa.Schema) -> list[int]:
-        """Return the places of the column in a file's schema. Raises FileFault: nothing in the file tells them."""
+        """Return the places of the column in a file's schema.
+
+        Raises:
+            FileFault: nothing in the file tells them.
+        """
         if self.field_id is not None:
             ids = [_field_id(field) for field in schema]
             if any(ids):
@@ -234,7 +246,7 @@ class ColumnSource(NamedTuple):
 
 
 def _field_id(field: pa.Field) -> int:
-    """The id of a column in a Parquet file, 0: it has none."""
+    """Return the id of a column in a Parquet file, 0 where it has none."""
     return int((field.metadata or {}).get(b"PARQUET:field_id", 0))
 
 
@@ -263,9 +275,10 @@ def check_columns(schema: pa.Schema, columns: Columns, sources: Sources) -> None
 
 
 def readable(schema: pa.Schema, columns: Columns, sources: Sources) -> Columns:
-    """Return the columns under the names that a file has them by; None: the file lacks it, or it is not read.
+    """Return the columns under the names that a file has them by.
 
-    Ids, accounts and times are not read that have no plain text form, or whose names stand twice.
+    A name is None where the file lacks the column, or where it is not read. Ids, accounts and times are not read if
+    they have no plain text form, or if their names stand twice.
     """
 
     def read(role: str) -> str | None:
@@ -279,19 +292,19 @@ def readable(schema: pa.Schema, columns: Columns, sources: Sources) -> Columns:
 
 
 def _times_there(schema: pa.Schema, indices: Sequence[int]) -> int:
-    """How many columns there are of an id and of the name that goes with it."""
+    """Count the columns of an id and of the name that goes with it, and return the larger number."""
     return max(len(indices), len(schema.get_all_field_indices(schema.field(indices[0]).name)))
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that `_plain` gives to a column."""
+    """Return the type that `_plain` gives to a column."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type can hold texts."""
+    """Return whether a column of this type can hold texts."""
     return any(
         test(kind)
         for test in (
@@ -324,12 +337,15 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def is_allowed(role: str, kind: pa.DataType) -> bool:
-    """Whether a column of this type can hold texts, ids, accounts or times."""
+    """Return whether a column of this type can have a role: hold texts, ids, accounts or times."""
     return {"text": is_text, "id": _is_name, "account": _is_name, "time": _is_time}[role](plain_type(kind))
 
 
 def lengths(array: pa.Array) -> NDArray[np.int64]:
-    """Bytes that each value takes when it is decoded, int64[len]. Dictionaries are measured without decoding them."""
+    """Compute the bytes that each value takes when it is decoded, int64[len].
+
+    Dictionaries are measured without decoding them.
+    """
     if pa.types.is_dictionary(array.type):
         value_lengths = np.append(lengths(array.dictionary), 0)
         return np.take(value_lengths, np.asarray(array.indices.fill_null(len(array.dictionary)), np.int64))
@@ -348,10 +364,15 @@ def documents_of(
     beside: Mapping[str, pa.Scalar],
     types: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
-    """Rows of DOCUMENTS made of rows of a file, the first of which is row `first`.
+    """Make rows of DOCUMENTS of rows of a file.
 
-    all_read: whether every column that the configuration names is read; beside: values of columns that the file lacks,
-    by what the column holds; types: types that a table gives to columns, whatever an older file has.
+    Args:
+        batch: the rows of the file.
+        columns: the columns that are read, by the names that the file has.
+        first: number of the first row.
+        all_read: whether every column that the configuration names is read.
+        beside: values of columns that the file lacks, by what the column holds.
+        types: types that a table gives to columns, whatever an older file has.
     """
     values = {}
     for role, name in columns.names.items():
@@ -398,14 +419,18 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 class _Names(NamedTuple):
-    """Ids as string; unread: bool[n], ids that are there but have no text form, which are null."""
+    """Ids as text.
+
+    names: string[n].
+    unread: bool[n], ids that are there but have no text form, which are null.
+    """
 
     names: pa.Array
     unread: NDArray[np.bool_]
 
 
 def _names(array: pa.Array) -> _Names:
-    """Ids as string, each by itself where the column as a whole cannot be written."""
+    """Return ids as string, each by itself where the column as a whole cannot be written."""
     try:
         written = _written(array)
     except pa.ArrowException:
@@ -425,7 +450,10 @@ def _written_singly(value: pa.Array) -> str | None:
 
 
 def _written(array: pa.Array) -> pa.Array:
-    """Ids as string: binary of fixed size, such as a UUID, in hex; other bytes that are no UTF-8 as escapes."""
+    """Write ids as string.
+
+    Binary of fixed size, such as a UUID, is written in hex; other bytes that are no UTF-8 with escapes.
+    """
     # A time with a zone is written in UTC, since a file may name a zone that this machine does not know.
     if pa.types.is_fixed_size_binary(array.type):
         return pa.array([None if value is None else value.hex() for value in array.to_pylist()], pa.string())

@@ -47,8 +47,9 @@ class VectorRows(NamedTuple):
 class DeletionVectors(NamedTuple):
     """Deletion vectors of a table.
 
-    rows: by the URIs of its files; checkpoint: version of the checkpoint that was read, -1: none; stated: how many rows
-    each vector takes away according to that, by its file's path in the log.
+    rows: rows that are gone, by the URIs of its files.
+    checkpoint: version of the checkpoint that was read, -1: none.
+    stated: how many rows each vector takes away according to that, by its file's path in the log.
     """
 
     rows: dict[str, VectorRows]
@@ -57,10 +58,13 @@ class DeletionVectors(NamedTuple):
 
 
 def read_deletion_vectors(location: str, opened: str, version: int, *, checkpoint: bool) -> DeletionVectors:
-    """Deleted rows of each file of a table that has any.
+    """Read the deleted rows of each file of a table that has any.
 
-    opened: the table's folder, as deltalake reads it;
-    checkpoint: whether to read the newest checkpoint too, as the log has not all of its commits any more.
+    Args:
+        location: path or URI of the table.
+        opened: the table's folder, as deltalake reads it.
+        version: version of the table.
+        checkpoint: whether to read the newest checkpoint too, as the log has not all of its commits any more.
 
     Raises:
         ScanFailed: a vector is damaged, claims rows beyond what fits into memory, or lies where nothing is to be read;
@@ -85,7 +89,10 @@ def read_deletion_vectors(location: str, opened: str, version: int, *, checkpoin
 
 
 def _ended(request: bytes) -> tuple[int | None, bytes]:
-    """How a process that reads vectors ended, None: it stalled and was ended, and what it wrote."""
+    """Have a process read vectors, and return its exit status and what it wrote.
+
+    The status is None if the process stalled and was ended.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -105,7 +112,7 @@ def _ended(request: bytes) -> tuple[int | None, bytes]:
 
 
 def _cpu_ticks(pid: int) -> int:
-    """CPU time of a process in ticks of the kernel (proc(5): utime and stime); 0 where nobody tells."""
+    """Return the CPU time of a process in ticks of the kernel (proc(5): utime and stime); 0 where it is not known."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -114,7 +121,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def _answer(location: str, version: int, checkpoint: bool) -> list[object] | str:
-    """Fields of DeletionVectors, each vector as packed rows and their number, or what is wrong with one."""
+    """Return the fields of DeletionVectors, each vector as packed rows and their number, or what is wrong with one."""
     deleted = {}
     try:
         for batch in DeltaTable(location, version=version).deletion_vectors():
@@ -128,7 +135,11 @@ def _answer(location: str, version: int, checkpoint: bool) -> list[object] | str
 
 
 def _stated(location: str, version: int) -> tuple[int, dict[str, int]]:
-    """The newest checkpoint up to a version, -1: none, and rows that vectors take away by it, by paths in the log."""
+    """Read the newest checkpoint up to a version.
+
+    Returns:
+        Its version, -1: there is none; and the rows that vectors take away by it, by paths in the log.
+    """
     # A checkpoint is one file, or several, or names others (Delta protocol, "Checkpoints").
     filesystem, inner = filesystem_of(location)
     log, parts = posixpath.join(inner, LOG_OF_DELTA), dict[tuple[int, int], list[str]]()
@@ -147,7 +158,11 @@ def _stated(location: str, version: int) -> tuple[int, dict[str, int]]:
 
 
 def _actions(filesystem: fs.FileSystem, path: str) -> tuple[dict[str, int], list[str]]:
-    """Stated rows of vectors by paths of files, and other files, that a file of a checkpoint names."""
+    """Read what a file of a checkpoint names.
+
+    Returns:
+        Stated rows of vectors by paths of files, and other files of the checkpoint.
+    """
     with filesystem.open_input_file(path) as file:
         if path.endswith(".json"):
             actions = [*actions_of(io.BufferedReader(file), b"add", b"sidecar")]

@@ -25,20 +25,22 @@ _BLOCK = 2**20  # bytes of a commit that are held at a time, by each of REQUESTS
 
 
 def to_nanoseconds(milliseconds: int) -> int:
-    """A time of a log in nanoseconds since 1970, within what a time can be."""
+    """Return a time of a log in nanoseconds since 1970, within what a time can be."""
     return min(max(milliseconds, 0), _LAST_MILLISECOND) * _MILLISECOND
 
 
 def all_to_nanoseconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As `to_nanoseconds`, of many times."""
+    """Return many times as `to_nanoseconds` does."""
     return np.clip(milliseconds, 0, _LAST_MILLISECOND) * _MILLISECOND
 
 
 def actions_of(lines: Iterable[bytes], *names: bytes) -> Iterator[dict[str, Any]]:
-    """Actions of the lines that may have one of some names, without nulls, which some writers give all other names.
+    """Yield the actions of the lines that may have one of some names, without nulls.
+
+    Some writers give null to all other names.
 
     Raises:
-        ValueError: such a line is no JSON object; other readers take one of several lines, and several of one line.
+        ValueError: such a line is no JSON object. Other readers take one of several lines, and several of one line.
     """
     for line in lines:
         if _ESCAPE in line or any(b'"%b"' % name in line for name in names):
@@ -54,7 +56,8 @@ def actions_of(lines: Iterable[bytes], *names: bytes) -> Iterator[dict[str, Any]
 class CommitLog:
     """The commits of a table up to a version, as far back as they are there.
 
-    whole: whether none lacks, from the first one on; last_gap: number of commits before the last gap, 0: there is none.
+    whole: whether no commit is missing, from the first one on.
+    last_gap: number of commits before the last gap, 0: there is none.
     named: function that gives a path in the log as results show it.
     """
 
@@ -70,7 +73,7 @@ class CommitLog:
         self.last_gap = max((i for i, number in enumerate(self._numbers) if number - 1 not in path_of), default=0)
 
     def commits(self) -> list[Commit]:
-        """The commits in their order, without files that no other one replaced, if the log is whole."""
+        """Read the commits in their order. If the log is whole, added files that no commit removed are left out."""
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
             changes = dict(zip(self._paths, threads.map(self._changes, self._paths), strict=True))
             gone = {path for commit in changes.values() for path in commit.removes}
@@ -87,7 +90,7 @@ class CommitLog:
     def stated_rows(
         self, commits: Sequence[Commit], checkpoint: int, checkpoint_rows: Mapping[str, int]
     ) -> dict[str, int]:
-        """How many rows the log says that deletion vectors take away, by the files' paths as results show them.
+        """Return how many rows the log says that deletion vectors take away, by the files' paths as results show them.
 
         Args:
             commits: as `commits` gave them.
@@ -103,7 +106,7 @@ class CommitLog:
         return stated
 
     def _changes(self, path: str) -> Commit:
-        """A commit that removes files, or an empty one."""
+        """Read a commit that removes files, or return an empty one."""
         removes = vectors = False
         with self._opened(path) as lines:
             for line in lines:
@@ -131,7 +134,7 @@ class CommitLog:
     def _parsed(self, path: str, lines: io.BufferedReader, add_filter: Collection[str] | None) -> Commit:
         """Return the commit of a path, by its lines, and note its vectors.
 
-        add_filter: files that it may add; None: all.
+        `add_filter` has the files that it may add, None: all.
         """
         commit, vectors = Commit({}, []), dict[str, int]()
         for action in actions_of(lines, b"add", b"remove"):

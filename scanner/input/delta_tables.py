@@ -75,10 +75,14 @@ _TOGETHER = 10_000  # files that are read at a time
 class _Version(NamedTuple):
     """What a log says of a table at one version.
 
-    number: the version; uri: of the table, as deltalake writes it; columns: of its schema; partitions: those of them
-    that it is partitioned by;
-    actions: path, bytes, time and values of partitions of each file; vectors: whether files may have deletion vectors;
-    log: its commits; created: nanoseconds since 1970 by which the table can have been made.
+    number: the version.
+    uri: of the table, as deltalake writes it.
+    columns: of its schema.
+    partitions: the columns that it is partitioned by.
+    actions: path, bytes, time and values of partitions of each file.
+    vectors: whether files may have deletion vectors.
+    log: its commits.
+    created: nanoseconds since 1970 by which the table can have been made.
     """
 
     number: int
@@ -92,7 +96,7 @@ class _Version(NamedTuple):
 
 
 def read_delta(location: str, reading: TableReading) -> TableFiles:
-    """The data files of a Delta table at one version.
+    """Return the data files of a Delta table at one version.
 
     Raises:
         Refused: it is a table of results, needs what is not read, has no such version, or `where` is no SQL of columns
@@ -103,11 +107,11 @@ def read_delta(location: str, reading: TableReading) -> TableFiles:
 
 
 def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
-    """As `read_delta`, some files after the other, since there may be a million."""
+    """Yield the files of `read_delta`, some after the other, since there may be a million."""
     folder = location.rstrip("/")
 
     def named(path: str) -> str:
-        """A path in the log as results show it, whatever characters its writer escaped."""
+        """Return a path in the log as results show it, whatever characters its writer escaped."""
         return f"{folder}/{posixpath.normpath(_decoded(path) if '%' in path else path)}"
 
     _refuse_special_files(location)
@@ -136,7 +140,11 @@ def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
 
 
 def _names(location: str, paths: pa.Array, named: Callable[[str], str]) -> pa.LargeStringArray:
-    """Paths in a log as `named` gives them. Raises Refused for one that leads out of the table's folder."""
+    """Return paths in a log as `named` gives them.
+
+    Raises:
+        Refused: a path leads out of the table's folder.
+    """
     paths = paths.cast(pa.large_string())
     if not pc.any(pc.match_substring_regex(paths, _UNUSUAL)).as_py():
         folder, slash = (pa.scalar(text, pa.large_string()) for text in (location.rstrip("/"), "/"))
@@ -156,7 +164,7 @@ def _names(location: str, paths: pa.Array, named: Callable[[str], str]) -> pa.La
 
 
 def _decoded(path: str) -> str:
-    """A path without its escapes; bytes that are no UTF-8 stay apart, lest two files become one."""
+    """Return a path without its escapes. Bytes that are no UTF-8 stay apart, lest two files become one."""
     return unquote(path, errors="backslashreplace")
 
 
@@ -168,7 +176,10 @@ def _entries(
     origins: Mapping[str, FileOrigin],
     deleted: Mapping[str, bytes],
 ) -> Iterator[LogEntry]:
-    """Entries of rows of actions. entry: of a file without all of these, and whose origin is unknown."""
+    """Yield the entries of rows of actions.
+
+    `entry` is that of a file without all of these, with an unknown origin.
+    """
     unknown = FileOrigin(entry.parents, entry.since)
     columns = [names, *rows.columns[3:]]
     for name, *partition_values in zip(*(column.to_pylist() for column in columns), strict=True):
@@ -202,7 +213,10 @@ def _refuse_special_files(location: str) -> None:
 
 @contextlib.contextmanager
 def _opened_folder(location: str) -> Iterator[str]:
-    """The folder under a name that deltalake reads as it stands: of `a%20b` on this machine it would read `a b`."""
+    """Yield the folder under a name that deltalake reads as it stands.
+
+    For a folder `a%20b` on this machine deltalake would read `a b`.
+    """
     real = os.path.realpath(location)
     if is_uri(location) or not re.search(r"[%\\\x00-\x1f\x7f]", real):
         yield location
@@ -214,7 +228,10 @@ def _opened_folder(location: str) -> Iterator[str]:
 
 
 def _read_version(location: str, opened: str, reading: TableReading, named: Callable[[str], str]) -> _Version:
-    """The version of a table that is to be read; what deltalake keeps of it goes with this call. Raises as it does."""
+    """Read the version of a table that is to be read. Raises as deltalake does.
+
+    What deltalake keeps of the table goes with this call.
+    """
     filesystem, inner = filesystem_of(location)
     table = _open(location, opened, reading)
     partitions, created = table.metadata().partition_columns, (table.metadata().created_time or 0) * _MILLISECOND
@@ -226,7 +243,10 @@ def _read_version(location: str, opened: str, reading: TableReading, named: Call
 
 
 def _columns(table: DeltaTable) -> dict[str, TableColumn]:
-    """Columns of a table as its files have them: by names, or by names and ids of their own ("Column Mapping")."""
+    """Return columns of a table as its files have them.
+
+    They have them by names, or by names and ids of their own ("Column Mapping").
+    """
     protocol, columns = table.protocol(), dict[str, TableColumn]()
     can_map = protocol.min_reader_version == _MAPS_COLUMNS or "columnMapping" in (protocol.reader_features or ())
     mode = table.metadata().configuration.get(f"{_MAPPING}mode", "none") if can_map else "none"
@@ -254,7 +274,11 @@ def _deleted(
     removed: Collection[str],
     named: Callable[[str], str],
 ) -> dict[str, bytes]:
-    """Rows that are gone of files, by path as results show it. Raises ScanFailed: unknown, or log and vector differ."""
+    """Return the rows that are gone of files, by path as results show it.
+
+    Raises:
+        ScanFailed: the rows are not known, or log and vector differ.
+    """
     read_vectors = read_deletion_vectors(location, opened, version.number, checkpoint=not version.log.whole)
     stated = version.log.stated_rows(commits, read_vectors.checkpoint, read_vectors.stated)
     vectors: dict[str, VectorRows] = {}
@@ -282,7 +306,7 @@ def _deleted(
 
 
 def _removed(commits: Iterable[Commit]) -> set[str]:
-    """Files that commits removed, and that none added again."""
+    """Return the files that commits removed, and that none added again."""
     # deltalake lists such a file if the commit that removed it escaped other characters of its path than the one that
     # added it, as its own commits do in tables of other engines.
     removed = set[str]()
@@ -346,12 +370,12 @@ def _why_not_opened(location: str, version: int | None, said: str) -> str:
 
 
 def _in_words(error: Exception) -> str:
-    """What deltalake says in words: a brace begins what its code prints of itself."""
+    """Return what deltalake says in words. A brace begins what its code prints of itself."""
     return in_a_line(error).partition(" {")[0]
 
 
 def _is_json(filesystem: fs.FileSystem, path: str) -> bool:
-    """Whether every line of a commit is a JSON object."""
+    """Return whether every line of a commit is a JSON object."""
     try:
         with filesystem.open_input_file(path) as opened:
             lines = (line for line in io.BufferedReader(opened) if line.strip())
@@ -376,7 +400,11 @@ def _refuse_later(location: str, version: int, time: datetime.datetime) -> None:
 
 
 def _files_where(location: str, actions: pa.Table, where: str | None) -> pa.Table:
-    """Return the actions of files in partitions that `where` chooses. Raises Refused: it is no SQL of their columns."""
+    """Return the actions of files in partitions that `where` chooses.
+
+    Raises:
+        Refused: `where` is no SQL of their columns.
+    """
     if where is None:
         return actions
     rows = cast(pl.DataFrame, pl.from_arrow(actions.select(actions.column_names[3:])))

@@ -25,9 +25,13 @@ _BUFFER_BYTES = 4 * 2**20
 class FileSource(NamedTuple):
     """A file that is read: by `as_values` and by `as_dictionaries`.
 
-    columns: the columns asked for; readable: those that are read, as the file names them; names, numbers: the names and
-    numbers of these; beside: values of columns that the file lacks, by what the column holds; types: types that its
-    table gives to columns; all_read: whether all columns that were asked for are read, or have a value beside the file.
+    columns: the columns asked for.
+    readable: the columns that are read, as the file names them.
+    names: their names.
+    numbers: their numbers.
+    beside: values of columns that the file lacks, by what the column holds.
+    types: types that its table gives to columns.
+    all_read: whether all columns that were asked for are read, or have a value beside the file.
     """
 
     file: InputFile
@@ -222,7 +226,10 @@ class Reader:
 
 
 def _ranges(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[int, int, range]]:
-    """Row groups that hold some of the rows start … stop−1: number, first row, and which of these rows it holds."""
+    """Yield the row groups that hold some of the rows start … stop−1.
+
+    Each has its number, its first row, and which of these rows it holds.
+    """
     first = 0
     for number in range(metadata.num_row_groups):
         end = first + metadata.row_group(number).num_rows
@@ -232,7 +239,7 @@ def _ranges(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[
 
 
 def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
-    """Which of two readers a row group needs, and the most rows at a time, so that they fit LARGEST_READ."""
+    """Return which of two readers a row group needs, and the most rows at a time, so that they fit LARGEST_READ."""
     # No value is longer than all bytes of its column, but one that is stored once may stand in every row. The reader
     # `as_dictionaries` holds it once in memory too; but it collects all values that it read of a row group, which takes
     # time in a large one.
@@ -249,7 +256,7 @@ def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
 
 
 def _longest_in_dictionary(source: FileSource, group: int) -> int | None:
-    """Bytes of the longest row that a row group's dictionaries can make; None: unknown."""
+    """Compute the bytes of the longest row that a row group's dictionaries can make; None: unknown."""
     try:
         row = next(source.as_dictionaries.iter_batches(1, row_groups=[group], columns=source.names, use_threads=False))
     except MemoryError:
@@ -297,7 +304,7 @@ class _Group:
         self._corrupt = ""  # what was wrong with row _next
 
     def goes_on(self, number: int, rows: range) -> bool:
-        """Whether these rows are still to come, and a read from the beginning would give the same batches."""
+        """Return whether these rows are still to come, and a read from the beginning would give the same batches."""
         same = number == self._number and self._at_a_time == self._rows_at_a_time(len(rows))
         return same and rows.start >= self._begin
 
@@ -305,7 +312,11 @@ class _Group:
         return min(self._max_rows, batch_rows) if self._reader is self.source.as_values else self._max_rows
 
     def read(self, rows: range) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
-        """The rows asked for, each batch with its first row. Raises FileFault: it changed or is corrupt."""
+        """Yield the rows asked for, each batch with its first row.
+
+        Raises:
+            FileFault: the file changed or is corrupt.
+        """
         while True:
             begin, end = max(rows.start, self._begin), min(rows.stop, self._next)
             if self._batch is not None and begin < end:
@@ -343,7 +354,7 @@ class _Group:
 
 
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
-    """A stored text as it is scored: as `decode_text` reads it, without C2PA manifests. Returns as that does."""
+    """Return a stored text as it is scored: as `decode_text` reads it, without C2PA manifests."""
     text, reason, detail = decode_text(raw)
     return None if text is None else without_manifests(text), reason, detail
 
@@ -377,7 +388,7 @@ def decode_text(raw: bytes | None) -> tuple[str | None, str, str]:
 
 
 def _first_bytes(raw: bytes) -> bytes:
-    """At most MAX_TEXT_BYTES of a text, without part of a character at the end."""
+    """Return at most MAX_TEXT_BYTES of a text, without part of a character at the end."""
     end = MAX_TEXT_BYTES
     if len(raw) <= end:
         return raw
@@ -395,7 +406,10 @@ def _invalid(raw: bytes, error: UnicodeDecodeError) -> tuple[str, str]:
 
 
 class Identity(NamedTuple):
-    """Fields that identify a document, null where unreadable. text_sha256: digest of the text as it is stored."""
+    """Fields that identify a document, null where they cannot be read.
+
+    text_sha256: digest of the text as it is stored.
+    """
 
     doc_id: str | None = None
     account_id: str | None = None
@@ -406,14 +420,17 @@ UNKNOWN_IDENTITY = Identity()
 
 
 def identities(file: InputFile, columns: Columns, start: int, stop: int) -> list[Identity]:
-    """Ids and accounts of rows start … stop−1, each column read by itself, since others may be corrupt; no text."""
+    """Read ids and accounts, but no text, of rows start … stop−1.
+
+    Each column is read by itself, since others may be corrupt.
+    """
     ids = _strings(file, NO_COLUMNS._replace(id=columns.id), "doc_id", start, stop)
     accounts = _strings(file, NO_COLUMNS._replace(account=columns.account), "account_id", start, stop)
     return [Identity(*both) for both in zip(ids, accounts, strict=True)]
 
 
 def identify(file: InputFile, columns: Columns, row: int) -> Identity:
-    """Ids and account of one row, with its text's digest. It may cost this process as much as reading the text."""
+    """Read ids and account of one row, with its text's digest. It may cost this process as much as reading the text."""
     (identity,) = identities(file, columns, row, row + 1)
     try:
         for part in read(file, Columns(columns.text, None, None, None), row, row + 1):

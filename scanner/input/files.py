@@ -45,7 +45,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def time_of_ns(nanoseconds: int) -> datetime.datetime:
-    """A time since 1970, to the microsecond."""
+    """Return a time since 1970, to the microsecond."""
     return _EPOCH + datetime.timedelta(microseconds=nanoseconds // 1000)
 
 
@@ -53,10 +53,13 @@ def time_of_ns(nanoseconds: int) -> datetime.datetime:
 class InputFile:
     """A file as it was listed.
 
-    path: absolute path or URI, as the tables show it; location: the configured path it was found under, which tells the
-    filesystem; inner: its path on that filesystem; size in bytes; modified: nanoseconds since 1970, or 0 where the
-    filesystem does not tell; entry: what a table's log says of it, whose time `modified` is then, None: it is in no
-    table; rewritten: rows that stood in another file of the table when they were scanned, as `pack_rows` gives them;
+    path: absolute path or URI, as the tables show it.
+    location: the configured path it was found under, which tells the filesystem.
+    inner: its path on that filesystem.
+    size: in bytes.
+    modified: nanoseconds since 1970, or 0 where the filesystem does not tell.
+    entry: what a table's log says of it, whose time `modified` is then, None: it is in no table.
+    rewritten: rows that stood in another file of the table when they were scanned, as `pack_rows` gives them.
     moved_from: paths of these files.
     """
 
@@ -70,7 +73,10 @@ class InputFile:
     moved_from: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
-        """Its path's, which is computed once: a look of `--follow` finds each file among those of the last one."""
+        """Return the hash of the path, which is computed once.
+
+        A look of `--follow` finds each file among those of the last one.
+        """
         return hash(self.path)
 
     @property
@@ -79,7 +85,11 @@ class InputFile:
         return dict(values_of_path(self.inner) if self.entry is None else self.entry.values)
 
     def sources(self, columns: Columns) -> Sources:
-        """Return where the file has the columns that are asked for. Raises FileFault: its table lacks one."""
+        """Return where the file has the columns that are asked for.
+
+        Raises:
+            FileFault: its table lacks one.
+        """
         return {role: self._source(role, name) for role, name in columns.names.items() if name is not None}
 
     def _source(self, role: str, name: str) -> ColumnSource:
@@ -114,19 +124,27 @@ class InputFile:
 
     @property
     def written(self) -> datetime.datetime | None:
-        """When it was modified, where its filesystem says so; in a table, since when any of its rows was there."""
+        """When it was modified, where its filesystem says so. In a table: since when any of its rows was there."""
         time_ns = self.entry.since or self.modified if self.entry else self.modified
         return time_of_ns(time_ns) if time_ns else None
 
     def rows_not_read(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Whether each of the rows start … stop−1 is deleted, or was scanned in another file: bool[stop−start]."""
+        """Return whether each of the rows start … stop−1 is deleted, or was scanned in another file.
+
+        Returns:
+            bool[stop−start].
+        """
         not_read = np.zeros(stop - start, np.bool_)
         for packed in (b"" if self.entry is None else self.entry.deleted, self.rewritten):
             not_read |= unpack_rows(packed, start, stop) if packed else False
         return not_read
 
     def open(self) -> pa.NativeFile:
-        """Open it for random reads. Raises FileFault: it is gone or cannot be opened."""
+        """Open it for random reads.
+
+        Raises:
+            FileFault: it is gone or cannot be opened.
+        """
         try:
             return filesystem_of(self.location)[0].open_input_file(self.inner)
         except FileNotFoundError:
@@ -176,7 +194,10 @@ class InputFile:
         )
 
     def _leads_out(self) -> bool:
-        """Whether links lead from a data file out of its table's folder, where that is known and on this machine."""
+        """Return whether links lead from a data file out of its table's folder.
+
+        It is False where that is not known, or not on this machine.
+        """
         if is_uri(self.location):
             return False
         real, folder = os.path.realpath(self.inner), os.path.realpath(self.location)
@@ -184,9 +205,12 @@ class InputFile:
 
 
 def resolve(path: str, base: Path, date: datetime.date | None) -> str:
-    """Fill in {date}, and make a plain path absolute; a URI stays a URI, but a local one becomes a plain path.
+    """Fill in {date}, and make a plain path absolute. A URI stays a URI, but a local one becomes a plain path.
 
-    date: fills {date}, as 2026-08-31.
+    Args:
+        path: the path as it is configured.
+        base: folder where relative paths start.
+        date: fills {date}, as 2026-08-31.
 
     Raises:
         Refused: {date} without a date, a password in a URI.
@@ -206,7 +230,15 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
 
 
 def newest_date(path: str, base: Path) -> str:
-    """The newest date whose files are there, for advice: a path with {date}; "yesterday" where none is, or of a URI."""
+    """Find the newest date whose files are there, for advice.
+
+    Args:
+        path: a path with {date}.
+        base: folder where relative paths start.
+
+    Returns:
+        The date; "yesterday" where there is none, or for a URI.
+    """
     if is_uri(path):
         return "yesterday"
     prefix, *suffixes = (base / path).absolute().as_posix().split("{date}")
@@ -225,15 +257,20 @@ def list_files(
 ) -> Sequence[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
-    A path of a file is taken whatever its name. In a folder, at any depth, files that end in .parquet are taken, but
-    none that is hidden: whose name or folder begins with `_` or `.` (unfinished and internal files, by the convention
-    of Arrow and Spark), where the folder is no partition `name=value`. Anything that is no regular file, or whose name
-    in a folder is no UTF-8, is listed too: `check_unchanged` reports its fault. If a folder is a Delta table, the files
-    are taken that its log names.
-    missing: called with a path that does not exist, which then counts as empty; None: it is refused. passed_over:
-    called with each file in a folder that does not end in .parquet, unless it is hidden, and with each hidden one that
-    does, or a hidden folder that cannot be listed. before: files listed some seconds ago. For an unchanged file in no
-    table the same object is returned, which costs less.
+    A path of a file is taken whatever its name. In a folder, at any depth, files that end in .parquet are taken, but no
+    hidden ones. A file is hidden if its name or folder begins with `_` or `.` (unfinished and internal files, by the
+    convention of Arrow and Spark), unless the folder is a partition `name=value`. Anything that is no regular file, or
+    has a name in a folder that is no UTF-8, is listed too: `check_unchanged` reports its fault. If a folder is a Delta
+    table, the files are taken that its log names.
+
+    Args:
+        locations: the paths.
+        missing: called with a path that does not exist, which then counts as empty, None: it is refused.
+        passed_over: called with each file in a folder that does not end in .parquet, unless it is hidden, and with each
+            hidden one that does, or a hidden folder that cannot be listed.
+        before: files listed some seconds ago. For an unchanged file in no table the same object is returned, which
+            costs less.
+        reading: version, time and rows of tables that are read.
 
     Raises:
         Refused: a path that does not exist, or cannot be written down; a table above or below a path, or at it if it
@@ -277,9 +314,10 @@ def list_files(
 
 
 def find_file(path: str) -> InputFile:
-    """A file that was listed before, as it is now; whatever became of its folder.
+    """Find a file that was listed before, as it is now, whatever became of its folder.
 
-    path: path of the file, as the tables show it, with the options of its URI.
+    Args:
+        path: path of the file, as the tables show it, with the options of its URI.
 
     Raises:
         Refused: it does not exist, or cannot be written down.
@@ -342,7 +380,7 @@ class InputTables:
 
 
 def _escaped(uri: str) -> str:
-    """A URI whose path is written in a store's own names."""
+    """Return a URI, whose path is written in a store's own names, with escapes."""
     parts = urlsplit(uri)
     return parts._replace(path=quote(parts.path, safe="/=")).geturl()
 
@@ -363,7 +401,7 @@ def empty_in_a_store(location: str) -> None:
 
 @contextlib.contextmanager
 def _faults_of(location: str) -> Iterator[None]:
-    """Have errors about a path tell which one, as Refused or ScanFailed."""
+    """Raise errors about a path as Refused or ScanFailed, which tell the path."""
     try:
         yield
     except UnicodeError as error:
@@ -385,14 +423,14 @@ def _refuse_other_rows(first: InputFile, other: InputFile) -> None:
 
 
 def _table_folders(named: str) -> TableFolders:
-    """What is known of tables at and above a path."""
+    """Return what is known of tables at and above a path."""
     location = "/" if named.startswith(ICEBERG_PREFIX) else named.removeprefix(DELTA_PREFIX)
     with _faults_of(location):
         return TableFolders(location, filesystem_of(location)[0])
 
 
 def _files_of_table(named: str, folders: TableFolders, reading: TableReading) -> "_FilesOfTable | None":
-    """The files of a path that is a table, sorted; None: it is none. Raises as `list_files`."""
+    """Return the files of a path that is a table, sorted; None where it is none. Raises as `list_files`."""
     if named.startswith(ICEBERG_PREFIX):
         from scanner.input.iceberg_tables import read_iceberg  # late: it loads catalogs
 
@@ -427,7 +465,10 @@ def _in_delta_table(location: str, reading: TableReading) -> "_FilesOfTable":
 
 
 class _FilesOfTable(Sequence[InputFile]):
-    """Data files of a table, each made into an InputFile when it is read; location: whose folder they lie in."""
+    """Data files of a table, each made into an InputFile when it is read.
+
+    location: path of the folder in which they lie.
+    """
 
     def __init__(self, files: TableFiles, location: str | None) -> None:
         self._files, self._location = files, location
@@ -461,7 +502,7 @@ class _FilesOfTable(Sequence[InputFile]):
 
 
 def _root(path: str) -> str:
-    """The store of a path, as the URI of all that is in it; of a path of this machine, its root."""
+    """Return the store of a path, as the URI of all that is in it; for a path of this machine, its root."""
     return urlsplit(path)._replace(path="").geturl() if "://" in path else "/"
 
 
@@ -471,7 +512,7 @@ def _listed_under(
     missing: Callable[[str], None] | None,
     passed_over: Callable[[str], None],
 ) -> "tuple[int, list[_ListedFile]]":
-    """The files at a path, and how long the path is on its filesystem. Raises as `list_files`."""
+    """Return how long a path is on its filesystem, and the files at it. Raises as `list_files`."""
     if is_uri(location):
         ask_many_at_once()
     with _faults_of(location):
@@ -494,7 +535,7 @@ def _listed_under(
 
 
 def _is_utf8(name: str) -> bool:
-    """False where Python put lone surrogates for bytes that are no UTF-8."""
+    """Return whether a name is UTF-8: Python puts lone surrogates for bytes that are not."""
     try:
         return name.isascii() or bool(name.encode())
     except UnicodeEncodeError:
@@ -506,7 +547,10 @@ def _printable(path: str) -> str:
 
 
 class _ListedFile(NamedTuple):
-    """Fields of an InputFile, and real: the file at the end of its links; None: its path alone identifies it."""
+    """Fields of an InputFile.
+
+    real: the file at the end of its links, None: its path alone identifies it.
+    """
 
     inner: str
     size: int
@@ -538,7 +582,7 @@ def _in_folder(
 def _in_local_folder(
     _: fs.FileSystem, folder: str, tables: TableFolders, passed_over: Callable[[str], None]
 ) -> Iterator[_ListedFile]:
-    """Files as in Arrow's own listing, at a fifth of its cost. A link that leads nowhere is listed too."""
+    """Yield files as in Arrow's own listing, at a fifth of its cost. A link that leads nowhere is listed too."""
     hidden, listed = list[str](), list[_ListedFile]()
     for real, files in _walk(folder, tables, hidden):
         for file in files:
@@ -561,14 +605,17 @@ def _in_local_folder(
 
 
 def _real_path(file: "_ListedFile") -> str:
-    """A listed file's path without links."""
+    """Return a listed file's path without links."""
     if file.real is None:
         return file.inner
     return file.real if isinstance(file.real, str) else os.path.realpath(file.inner)
 
 
 def _parquet_below(hidden: str) -> Iterator[str]:
-    """Files below a hidden folder that end in .parquet, links not followed, and folders that cannot be listed."""
+    """Yield files below a hidden folder that end in .parquet, and folders that cannot be listed.
+
+    Links are not followed.
+    """
     unlisted = list[str]()
     for folder, _, names in os.walk(hidden, onerror=lambda error: unlisted.append(str(error.filename))):
         yield from (os.path.join(folder, name) for name in names if name.endswith(".parquet"))
@@ -576,7 +623,10 @@ def _parquet_below(hidden: str) -> Iterator[str]:
 
 
 def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
-    """A file by one look at it, or a link by a look at its target; real: its path without that link."""
+    """List a file by one look at it, or a link by a look at its target.
+
+    `real` is its path without that link.
+    """
     path = file.path
     try:
         status = file.stat(follow_symlinks=False)
@@ -589,9 +639,9 @@ def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
 
 
 def _walk(folder: str, tables: TableFolders, hidden: list[str]) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-    """A local folder and all below it, each with its files, nothing hidden, and its real path where that is another.
+    """Yield a local folder and all below it, each with its files, and its real path where that is another.
 
-    hidden: gets the hidden folders, and the hidden files that end in .parquet.
+    Nothing hidden is among them. `hidden` gets the hidden folders, and the hidden files that end in .parquet.
     """
     # Each real folder is entered once, lest links go round in circles; OSError: one cannot be listed.
     entered = {os.path.realpath(folder)}

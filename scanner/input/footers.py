@@ -51,7 +51,7 @@ class RowGroup(NamedTuple):
 
 
 def read_footer(file: InputFile) -> pa.Buffer:
-    """The end of a file, from its metadata on. An error here is the storage's fault, a later error the content's.
+    """Read the end of a file, from its metadata on. An error here is the storage's fault, a later error the content's.
 
     Raises:
         FileFault: it cannot be read, or it is no whole Parquet file.
@@ -70,7 +70,7 @@ def read_footer(file: InputFile) -> pa.Buffer:
 
 
 def _end_of(opened: pa.NativeFile) -> bytes:
-    """A file's last bytes. A small file is read whole, so that its beginning needs no request of its own."""
+    """Read a file's last bytes. A small file is read whole, so that its beginning needs no request of its own."""
     size = min(opened.size(), _READ_AT_ONCE)
     return _bytes(opened, opened.size() - size, size)
 
@@ -83,7 +83,11 @@ def _bytes(opened: pa.NativeFile, begin: int, size: int) -> bytes:
 
 
 def footer_of(opened: pa.NativeFile, end: bytes = b"") -> pa.Buffer:
-    """The footer of a file that is open, and that begins as a Parquet file does; end: its last bytes, if they are read.
+    """Read the footer of a file that is open, and that begins as a Parquet file does.
+
+    Args:
+        opened: the file.
+        end: its last bytes, if they are read.
 
     Raises:
         FileFault: it cannot be read, or is none.
@@ -100,7 +104,7 @@ def footer_of(opened: pa.NativeFile, end: bytes = b"") -> pa.Buffer:
 
 
 def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
-    """A Parquet file without its data; raises whatever a reader raises.
+    """Open a Parquet file without its data. It raises whatever a reader raises.
 
     Beside Parquet's schema there may be an Arrow schema with types that this Arrow does not know, such as polars'
     Int128. Then the Arrow schema is left out.
@@ -141,7 +145,7 @@ class _NoData(io.RawIOBase):
 
 
 def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, names: Iterable[str | None]) -> set[str]:
-    """Those of some columns, none of them nested, that are encrypted in a file of `size` bytes.
+    """Return which of some columns, none of them nested, are encrypted in a file of `size` bytes.
 
     A process that asks for the metadata of such a column ends. So it is read from a file without data: what comes back
     is an error about keys, or about data.
@@ -163,12 +167,12 @@ def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, nam
 
 
 def has_encrypted_columns(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
-    """Whether a footer that can be read is of a file with encrypted columns."""
+    """Return whether a footer that can be read is of a file with encrypted columns."""
     return bool(footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES)
 
 
 def readable_in(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> Columns:
-    """As `readable`, also without ids, accounts and times that are encrypted in a file."""
+    """Return the columns as `readable` does, also without ids, accounts and times that are encrypted in a file."""
     plain = readable(parquet.schema_arrow, columns, sources)
     encrypted = encrypted_columns(parquet, footer, size, plain.names.values())
     identity, account, time = (None if name in encrypted else name for name in (plain.id, plain.account, plain.time))
@@ -176,20 +180,24 @@ def readable_in(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: 
 
 
 def leaves(schema: pq.ParquetSchema, names: Iterable[str | None]) -> list[int]:
-    """Numbers of the columns of these names. A nested column may have the same name."""
+    """Return the numbers of the columns of these names. A nested column may have the same name."""
     paths = set(names)
     return [i for i in range(len(schema)) if schema.column(i).path in paths]
 
 
 def bytes_of(group: pq.RowGroupMetaData, columns: Iterable[int]) -> int:
-    """Bytes of columns of a row group before compression."""
+    """Compute the bytes of columns of a row group before compression."""
     return sum(group.column(i).total_uncompressed_size for i in columns)
 
 
 def row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> list[RowGroup]:
     """Read the footer of a file of `size` bytes, and check that it can be scanned. May end this process.
 
-    sources: where the file has the columns.
+    Args:
+        footer: the footer.
+        size: bytes of the file.
+        columns: the columns that are to be read.
+        sources: where the file has the columns.
 
     Raises:
         FileFault: the footer cannot be read, contradicts itself, or lacks the columns that are to be read.
@@ -250,7 +258,7 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources
 
 
 def range_of(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """First byte of a column chunk, and the byte behind its last."""
+    """Return the first byte of a column chunk, and the byte behind its last."""
     begin = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < begin:
         begin = chunk.dictionary_page_offset
@@ -270,6 +278,6 @@ def _contradiction(fault: str) -> FileFault:
 
 
 def in_words(error: Exception) -> str:
-    """A library's message up to the first colon: bytes of the file may stand behind it."""
+    """Return a library's message up to the first colon: bytes of the file may stand behind it."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__} {lines[0].partition(':')[0]}"[:300].strip()

@@ -19,7 +19,11 @@ class RegularFiles(FileIO):
         self._by_scheme: dict[str, FileIO] = {}
 
     def new_input(self, location: str) -> InputFile:
-        """A file to be read. Raises ValueError: it is a FIFO, socket or device."""
+        """Return a file to be read.
+
+        Raises:
+            ValueError: it is a FIFO, socket or device.
+        """
         uri = urlparse(location)
         path = location if not uri.scheme else uri.netloc + uri.path
         if uri.scheme in ("", "file") and os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
@@ -27,7 +31,7 @@ class RegularFiles(FileIO):
         return self._io(location).new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
-        """A file to be written."""
+        """Return a file to be written."""
         return self._io(location).new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
@@ -48,6 +52,6 @@ _NAME = f"{RegularFiles.__module__}.{RegularFiles.__name__}"
 
 
 def properties_of(catalog: str) -> dict[str, str | None]:
-    """Properties with which a catalog reads its tables, their newest metadata too, through RegularFiles."""
+    """Return properties with which a catalog reads its tables, their newest metadata too, through RegularFiles."""
     configured = (Config().get_catalog_config(catalog) or {}).get(PY_IO_IMPL)
     return {PY_IO_IMPL: _NAME, **({} if configured is None else {_CONFIGURED: str(configured)})}

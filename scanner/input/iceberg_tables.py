@@ -52,9 +52,11 @@ _SHORTEST_SECRET = 4  # characters of a part of a URI; shorter ones are words of
 
 
 def read_iceberg(named: str, reading: TableReading) -> TableFiles:
-    """The data files of an Iceberg table at one snapshot.
+    """Return the data files of an Iceberg table at one snapshot.
 
-    named: `iceberg:` and the table's name, whose first part is the catalog's, such as `iceberg:lake.forum.posts`.
+    Args:
+        named: `iceberg:` and the table's name, whose first part is the catalog's, such as `iceberg:lake.forum.posts`.
+        reading: the version, time and partitions that are read.
 
     Raises:
         Refused: there is no such catalog, table or snapshot; pyiceberg is not installed; the table has equality
@@ -104,7 +106,7 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
 
 
 def _in_a_line(error: Exception, named: str) -> str:
-    """The message of an error without what the configuration of the table's catalog keeps secret."""
+    """Return the message of an error without what the configuration of the table's catalog keeps secret."""
     line = in_a_line(error)
     for secret in sorted(_secrets(_catalog_of(named)), key=len, reverse=True):
         line = line.replace(secret, "…").replace(quote(secret, safe=""), "…")
@@ -112,9 +114,10 @@ def _in_a_line(error: Exception, named: str) -> str:
 
 
 def _secrets(catalog: str) -> Iterator[str]:
-    """Parts of a catalog's properties that may be secret: some by their names, and of URIs the user and the query.
+    """Yield parts of a catalog's properties that may be secret.
 
-    The path of a service's address may hold a token. The path of a warehouse or of a database's file is no secret.
+    These are some properties by their names, and of URIs the user and the query. The path of a service's address may
+    hold a token. The path of a warehouse or of a database's file is no secret.
     """
     from pyiceberg.utils.config import Config
 
@@ -134,12 +137,12 @@ def _catalog_of(named: str) -> str:
 
 
 def _path(uri: str) -> str:
-    """A file's URI as tables of results show it: a plain path where it is on this machine."""
+    """Return a file's URI as tables of results show it: a plain path where it is on this machine."""
     return uri.removeprefix("file:").replace("///", "/", 1) if uri.startswith("file:") else uri
 
 
 def _place(uri: str) -> str:
-    """A file's path in its store, which writers name by several schemes: s3://bucket/a and s3a://bucket/a."""
+    """Return a file's path in its store, which writers name by several schemes: s3://bucket/a and s3a://bucket/a."""
     return urlsplit(uri).path if "://" in uri else _path(uri)
 
 
@@ -171,9 +174,10 @@ def _open(named: str) -> "Table":
 
 
 def _columns(table: "Table", schema: "Schema") -> dict[str, TableColumn]:
-    """Columns of a schema as files have them: by ids, and by names that the table maps to these where files have none.
+    """Return columns of a schema as files have them: by ids, and by names that the table maps to these.
 
-    A column that was added has its initial default in older rows (Iceberg's specification, "Column Projection").
+    The names are for files without ids. A column that was added has its initial default in older rows (Iceberg's
+    specification, "Column Projection").
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -190,7 +194,7 @@ def _columns(table: "Table", schema: "Schema") -> dict[str, TableColumn]:
 
 
 def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapshot | None":
-    """The snapshot that is read; None: the table has none yet."""
+    """Return the snapshot that is read; None where the table has none yet."""
     if reading.timestamp is not None:
         snapshot = table.snapshot_as_of_timestamp(int(reading.timestamp.timestamp() * 1000))
     elif reading.version is not None:
@@ -204,7 +208,7 @@ def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapsh
 
 
 def _values(table: "Table", schema: "Schema", file: "DataFile") -> tuple[tuple[str, str | None], ...]:
-    """Values of the columns that a file's partition is by, by their names in a schema."""
+    """Return the values of the columns that a file's partition is by, by their names in a schema."""
     from pyiceberg.transforms import IdentityTransform
 
     values = []
@@ -217,7 +221,7 @@ def _values(table: "Table", schema: "Schema", file: "DataFile") -> tuple[tuple[s
 
 
 def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
-    """What led to a snapshot, as far back as the table has it, the oldest first; those of one transaction are one."""
+    """Yield what led to a snapshot, as far back as the table has it, the oldest first; a transaction is one commit."""
     # A transaction writes metadata with the time of its last snapshot. pyiceberg overwrites by two: one removes files,
     # and one adds others (Iceberg's specification, "Table Metadata Fields": metadata-log, last-updated-ms).
     ends = {table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in table.metadata.metadata_log)}
@@ -238,7 +242,8 @@ def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
 def _steps(table: "Table", last: "TableSnapshot") -> list[tuple["TableSnapshot", bool]]:
     """Return the snapshots that led to one, in order, each with whether it was undone then, by a rollback.
 
-    Raises ValueError: a snapshot is a parent of its own parents.
+    Raises:
+        ValueError: a snapshot is a parent of its own parents.
     """
     log = [entry.snapshot_id for entry in table.metadata.snapshot_log]
     heads = log[: len(log) - log[::-1].index(last.snapshot_id)] if last.snapshot_id in log else [last.snapshot_id]
@@ -265,7 +270,7 @@ def _steps(table: "Table", last: "TableSnapshot") -> list[tuple["TableSnapshot",
 
 
 def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list[str]]:
-    """Paths of data files that a snapshot added, and of those that it removed."""
+    """Return the paths of data files that a snapshot added, and of those that it removed."""
     from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
 
     changed: dict[Any, list[str]] = {ManifestEntryStatus.ADDED: [], ManifestEntryStatus.DELETED: []}
@@ -282,8 +287,9 @@ def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list
 class _Vector(NamedTuple):
     """What a manifest says of a deletion vector: one of those in a Puffin file.
 
-    data_file: whose rows it takes away, and offset: where it begins in the file, None: the manifest says neither, and
-    only the Puffin file does; number: of rows.
+    data_file: the file that it takes rows away from, None: only the Puffin file tells.
+    offset: where it begins in the Puffin file, None: only the Puffin file tells.
+    number: how many rows it takes away.
     """
 
     path: str
@@ -297,10 +303,10 @@ def _deletions(
 ) -> dict[str, bytes]:
     """Return the rows of files that delete files take away, by the files' paths.
 
-    chosen: whether the tasks are a choice of the table's files, by `where`.
+    `chosen` says whether the tasks are a choice of the table's files, by `where`.
 
     Raises:
-        Refused: nobody knows of which files they are.
+        Refused: it is not known of which files they are.
         ValueError: a delete file has other rows than the table says.
     """
     gone: dict[str, NDArray[np.bool_]] = {}
@@ -336,7 +342,7 @@ def _deletions(
         by_place[_place(path)].append(path)
 
     def data_file(uri: str) -> str | None:
-        """The data file that a vector names; None: it was removed."""
+        """Return the data file that a vector names; None where it was removed."""
         named = [_path(uri)] if _path(uri) in size_of else by_place.get(_place(uri), [])
         if len(named) > 1:
             raise ValueError(f"{uri} is the name of several files, in other stores")
@@ -395,10 +401,10 @@ def _rows_of_vectors(
     one takes the same rows away, and more. So where nothing tells them apart, an old one does no harm. Nor does one of
     a data file that was removed, which some writers leave in the table.
 
-    data_file: function that gives the data file of a URI, None: the table has it no more.
+    `data_file` is a function that gives the data file of a URI, None: the table has it no more.
 
     Raises:
-        Refused: nobody knows of which data file a vector is.
+        Refused: it is not known of which data file a vector is.
         ValueError: the file is damaged, or lacks one of the vectors.
     """
     from pyiceberg.table.puffin import PuffinFile
@@ -440,7 +446,11 @@ def _rows_of_vectors(
 
 
 def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
-    """Rows of a deletion vector (Puffin's "deletion-vector-v1"). Raises ValueError: damaged, or too many rows."""
+    """Read the rows of a deletion vector (Puffin's "deletion-vector-v1").
+
+    Raises:
+        ValueError: it is damaged, or has too many rows.
+    """
     # Behind a length and a magic number, 4 bytes each, stand the number of bitmaps and, for each, the upper half of
     # its rows and a Roaring bitmap; a checksum of 4 bytes ends it. 40 bytes can claim more than memory holds.
     from pyroaring import BitMap
@@ -459,7 +469,12 @@ def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
 
 
 def _positions(io: "FileIO", deletes: "DataFile") -> dict[str, NDArray[np.int64]]:
-    """Return the rows that a delete file takes away, by data files. Raises ValueError: damaged; Refused: not read."""
+    """Return the rows that a delete file takes away, by data files.
+
+    Raises:
+        Refused: it is of a kind that is not read.
+        ValueError: it is damaged.
+    """
     if deletes.file_format.name != "PARQUET":
         raise Refused(f"input.paths: delete file {printable(deletes.file_path)} is no Parquet and no Puffin")
     with io.new_input(deletes.file_path).open() as file:

@@ -48,7 +48,10 @@ Answer = list[RowGroup] | FileFault
 
 
 class _Footer(NamedTuple):
-    """The footer of a file of so many bytes. sources: where the file has the columns."""
+    """The footer of a file of so many bytes.
+
+    sources: where the file has the columns.
+    """
 
     size: int
     data: pa.Buffer
@@ -60,7 +63,11 @@ class _Process(NamedTuple):
     connection: Connection
 
     def ask(self, columns: Columns, footers: Sequence[_Footer]) -> Iterator[Answer]:
-        """One answer for each footer, in their order. Raises EOFError or OSError when the process ends over one."""
+        """Yield one answer for each footer, in their order.
+
+        Raises:
+            EOFError, OSError: the process ended over a footer.
+        """
         asked = [[footer.size, footer.data.size, _without_values(footer.sources)] for footer in footers]
         head = json.dumps([list(columns), asked]).encode()
         self.connection.send_bytes(b"\n".join([head, b"".join(footer.data for footer in footers)]))
@@ -149,7 +156,7 @@ class Inspector:
         return answers
 
     def _ask_processes(self, footers: Sequence[_Footer], columns: Columns) -> list[Answer]:
-        """Answers of a process. The footer at which it ended is given once more, alone, to a new process."""
+        """Return the answers of a process. The footer at which it ended is given once more, alone, to a new process."""
         answers: list[Answer] = []
         with self._turns:
             while len(answers) < len(footers):
@@ -190,7 +197,7 @@ class Inspector:
         raise ScanFailed("the process that reads footers of the input cannot be started, or was ended")
 
     def _wait_status(self, pid: int) -> int:
-        """Wait status of a process; 0 when its server is gone too."""
+        """Return the wait status of a process; 0 when its server is gone too."""
         with self._lock, contextlib.suppress(EOFError, OSError):
             if self._socket is not None:
                 self._socket.sendall(_NUMBER.pack(pid))
@@ -222,7 +229,7 @@ class Inspector:
 
 
 def _fault_of_change(file: InputFile, answer: Answer) -> Answer:
-    """The answer, or a change of the file meanwhile, which may have caused a fault."""
+    """Return the answer, or a change of the file meanwhile, which may have caused a fault."""
     if isinstance(answer, FileFault):
         try:
             file.check_unchanged()
@@ -232,7 +239,10 @@ def _fault_of_change(file: InputFile, answer: Answer) -> Answer:
 
 
 def _environment() -> dict[str, str]:
-    """Environment in which Python finds its modules. Secrets, which may stand in the environment, are not handed on."""
+    """Return the environment in which Python finds its modules.
+
+    Secrets, which may stand in the environment, are not handed on.
+    """
     inherited = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
     paths = [path or os.getcwd() for path in sys.path]
     # no threads in a process that forks; memory that is given back, and counts as it is used

@@ -10,7 +10,10 @@ import numpy as np
 
 
 def link_target(path: str) -> object:
-    """One value for all local paths to one file: the end of links; device and inode of a file of several names."""
+    """Return one value for all local paths to one file.
+
+    It is the end of links, or device and inode of a file of several names.
+    """
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # a table's log may name what no path can be
@@ -19,7 +22,7 @@ def link_target(path: str) -> object:
 
 
 def link_targets(paths: Iterable[str]) -> dict[str, object]:
-    """As `link_target`, for paths that others may lead to, by these paths. Each folder is followed once."""
+    """Return `link_target` for paths that others may lead to, by these paths. Each folder is followed once."""
     real_folder = functools.cache(_real)
     targets: dict[str, object] = {}
     for path in paths:
@@ -37,7 +40,10 @@ def link_targets(paths: Iterable[str]) -> dict[str, object]:
 
 
 def share_inodes(paths: Iterable[str]) -> bool:
-    """Whether two paths lead to files of one inode number: else no two lead to one file. Other files do not count."""
+    """Return whether two paths lead to files of one inode number. Else no two lead to one file.
+
+    Paths that cannot be looked at do not count.
+    """
     inodes = array("Q")
     for path in paths:
         try:

@@ -34,9 +34,11 @@ _GUIDE = "; the guide “Where text lives” writes JSON lines, CSV and others a
 
 
 def open_parquet(path: Path, name: str) -> pq.ParquetFile:
-    """A Parquet file whose footer was found sound by a process of its own, since a footer can end its reader.
+    """Open a Parquet file whose footer was found sound by a process of its own, since a footer can end its reader.
 
-    name: what the file is called in the error, such as `--file users.parquet`.
+    Args:
+        path: the file.
+        name: what the file is called in the error, such as `--file users.parquet`.
 
     Raises:
         Refused: it cannot be read, is no regular file, or its footer contradicts itself or claims too much.
@@ -46,7 +48,12 @@ def open_parquet(path: Path, name: str) -> pq.ParquetFile:
 
 
 def _sound_file(path: Path) -> InputFile:
-    """A file whose footer was found sound. Raises FileFault: it is not; OSError: it cannot be looked at."""
+    """Return a file whose footer was found sound.
+
+    Raises:
+        FileFault: its footer is not sound.
+        OSError: it cannot be looked at.
+    """
     real = os.path.realpath(path)
     status = os.stat(real)
     file = InputFile(real, real, real, status.st_size, status.st_mtime_ns)
@@ -56,7 +63,7 @@ def _sound_file(path: Path) -> InputFile:
 
 @contextlib.contextmanager
 def _faults_in(name: str) -> Iterator[None]:
-    """Have errors about a file's content be Refused; name: what the file is called there."""
+    """Raise errors about a file's content as Refused. `name` is what the file is called there."""
     try:
         yield
     except FileFault as fault:
@@ -92,7 +99,10 @@ _TIME = r"(created|posted|received|written|published)(_?(at|on|time|date))?|time
 
 
 class Guess(NamedTuple):
-    """Names of the columns, and why, in words; None: no column looks like it."""
+    """Names of the columns; None: no column looks like it.
+
+    why: reasons in words.
+    """
 
     text: str
     id: str | None
@@ -104,9 +114,11 @@ class Guess(NamedTuple):
 class SampleFile(NamedTuple):
     """A file whose columns are guessed.
 
-    listed: the file as its table has it, and table: as `input.paths` names that, a folder without what goes before it;
-    None: it is in none. where, date: SQL that chooses a night of the table, and the newest night, where it is
-    partitioned by dates. folder: the folder of files that was named, which is no table.
+    listed: the file as its table has it, None: it is in no table.
+    table: its table as `input.paths` names it, a folder without what goes before it, None: it is in no table.
+    where: SQL that chooses a night of the table, where it is partitioned by dates.
+    date: the newest night, where it is partitioned by dates.
+    folder: the folder of files that was named, which is no table.
     """
 
     file: Path
@@ -118,7 +130,10 @@ class SampleFile(NamedTuple):
 
 
 def sample_of(path: Path) -> SampleFile:
-    """The file of a path; the newest file of a folder, a Delta table that the path is or lies in, or an Iceberg table.
+    """Find the file whose columns are guessed for a path.
+
+    It is the file itself, or the newest file of a folder, of a Delta table that the path is or lies in, or of an
+    Iceberg table.
 
     Raises:
         Refused: the table cannot be read, or has no files.
@@ -207,7 +222,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _can_be_read(file: InputFile, columns: Columns) -> bool:
-    """Whether a scan reads all of some columns of a sound file."""
+    """Return whether a scan reads all of some columns of a sound file."""
     try:
         _inspector().inspect(file, columns)
         return all(column.read for column in describe(file, columns))
@@ -216,7 +231,7 @@ def _can_be_read(file: InputFile, columns: Columns) -> bool:
 
 
 def _sampled(file: InputFile, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """The first documents of a file with these columns, as a scan reads them; those that are corrupt are left out."""
+    """Yield the first documents of a file with these columns, as a scan reads them, without corrupt ones."""
     _inspector().inspect(file, columns)
     rows = 0
     with file.open() as opened:
@@ -231,7 +246,7 @@ def _sampled(file: InputFile, columns: Columns) -> Iterator[pa.RecordBatch]:
 
 
 def _holds_times(file: InputFile, name: str, kind: pa.DataType) -> bool:
-    """Whether a column is of a type of times, or all of its texts are times that a scan can read."""
+    """Return whether a column is of a type of times, or all of its texts are times that a scan can read."""
     columns = NO_COLUMNS._replace(time=name)
     if not _can_be_read(file, columns):
         return False
@@ -251,9 +266,9 @@ def _holds_times(file: InputFile, name: str, kind: pa.DataType) -> bool:
 def _text(
     path: Path, file: InputFile, kinds: Mapping[str, pa.DataType], nested: Mapping[str, float]
 ) -> tuple[str, float]:
-    """The column named like a text, else the column of the longest texts, with their mean length in bytes.
+    """Find the column named like a text, else the column of the longest texts, with their mean length in bytes.
 
-    nested: what `_nested_texts` gives.
+    `nested` is what `_nested_texts` gives.
     """
     strings = [name for name, kind in kinds.items() if is_text(kind) and not pa.types.is_null(kind)]
     named = [name for name in strings if _matches(_TEXT, name)]
@@ -278,12 +293,12 @@ def _text(
 
 
 def _article(kind: pa.DataType) -> str:
-    """A nested type in words."""
+    """Describe a nested type in words."""
     return "a struct" if pa.types.is_struct(kind) else "a map" if pa.types.is_map(kind) else "a list"
 
 
 def _mean_bytes(file: InputFile, name: str) -> float | None:
-    """Mean length of the first texts of a column, in bytes; None: it cannot be read."""
+    """Compute the mean length of the first texts of a column, in bytes; None where it cannot be read."""
     rows = size = 0
     try:
         for batch in _sampled(file, NO_COLUMNS._replace(text=name)):
@@ -297,9 +312,9 @@ def _mean_bytes(file: InputFile, name: str) -> float | None:
 def _nested_texts(
     parquet: pq.ParquetFile, kinds: Mapping[str, pa.DataType], names: Mapping[str, str], *, ask: bool
 ) -> dict[str, float]:
-    """Bytes a row of nested columns with strings, by their names; ask: whether sizes can be asked for, else 0.
+    """Compute the bytes a row of nested columns with strings, by their names.
 
-    names: those that the columns have in the file.
+    `names` are those that the columns have in the file. `ask` says whether sizes can be asked for, else they are 0.
     """
     metadata = parquet.metadata
     top_columns = [metadata.schema.column(number).path.partition(".")[0] for number in range(len(metadata.schema))]
@@ -313,19 +328,22 @@ def _nested_texts(
 
 
 def _strings_in(kind: pa.DataType) -> bool:
-    """Whether a type is a string's, or holds one."""
+    """Return whether a type is a string's, or holds one."""
     if not pa.types.is_nested(kind):
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
     return any(_strings_in(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _quoted(name: str, mark: str = '"') -> str:
-    """A column's name in SQL, or with another mark a text."""
+    """Quote a column's name for SQL, or with another mark a text."""
     return mark + name.replace(mark, 2 * mark) + mark
 
 
 def _flat(column: str, kind: pa.DataType) -> str:
-    """The SELECT of DuckDB for the texts of a nested column: of a field named like one, else the first; empty: none."""
+    """Return the SELECT of DuckDB for the texts of a nested column; empty where there are none.
+
+    The texts are those of a field named like one, else of the first.
+    """
     sql, lists = _quoted(column), 0
     while pa.types.is_nested(kind):
         if pa.types.is_struct(kind):
@@ -345,14 +363,14 @@ def _flat(column: str, kind: pa.DataType) -> str:
 
 
 def input_path(file: Path) -> str:
-    """The guess for `input.paths` of a file in no table: its folder, with {date} for a date in its name."""
+    """Guess `input.paths` for a file in no table: its folder, with {date} for a date in its name."""
     folder = file.absolute().parent
     dated = re.sub(r"\d{4}-\d{2}-\d{2}", "{date}", folder.name)
     return str(folder.with_name(dated)) if folder.name else str(folder)
 
 
 def _type_beside(file: InputFile, name: str) -> str:
-    """The type of a column that a file lacks, in words."""
+    """Return the type of a column that a file lacks, in words."""
     column = None if file.entry is None or name in file.values else file.entry.columns.get(name)
     return "of a partition" if column is None else f"{column.type}, which older files of the table lack"
 
@@ -370,7 +388,11 @@ class ColumnDescription(NamedTuple):
 
 
 def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
-    """The configured columns of a file that an Inspector found sound. Raises FileFault: it cannot be read any more."""
+    """Describe the configured columns of a file that an Inspector found sound.
+
+    Raises:
+        FileFault: the file cannot be read any more.
+    """
     with file.open() as opened:
         footer = footer_of(opened)
     parquet, sources = open_footer(footer), file.sources(columns)

@@ -58,8 +58,9 @@ class Range(NamedTuple):
 class Shard:
     """The unit of commitment: a row range of one file under a set of tests.
 
-    shard_id: 64 hex digits; first_scanned: when an earlier scan, under other tests, had the same file; keys: ids of
-    the keys that look at it, where these are not all that are under test.
+    shard_id: 64 hex digits.
+    first_scanned: when an earlier scan, under other tests, had the same file.
+    keys: ids of the keys that look at it, where these are not all that are under test.
     """
 
     shard_id: str
@@ -72,8 +73,8 @@ class Shard:
 def cut(groups: Sequence[RowGroup]) -> list[Range]:
     """Cut a file into ranges of at most MAX_ROWS rows and MAX_TEXT_BYTES of text.
 
-    Whole row groups are packed while they fit. A row group that exceeds the limits alone is cut evenly by rows; a
-    single row is never cut, however long. Rows come in order, each exactly once; row groups without rows vanish.
+    Whole row groups are packed while they fit. A row group that exceeds the limits alone is cut evenly by rows. A
+    single row is never cut, however long. Rows come in order, each exactly once. Row groups without rows vanish.
 
     Raises:
         FileFault: the file would have far more ranges than MOST_SHARDS.
@@ -117,10 +118,17 @@ def verdict_settings(
     weights: Mapping[str, float] = MappingProxyType({}),
     filter_sha256: str | None = None,
 ) -> str:
-    """Canonical JSON of everything but the file that decides verdicts: keys in order, K, rules, columns, version.
+    """Write canonical JSON of everything but the file that decides verdicts: keys in order, K, rules, columns, version.
 
-    keys_tested: how many keys share equally; weights: the weights of units and variants, left out where they are equal;
-    filter_sha256: digest of the n-grams that are left out of scoring, None: none are.
+    Args:
+        keys: the keys.
+        keys_tested: how many keys share equally.
+        dedup: the rule for repeats.
+        min_scored: least number of scored tokens.
+        columns: the columns that are read.
+        variants: further variants of a text that are tested.
+        weights: the weights of units and variants, left out where they are equal.
+        filter_sha256: digest of the n-grams that are left out of scoring, None: none are.
     """
     from scanner.watermark.formats import (
         format_of,  # late: numba takes two seconds, and those who read results need none
@@ -156,12 +164,12 @@ def verdict_settings(
 
 
 def key_set(key_ids: Iterable[str]) -> str:
-    """Digest of the ids of keys that were tested together, in whatever order; 64 hex digits."""
+    """Compute the digest of the ids of keys that were tested together, in whatever order; 64 hex digits."""
     return _digest(sorted(key_ids))
 
 
 def shard_id(file: InputFile, rows: Range | None, settings: str) -> str:
-    """SHA-256, in hex, of everything that decides a shard's rows.
+    """Compute the SHA-256, in hex, of everything that decides a shard's rows.
 
     `rows` None: the file as a whole, which could not be read. Where it is a table's, its values of partitions and its
     deleted rows count too, but not the table's version: a commit that leaves a file as it is changes none of its ids.
@@ -184,10 +192,13 @@ def _digest(value: object) -> str:
 
 
 class DriverShare(NamedTuple):
-    """A driver's share of the input, one of several parts, written `number/of`; numbers begin at 1.
+    """A driver's share of the input, one of several parts, written `number/of`.
 
     A file's path alone decides its part. So parts are disjoint and together hold all files, also where drivers list the
     input at different times. Parts of many files hold about equal bytes.
+
+    number: the number of the part, from 1.
+    of: how many parts there are.
     """
 
     number: int
@@ -195,7 +206,11 @@ class DriverShare(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> "DriverShare":
-        """A part as people write it, such as `1/3`. Raises ValueError: the text names no part."""
+        """Read a part as people write it, such as `1/3`.
+
+        Raises:
+            ValueError: the text names no part.
+        """
         if not re.fullmatch("[0-9]{1,6}/[0-9]{1,6}", text):
             raise ValueError(f"{text!r} names no part; write its number and how many parts there are, as in 1/3")
         number, parts = map(int, text.split("/"))
@@ -207,6 +222,6 @@ class DriverShare(NamedTuple):
         return f"{self.number}/{self.of}"
 
     def holds(self, file: InputFile) -> bool:
-        """Whether a file belongs to this part."""
+        """Return whether a file belongs to this part."""
         hashed = int.from_bytes(hashlib.sha256(file.path.encode()).digest()[:8])
         return hashed % self.of == self.number - 1

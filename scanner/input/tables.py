@@ -31,7 +31,7 @@ HIDDEN_BEGINNINGS = ("_", ".")
 
 
 def is_hidden_folder(name: str) -> bool:
-    """Whether a folder of this name is passed over. `_day=2026-11-26` is a partition by a column `_day`."""
+    """Return whether a folder of this name is passed over. `_day=2026-11-26` is a partition by a column `_day`."""
     return name.startswith(HIDDEN_BEGINNINGS) and "=" not in name
 
 
@@ -52,9 +52,10 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 class TableColumn(NamedTuple):
     """A column of a table, and how its data files have it.
 
-    names: names that files may have it under; field_id: the id that tells it in files whose columns have ids, None:
-    names tell; type: of its values in the table, which may be wider than in an older file; default: its value in rows
-    of files that are older than the column.
+    names: names that files may have it under.
+    field_id: the id that tells it in files whose columns have ids, None: names tell.
+    type: of its values in the table, which may be wider than in an older file.
+    default: its value in rows of files that are older than the column.
     """
 
     names: tuple[str, ...]
@@ -73,7 +74,12 @@ Values = tuple[tuple[str, str | None], ...]
 
 
 class TableReading(NamedTuple):
-    """How tables are read: at a version or time, None: the newest; where: SQL of columns of partitions, None: all."""
+    """How tables are read: at a version or a time, by default the newest version.
+
+    version: the version, None: not chosen by version.
+    timestamp: the time, None: not chosen by time.
+    where: SQL of columns of partitions, None: all.
+    """
 
     version: int | None = None
     timestamp: datetime.datetime | None = None
@@ -96,11 +102,12 @@ class Snapshot(NamedTuple):
 class LogEntry:
     """What a table's log says of one of its data files.
 
-    snapshot: the table and its version; values: of partition columns; deleted: rows that are gone, as `pack_rows` gives
-    them; empty: none; parents: paths, as results show
-    them, of the files whose rows it may hold, from all commits that the log still has;
-    since: nanoseconds since 1970 by which any of its rows can have been in the table, 0: as
-    the file; columns: of the table as it is read, by their names.
+    snapshot: the table and its version.
+    values: of partition columns.
+    deleted: rows that are gone, as `pack_rows` gives them, empty: none.
+    parents: paths, as results show them, of the files whose rows it may hold, from all commits that the log still has.
+    since: nanoseconds since 1970 by which any of its rows can have been in the table, 0: as the file.
+    columns: of the table as it is read, by their names.
     """
 
     snapshot: Snapshot = field(compare=False)
@@ -135,12 +142,14 @@ class Commit(NamedTuple):
 
 
 def origins_of(commits: Iterable[Commit], created: int) -> dict[str, FileOrigin]:
-    """Where the rows of files come from, by their paths, as far back as commits are known.
+    """Return where the rows of files come from, by their paths, as far back as commits are known.
 
     All files of a commit share one set of parents, and these bring their own. A file whose commit is gone may hold rows
     as old as the table.
 
-    created: nanoseconds since 1970 by which the table can have been made.
+    Args:
+        commits: the commits, the oldest first.
+        created: nanoseconds since 1970 by which the table can have been made.
     """
     origins: dict[str, FileOrigin] = {}
     for adds, removes in commits:
@@ -152,24 +161,28 @@ def origins_of(commits: Iterable[Commit], created: int) -> dict[str, FileOrigin]
 
 
 def pack_rows(rows: NDArray[np.bool_]) -> bytes:
-    """A set of rows of a file in few bytes; empty where there are none. rows: bool[n], whether each is in the set."""
+    """Pack a set of rows of a file into few bytes; empty where there are none.
+
+    Args:
+        rows: bool[n], whether each is in the set.
+    """
     return zlib.compress(np.packbits(rows).tobytes().rstrip(b"\0")) if rows.any() else b""
 
 
 def rows_sha256(packed: bytes) -> str:
-    """Digest of a set of rows that `pack_rows` made, as hex text; whatever packed it."""
+    """Compute the digest of a set of rows that `pack_rows` made, as hex text, whatever packed it."""
     return hashlib.sha256(zlib.decompress(packed) if packed else b"").hexdigest()
 
 
 def unpack_rows(packed: bytes, start: int, stop: int) -> NDArray[np.bool_]:
-    """Whether each of the rows start … stop−1 is in a set that `pack_rows` made: bool[stop−start]."""
+    """Return whether each of the rows start … stop−1 is in a set that `pack_rows` made: bool[stop−start]."""
     bits = np.frombuffer(zlib.decompress(packed), np.uint8) if packed else np.empty(0, np.uint8)
     flags = np.unpackbits(bits[start // 8 : -(-stop // 8)])[start % 8 :][: stop - start].astype(np.bool_)
     return np.pad(flags, (0, stop - start - len(flags)))
 
 
 def values_of_path(path: str) -> Values:
-    """Values of columns by the names of folders, such as `account=a%20b/date=2026-08-31` (Hive's convention).
+    """Read values of columns from the names of folders, such as `account=a%20b/date=2026-08-31` (Hive's convention).
 
     A column to which two folders give different values has none.
     """
@@ -184,7 +197,7 @@ def values_of_path(path: str) -> Values:
 
 
 def _unescaped(text: str) -> str:
-    """A name or value without its escapes, unless these are no UTF-8: two accounts would become one."""
+    """Return a name or value without its escapes, unless these are no UTF-8: two accounts would become one."""
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
@@ -212,8 +225,10 @@ class TableFolders:
     def refuse_by(self, folder: str, below: Sequence[str]) -> None:
         """Refuse a table by a file that lies below the location.
 
-        below: names of the folders from there to the file, and the file's. What lies in a hidden folder is passed over,
-        as it is not read.
+        Args:
+            folder: the location.
+            below: names of the folders from there to the file, and the file's. Files in a hidden folder are passed
+                over, as they are not read.
 
         Raises:
             Refused: the file belongs to a table's log.
@@ -227,7 +242,7 @@ class TableFolders:
             self._refuse(TableFolder("/".join([folder, *below[:-2]]), "Iceberg"))
 
     def is_delta(self, inner: str) -> bool:
-        """Whether a path is the folder of a Delta table."""
+        """Return whether a path is the folder of a Delta table."""
         return self._kind_of(inner) == "Delta"
 
     def refuse_above(self, inner: str) -> None:
@@ -258,7 +273,10 @@ class TableFolders:
         return None
 
     def _is_folder(self, path: str) -> bool:
-        """False too where nobody may look: a store may let a reader see the input and nothing above."""
+        """Return whether a path is a folder.
+
+        It is False too where access is denied: a store may let a reader see the input and nothing above.
+        """
         try:
             return bool(self._filesystem.get_file_info(path).type == fs.FileType.Directory)
         except (OSError, UnicodeError):
@@ -283,7 +301,10 @@ _TOGETHER = 1_000  # files that are objects at a time
 class FileColumns(NamedTuple):
     """Some data files of a table: fields of TableFile as columns.
 
-    paths: n large strings; sizes, times: int64[n]; entries: n of them.
+    paths: n large strings.
+    sizes: int64[n].
+    times: int64[n].
+    entries: n of them.
     """
 
     paths: pa.LargeStringArray
@@ -293,7 +314,7 @@ class FileColumns(NamedTuple):
 
 
 def columns_of(files: Iterable[TableFile]) -> Iterator[FileColumns]:
-    """Columns of some files after the other. Sizes and times are below 2^63."""
+    """Yield columns of some files after the other. Sizes and times are below 2^63."""
     source = iter(files)
     while chunk := [*islice(source, _TOGETHER)]:
         paths, sizes, times, entries = zip(*chunk, strict=True)
@@ -351,7 +372,7 @@ class TableFiles(Sequence[TableFile]):
             yield from self[begin : begin + _TOGETHER]
 
     def paths(self) -> Iterator[str]:
-        """The files' paths, without making objects of the files."""
+        """Yield the files' paths, without making objects of the files."""
         for begin in range(0, len(self), _TOGETHER):
             yield from self._paths[begin : begin + _TOGETHER].to_pylist()
 
