@@ -78,7 +78,11 @@ class ScanRows(NamedTuple):
 
 
 class JudgedScan(NamedTuple):
-    """A scan of which every control was judged. audit: the run, with the error of one family; rows: of all controls."""
+    """A scan of which every control was judged.
+
+    audit: the run, with the error of one family.
+    rows: of all controls.
+    """
 
     plan: Plan
     audit: "Audit"
@@ -90,9 +94,12 @@ class JudgedScan(NamedTuple):
 class Conclusion(NamedTuple):
     """What a control says of a scan.
 
-    state: how the audit ends as far as it is concerned, None: it says nothing; alarms: a sentence for each row that
-    alarms, and advice; warnings: sentences on what may be wrong; lines: of the summary, each with its label; log:
-    numbers for logs; facts: values of the summary's JSON.
+    state: how the audit ends as far as it is concerned; None: it says nothing.
+    alarms: a sentence for each row that alarms, and advice.
+    warnings: sentences on what may be wrong.
+    lines: of the summary, each with its label.
+    log: numbers for logs.
+    facts: values of the summary's JSON.
     """
 
     state: AuditState | None = None
@@ -109,9 +116,10 @@ Counts = TypeVar("Counts")
 class Control(ABC, Generic[Counts]):
     """A way to notice that p-values are wrong.
 
-    name: of its folder; kinds: of the rows of AUDITS that it writes, each with its name in the summary's table, empty:
-    it is not shown there; law_kinds: those of them that test the law itself; families: how many families of tests its
-    rows are, each of which takes the same share of a scan's family error.
+    name: of its folder.
+    kinds: of the rows of AUDITS that it writes, each with its name in the summary's table; empty: not shown there.
+    law_kinds: those kinds that test the law itself.
+    families: how many families of tests its rows are, each of which takes the same share of a scan's family error.
     """
 
     name: ClassVar[str]

@@ -45,7 +45,7 @@ class OpenControls:
     def observers(
         self, subject: Subject, origin: BatchOrigin, piece: str, detector: Detector | None = None
     ) -> Observers | None:
-        """Return the observers of a piece of work; None: no control observes this subject. Args: as `OpenControl`."""
+        """Return the observers of a piece of work, as `OpenControl.observers` does; None: no control observes it."""
         observers_by_control = (control.observers(subject, origin, piece, detector) for control in self._opened)
         observers = [observer for control_observers in observers_by_control for observer in control_observers]
         return Observers(observers) if observers else None
@@ -56,5 +56,5 @@ class OpenControls:
 
 
 def count_verdicts(plan: Plan, exact: Sequence[pa.RecordBatch], ids: TextIds) -> list[pa.RecordBatch]:
-    """Rows of AUDIT_COUNTS that controls make of exact rows of VERDICTS."""
+    """Return rows of AUDIT_COUNTS that controls make of exact rows of VERDICTS."""
     return [batch for control in CONTROLS for batch in control.rows_of_verdicts(plan, exact, ids)]

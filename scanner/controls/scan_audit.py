@@ -31,8 +31,11 @@ _WORST_FIRST = (AuditState.ALARM, AuditState.CANARIES_LOST, AuditState.POSSIBLE_
 class ScanAudit:
     """Result of a scan's audit.
 
-    state: how it ended; rows: of AUDITS; traffic: counts over distinct texts; unadmitted: keys under test that never
-    passed an audit; conclusions: of the controls, in the order of the table.
+    state: how it ended.
+    rows: of AUDITS.
+    traffic: counts over distinct texts.
+    unadmitted: keys under test that never passed an audit.
+    conclusions: of the controls, in the order of the table.
     """
 
     state: AuditState
@@ -42,7 +45,7 @@ class ScanAudit:
     conclusions: tuple[Conclusion, ...] = ()
 
     def fields(self) -> dict[str, object]:
-        """Numbers of the result for logs; no text among them holds a blank."""
+        """Return numbers of the result for logs. No text among them holds a blank."""
         unproved = self.traffic.unproved + self.traffic.unproved_accounts
         return {
             "state": self.state.replace(" ", "_"),
@@ -76,15 +79,15 @@ class ScanAudit:
         return alarm_advice(self.rows, self.traffic.unproved, self.traffic.unproved_accounts)
 
     def alarms(self) -> list[str]:
-        """A sentence for each row that raises an alarm, with the advice of some controls."""
+        """Return a sentence for each row that raises an alarm, with the advice of some controls."""
         return [alarm for conclusion in self.conclusions for alarm in conclusion.alarms]
 
     def warnings(self) -> list[str]:
-        """A sentence on each thing that may be wrong."""
+        """Return a sentence on each thing that may be wrong."""
         return [warning for conclusion in self.conclusions for warning in conclusion.warnings]
 
     def lines(self) -> list[tuple[str, str]]:
-        """Lines of the summary, each with its label."""
+        """Return lines of the summary, each with its label."""
         return [line for conclusion in self.conclusions for line in conclusion.lines]
 
 

@@ -24,7 +24,10 @@ ROWS_JOINED_AT_A_TIME = 1 << 23
 class Traffic(NamedTuple):
     """Counts of distinct texts.
 
-    texts: scored; flagged, reserved, unheld: flagged at all, for a reserved message, for a message that nobody holds.
+    texts: that were scored.
+    flagged: that were flagged at all.
+    reserved: that were flagged for a reserved message.
+    unheld: that were flagged for a message that no user holds.
     scans: ids of the scans that wrote the verdicts.
     unproved, unproved_accounts: rows, and accounts, whose proof came out differently.
     lengths: texts by number of scored positions, as rows have it.
@@ -76,13 +79,18 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
 
 
 def scored_rows(verdicts: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of VERDICTS that have a p-value."""
+    """Return rows of VERDICTS that have a p-value."""
     has_p = pl.col("p_class").is_not_null() | pl.col("log10_p_global").is_not_null()
     return verdicts.filter(pl.col("status").is_in(SCORED), has_p)
 
 
 def _totals(texts: pl.LazyFrame, parts: int) -> tuple[tuple[int, int, int, int], dict[int, int]]:
-    """Distinct texts: all, flagged, flagged for reserved messages, for messages nobody held, by scored positions."""
+    """Count distinct texts.
+
+    Returns:
+        All texts, flagged texts, texts flagged for reserved messages, and for messages that no user held.
+        Texts by number of scored positions.
+    """
     totals, flagged, lengths = np.zeros(4, np.int64), pl.col("flagged"), Counter[int]()
     for_nobody = (pl.col("unheld") | ~flagged).all()  # rows of a text under other keys do not count
     for part in range(parts):

@@ -30,9 +30,11 @@ KINDS = tuple(CANARY_WORDS)
 class CanaryCounts(NamedTuple):
     """Counts over distinct texts of canaries' accounts.
 
-    due: texts that should have come, at least those that did; came: texts that were scanned; found: flagged with the
-    key and message of their canary; right: found, and named for it where its key names anybody; wrong: named for
-    another user.
+    due: texts that should have come, at least those that did.
+    came: texts that were scanned.
+    found: flagged with the key and message of their canary.
+    right: found, and named for it where its key names anybody.
+    wrong: named for another user.
     """
 
     due: int
@@ -77,7 +79,10 @@ def count_canaries(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int)
 
 
 class CanaryTargets(NamedTuple):
-    """Least shares of canaries' texts that a scan is to find, and to name right; estimated: limits of a sample."""
+    """Least shares of canaries' texts that a scan is to find, and to name right.
+
+    estimated: whether they are limits of a sample.
+    """
 
     found: float
     right: float
@@ -85,17 +90,24 @@ class CanaryTargets(NamedTuple):
 
 
 def risk_of_row(audit: Audit) -> float:
-    """Probability that a row is wrong; a row whose plan is an estimate has half of it, and the estimate the other."""
+    """Return the probability that a row is wrong.
+
+    A row whose plan is an estimate has half of it, and the estimate has the other half.
+    """
     return audit.family_error / len(KINDS)
 
 
 def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
-    """Shares that are planned under the keys, looks and rates of a scan, by the texts that were measured for canaries.
+    """Return the shares that are planned under the keys, looks and rates of a scan, by the texts measured for canaries.
 
     A share of the measured texts is an estimate, so its lower limit is planned; of several keys, the least. Only the
     look at whole documents as they stand counts, under the weight that it has in texts that are their own normal form,
-    as those that a model writes: other looks find some more.
-    risk: probability that the limits of a share are wrong.
+    as texts that a model writes are. Other looks find some more.
+
+    Args:
+        plan: of the scan.
+        canaries: with the texts that were measured for them.
+        risk: probability that the limits of a share are wrong.
     """
     config, shares = plan.config, []
     rate_of_names = config.misnaming_rate or config.false_positive_rate
@@ -116,12 +128,16 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
 def judge_canaries(
     audit: Audit, counted: CanaryCounts, planned: CanaryTargets, false_positive_rate: float
 ) -> list[Row]:
-    """Rows of AUDITS on canaries, which share the family error; none where none was due.
+    """Return rows of AUDITS on canaries, which share the family error; none where no canary was due.
 
     Texts found or named right are `too few` when the upper limit of their share is below the planned one. Texts named
     for others are `too many` when the lower limit of their share is above the false-positive rate.
-    audit: the run, with the probability that any row is wrong though marks are found as planned; planned: shares that
-    are to be found, and named right.
+
+    Args:
+        audit: the run, with the probability that any row is wrong though marks are found as planned.
+        counted: counts of the canaries' texts.
+        planned: shares that are to be found, and named right.
+        false_positive_rate: of the scan.
     """
     if not counted.due:
         return []
@@ -146,12 +162,12 @@ def judge_canaries(
 
 
 def canaries_lost(rows: Sequence[Mapping[str, object]]) -> bool:
-    """Whether any row on canaries raises the alarm."""
+    """Return whether any row on canaries raises the alarm."""
     return any(row["kind"] in KINDS and row["verdict"] in _TOO_FEW for row in rows)
 
 
 def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
-    """A sentence for each row that raises the alarm, with advice."""
+    """Return a sentence for each row that raises the alarm, with advice."""
     rows_by_kind = {row["kind"]: row for row in rows if row["kind"] in KINDS and row["verdict"] in _TOO_FEW}
     if not rows_by_kind:
         return []
@@ -177,7 +193,7 @@ def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
 
 
 def canaries_in_words(rows: Sequence[Row], counted: CanaryCounts) -> list[str]:
-    """A line on canaries, with limits and the plan; empty if none were due."""
+    """Return a line on canaries, with limits and the plan; empty if none were due."""
     sentences = [
         f"{CANARY_WORDS[row['kind']]} {row['hits']:,} ({number(row['low'])} to {number(row['high'])}"
         + (")" if row["kind"] == "canary_wrong" else f"; planned {number(row['expected'])})")

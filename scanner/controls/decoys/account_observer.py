@@ -19,7 +19,9 @@ from scanner.watermark.rule import log10_p_best
 class AccountDecoyObserver(DecoyHits):
     """Counts the decoys' hits of the accounts of one part of a pass.
 
-    origin: of the part, as it stands in every row; piece: name of the posts that are tested together.
+    Args:
+        origin: of the part, as it stands in every row.
+        piece: name of the posts that are tested together.
     """
 
     def __init__(self, decoys: Decoys, origin: BatchOrigin, piece: bytes) -> None:
@@ -27,7 +29,7 @@ class AccountDecoyObserver(DecoyHits):
         self._piece = piece
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
-        """Score those accounts that are drawn; digests: SHA-256 of their names."""
+        """Score those accounts that are drawn. `digests` are SHA-256 of their names."""
         del text_of
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
         for key_positions in scores:

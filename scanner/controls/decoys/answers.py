@@ -28,7 +28,10 @@ def sum_counts(rows: ScanRows, kinds: frozenset[str]) -> pl.DataFrame:
 
 
 def law_answers(counts: pl.DataFrame, kinds: frozenset[str]) -> list[tuple[Question, ClusterSums]]:
-    """One key a document, which is the cluster; of whole decisions, decoys of some documents together."""
+    """Return the sums of each question on the law, of decoys with a key for each document.
+
+    The document is the cluster. For whole decisions, the decoys of some documents together are the cluster.
+    """
     answers, law_counts = [], counts.filter(pl.col("kind").is_in(sorted(kinds)))
     for values, part in law_counts.sort(*KEY_COLUMNS, "threshold", descending=True).group_by(
         KEY_COLUMNS, maintain_order=True
@@ -40,7 +43,7 @@ def law_answers(counts: pl.DataFrame, kinds: frozenset[str]) -> list[tuple[Quest
 
 
 def strata_answers(counts: pl.DataFrame, dedup: str) -> list[tuple[Question, ClusterSums]]:
-    """Each part of the traffic, whatever the keys: the document is the cluster."""
+    """Return the sums of each part of the traffic, whatever the keys. The document is the cluster."""
     groups = counts.filter(pl.col("kind").is_in(STRATA)).group_by("kind", "stratum", "threshold")
     sums = groups.agg(pl.col(SUMMED_COLUMNS).sort().sum()).sort(
         "kind", "stratum", "threshold", descending=[False, False, True]

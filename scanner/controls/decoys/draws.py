@@ -18,7 +18,7 @@ from schemas.registry import MasterKey
 
 
 def draw_numbers(secret: bytes, digests: Sequence[bytes]) -> NDArray[np.uint64]:
-    """A number below 2^63 for each of D texts, by uniform digests of 32 bytes and by 8 bytes of a secret: uint64[D].
+    """Draw a number below 2^63 for each of D texts, by uniform digests of 32 bytes and 8 bytes of a secret: uint64[D].
 
     Digests are multiplied by an odd number, the piece's secret, so that each piece draws other texts.
     """
@@ -44,7 +44,7 @@ class DecoyKind(NamedTuple):
     draw_key: Callable[[bytes], bytes]
 
     def open(self, messages: int, seed: bytes) -> Watermark:
-        """The decoy of a key of so many messages that a text's seed makes."""
+        """Return the decoy of a key of so many messages that a text's seed makes."""
         return self.format.open(self.draw_key(entropy_of(self.name, messages, seed)))
 
 
@@ -105,7 +105,11 @@ class Decoys:
         return self._limits[1] > 0
 
     def drawn(self, piece: bytes, digests: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
-        """Which texts are drawn, their kind of key with one message (−1: none), whether they take all messages."""
+        """Yield the drawn texts of a piece.
+
+        Yields:
+            The place of the text, its kind of key with one message (−1: none), and whether it takes all messages.
+        """
         data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decoy-draw-v1").digest()
         numbers = draw_numbers(data, digests)
         for d in np.flatnonzero(numbers < np.uint64(max(self._limits))).tolist():
@@ -114,29 +118,29 @@ class Decoys:
             yield d, kind, number < self._limits[1]
 
     def seed(self, piece: bytes, digest: bytes) -> bytes:
-        """The seed from which the decoy keys of a text are made."""
+        """Return the seed from which the decoy keys of a text are made."""
         return hashlib.blake2b(piece + digest, key=self._secret, digest_size=32, person=b"decoy-v1").digest()
 
     def chances(
         self, law: Law, scored: NDArray[np.int64], messages: int, thresholds: Sequence[float] = THRESHOLDS
     ) -> NDArray[np.float64]:
-        """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.statistics.judgement)."""
+        """Return P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.statistics.judgement)."""
         return self._chances.of(
             (law, messages, len(thresholds)), scored, lambda missing: chances(law, missing, thresholds, messages)
         )
 
     def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The smallest scores that pass with one message, down to the last of DEEP_THRESHOLDS: float64[D, J]."""
+        """Return the smallest scores that pass with one message, down to the last of DEEP_THRESHOLDS: float64[D, J]."""
         return self._critical.of(law, scored, lambda missing: critical_scores(law, missing, DEEP_THRESHOLDS).critical)
 
 
 def kind_of(key: MasterKey) -> str:
-    """Everything that decoys of a key depend on, as text: keys of one kind share decoys."""
+    """Return everything that decoys of a key depend on, as text: keys of one kind share decoys."""
     return ";".join(map(str, [*format_of(key).digest_fields().values(), key.tokenizer.sha256]))
 
 
 def entropy_of(kind: str, messages: int, seed: bytes) -> bytes:
-    """The entropy of a decoy. With one seed, every kind of key (`kind_of`) and number of messages gets another.
+    """Return the entropy of a decoy, which differs between kinds of key (`kind_of`) and numbers of messages.
 
     Otherwise the messages of a smaller number would be hit along with those of a larger number, and be counted twice.
     """

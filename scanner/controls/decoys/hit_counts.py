@@ -35,7 +35,7 @@ class HitCounts:
         self._sums[subject] = self._sums[subject].plus(sums) if subject in self._sums else sums
 
     def rows(self) -> list[pa.RecordBatch]:
-        """The counts, as rows of AUDIT_COUNTS."""
+        """Return the counts, as rows of AUDIT_COUNTS."""
         shared = self._origin._asdict() | {"dedup": self._dedup, "scanned_at": datetime.now(UTC)}
         rows: list[dict[str, Any]] = []
         for subject, sums in self._sums.items():

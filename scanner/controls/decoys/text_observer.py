@@ -149,7 +149,12 @@ class DecoyObserver(DecoyHits):
 def _shared_marks(
     marks: Sequence[Watermark], begins: NDArray[np.int64]
 ) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
-    """Marks of D documents, each under its own key, that begin at int64[D], and which each scores: one, if it can."""
+    """Yield marks, and which of D documents each scores: one mark for all, if it can.
+
+    Args:
+        marks: of the documents, each under its own key.
+        begins: int64[D], where the documents begin.
+    """
     indices = np.arange(len(marks))
     joined = marks[0].join_marks(marks, begins) if isinstance(marks[0], JoinsKeys) else None
     if joined is not None:
@@ -173,14 +178,15 @@ class Rehearsal:
             observer.score(scores, TextSample(dict(enumerate(digests)), np.full(count, number), all_messages))
 
     def rows(self) -> list[pa.RecordBatch]:
-        """Nothing is counted."""
+        """Return no rows, since nothing is counted."""
         return []
 
 
 def strata(scored: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.str_]]]:
     """Yield parts of the traffic (PARTS), each with the stratum of every one of D documents: str[D].
 
-    scored: positions, int64[D], each above 0.
+    Args:
+        scored: int64[D], scored positions of each document, each above 0.
     """
     length, host = PARTS
     low = 2 ** np.floor(np.log2(scored)).astype(np.int64)

@@ -68,11 +68,14 @@ class _DecoyKey(NamedTuple):
     groups: bool
 
     def level(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Level of looks with weights, float64[D], at each threshold: float64[D, J]."""
+        """Return the level of looks with weights, float64[D], at each threshold: float64[D, J]."""
         return np.asarray(-np.expm1(np.log1p(-_ALPHA) * self.share * weight[:, None]), np.float64)
 
     def reach(self, level: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Most that sound p-values reach of a level, [D, J], in D texts of so many positions: float64[D, J]."""
+        """Return the most that sound p-values reach of a level, [D, J], in D texts of so many positions.
+
+        The result is float64[D, J].
+        """
         short = self.groups & (scored[:, None] <= REACHED_ABOVE)
         steps = [short & (level >= least) for least, _ in REACH_OF_GROUPS]
         return np.select(steps, [limit for _, limit in REACH_OF_GROUPS], 1.0)
@@ -84,7 +87,7 @@ def _lower(log10_p: NDArray[np.float64], rows: pa.RecordBatch) -> None:
 
 
 def _cluster(log10_p: NDArray[np.float64], chance: NDArray[np.float64]) -> ClusterSums:
-    """Sums of texts under the same decoys, by their p-values and chances of a hit, float64[D, J]."""
+    """Sum texts under the same decoys, by their p-values and chances of a hit, float64[D, J]."""
     hits = log10_p[:, None] <= np.log10(_ALPHA)[None, :]
     return cluster_sums(hits.sum(axis=0)[None, :], np.array([len(hits)]), chance.mean(axis=0)[None, :])
 
@@ -130,12 +133,12 @@ class WholeTextDecoys:
         return bool(self._keys and self._limit)
 
     def drawn(self, piece: bytes, digests: Sequence[bytes]) -> NDArray[np.int64]:
-        """The drawn texts of a piece, by their uniform digests; a piece draws other texts than another."""
+        """Return the drawn texts of a piece, by their uniform digests. Each piece draws other texts."""
         data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decision-v1").digest()
         return np.flatnonzero(draw_numbers(data, digests) < np.uint64(self._limit))
 
     def marks(self, seed: bytes) -> dict[str, Watermark]:
-        """A decoy of each key, by its id. Equal keys have other decoys too, as they are other keys."""
+        """Return a decoy of each key, by its id. Equal keys have other decoys too, as they are other keys."""
         made = {}
         for key_id, key in self._keys.items():
             data = hashlib.blake2b(seed + key_id.encode(), key=self._secret, digest_size=32, person=b"decision-key-v1")
@@ -143,7 +146,7 @@ class WholeTextDecoys:
         return made
 
     def count_hits(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> dict[str, ClusterSums]:
-        """Hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J], by kind.
+        """Count hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J], by kind.
 
         DECISION: by every look. DECISION_WHOLE, where looks share the rate: by the whole text, of texts that are their
         own normal form. All looks together reach so little of what is expected that a factor of two would hide.
@@ -171,7 +174,12 @@ class WholeTextDecoys:
     def _chance(
         self, scores: Sequence[KeyPositions], differs: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Most that sound p-values reach of each threshold in each text, whole as written and by any look: [D, J]."""
+        """Return the most that sound p-values reach of each threshold in each text.
+
+        Returns:
+            By the whole text as written, [D, J].
+            By any look, [D, J].
+        """
         # Scores increase in the same draws, so looks pass together rather than apart: the chance that none passes is at
         # least the product of theirs.
         weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
@@ -196,7 +204,7 @@ class WholeTextDecoys:
     def _as_written(
         self, key: _DecoyKey, messages: int, scored: NDArray[np.int64], weight: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
+        """Return the most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
         level, attained = key.level(weight), np.empty((len(scored), len(_ALPHA)))
         for unique_weight in np.unique(weight).tolist():
             has_weight, levels = weight == unique_weight, key.level(np.array([unique_weight]))[0].tolist()
@@ -240,7 +248,7 @@ class WholeTextObserver(HitCounts):
                     self._decide()
 
     def rows(self) -> list[pa.RecordBatch]:
-        """The counts of the piece, as rows of AUDIT_COUNTS."""
+        """Return the counts of the piece, as rows of AUDIT_COUNTS."""
         if self._waiting:
             self._decide()
         return super().rows()

@@ -22,12 +22,12 @@ from schemas.registry import MasterKey, reserved_count
 
 
 def single_p(alpha: Sequence[float], messages: int, correction: float) -> NDArray[np.float64]:
-    """The one message's p that the corrections for M messages and K keys take to α: float64[J]."""
+    """Return the one message's p that the corrections for M messages and K keys take to α: float64[J]."""
     return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * correction)), np.float64)
 
 
 def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
-    """Number of texts that may meet a reserved message by chance.
+    """Return the number of texts that may meet a reserved message by chance.
 
     It counts all texts but flags for other messages that chance cannot explain. A marked text has its own message as
     the best, and with it in the expectation a key that hits too often among the others would hide behind it.
@@ -37,7 +37,7 @@ def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
 
 
 def _found(traffic: Traffic, key: MasterKey, correction: float) -> NDArray[np.float64]:
-    """Chance that one message of a text is found at each corrected p, in the mean of all texts: float64[J]."""
+    """Return the chance that one message of a text is found at each corrected p, the mean over texts: float64[J]."""
     # Its number of scored positions is that under the key of its row, which may differ under another tokenizer.
     levels = single_p(THRESHOLDS, key.messages, correction)
     if not traffic.lengths:
@@ -54,7 +54,7 @@ def reserved_moments(
     hits: NDArray[np.int64],
     of_spans: NDArray[np.float64] | float = 0.0,
 ) -> ClusterSums:
-    """Hits of a key's reserved messages against the most that is expected; the messages are the clusters.
+    """Sum hits of a key's reserved messages against the most that is expected, with the messages as clusters.
 
     One key meets the same n-grams in many texts; each message meets them with other draws.
 
@@ -89,7 +89,13 @@ def reserved_moments(
 def reserved_answers(
     plan: Plan, traffic: Traffic, hits: Mapping[str, NDArray[np.int64]]
 ) -> list[tuple[Question, ClusterSums]]:
-    """Hits of reserved messages of each key that has any. hits: int64[R, J], by key; of others, none."""
+    """Return the hits of reserved messages of each key that has any.
+
+    Args:
+        plan: of the scan.
+        traffic: counts over distinct texts.
+        hits: int64[R, J], by key; of other keys, none.
+    """
     texts, none = unmarked(traffic, plan.config.false_positive_rate), np.zeros((0, len(THRESHOLDS)), np.int64)
     return [
         (
@@ -109,7 +115,10 @@ def reserved_answers(
 
 
 def _by_spans(plan: Plan, key: MasterKey) -> NDArray[np.float64] | float:
-    """Chance that a flagged span of a text has a reserved message, by threshold: of spans only flags are written."""
+    """Return the chance that a flagged span of a text has a reserved message, by threshold.
+
+    Only flagged spans are written.
+    """
     correction = plan.weights.correction_of_spans(key, plan.keys_tested)
     if correction is None:
         return 0.0
@@ -117,5 +126,5 @@ def _by_spans(plan: Plan, key: MasterKey) -> NDArray[np.float64] | float:
 
 
 def _columns_of(key: MasterKey) -> dict[str, object]:
-    """Columns of AUDITS that describe a key."""
+    """Return columns of AUDITS that describe a key."""
     return {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}

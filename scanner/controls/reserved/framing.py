@@ -31,8 +31,9 @@ a few among many.
 class HitsWithoutTopAccounts(NamedTuple):
     """The hits of a key without the texts of the accounts that hit most.
 
-    accounts: the accounts left out; a text without an account stands for an account of its own; share: their share of
-    the scored rows; hits: int64[R, J], as scanner.controls.reserved.reserved_counts.ReservedCounts has them.
+    accounts: the accounts left out; a text without an account stands for an account of its own.
+    share: their share of the scored rows.
+    hits: int64[R, J], as scanner.controls.reserved.reserved_counts.ReservedCounts has them.
     """
 
     accounts: int
@@ -47,8 +48,8 @@ def without_top_accounts(
 
     Args:
         by_message: key_id, message, and the hits at each threshold, of reserved messages.
-        suspects: a row for each distinct text whose best message is reserved at p ≤ LARGEST_P: text (a digest), account
-            (a digest; null: none is known), key_id, message, and whether it hits, at each threshold.
+        suspects: a row for each distinct text whose best message is reserved at p ≤ LARGEST_P, with its
+            text (a digest), account (a digest; null: unknown), key_id, message, and whether it hits, at each threshold.
         scored: rows that were scored, with account.
     """
     texts = suspects.with_columns(owner=pl.coalesce("account", "text"), named=pl.col("account").is_not_null())
@@ -77,7 +78,7 @@ def _left(key_hits: pl.DataFrame, account_texts: pl.DataFrame) -> NDArray[np.int
 
 
 def _shares(scored: pl.LazyFrame, owners: pl.DataFrame) -> list[float]:
-    """Share of all rows that each account has; a text without an account has a share of 0."""
+    """Return the share of all rows that each account has. A text without an account has a share of 0."""
     owner_shares = [
         ((pl.col("account") == owner) if named else pl.lit(value=False)).mean().fill_null(0.0).alias(str(i))
         for i, (owner, named) in enumerate(owners.select("owner", "named").iter_rows())
@@ -90,7 +91,7 @@ def framing_accounts(
     hits: Mapping[str, NDArray[np.int64]],
     without: Mapping[str, Sequence[HitsWithoutTopAccounts]],
 ) -> dict[str, int]:
-    """Return the number of accounts, by key, whose texts alone raise the alarm; empty unless they explain all of it.
+    """Return how many accounts, by key, raise the alarm by their texts only; empty unless they explain all of it.
 
     Args:
         scan: its rows, of all controls.
@@ -114,7 +115,7 @@ def _fewest_accounts(
     without: Sequence[HitsWithoutTopAccounts],
     key_id: str,
 ) -> int | None:
-    """Accounts without whose texts no count is too small under a key: how many; None where it takes more than a few."""
+    """Count the accounts without whose texts no count is too small under a key; None: no few accounts explain it."""
     for remainder in without:
         if remainder.share > LARGEST_SHARE_OF_TOP_ACCOUNTS:
             return None
@@ -126,7 +127,7 @@ def _fewest_accounts(
 
 
 def framing_warnings(accounts: Mapping[str, int]) -> list[str]:
-    """A sentence on each key with which so many accounts, or more, may be framing others, with advice."""
+    """Return a sentence on each key with which so many accounts, or more, may be framing others, with advice."""
     return [
         f"key {key_id}: messages that nobody holds hit too often, but as often as they should without the texts of "
         f"{number} account{'s' * (number != 1)}, and so do decoy keys. So the law holds, and somebody may be writing "

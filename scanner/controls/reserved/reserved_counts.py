@@ -51,7 +51,10 @@ def _account() -> pl.Expr:
 
 
 def _hits(reserved: pl.LazyFrame) -> pl.DataFrame:
-    """Distinct texts, few, whose best message is reserved at p ≤ 0.1: key_id, message, text, account, log10 p, hits."""
+    """Return the distinct texts, few, whose best message is reserved at p ≤ 0.1.
+
+    The columns are key_id, message, text, account, log10 p and hits.
+    """
     text_rows = reserved.select(
         "key_id", "message", text=pl.col("text").hash(0), account=_account(), p=pl.col("threshold").log10()
     )

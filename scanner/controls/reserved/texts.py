@@ -25,10 +25,14 @@ _NOTHING = {"expected": 0.0, "hits_squared": 0.0, "hits_times_expected": 0.0, "e
 def reserved_texts(
     exact: Sequence[pa.RecordBatch], keys: Sequence[MasterKey], dedup: str, ids: TextIds, canaries: Collection[str] = ()
 ) -> list[pa.RecordBatch]:
-    """Rows of AUDIT_COUNTS on verdicts whose best message is reserved at p ≤ 0.1: each text of a shard once.
+    """Return rows of AUDIT_COUNTS on verdicts whose best message is reserved at p ≤ 0.1: each text of a shard once.
 
-    exact: batches of rows of VERDICTS, as scanner.detection.detector.Detector gives them; dedup: as the verdicts have
-    it; canaries: accounts whose texts are no traffic.
+    Args:
+        exact: batches of rows of VERDICTS, as scanner.detection.detector.Detector gives them.
+        keys: under test.
+        dedup: as the verdicts have it.
+        ids: gives keyed digests of texts and accounts.
+        canaries: accounts whose texts are no traffic.
     """
     if not exact:
         return []
