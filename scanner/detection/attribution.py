@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class NamesUsers(Protocol):
-    """Who holds a message; scanner.registry.Holders is one."""
+    """Says who holds a message, as scanner.registry.Holders does."""
 
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
-        """Whom a message names, for a document that existed at `at`."""
+        """Return whom a message names, for a document that existed at `at`."""
 
 
 class BatchOrigin(NamedTuple):
@@ -69,7 +69,7 @@ class OpenedKey:
 
     @functools.cached_property
     def log10_reach(self) -> float:
-        """log10 of the smallest p-value that it may state: by its admission if its law is assumed; else −∞."""
+        """log10 of the smallest p-value that it may state: by its admission if its law is assumed, −∞ otherwise."""
         admission = self.key.admission
         return math.log10(admission.holds_down_to) if self.watermark.basis.assumed and admission else -math.inf
 
@@ -77,7 +77,8 @@ class OpenedKey:
 class KeyPositions(NamedTuple):
     """What one key scores of a batch: the positions of D of its documents, and which these are, int64[D].
 
-    spans: spans in these documents, where they are looked for; parts: the parts that were tested, None: none.
+    spans: spans in these documents, where they are looked for.
+    parts: the parts that were tested; None: none.
     """
 
     opened_key: OpenedKey
@@ -130,15 +131,19 @@ class DocumentSpan(NamedTuple):
     span: Span
 
     def characters(self, token_characters: NDArray[np.int64]) -> tuple[int, int]:
-        """First character and the one after the last, by those of each token of the document, int64[N, 2]."""
+        """Return the first character and the one after the last.
+
+        token_characters: the same of each token of the document, int64[N, 2].
+        """
         return int(token_characters[self.first, 0]), int(token_characters[self.last, 1])
 
 
 class EarlierScans(NamedTuple):
     """A scan's knowledge when it begins.
 
-    began: when, before it listed its files; files: by path, when an earlier scan had the same file; texts: by SHA-256,
-    when an earlier scan flagged the text.
+    began: when, before it listed its files.
+    files: by path, when an earlier scan had the same file.
+    texts: by SHA-256, when an earlier scan flagged the text.
     """
 
     began: datetime
@@ -149,8 +154,9 @@ class EarlierScans(NamedTuple):
 class FileHistory(NamedTuple):
     """Knowledge of a file's documents, without their own times.
 
-    began, texts: as in EarlierScans; first_scanned: when an earlier scan had the file, None: not before; written: when
-    the file was modified, None: its filesystem does not tell.
+    began, texts: as in EarlierScans.
+    first_scanned: when an earlier scan had the file; None: not before.
+    written: when the file was modified; None: its filesystem does not tell.
     """
 
     began: datetime
@@ -159,7 +165,7 @@ class FileHistory(NamedTuple):
     written: datetime | None
 
     def existed_by(self, created_at: datetime | None, text: bytes) -> datetime | None:
-        """Latest time by which a document existed. None: nothing shows that it existed before the scan began."""
+        """Return the latest time by which a document existed; None: nothing shows that it did before the scan began."""
         times = (self.written if created_at is None else created_at, self.first_scanned, self.texts.get(text))
         first = min((time for time in times if time is not None), default=self.began)
         return first if first < self.began else None
@@ -174,7 +180,7 @@ class NamedMessage(NamedTuple):
     user: NamedUser
 
     def row(self) -> dict[str, Any]:
-        """As in schemas.tables.NAMED."""
+        """Return it as in schemas.tables.NAMED."""
         ids = {"key_id": self.key_id, "message": self.message, "log10_p_global": self.log10_p_global}
         return ids | {"user_id": self.user.user_id, "naming": self.user.naming}
 
@@ -191,7 +197,7 @@ class NameColumns(NamedTuple):
 
     @classmethod
     def of_nobody(cls, naming: NDArray[np.object_]) -> "NameColumns":
-        """Columns before anybody is named."""
+        """Make the columns as they are before anybody is named."""
         return cls(naming.copy(), *(np.full(len(naming), None) for _ in cls._fields[1:]))
 
     @property
@@ -204,8 +210,8 @@ class NameColumns(NamedTuple):
     ) -> None:
         """Name users for a document.
 
-        entries: the verdict's own first. existed_by: time by which it existed; None: not known to exist before the
-        scan.
+        entries: entries of the document, the verdict's own first.
+        existed_by: time by which it existed; None: not known to exist before the scan.
         """
         user = entries[0].user
         later = began if user.naming == Naming.HELD_LATER else None
@@ -220,9 +226,9 @@ def each_user_once(
     first_before: Iterable[dict[str, Any]] = (),
     further_before: Iterable[dict[str, Any]] = (),
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-    """`named` and `further_messages` of VERDICTS: the first entry of each user, and further ones; None: there are none.
+    """Return `named` and `further_messages` of VERDICTS: the first entry of each user, and further ones (None: none).
 
-    first_before, further_before: entries as they stood before.
+    first_before, further_before: entries before these.
     """
     first, further = [*first_before], [*further_before]
     users = {row["user_id"] for row in first}
@@ -246,14 +252,17 @@ class TextOutcomes(NamedTuple):
 
     @classmethod
     def of_stored_texts(cls, key_findings: Sequence[KeyFindings], rates: tuple[float, float]) -> "TextOutcomes":
-        """The texts as they stand; rates: at or below which p a text is flagged, and its user named."""
+        """Judge the texts as they are written.
+
+        rates: at or below which p a text is flagged, and its user named.
+        """
         nowhere = np.zeros(len(key_findings[0].scored), np.bool_)
         return cls(key_findings, decide(key_findings, *rates), nowhere, nowhere)
 
     def with_normalised(
         self, others: Sequence[KeyFindings], rows: NDArray[np.int64], rates: tuple[float, float]
     ) -> "TextOutcomes":
-        """For each document the text that has the smaller p.
+        """Choose for each document the text that has the smaller p.
 
         A key whose law is assumed says nothing about normalised texts, on which it was not audited.
 
@@ -282,7 +291,7 @@ class TextOutcomes(NamedTuple):
         return TextOutcomes(chosen, decision._replace(naming=naming), normalised, conflicting)
 
     def messages(self, document: int) -> set[tuple[int, int]]:
-        """Keys, by their place, and messages of a document that pass."""
+        """Return keys, by their place, and messages of a document that pass."""
         return {
             (key, int(findings.message[document, c]))
             for key, (findings, passing) in enumerate(zip(self.findings, self.decision.passing, strict=True))
@@ -290,11 +299,15 @@ class TextOutcomes(NamedTuple):
         }
 
     def entries(self, document: int, naming: Naming, user_of: "UserOfMessage") -> list[NamedMessage]:
-        """Whom a document is named for, the verdict's message first: messages that the rule names, or all that pass.
+        """Return whom a document is named for, by the messages that the rule names, or by all that pass.
 
-        The latter only if one user had all of them in time, and no key among theirs is one that names nobody.
-        naming: of the document, by its decision and its proof; user_of: key id and who is named, by place of the key
-        and message.
+        The verdict's message comes first. All that pass are named only if one user had all of them in time, and each of
+        their keys may name users.
+
+        Args:
+            document: its place.
+            naming: of the document, by its decision and its proof.
+            user_of: key id and named user, by place of the key and message.
         """
         best = int(self.decision.key[document]), int(self.decision.candidate[document])
         if naming == Naming.NAMED:
@@ -309,7 +322,7 @@ class TextOutcomes(NamedTuple):
 
 
 def _smallest(key_findings: Sequence[KeyFindings]) -> NDArray[np.float64]:
-    """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
+    """Return the smallest corrected log10 p of D documents under any key, float64[D]; infinite where there is none."""
     p = np.stack(
         [np.where(findings.message[:, 0] >= 0, findings.log10_p_global[:, 0], np.nan) for findings in key_findings]
     )
@@ -327,10 +340,14 @@ def name_candidates(
     best: tuple[int, int],
     user_of: UserOfMessage,
 ) -> list[NamedMessage]:
-    """Some candidates of a document as entries, the verdict's first, then the others by p, smallest first.
+    """Return some candidates of a document as entries: the verdict's first, then the others by p, smallest first.
 
-    chosen: candidates of each key, bool[D, C]; best: key, by its place, and candidate of the verdict; user_of: key id
-    and who is named, by place of the key and message.
+    Args:
+        key_findings: findings of each key.
+        chosen: candidates of each key, bool[D, C].
+        document: its place.
+        best: key, by its place, and candidate of the verdict.
+        user_of: key id and named user, by place of the key and message.
     """
     candidates = sorted(
         ((key, c) != best, float(findings.log10_p_global[document, c]), key, c)
@@ -346,7 +363,10 @@ def name_candidates(
 
 
 def users_at(keys: Sequence[OpenedKey], holders: NamesUsers, at: datetime) -> UserOfMessage:
-    """Key id and named user, by place of the key and message, for a document that existed at `at`."""
+    """Return a function that names users for a document that existed at `at`.
+
+    It gives key id and named user by place of the key and message.
+    """
 
     def user_of(key: int, message: int) -> tuple[str, NamedUser]:
         master_key = keys[key].key
@@ -359,7 +379,7 @@ def users_at(keys: Sequence[OpenedKey], holders: NamesUsers, at: datetime) -> Us
 
 
 def of_one_user(entries: Sequence[NamedMessage]) -> bool:
-    """Whether all are messages of the same user, who had them in time."""
+    """Return whether all are messages of the same user, who had them in time."""
     return all(entry.user.naming == Naming.NAMED for entry in entries) and (
         len({entry.user.user_id for entry in entries}) == 1
     )

@@ -81,7 +81,7 @@ class TextForms(NamedTuple):
 
     variant: AS_WRITTEN or NORMALISED.
     has_normal_form: bool[D], texts whose normalised text differs.
-    has_parts: bool[D] a key, texts that have parts that are tested; None: the texts are searched for parts now.
+    has_parts: bool[D] for each key, texts that have parts that are tested; None: the texts are searched for parts now.
     """
 
     variant: int
@@ -258,7 +258,10 @@ class Detector:
     def _lengths_of_outcomes(
         self, stored_lengths: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Return tokens of the texts that count, int64[keys, D]; normalised: bool[D], whose normalised text does."""
+        """Return tokens of the texts that count, int64[keys, D].
+
+        normalised: bool[D], documents whose normalised text counts.
+        """
         if not normalised.any():
             return stored_lengths
         lengths = stored_lengths.copy()

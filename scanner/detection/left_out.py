@@ -17,7 +17,10 @@ class LeftOut(Protocol):
     """What is left out in tokens of one tokenizer, by the draws of one rule."""
 
     def without(self, tokens: Tokens, positions: Positions, documents: NDArray[np.bool_] | None = None) -> Positions:
-        """Return the positions that count. documents: bool[D], those that are looked at; None: all of them."""
+        """Return the positions that count.
+
+        documents: bool[D], those that are looked at; None: all of them.
+        """
 
     def places(self, ids: NDArray[np.uint32]) -> frozenset[int]:
         """Find the places of a text that are left out, by a slow path that shares no code with `without`."""

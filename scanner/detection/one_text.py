@@ -36,7 +36,7 @@ _LEAST_LOG10_P = -1000.0
 
 
 def _read_scan(config_file: Path) -> tuple[ScanConfig, str, Registry]:
-    """The configuration of a scan, its registry's folder, and the registry."""
+    """Read the configuration of a scan; return it, its registry's folder, and the registry."""
     config = read_config(config_file)
     folder = absolute("registry", config.registry, config_file.absolute().parent)
     return config, folder, load_registry(folder)
@@ -53,7 +53,11 @@ class TextCheck:
 
     @classmethod
     def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "TextCheck":
-        """The check of a scan's configuration. Raises Refused: it cannot be right, or a key is not in its registry."""
+        """Make the check of a scan's configuration.
+
+        Raises:
+            Refused: it cannot be right, or a key is not in its registry.
+        """
         config, folder, registry = _read_scan(config_file)
         chosen = tuple(key_ids) or config.keys
         rules = Rules.of(config, keys_tested(registry))
@@ -61,12 +65,15 @@ class TextCheck:
 
     @classmethod
     def of_scan(cls, config_file: Path, scan_filter: ScanFilter | None) -> "tuple[TextCheck, tuple[str, ...]]":
-        """The check of a scan's configuration under the keys alone whose p-values law or audit supports in scans.
+        """Make the check of a scan's configuration under only those keys whose p-values law or audit supports in scans.
 
-        Returns it, and the ids of all keys of its registry. scan_filter: as for scanner.key_support.lacks.
+        scan_filter: as for scanner.key_support.lacks.
+
+        Returns:
+            The check, and the ids of all keys of its registry.
 
         Raises:
-            Refused: it cannot be right, or no key is left.
+            Refused: the configuration cannot be right, or no key is left.
         """
         config, folder, registry = _read_scan(config_file)
         keys, tested = keys_under_test(registry, config.registry, config.keys), keys_tested(registry)
@@ -75,7 +82,7 @@ class TextCheck:
 
     @classmethod
     def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "TextCheck":
-        """The check of a configuration that names a registry and a rate, with the looks that `brickscan init` writes.
+        """Make the check for a registry and a rate, with the looks that `brickscan init` writes.
 
         Raises:
             Refused: there is no registry, or no such key in it.
@@ -89,7 +96,11 @@ class TextCheck:
 class ScannedKey:
     """A key as a configuration's scans test it in whole documents that have parts and are their own normal form.
 
-    correction: K (SPEC §3); looks: in words; registry: its folder. The rest as in ScanConfig.
+    correction: K (SPEC §3).
+    looks: in words.
+    registry: its folder.
+
+    The other fields are those of ScanConfig.
     """
 
     key: MasterKey
@@ -103,7 +114,7 @@ class ScannedKey:
 
     @classmethod
     def of_config(cls, config_file: Path, key_id: str | None) -> "ScannedKey":
-        """The key of this id, or without one the only key under test.
+        """Return the key of this id, or without one the only key under test.
 
         Raises:
             Refused: the configuration cannot be right, or does not test such a key.
@@ -137,10 +148,14 @@ class ScannedKey:
 class OpenedCheck:
     """A check whose keys, tokenizers and users are open, for a process that looks at many texts.
 
-    holders: who holds a message; None: who does as of now, by users that are verified. fast: as for scanner.text.
+    Args:
+        check: the check.
+        holders: who holds a message; None: who does as of now, by users that are verified.
+        fast: as for scanner.text.
 
     Raises:
-        SecretError, TokenizerError: a key cannot be opened; Refused: the users cannot be read.
+        SecretError, TokenizerError: a key cannot be opened.
+        Refused: the users cannot be read.
     """
 
     def __init__(self, check: TextCheck, holders: NamesUsers | None = None, *, fast: bool = True) -> None:
@@ -150,11 +165,11 @@ class OpenedCheck:
         self._together = self._detector(self.opened_keys)
 
     def score_batch(self, texts: Sequence[bytes]) -> BatchResult:
-        """Verdicts of a scan on texts as they are stored, `row` being their place; flags are proved."""
+        """Return the verdicts of a scan on texts as they are stored; `row` is their place, and flags are proved."""
         return self._together.score_batch(_documents(texts), NOWHERE)
 
     def of_each_key(self, raw: bytes) -> list[Mapping[str, Any]]:
-        """Verdict of each key by itself on a text: a row of schemas.tables.VERDICTS each, in the registry's order.
+        """Return the verdict of each key by itself on a text: rows of schemas.tables.VERDICTS, in the registry's order.
 
         Raises:
             Refused: the text cannot be read.
@@ -193,12 +208,15 @@ class OpenedCheck:
 
 
 def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:
-    """Verdict of each key on a text: a row of schemas.tables.VERDICTS each, in the registry's order; flags are proved.
+    """Return the verdict of each key on a text: rows of schemas.tables.VERDICTS, in the registry's order.
+
+    Flags are proved.
 
     raw: the text as it is stored, UTF-8.
 
     Raises:
-        Refused: the text cannot be read; SecretError, TokenizerError: a key cannot be opened.
+        Refused: the text cannot be read.
+        SecretError, TokenizerError: a key cannot be opened.
     """
     return OpenedCheck(check, fast=False).of_each_key(raw)  # a fast one checks itself for longer than a text takes
 
@@ -225,7 +243,7 @@ def strengths_of(
     messages: NDArray[np.int64],
     dedup: Dedup = "ngram",
 ) -> tuple[Law | None, Strengths]:
-    """The law of a key's scores, and how strongly texts are marked with it for their messages, int64[D].
+    """Measure how strongly texts are marked with a key for their messages, int64[D], and return its law with that.
 
     dedup: as in the scans.
 
@@ -239,10 +257,11 @@ def strengths_of(
 def canary_strength(
     registry: Path | str, key: MasterKey, texts: Sequence[str], messages: NDArray[np.int64]
 ) -> CanaryStrength:
-    """Texts read back under the key that marked them for some messages, int64[D], by the search of a scan.
+    """Read texts back under the key that marked them for some messages, int64[D], by the search of a scan.
 
     Raises:
-        Refused: no text has a token that is scored; SecretError, TokenizerError: the key cannot be opened.
+        Refused: no text has a token that is scored.
+        SecretError, TokenizerError: the key cannot be opened.
     """
     (opened_key,) = open_keys(registry, [key], fast=False)
     tokens = opened_key.tokenizer.encode(texts)

@@ -38,26 +38,27 @@ def check_plan(plan: Plan) -> None:
 
 
 def check_secrets(plan: Plan) -> None:
-    """The part of `check_plan` that looks at secrets. Raises SecretError."""
+    """Check the secrets, a part of `check_plan`. Raises SecretError."""
     for key in plan.keys:
         check_secret(plan.registry, key)
     open_text_ids(plan)
 
 
 def check_tokenizers(plan: Plan) -> None:
-    """The part of `check_plan` that loads tokenizers. Raises TokenizerError."""
+    """Check that tokenizers load, a part of `check_plan`. Raises TokenizerError."""
     _load_tokenizers(plan.registry, plan.keys)
 
 
 def check_users(plan: Plan) -> None:
-    """The part of `check_plan` that reads users. Raises Refused."""
+    """Check that the users can be read, a part of `check_plan`. Raises Refused."""
     Holders.load(plan.registry, [key.key_id for key in plan.keys])
 
 
 def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter: NgramFilter = NO_FILTER) -> Detector:
-    """Read secrets, tokenizers and users; every worker does so itself. Raises as `check_plan` does.
+    """Read secrets, tokenizers and users, as every worker does itself. Raises as `check_plan` does.
 
-    device: all messages of a key are scored there; ngram_filter: n-grams that are left out of scoring.
+    device: where all messages of a key are scored; None: on the CPU.
+    ngram_filter: n-grams that are left out of scoring.
     """
     opened_keys = open_keys(plan.registry, plan.keys, _mover_to(device))
     rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
@@ -98,7 +99,7 @@ def open_prover(
 def _opener_of_path(
     opened_key: OpenedKey, secret: bytes, slow_path: Callable[[ProofPath, OpenedKey], ProofPath] | None
 ) -> Callable[[], ProofPath] | None:
-    """Return what opens a key's slow path, once; its repr shows no secret. None: its format has none."""
+    """Return what opens a key's slow path, once; None: its format has none. Its repr shows no secret."""
     how = format_of(opened_key.key)
     if not isinstance(how, Proves):
         return None
@@ -118,7 +119,10 @@ def open_keys(
     *,
     fast: bool = True,
 ) -> list[OpenedKey]:
-    """Keys with their secrets and tokenizers; `fast` as for scanner.text. Raises SecretError and TokenizerError."""
+    """Open keys with their secrets and tokenizers. Raises SecretError and TokenizerError.
+
+    fast: as for scanner.text.
+    """
     tokenizers = _load_tokenizers(registry, keys, fast=fast)
     return [
         OpenedKey(key, to_device(open_key(registry, key)), tokenizers[key.tokenizer.sha256], to_device) for key in keys

@@ -114,7 +114,11 @@ ReadText = Callable[[int, ProofPath], TextReading]
 
 
 class RecomputedClaim(NamedTuple):
-    """A key's claim, computed again. passes: as a whole; passes_user: also by what it shares with no other."""
+    """A key's claim, computed again.
+
+    passes: as a whole.
+    passes_user: also by what it shares with no other.
+    """
 
     key: int
     claim: Claim
@@ -185,7 +189,7 @@ class Prover:
         return proofs
 
     def offers(self, key: int) -> bool:
-        """Whether a key, by its place, has a slow path."""
+        """Return whether a key, by its place, has a slow path."""
         return self._keys.value[key].open_path is not None
 
     def prove_spans(self, text: str, key: int, document_spans: Sequence[DocumentSpan]) -> Proof:
@@ -227,7 +231,7 @@ class Prover:
     def confirms(
         self, place: int, read: ReadText, sizes: Sequence[int], findings: Sequence[KeyFindings], decision: Decision
     ) -> bool:
-        """Whether every claim of the decision on one of D texts is confirmed, and the rule gives the same naming.
+        """Return whether every claim on one of D texts is confirmed, and the rule gives the naming of the decision.
 
         Args:
             place: of the text.
@@ -279,7 +283,10 @@ class Prover:
     def _recompute(
         self, path: ProofPath, number: int, text: TextReading, sizes: tuple[int, int], claims: Sequence[Claim]
     ) -> list[RecomputedClaim] | None:
-        """Compute a key's claims about a text again; None: one differs. sizes: its tokens and scored positions."""
+        """Compute a key's claims about a text again; None: one differs.
+
+        sizes: its tokens and scored positions.
+        """
         key, messages = self._keys.value[number], [claim.message for claim in claims]
         ids, left_out, correction = text
         scored, scores = path.scores(ids, messages, self._dedup, left_out)
@@ -303,7 +310,7 @@ class Prover:
         return recomputed
 
     def _has_parts(self, path: ProofPath, key: ProvedKey, text: str) -> bool:
-        """Whether a text has parts that are tested under a key, which decides K of the whole."""
+        """Return whether a text has parts that are tested under a key, which decides K of the whole."""
         if key.correction_of_spans is None or not isinstance(path, ProvesParts) or not PARTS_LOOKS:
             return False
         ids = key.tokenizer.encode([text]).ids
@@ -329,7 +336,10 @@ class Prover:
         return (claim.log10_p_own if rounding_decides else log10_p_user) <= self._log10_misnaming
 
     def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float]) -> bool | None:
-        """Whether a candidate passes; None where one of its p-values differs from the claim. tests: M, K of SPEC §3."""
+        """Return whether a candidate passes; None where one of its p-values differs from the claim.
+
+        tests: M, K of SPEC §3.
+        """
         # log10_p is that of the claimed score, so that rounding of scores does not count twice
         from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 

@@ -9,12 +9,12 @@ promised, a hundred times as much is allowed.
 
 
 def equal_numbers(a: float | None, b: float | None, more: float = 0.0) -> bool:
-    """Whether two numbers are nearly equal, or both are missing; more: as of `nearly_equal`."""
+    """Return whether two numbers are nearly equal, or both are missing; more: as of `nearly_equal`."""
     return a is b if a is None or b is None else nearly_equal(a, b, more)
 
 
 def nearly_equal(a: float, b: float, more: float = 0.0) -> bool:
-    """Whether two numbers differ by ROUNDING and so much more at most; an infinite one equals only itself."""
+    """Return whether two numbers differ by ROUNDING and so much more at most; an infinite one equals only itself."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a == b
     size = max(1.0, abs(a), abs(b))

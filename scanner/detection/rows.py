@@ -33,13 +33,16 @@ def verdict_columns(
     reason: pa.Array,
     whole_is_enough: NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """Columns of VERDICTS on D texts, but for those that ids, spans and flags fill.
+    """Return columns of VERDICTS on D texts, without those that ids, spans and flags fill.
 
     In `naming`, `named`: somebody is named (`decide`).
 
-    keys: the keys under test; lengths: in tokens under each key, int64[keys, D]; outcomes: the texts that count, and
-    what keys found in them; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough
-    for a key if nothing is left out.
+    Args:
+        keys: the keys under test.
+        lengths: tokens under each key, int64[keys, D].
+        outcomes: the texts that count, and what keys found in them.
+        reason: why only a part was scored.
+        whole_is_enough: bool[D], texts that are long enough for a key if nothing is left out.
     """
     key_findings, decision, normalised = outcomes.findings, outcomes.decision, outcomes.normalised
     chosen, naming, rows = decision.key, decision.naming, np.arange(len(decision.key))
@@ -93,7 +96,7 @@ def verdict_columns(
 
 
 def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], key_findings: Sequence[KeyFindings]) -> pa.RecordBatch:
-    """`lengths` of BatchResult, of D rows and their tokens under all keys, int64[keys, D]."""
+    """Return `lengths` of BatchResult, of D rows and their tokens under all keys, int64[keys, D]."""
     first = np.argmax(np.stack([findings.message[:, 0] >= 0 for findings in key_findings]), axis=0)
     scored = np.stack([findings.scored for findings in key_findings])
     place = first, np.arange(len(first))
@@ -103,7 +106,7 @@ def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], key_findings: Sequ
 def table_of(
     schema: pa.Schema, documents: pa.RecordBatch, origin: BatchOrigin, now: datetime, columns: dict[str, Any]
 ) -> pa.RecordBatch:
-    """Rows of a schema: given columns, the documents' columns, and values that every row shares; others are null."""
+    """Return rows of a schema: given columns, the documents' columns, and values shared by all; others are null."""
     count, types = len(documents), dict(zip(schema.names, schema.types, strict=True))
     values = dict.fromkeys(types) | dict(zip(documents.schema.names, documents.columns, strict=True)) | columns
     for name, shared in zip((*origin._fields, "scanned_at"), (*origin, now), strict=True):
@@ -118,7 +121,7 @@ def table_of(
 
 
 def _p_values(log10_p: NDArray[np.float64], reach: NDArray[np.float64] | float = -np.inf) -> pa.Array:
-    """p-values as tables have them: null where there is none, and none smaller than a key's reach."""
+    """Return p-values as tables have them: null where there is none, and none smaller than a key's reach."""
     return pa.array(np.maximum(log10_p, reach), mask=np.isnan(log10_p))
 
 
@@ -139,7 +142,7 @@ OF_FLAGS = ("key_id", "message", "messages_tested", "correction", "basis", "vari
 
 
 class TextIds:
-    """Keyed digests of texts. Holds the audit secret; shown in no repr, and refuses to be pickled.
+    """Keyed digests of texts. It holds the audit secret, which no repr shows, and refuses to be pickled.
 
     secret: 16 to 64 bytes.
     """
@@ -151,28 +154,31 @@ class TextIds:
         raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
 
     def of(self, sha256: pa.Array) -> pa.Array:
-        """16 bytes for each SHA-256 of a text: the same for the same text, whatever was scanned with it."""
+        """Return 16 bytes for each SHA-256 of a text: the same for the same text, whatever was scanned with it."""
         return pa.array(self._digests(sha256, b"text-id-v1"), pa.binary())
 
     def for_audit(self, sha256: pa.Array) -> list[bytes]:
-        """Digests under another key, so that rows of an audit cannot be joined with verdicts."""
+        """Return digests under another key, which keeps rows of an audit from being joined with verdicts."""
         return list(self._digests(sha256, b"text-audit-v1"))
 
     def for_model_pass(self, digests: Sequence[bytes]) -> NDArray[np.float64]:
-        """A number from 0 to 1 for each text, by its SHA-256: below the share, a model may read it. float64[D]."""
+        """Return a number from 0 to 1 for each text, by its SHA-256: float64[D].
+
+        Where it is below the share, a model may read the text.
+        """
         drawn = b"".join(self._digests(pa.array(digests, pa.binary()), b"text-weighed-v1"))
         return np.frombuffer(drawn, "<u8")[::2] / 2.0**64
 
     def for_filter(self, text: bytes) -> bytes:
-        """16 bytes by which a stored text is drawn for a filter of n-grams: the same for a copy of it."""
+        """Return 16 bytes by which a stored text is drawn for a filter of n-grams: the same for a copy of it."""
         return hashlib.blake2b(text, key=self._secret, digest_size=16, person=b"filter-text-v1").digest()
 
     def ngram_secret(self) -> bytes:
-        """The secret under which a filter hashes n-grams (scanner.ngram_filter.common_ngrams): 32 bytes."""
+        """Return the secret under which a filter hashes n-grams (scanner.ngram_filter.common_ngrams): 32 bytes."""
         return hashlib.blake2b(b"", key=self._secret, digest_size=32, person=b"ngram-filter-v1").digest()
 
     def of_accounts(self, account_ids: pa.Array) -> pa.Array:
-        """int64 digests of accounts, spread evenly: nobody can choose ids that come together."""
+        """Return int64 digests of accounts, spread evenly: accounts cannot choose ids that come together."""
         made = self._digests(pa.array([account.encode() for account in account_ids.to_pylist()]), b"accounts-v1")
         return pa.array([int.from_bytes(digest[:8], "little", signed=True) for digest in made], pa.int64())
 
@@ -182,13 +188,16 @@ class TextIds:
 
 
 def p_class(log10_p: pa.Array) -> pa.Array:
-    """Classes of p, int64: k where 10^(-DECADES·(k+1)) < p ≤ 10^(-DECADES·k); null where p is."""
+    """Return classes of p, int64: k where 10^(-DECADES·(k+1)) < p ≤ 10^(-DECADES·k); null where p is."""
     p, absent = log10_p.to_numpy(zero_copy_only=False), log10_p.is_null().to_numpy(zero_copy_only=False)
     return pa.array(np.floor(np.abs(np.where(absent, 0.0, p)) / DECADES).astype(np.int64), mask=absent)
 
 
 def with_canaries(exact: pa.RecordBatch, canaries: Collection[Canary]) -> pa.RecordBatch:
-    """Exact rows of VERDICTS with `canary`, of the registry's canaries: under its own account, and named right."""
+    """Fill `canary` in exact rows of VERDICTS.
+
+    It says whether a flagged text is of a canary of the registry, under its own account and named right.
+    """
     marks = {(canary.key_id, canary.message, canary.account_id, canary.account_id) for canary in canaries}
     rows = exact.select(["key_id", "message", "user_id", "account_id"]).to_pylist()
     are = [tuple(row.values()) in marks for row in rows]
@@ -196,12 +205,12 @@ def with_canaries(exact: pa.RecordBatch, canaries: Collection[Canary]) -> pa.Rec
 
 
 def with_ids(exact: pa.RecordBatch, ids: TextIds) -> pa.RecordBatch:
-    """Exact rows of VERDICTS with text_id and p_class."""
+    """Fill text_id and p_class in exact rows of VERDICTS."""
     return _replaced(exact, {"text_id": ids.of(exact["text_sha256"]), "p_class": p_class(exact["log10_p_global"])})
 
 
 def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of VERDICTS from which no key can be learned.
+    """Return the rows of VERDICTS from which no key can be learned.
 
     lengths: lengths of their texts, as scanner.detection.attribution.BatchResult has them.
     """
@@ -217,20 +226,26 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
 
 
 def flagged_rows(exact: pa.RecordBatch, keys: str) -> pa.RecordBatch:
-    """Rows of FLAGS: the flagged rows of `with_ids`. keys: as in schemas.tables.SHARDS."""
+    """Return rows of FLAGS: the flagged rows of `with_ids`.
+
+    keys: as in schemas.tables.SHARDS.
+    """
     rows = exact.filter(exact["flagged"])
     return pa.RecordBatch.from_arrays([pa.repeat(keys, len(rows)), *rows.columns], schema=FLAGS)
 
 
 def span_rows(spans: pa.RecordBatch, keys: str) -> pa.RecordBatch:
-    """Rows of SPANS with the keys that were under test. keys: as in schemas.tables.SHARDS."""
+    """Return rows of SPANS with the keys that were under test.
+
+    keys: as in schemas.tables.SHARDS.
+    """
     return spans.set_column(0, SPANS.field("keys"), pa.array([keys] * len(spans), pa.string()))
 
 
 def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of FLAG_TEXTS.
+    """Return rows of FLAG_TEXTS.
 
-    verdicts: exact rows of VERDICTS on some of them, in their order.
+    verdicts: exact rows of VERDICTS on some of the documents, in their order.
     """
     flags = verdicts.filter(verdicts["flagged"])
     named = flags.select(["user_id", "named", "further_messages"]).to_pylist()
@@ -243,7 +258,7 @@ def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.Re
 def quarantine_rows(
     origin: BatchOrigin, rows: Iterable[tuple[int | None, Identity]], reason: str, detail: str
 ) -> pa.RecordBatch:
-    """Rows of QUARANTINE that share a reason, each with its identity; a row of None stands for the whole file.
+    """Return rows of QUARANTINE that share a reason, each with its identity; a row of None means the whole file.
 
     Workers call it for rows that they read, and the driver for files at fault and documents that no worker survived.
     """

@@ -19,14 +19,14 @@ class Rules:
 
     Args:
         false_positive_rate: a document is flagged when its corrected p-value is at most this.
-        keys_tested: number of keys whose p could be reported for a document, scored here or not; keys without weights
+        keys_tested: number of keys whose p could be reported for a document, scored here or not. Keys without weights
             of their own share equally.
-        misnaming_rate: users of a group are named when the corrected p of what is theirs and nobody else's is at most
-            this; None: the false-positive rate.
+        misnaming_rate: users of a group are named when the corrected p of what only they have is at most this; None:
+            the false-positive rate.
         dedup: which repeats are left out.
         min_scored: scored positions below which a key does not score a document.
-        weights: of looks and of variants; where normalised texts have one, these are scored too, where they differ;
-            where spans have one, these are looked for.
+        weights: of looks and of variants. Normalised texts with a weight are scored too, where they differ. Spans with
+            a weight are looked for.
         ngram_filter: n-grams that are left out of scoring.
     """
 

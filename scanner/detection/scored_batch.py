@@ -17,7 +17,7 @@ from schemas.words import Proof
 
 
 class ProvesSpans(Protocol):
-    """Computes spans again; scanner.detection.proving.Prover is one."""
+    """Computes spans again, as scanner.detection.proving.Prover does."""
 
     def draw(self, texts: Iterable[tuple[int, str, int]], salt: bytes) -> set[int]:
         """Draw the texts of a batch whose spans are proved, by place, of places, texts and their tokens."""
@@ -76,7 +76,10 @@ class ScoredBatch:
         return int(positions_of_key.tokens.offsets[place + 1] - positions_of_key.tokens.offsets[place]), int(scored)
 
     def draw(self, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
-        """Draw the documents whose spans are computed again; salt: the batch's, as for Prover.prove."""
+        """Draw the documents whose spans are computed again.
+
+        salt: the batch's, as for Prover.prove.
+        """
         if self.prover is None:
             return set()
         sizes: dict[int, int] = {}

@@ -49,10 +49,12 @@ CORPUS_CONTEXT = 4
 def pieces_of(
     sketches: Sequence[bytes | None], groups: NDArray[np.int64] | None = None, equal_places: int = EQUAL_PLACES
 ) -> NDArray[np.int64]:
-    """The piece of each of N texts, by the number of its first text: int64[N], linear in N but for sorting.
+    """Return the piece of each of N texts, by the number of its first text: int64[N], linear in N except for sorting.
 
-    sketches: as `sketch` makes them; a text without one is a piece of its own. groups: int64[N], texts of two groups
-    are never one piece; None: all are of one. equal_places: from which two texts are one piece.
+    Args:
+        sketches: as `sketch` makes them; a text without one is a piece of its own.
+        groups: int64[N], texts of two groups are never one piece; None: all are of one.
+        equal_places: equal places from which two texts are one piece.
 
     Example: of five texts the second and the fifth are fillings of one template: [0, 1, 2, 3, 1].
     """
@@ -91,10 +93,12 @@ def _root(piece: NDArray[np.int64], text: int) -> int:
 
 
 def sketch(ids: NDArray[np.uint32], context: int, places: NDArray[np.int64] | None = None) -> bytes | None:
-    """SKETCH_PLACES · 4 bytes of a text's tokens, uint32[T]; None where it has none.
+    """Return SKETCH_PLACES · 4 bytes of a text's tokens, uint32[T]; None where it has no n-gram that counts.
 
-    context: how many previous tokens a key reads with a token; n-grams have one token more, and at most T. places:
-    where the n-grams end that count, int64[P]; None: all count.
+    Args:
+        ids: the tokens.
+        context: how many previous tokens a key reads with a token. n-grams have one token more, and at most T.
+        places: where the n-grams that count end, int64[P]; None: all count.
     """
     if not len(ids):
         return None
@@ -118,15 +122,17 @@ ONE_GRAM_IN = 8
 
 
 def gram_key(secret: bytes) -> NDArray[np.uint64]:
-    """The key of keyed n-grams, uint64[GRAM_BYTES], without which nobody can make texts whose hashes collide."""
+    """Return the key of keyed n-grams, uint64[GRAM_BYTES]. Without it, texts with colliding hashes cannot be made."""
     drawn = hashlib.shake_256(b"brickscan keyed sketch\n" + secret).digest(8 * GRAM_BYTES)
     return np.frombuffer(drawn, "<u8").astype(np.uint64) | np.uint64(1)
 
 
 def keyed_grams(text: str, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Keyed hashes of the n-grams of a text that are kept, ascending, each once; uint64[G].
+    """Return keyed hashes of the n-grams of a text that are kept, ascending, each once: uint64[G].
 
-    Capitals and white space count alike. key: as `gram_key` makes it; hashes are shown to nobody.
+    Upper and lower case, and any white space, count as the same. The hashes are never shown.
+
+    key: as `gram_key` makes it.
     """
     raw = np.frombuffer(" ".join(text.casefold().split()).encode(errors="surrogatepass"), np.uint8)
     if len(raw) < GRAM_BYTES:
@@ -137,7 +143,7 @@ def keyed_grams(text: str, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A permutation of 64 bits (splitmix64's)."""
+    """Permute 64 bits, as splitmix64 does."""
     value = value + _STEP
     value = (value ^ (value >> np.uint64(30))) * _MIX[0]
     value = (value ^ (value >> np.uint64(27))) * _MIX[1]
@@ -149,7 +155,7 @@ _mixed_number = inlined(_mixed)
 
 @kernel
 def _keyed_hashes(raw: NDArray[np.uint8], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Sum of the bytes of each n-gram, each byte multiplied by the key of its place, mixed; uint64[N - GRAM_BYTES + 1].
+    """Sum the bytes of each n-gram, each multiplied by the key of its place, and mix: uint64[N - GRAM_BYTES + 1].
 
     In one kernel: as calls of numpy, mixing takes as long as adding up.
     """

@@ -127,7 +127,7 @@ def split_by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple
 
 
 def utf8_of_stored(stored: pa.LargeBinaryArray) -> Utf8:
-    """Return the bytes of stored texts where they lie; they are not copied."""
+    """Return the bytes of stored texts in place, without a copy."""
     _, offsets, data = stored.buffers()
     views = np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64)[stored.offset :][: len(stored) + 1]
     for view in views:
@@ -140,7 +140,7 @@ def _joined(batches: Sequence[Mapping[str, Tokens]]) -> dict[str, Tokens]:
 
 
 def _few_at_a_time(stored: pa.LargeBinaryArray) -> Iterator[tuple[int, pa.LargeBinaryArray]]:
-    """Slices of equally many rows, each with its first row; one slice where there are no rows."""
+    """Yield slices of equally many rows, each with its first row; one slice where there are no rows."""
     rows = max(len(stored) * FEW_BYTES // max(stored.nbytes, 1), 1)
     for begin in range(0, max(len(stored), 1), rows):
         yield begin, stored[begin : begin + rows]
