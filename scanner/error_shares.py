@@ -27,10 +27,13 @@ AS_WRITTEN, NORMALISED = 0, 1
 class ErrorShares(NamedTuple):
     """Weights of looks and of variants of texts.
 
-    document: weight of a document as a whole; as_written: of its text as it stands; normalised: of its normalised text,
-    None: not scored; span: of its parts together, None: not tested; windows, segments: which parts; account: of all
-    posts of an account together, None: not tested; levels: of the whole text with tokens that count by a model, None:
-    not tested.
+    document: weight of a document as a whole.
+    as_written: weight of its text as it is written.
+    normalised: weight of its normalised text; None: not scored.
+    span: weight of its parts together; None: not tested.
+    windows, segments: which parts.
+    account: weight of all posts of an account together; None: not tested.
+    levels: weight of the whole text with tokens that count by a model; None: not tested.
     """
 
     document: float = 1.0
@@ -44,7 +47,7 @@ class ErrorShares(NamedTuple):
 
     @classmethod
     def of(cls, config: ScanConfig) -> "ErrorShares":
-        """Weights as a configuration states them, else equal shares of the looks and variants that it turns on."""
+        """Return the weights of a configuration, or else equal shares of the looks and variants that it turns on."""
         stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
         accounts, levels = config.accounts is not None, config.levels is not None
         equal = cls.equal(normalised=normalised, looks=1 + spans + accounts + levels)
@@ -61,12 +64,12 @@ class ErrorShares(NamedTuple):
 
     @classmethod
     def equal(cls, *, normalised: bool, looks: int = 1) -> "ErrorShares":
-        """Equal shares of documents beside other looks, and of the variants that are on."""
+        """Return equal shares of documents beside other looks, and of the variants that are on."""
         return cls(round(1 / looks, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
 
     @classmethod
     def by_default(cls) -> "ErrorShares":
-        """Equal shares of DEFAULT_LOOKS, for texts that no scan's configuration is about."""
+        """Return equal shares of DEFAULT_LOOKS, for texts that no scan's configuration is about."""
         looks = tomllib.loads(DEFAULT_LOOKS)
         variants, spans = VariantsConfig(**looks["variants"]), SpansConfig(**looks["spans"])
         equal = cls.equal(normalised=variants.normalised, looks=1 + spans.tested)
@@ -78,10 +81,10 @@ class ErrorShares(NamedTuple):
         return PartKinds(self.windows, self.segments)
 
     def digest_fields(self) -> dict[str, float]:
-        """The weights' part of shard ids: empty for equal shares, since ids existed before weights.
+        """Return the weights' part of shard ids: empty for equal shares, since ids existed before weights.
 
-        Where spans or accounts are tested, their weight stands in it, and the kinds of spans unless these are windows
-        alone, since ids are older than segments.
+        Where spans or accounts are tested, their weight is part of it. The kinds of spans are too, unless they are only
+        windows, since ids are older than segments.
         """
         if self == self.equal(normalised=self.normalised is not None):
             return {}
@@ -90,7 +93,7 @@ class ErrorShares(NamedTuple):
         return of_units | of_parts if self.segments else of_units
 
     def looks(self, key: MasterKey, *, has_normal_form: bool, has_parts: bool) -> dict[str, float]:
-        """The share of each look that a text of some form has under a key, by a name: at most 1 together.
+        """Return the share of each look that a text of some form has under a key, by a name: at most 1 together.
 
         has_normal_form, has_parts: as for `corrections`.
         """
@@ -107,7 +110,11 @@ class ErrorShares(NamedTuple):
         return found
 
     def for_levels(self) -> "ErrorShares":
-        """Weights of a text whose tokens count by a model: as a whole, as it stands. Raises ValueError: not tested."""
+        """Return weights of a text whose tokens count by a model: as a whole, as it is written.
+
+        Raises:
+            ValueError: such texts are not tested.
+        """
         if self.levels is None:
             raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
         return ErrorShares(self.levels)
@@ -161,23 +168,27 @@ class ErrorShares(NamedTuple):
         return table
 
     def correction_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
-        """K of SPEC §3 for the spans of a key. None: spans are not tested.
+        """Return K of SPEC §3 for the spans of a key; None: spans are not tested.
 
-        Spans are looked for only in texts as they stand.
+        Spans are looked for only in texts as they are written.
         """
         return None if self.span is None else float(key.tested_among(keys_tested) / exact_fraction(self.span))
 
     def correction_of_accounts(self, key: MasterKey, keys_tested: int) -> float:
-        """K of SPEC §3 for the posts of accounts under a key. Raises ValueError: accounts are not tested."""
+        """Return K of SPEC §3 for the posts of accounts under a key.
+
+        Raises:
+            ValueError: accounts are not tested.
+        """
         if self.account is None:
             raise ValueError("accounts have no weight: they are not tested")
         return float(key.tested_among(keys_tested) / exact_fraction(self.account))
 
 
 def reads_normal_forms(key: MasterKey) -> bool:
-    """Whether normalised texts are scored under a key: its law holds for any text that was fixed before the draw.
+    """Return whether normalised texts are scored under a key: its law holds for any text fixed before the draw.
 
-    An assumed law was audited on texts as they stand, and says nothing of others.
+    An assumed law was audited on texts as they are written, and says nothing of others.
     """
     return not format_of(key).basis().assumed
 
@@ -197,7 +208,7 @@ def _looks_on(weights: ErrorShares) -> list[str]:
 
 
 def looks_lacking(key: MasterKey, weights: ErrorShares) -> list[str]:
-    """Sentences on the looks that are turned on and that a key does not take."""
+    """Write a sentence on each look that is turned on and that a key does not take."""
     return [
         f"no look at {look}, which its format does not offer"
         for look in _looks_on(weights)
@@ -206,7 +217,7 @@ def looks_lacking(key: MasterKey, weights: ErrorShares) -> list[str]:
 
 
 def looks_in_words(keys: Sequence[MasterKey], weights: ErrorShares) -> list[str]:
-    """A sentence on each look that is turned on, and the keys that take it."""
+    """Write a sentence on each look that is turned on, and the keys that take it."""
     sentences = []
     for look in _looks_on(weights):
         under = [key.key_id for key in keys if LOOK_SUPPORT[look](key)]
@@ -216,11 +227,13 @@ def looks_in_words(keys: Sequence[MasterKey], weights: ErrorShares) -> list[str]
 
 
 def price_of_looks(history: Collection[ErrorShares], keys: Sequence[MasterKey]) -> float:
-    """How many times the false-positive rate texts may be flagged falsely that were tested with several shares.
+    """Return how many times the false-positive rate texts may be flagged falsely that were tested with several shares.
 
-    A look that had several shares flags at the largest of them, so that the price is the sum of the looks' largest, in
-    the form of text and under the key where it is largest. Example: a text that was tested as it stands with all of the
-    rate, then with one half as it stands and one half normalised, is flagged falsely at most 1 + 1/2 times as often.
+    A look that had several shares flags at the largest of them. The price is thus the sum of the looks' largest, in the
+    form of text and under the key where it is largest.
+
+    Example: a text that was tested as written with all of the rate, then with one half as written and one half
+    normalised, is flagged falsely at most 1 + 1/2 times as often.
     """
     prices = [1.0]
     for key in keys:

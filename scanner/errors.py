@@ -28,11 +28,11 @@ def install_of(extra: str) -> str:
 
 
 class BrickscanError(Exception):
-    """Root of everything that brickscan raises on purpose; its text is meant for people."""
+    """Root of everything that brickscan raises on purpose. Its text is meant for people."""
 
 
 class Refused(BrickscanError):
-    """A configuration, registry or argument that cannot be right; nothing was done."""
+    """A configuration, registry or argument that cannot be right. Nothing was done."""
 
 
 class SecretError(Refused):
@@ -44,7 +44,7 @@ class TokenizerError(Refused):
 
 
 class ScanFailed(BrickscanError):
-    """A job that had to stop; what was committed stays, and running it again goes on from there."""
+    """A job that had to stop. What was committed stays, and running it again goes on from there."""
 
 
 class InternalFault(Exception):
@@ -76,7 +76,7 @@ class TooLate(InternalFault):
 
 
 def in_a_line(error: Exception) -> str:
-    """A library's message, in a line, without colours and traces: Delta's errors are drawn as trees."""
+    """Write a library's message in a line, without colours and traces: Delta's errors are drawn as trees."""
     message = re.split(r"\n *0: ", str(error))[0]  # where RUST_BACKTRACE is set, a trace follows
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|\u21b3", " ", message).split())
 

@@ -23,7 +23,10 @@ from schemas.verdict import AccountVerdict, Verdict, VerdictDocument, VerdictKey
 
 
 def verdict_of(explained: Explanation, config: str) -> Verdict:
-    """The record of a flag; config: the file or folder that names its results, for the command that replays it."""
+    """Return the record of a flag.
+
+    config: the file or folder that names its results, for the command that replays it.
+    """
     row, scan = explained.row, explained.case.scan
     keys: list[dict[str, Any]] = (scan or {}).get("keys", [])
     key = next((scan_key for scan_key in keys if scan_key["key_id"] == row["key_id"]), {})
@@ -61,7 +64,10 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
 
 
 def account_verdict_of(explained: AccountExplanation, config: str) -> AccountVerdict:
-    """The record of a marked account; config: as of `verdict_of`."""
+    """Return the record of a marked account.
+
+    config: as for `verdict_of`.
+    """
     row, look = explained.row, account_look()
     identity = hashlib.sha256(f"{row['account_id']}\n{row['night']}\n{row['keys']}".encode()).hexdigest()[:32]
     row_fields = AccountVerdict.model_fields.keys() & row.keys() - {"named"}
@@ -91,10 +97,11 @@ ACCOUNT_COLUMNS = (
 
 
 def label_studio_task(verdict: Verdict, text: str) -> dict[str, Any]:
-    """A task whose labelling has `<Labels name="label" toName="text">` with a label `marked`, and `<Text name="text">`.
+    """Make a Label Studio task.
 
-    Its predictions are the marked parts, or the whole text where no part was tested. They have no score, since a
-    p-value is no probability that the label is right.
+    Its labelling has `<Labels name="label" toName="text">` with a label `marked`, and `<Text name="text">`. Its
+    predictions are the marked parts, or the whole text where no part was tested. They have no score, since a p-value is
+    no probability that the label is right.
     """
     spans = [(span.char_from, span.char_to) for span in verdict.spans] or [(0, len(text))]
     regions = [
@@ -114,12 +121,12 @@ def label_studio_task(verdict: Verdict, text: str) -> dict[str, Any]:
 
 
 def csv_lines(verdicts: Iterable[Verdict]) -> Iterable[str]:
-    """A table with a head, a line at a time, of which no cell is a formula."""
+    """Write a table with a head, a line at a time, of which no cell is a formula."""
     return _lines((VERDICT_COLUMNS, *map(_row, verdicts)))
 
 
 def account_csv_lines(accounts: Iterable[AccountVerdict]) -> Iterable[str]:
-    """The same of marked accounts."""
+    """Write the same table of marked accounts."""
     rows = ([cell(verdict.model_dump(mode="json")[name]) for name in ACCOUNT_COLUMNS] for verdict in accounts)
     return _lines((ACCOUNT_COLUMNS, *rows))
 

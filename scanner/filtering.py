@@ -54,17 +54,20 @@ class Filtering(Protocol):
     def fix(self, plan: Plan, scan_id: str | None) -> Plan:
         """Return the plan with the filter of its night, where it asks for one.
 
-        scan_id: of a scan, which makes and keeps the filter if the night has none; None: of no scan, and nothing is
-        written.
+        scan_id: the scan, which makes and keeps the filter if the night has none; None: no scan, and nothing is
+            written.
 
         Raises:
             Refused: the tables cannot be opened or made, the night's filter is lost, or a key was admitted with a
-                filter that leaves out more; SecretError.
+                filter that leaves out more.
+            SecretError: the audit secret cannot be read.
             ScanFailed: they cannot be written.
         """
 
     def open(self, results: str, sha256: str, secret: bytes) -> NgramFilter:
-        """Open the filter of this digest. secret: the one under which n-grams are hashed (TextIds.ngram_secret).
+        """Open the filter of this digest.
+
+        secret: the one under which n-grams are hashed (TextIds.ngram_secret).
 
         Raises:
             Refused: the filter is gone, is not the one that was recorded, or was made under another audit secret.
@@ -74,14 +77,15 @@ class Filtering(Protocol):
         """Return the filter that scans of a configuration use on a night; None: it asks for none. Writes nothing.
 
         Raises:
-            Refused: the configuration or its registry cannot be right, or a table cannot be read; SecretError.
+            Refused: the configuration or its registry cannot be right, or a table cannot be read.
+            SecretError: the audit secret cannot be read.
         """
 
     def digests(self, results: str, night: date) -> set[str]:
         """Return digests of the filters that scans of a night had, or have from now on."""
 
     def learn(self, scan: CommittedScan, on_actors: OnActors) -> None:
-        """Learn from a scan of all files of the input, for later nights; returns at once where nothing is left to do.
+        """Learn from a scan of all files of the input, for later nights. Return at once where nothing is left to do.
 
         Raises:
             ScanFailed: tables cannot be read or written.

@@ -19,7 +19,7 @@ ResultOfActor = TypeVar("ResultOfActor", covariant=True)
 
 
 class Actor(Protocol[PartOfActor, ResultOfActor]):
-    """A process that does parts of a follow-up; its arguments, parts and results are pickled, and hold no secrets."""
+    """A process that does parts of a follow-up. Its arguments, parts and results are pickled, and hold no secrets."""
 
     def do(self, part: PartOfActor, /) -> ResultOfActor:
         """Do a part and write its files, in no table yet. It is deterministic, since an actor that dies is replaced."""
@@ -31,7 +31,9 @@ class OnActors(Protocol):
     def __call__(
         self, actor: type[Actor[Part, Result]], arguments: tuple[Any, ...], parts: Iterable[Part]
     ) -> Iterator[tuple[Part, Result]]:
-        """Yield each part with its result, in the order in which they finish; arguments: what an actor is made with.
+        """Yield each part with its result, in the order in which they finish.
+
+        arguments: what an actor is made with.
 
         Raises:
             BrickscanError: of the first part that raised one.

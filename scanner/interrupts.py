@@ -39,7 +39,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_noted() -> Iterator[Callable[[], None]]:
-    """Context that gives a function to raise an interrupt that came meanwhile, since Python drops it in a finaliser."""
+    """Yield a function that raises an interrupt that came meanwhile, since Python drops it in a finaliser."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -65,7 +65,10 @@ def interrupts_noted() -> Iterator[Callable[[], None]]:
 
 
 def original_interrupt(error: BaseException, check: Callable[[], None]) -> BaseException:
-    """The error, or the interrupt behind it by `interrupts_noted`: while Ray waits, it raises Ctrl-C's for SIGTERM."""
+    """Return the error, or the interrupt behind it by `interrupts_noted`.
+
+    While Ray waits, it raises Ctrl-C's interrupt for SIGTERM.
+    """
     try:
         if isinstance(error, KeyboardInterrupt):
             check()
@@ -76,7 +79,7 @@ def original_interrupt(error: BaseException, check: Callable[[], None]) -> BaseE
 
 @contextlib.contextmanager
 def dropped_interrupts() -> Iterator[Callable[[], None]]:
-    """Context that gives a function to raise an interrupt that Python dropped in a callback of C.
+    """Yield a function that raises an interrupt that Python dropped in a callback of C.
 
     numba's compiler has such callbacks. Python would print the interrupt, and the compiler may fail without its answer.
     """

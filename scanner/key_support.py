@@ -20,8 +20,9 @@ from schemas.registry import MasterKey
 class ScanFilter(NamedTuple):
     """What the filter of a scan leaves out.
 
-    texts: distinct texts that make an n-gram common, or accounts where by_account; learnt: how many texts it was learnt
-    from, by the SHA-256 of the tokenizer and by how far the n-grams reach; None: the night's filter is not known yet.
+    texts: distinct texts that make an n-gram common, or accounts where by_account.
+    learnt: how many texts it was learnt from, by the SHA-256 of the tokenizer and by how far the n-grams reach; None:
+        the night's filter is not known yet.
     """
 
     texts: int
@@ -37,7 +38,7 @@ class UnsupportedKey(NamedTuple):
 
 
 def lacks(key: MasterKey, scan_filter: ScanFilter | None) -> str:
-    """What a scan lacks to leave out the n-grams that the key's admission left out; empty: nothing.
+    """Say what a scan lacks to leave out the n-grams that the key's admission left out; empty: nothing.
 
     scan_filter: None: the scan scores all positions.
     """
@@ -60,11 +61,15 @@ def lacks(key: MasterKey, scan_filter: ScanFilter | None) -> str:
 def supported_keys(
     keys: Sequence[MasterKey], config: ScanConfig, tested: int, scan_filter: ScanFilter | None
 ) -> tuple[tuple[MasterKey, ...], tuple[UnsupportedKey, ...]]:
-    """The keys whose p-values law or audit supports in a scan, and the keys that it leaves out.
+    """Return the keys whose p-values law or audit supports in a scan, and the keys that it leaves out.
 
-    Only keys that the configuration does not name are left out; where it has `audit.require_admission`, none is.
+    Only keys that the configuration does not name are left out. Where it has `audit.require_admission`, none is.
 
-    tested: keys of the registry that give p-values; scan_filter: as for `lacks`.
+    Args:
+        keys: the keys under test.
+        config: the scan's configuration.
+        tested: keys of the registry that give p-values.
+        scan_filter: as for `lacks`.
 
     Raises:
         Refused: a key may not be left out, or none would be left; names the key, and what to do.
@@ -80,7 +85,7 @@ def supported_keys(
 
 
 def _fault(key: MasterKey, config: ScanConfig, tested: int, scan_filter: ScanFilter | None) -> str:
-    """Why neither law nor audit supports a key, and what to do; empty: one does."""
+    """Say why neither law nor audit supports a key, and what to do; empty: one does."""
     # The audit is asked of all keys by `require_admission`, else of keys whose p-values no law over keys supports. For
     # these it must reach what is left of the rate when all keys have their share, since an audit is of one key.
     all_keys, of_all = config.false_positive_rate, config.audit.require_admission

@@ -64,13 +64,18 @@ _BAD = (AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING, AuditState.NO_DEC
 class Night:
     """A night.
 
-    scans: rows of schemas.tables.SCANS, oldest first; flags: rows of VERDICTS with `audit`, smallest p first, without
-    canaries' own; canaries: how many these are; false_flags: how many are expected to be false, None after an alarm;
-    misnamed: how many of its flags name another user besides, at most in the mean, if each text is marked for one;
-    light, why: whether its flags can be used; rates: of AUDITS, those that count single messages under decoy keys in
-    the last scan that was audited; by: flags added up by key, user, account and hour of the day (UTC; of posting, where
-    that is known), quarantine by reason and account, most first; seconds: in which any scan ran; decided: how often
-    flags were right, of this night and of all nights; silent: scans that wrote no end, the result of `silent_scans`.
+    scans: rows of schemas.tables.SCANS, oldest first.
+    flags: rows of VERDICTS with `audit`, smallest p first, without canaries' own.
+    false_flags: how many are expected to be false; None after an alarm.
+    misnamed: how many of its flags name another user besides, at most in the mean, if each text is marked for one.
+    light, why: whether its flags can be used.
+    rates: rows of AUDITS that count single messages under decoy keys in the last scan that was audited.
+    by: flags added up by key, user, account and hour of the day (UTC; of posting, where that is known), quarantine by
+        reason and account, most first.
+    seconds: in which any scan ran.
+    decided: how often flags were right, of this night and of all nights.
+    canaries: how many flags are canaries' own.
+    silent: scans that wrote no end, the result of `silent_scans`.
     """
 
     day: date
@@ -149,9 +154,12 @@ def night_of(
 ) -> Night:
     """Add a night up.
 
-    rate: a rate stricter than a scan's leaves out flags that it would not have made; day: None: that of the newest
-    scan; checked: gives its flags as the registry says them (`Explainer.with_registry_names`); canaries: as
-    `of_canary`; their own texts that were named right are counted apart.
+    Args:
+        results: folder or URI of the results.
+        rate: a rate stricter than a scan's leaves out flags that it would not have made.
+        day: the night; None: that of the newest scan.
+        checked: gives its flags as the registry says them (`Explainer.with_registry_names`).
+        canaries: as for `of_canary`. Their own texts that were named right are counted separately.
 
     Raises:
         Refused: there are no results, or no scan of that night ended.
@@ -210,7 +218,7 @@ def night_of(
 
 
 def _unlike_shards(results: str, ids: list[str]) -> str | None:
-    """A sentence where some scans have more or fewer rows of `flags` than `shards` says that they wrote."""
+    """Write a sentence where some scans have more or fewer rows of `flags` than `shards` says that they wrote."""
     scan_filter, shard_columns = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
 
     def differences() -> pl.DataFrame:
@@ -235,7 +243,7 @@ def _unlike_shards(results: str, ids: list[str]) -> str | None:
 
 
 def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
-    """Seconds that any of the spans covers; what several cover, as drivers at the same time do, counts once."""
+    """Count the seconds that any of the spans covers. Overlaps, of drivers at the same time, count once."""
     seconds, reached = 0.0, datetime.min.replace(tzinfo=UTC)
     for began, ended in sorted(spans):
         seconds += max((ended - max(began, reached)).total_seconds(), 0.0)
@@ -249,7 +257,10 @@ def _light(
     reasons: tuple[list[str], list[str]],
     advise: Callable[[str], str],
 ) -> tuple[Light, list[str]]:
-    """Red: its flags must not be used; amber: something needs a hand; each with its reasons, these among them."""
+    """Return the light and its reasons: red: its flags must not be used; amber: something needs a hand.
+
+    reasons: reasons for red and for amber, to which others are added.
+    """
     red, amber = reasons
     for number, scan in enumerate(night_scans):
         if scan["audit"] == AuditState.ALARM:
@@ -343,13 +354,17 @@ def write_report(
     progress: Callable[[], object] = lambda: None,
     marked: Sequence[Mapping[str, Any]] = (),
 ) -> int:
-    """Write the report of a night. Returns how many pages of flags it has.
+    """Write the report of a night, and return how many pages of flags it has.
 
-    out: a folder that is new, or holds an earlier report, which is replaced as a whole; progress: called whenever the
-    pages of a flag are written; marked: the result of `marked_accounts`.
+    Args:
+        explainer: explains the flags.
+        night: the night.
+        out: a folder that is new, or holds an earlier report, which is replaced as a whole.
+        progress: called whenever the pages of a flag are written.
+        marked: the result of `marked_accounts`.
 
     Raises:
-        Refused: the folder holds something else or cannot be written; and as `Explainer.explain`.
+        Refused: the folder holds something else or cannot be written, or as `Explainer.explain` does.
     """
     out = Path(os.path.abspath(out))  # "." has no name
     if out.exists() and not (out / _MARKER).is_file():
@@ -387,7 +402,10 @@ def write_report(
 
 
 def _put_in_place(new: Path, out: Path) -> None:
-    """Whatever interrupts this, `out` is the old report or the new one, whole; then `new` is the old one, or gone."""
+    """Put a report in the place of the old one.
+
+    Whatever interrupts this, `out` is the old report or the new one, whole. In the end `new` is the old one, or gone.
+    """
     # Where the system cannot exchange two folders, both are whole beside `out` between two renames.
     if not out.exists():
         new.rename(out)
@@ -402,17 +420,17 @@ def _put_in_place(new: Path, out: Path) -> None:
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """The name of a flag's pages: the same in every report."""
+    """Return the name of a flag's pages, the same in every report."""
     return hashlib.sha256(f"{row['path']}\n{row['row']}".encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def name_of_account(account_id: str) -> str:
-    """The name of an account's page, the same in every report."""
+    """Return the name of an account's page, the same in every report."""
     return f"accounts/{hashlib.sha256(account_id.encode(errors='surrogateescape')).hexdigest()[:16]}.html"
 
 
 def _lists(night: Night, marked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Names and pages: the night's page with its first flags, and lists of further flags."""
+    """Yield names and pages: the night's page with its first flags, and lists of further flags."""
     lines = [line_of(row) for row in night.flags[:MOST_FLAGS]]
     firsts = range(0, max(len(lines), 1), LINES_A_PAGE)
     names = ["index.html", *(f"flags-{number}.html" for number in range(2, len(firsts) + 1))]
@@ -470,7 +488,7 @@ def _first(night: Night, name: str) -> Sequence[tuple[str | None, int]]:
 
 
 def line_of(row: Mapping[str, Any]) -> Line:
-    """A row of VERDICTS in a list of flags."""
+    """Return a row of VERDICTS as a line in a list of flags."""
     return Line(
         name_of(row),
         _shown(row["doc_id"] or f"row {row['row']} of {row['path']}"),

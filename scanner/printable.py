@@ -61,19 +61,22 @@ MOST_COMBINING = 30
 
 @functools.cache
 def combining() -> str:
-    """All characters that are put in order behind a letter (UnicodeData.txt: of another combining class than 0)."""
+    """Return all characters that are put in order behind a letter (UnicodeData.txt: combining class other than 0)."""
     return "".join(chr(code) for code in range(0x300, 0x1E94B) if unicodedata.combining(chr(code)))
 
 
 @functools.cache
 def _long_runs_of_marks() -> re.Pattern[str]:
-    """Runs of too many marks; those that stay are group 1."""
+    """Compile the pattern of runs of too many marks; the marks that stay are group 1."""
     return re.compile(f"([{combining()}]{{{MOST_COMBINING}}})[{combining()}]+")
 
 
 @functools.cache
 def _likely_runs() -> re.Pattern[str]:
-    """What every text with a long run of marks has, and few others: found fast, by characters of 16 bits."""
+    """Compile the pattern of what every text with a long run of marks has, and few others.
+
+    It is found fast, by characters of 16 bits.
+    """
     # `re` compares each character with every one of a class that lies beyond 16 bits, so this takes all of these. The
     # first character stands by itself, since `re` looks for it faster.
     marks = "".join(mark for mark in combining() if mark < "\U00010000") + "\U00010000-\U0010ffff"
@@ -81,7 +84,7 @@ def _likely_runs() -> re.Pattern[str]:
 
 
 def compose(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
-    """A text in a normal form of Unicode, without the marks that come after 30 on one letter.
+    """Return a text in a normal form of Unicode, without the marks that come after 30 on one letter.
 
     Putting a run of marks in order takes time by the square of its length. Where the stream-safe format begins a new
     run by an invisible character, which a normalised text must not have, the marks beyond are left out: no letter has
@@ -93,7 +96,10 @@ def compose(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
 
 
 def skeleton(name: str) -> str:
-    """The common form of names that look alike: case, blanks at the ends and letters' scripts make no difference."""
+    """Return the common form of names that look alike.
+
+    Case, blanks at the ends and letters' scripts make no difference.
+    """
     visible = INVISIBLE.sub("", compose(name.translate(_AS_LATIN), "NFKC")).translate(_AS_LATIN)
     return " ".join(visible.casefold().split())
 
@@ -107,12 +113,12 @@ _BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does everything th
 
 
 def combines(character: str) -> bool:
-    """Whether a character is painted on the one before it, as an accent of its own is."""
+    """Return whether a character is painted on the one before it, as an accent of its own is."""
     return unicodedata.category(character) in ("Mn", "Me")
 
 
 def safe(line: str) -> str:
-    """One line that shows a whole text.
+    """Return one line that shows a whole text.
 
     Characters that are not visible, and piles of combining ones, become escapes.
     """
@@ -132,7 +138,10 @@ def safe(line: str) -> str:
 
 
 def printable(value: str, longest: int | None = None) -> str:
-    """One value in a line of ours: as `safe`, with escapes for blanks that would part columns, a long one cut by …"""
+    """Write a value in a line of ours, as `safe` does, with escapes for blanks that would part columns.
+
+    longest: characters beyond which it is cut by …; None: it is not cut.
+    """
     if longest is not None and len(value) > longest:
         return cut(printable(value[:longest]) + printable(value[-longest:]), longest)
     text = re.sub(r"^ | $|(?<= ) ", r"\\x20", safe(value))
@@ -147,14 +156,14 @@ _FORMULA_AFTER_SEMICOLON = re.compile(r"(;[\s\"]*)(?=[=+\-@＝＋－＠])")
 
 
 def cell(value: object) -> str:
-    """A value in a table for spreadsheets: text that one would take for a formula gets an apostrophe; as `safe`."""
+    """Write a value in a table for spreadsheets, as `safe` does: text that looks like a formula gets an apostrophe."""
     if not isinstance(value, str):
         return "" if value is None else str(value)
     return safe(_FORMULA_AFTER_SEMICOLON.sub(r"\1'", f"'{value}" if value.startswith(FORMULA) else value))
 
 
 def cut(text: str, longest: int) -> str:
-    """Printable text of at most so many characters: … stands for the middle of a longer one."""
+    """Cut printable text to at most so many characters, with … for the middle of a longer one."""
     half = longest // 2
     return f"{text[: longest - half - 1]}…{text[-half:]}"
 
@@ -164,14 +173,14 @@ LEAST_SHOWN = -9.0
 
 
 def one_in(log10_p: float) -> str:
-    """A p-value for people, with two digits: `1 in 2,300,000`, `less than 1 in a billion`, or `1 in 1`."""
+    """Write a p-value for people, with two digits: `1 in 2,300,000`, `less than 1 in a billion`, or `1 in 1`."""
     if log10_p < LEAST_SHOWN:
         return "less than 1 in a billion"
     return f"1 in {amount(10.0**-log10_p)}"
 
 
 def at_most(number: float) -> str:
-    """A limit for people, as `amount` writes it: `at most 0.04`, or `less than 0.001`."""
+    """Write a limit for people, as `amount` writes it: `at most 0.04`, or `less than 0.001`."""
     words = amount(number)
     return words if words.startswith("less") else f"at most {words}"
 
@@ -182,12 +191,12 @@ def in_hours(hours: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, such as `1 file` and `1,200 files`."""
+    """Write a number of things, such as `1 file` and `1,200 files`."""
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def amount(number: float) -> str:
-    """A number for people, however small or large, with two digits: `0.04`, `2,300,000`."""
+    """Write a number for people, however small or large, with two digits: `0.04`, `2,300,000`."""
     if number > 0 and number < 0.001:
         return "less than 0.001"
     if number > 1e9 * (1 + 1e-9):
@@ -201,7 +210,7 @@ _LEAST_SELECTOR, _FIRST_SELECTORS, _MORE_SELECTORS = 16, 0xFE00, 0xE0100
 
 
 def _selector(byte: int) -> str:
-    """The variation selector that stands for a byte."""
+    """Return the variation selector for a byte."""
     return chr(_FIRST_SELECTORS + byte if byte < _LEAST_SELECTOR else _MORE_SELECTORS + byte - _LEAST_SELECTOR)
 
 
@@ -226,7 +235,7 @@ _ARMOUR = re.compile(rf"(?:\r?\n|\A){_ARMOUR_BLOCK}\Z|(?:(?<=\n)|\A){_ARMOUR_BLO
 
 
 def without_manifests(text: str) -> str:
-    """A text without its manifests; the same object where there are none.
+    """Return a text without its manifests; the same object where there are none.
 
     Long runs of characters that show nothing are cut off whole, whether they are a wrapper, a damaged one or something
     else: a tokenizer reads them, and a mark beside them would be lost in them.
@@ -237,10 +246,10 @@ def without_manifests(text: str) -> str:
 
 
 def has_manifest(text: str) -> bool:
-    """Whether a text has a C2PA manifest, damaged or not, or a reference to one."""
+    """Return whether a text has a C2PA manifest, damaged or not, or a reference to one."""
     return _MARKER in text or (_BEGIN_ARMOUR in text and _ARMOUR.search(text) is not None)
 
 
 def with_manifest(text: str, manifest: bytes) -> str:
-    """A text with a manifest in a wrapper behind it."""
+    """Return a text with a manifest in a wrapper behind it."""
     return text + _MARKER + "".join(map(_selector, len(manifest).to_bytes(_LENGTH_BYTES, "big") + manifest))

@@ -32,16 +32,22 @@ from schemas.words import OF_PASS
 class Plan:
     """The whole plan of a scan: the configuration with its paths made absolute, and the keys on record. No secrets.
 
-    registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
-    registry's order; keys_tested: all keys of the registry that give p-values, among which those without weights share:
-    another configuration may name the others; levels: how a model reads texts, its path made absolute;
-    reader_sha256: digest of the model, in the plan of its pass alone; pass_after: `key_set` of the plan of all texts,
-    in that of a pass; audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None
-    where there are none, or the input has no accounts; documents: of the input, None before footers are read;
-    first_keys: ids of the registry's keys that shared equally before any had a weight, none where none has one; date:
-    of the input, None: none was given; filter_sha256: digest of the filter, None: no filter; unsupported_keys: keys
-    that no text is scored under, since neither law nor audit supports their p-values; trial: the registry was made for
-    a trial.
+    registry, results: folder or URI.
+    locations: the input's paths, resolved.
+    keys: those under test, in the registry's order.
+    keys_tested: all keys of the registry that give p-values, among which those without weights share. Another
+        configuration may name the others.
+    levels: how a model reads texts, its path made absolute.
+    reader_sha256: digest of the model, only in the plan of its pass.
+    pass_after: `key_set` of the plan of all texts, in the plan of a pass.
+    audit_secret: where the secret of decoy keys and of text_id is.
+    canaries: of the registry; None where there are none, or the input has no accounts.
+    documents: of the input; None before footers are read.
+    first_keys: ids of the registry's keys that shared equally before any had a weight; none where none has one.
+    date: of the input; None: none was given.
+    filter_sha256: digest of the filter; None: no filter.
+    unsupported_keys: keys that no text is scored under, since neither law nor audit supports their p-values.
+    trial: the registry was made for a trial.
     """
 
     config: ScanConfig
@@ -95,7 +101,10 @@ class Plan:
         return self.verdict_settings_under(self.keys)
 
     def verdict_settings_under(self, keys: Sequence[MasterKey], keys_tested: int | None = None) -> str:
-        """As `verdict_settings`, for a scan under other keys; keys_tested: as it was then, None: as it is."""
+        """Return `verdict_settings` of a scan under other keys.
+
+        keys_tested: as it was then; None: as it is.
+        """
         config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
         variants = ["normalised"] if config.variants.normalised else []
         rules = config.dedup, config.min_scored, self.columns
@@ -121,7 +130,7 @@ class Plan:
         return self.canaries.made if self.canaries else ()
 
     def under(self, key_ids: Collection[str]) -> "Plan":
-        """The plan with some of its keys alone; all of them where none are named."""
+        """Return the plan with only some of its keys; all of them where none are named."""
         return replace(self, keys=tuple(key for key in self.keys if key.key_id in key_ids)) if key_ids else self
 
     @property
@@ -130,7 +139,7 @@ class Plan:
         return ErrorShares.of(self.config)
 
     def corrections_of(self, key: MasterKey) -> NDArray[np.float64]:
-        """K of SPEC §3 for a key (ErrorShares.corrections): float64[variant, has_normal_form, has_parts]."""
+        """Return K of SPEC §3 for a key (ErrorShares.corrections): float64[variant, has_normal_form, has_parts]."""
         return self.weights.corrections(key, self.keys_tested)
 
     @property
@@ -150,12 +159,16 @@ class Plan:
 
 
 def read_config(config_file: Path) -> ScanConfig:
-    """Read a configuration. Raises Refused: it cannot be right; names file, field, value and what is allowed."""
+    """Read a configuration.
+
+    Raises:
+        Refused: it cannot be right; names file, field, value and what is allowed.
+    """
     return read_toml(config_file, ScanConfig)
 
 
 def results_beside(registry: Path | str) -> str | None:
-    """Folder or URI of the results of the `scan.toml` beside a registry, as `init` lays it; None: there is none."""
+    """Return the folder or URI of the results of the `scan.toml` beside a registry, as `init` lays it; None: none."""
     config_file = Path(registry).absolute().parent / "scan.toml"
     if is_uri(registry) or not config_file.is_file():
         return None
@@ -168,7 +181,7 @@ def results_beside(registry: Path | str) -> str | None:
 
 
 def results_of(config: ScanConfig, config_file: Path) -> str:
-    """Folder or URI of the results; a relative path starts at the configuration's folder.
+    """Return the folder or URI of the results. A relative path starts at the configuration's folder.
 
     Raises:
         Refused: a password or options in a URI.
@@ -214,9 +227,12 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
 
 
 def audit_secret_of(folder: str, registry: Registry) -> str:
-    """Reference to the audit secret of a registry: a public digest would show whether a guessed text was there.
+    """Return the reference to the audit secret of a registry.
 
-    Raises Refused: it has none.
+    A public digest would show whether a guessed text was there.
+
+    Raises:
+        Refused: it has none.
     """
     if registry.audit_secret is None:
         raise Refused(
@@ -227,7 +243,7 @@ def audit_secret_of(folder: str, registry: Registry) -> str:
 
 
 def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
-    """The registry's canaries, where the input has accounts to recognise them by."""
+    """Return the registry's canaries, where the input has accounts to recognise them by."""
     if config.audit.canaries is not None and registry.canaries is None:
         what = f"registry {config.registry!r} has no canaries; make them with `brickscan canaries`, or leave it out"
         raise Refused(f"audit.canaries = {config.audit.canaries}: {what}")
@@ -245,15 +261,18 @@ def _refuse_results_as_input(field: str, folder: str, locations: tuple[str, ...]
 
 
 def keys_tested(registry: Registry) -> int:
-    """1 over the weight of keys without one of their own: all keys of a registry that give p-values, at least 1."""
+    """Count all keys of a registry that give p-values, at least 1.
+
+    The weight of a key without one of its own is 1 over this.
+    """
     return max(1, sum(map(gives_p_values, registry.keys)))
 
 
 def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | None) -> tuple[MasterKey, ...]:
-    """The keys of a registry that are named, or all, in the registry's order.
+    """Return the keys of a registry that are named, or all, in the registry's order.
 
     Raises:
-        Refused: it has none, or not one that is named.
+        Refused: the registry has none, or not one that is named.
     """
     known = [key.key_id for key in registry.keys]
     if not known:
