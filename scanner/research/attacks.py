@@ -44,7 +44,9 @@ ZERO_WIDTH = "\u200b"
 class Tools:
     """The tools of attackers.
 
-    tokenizer: the model's; other: another one, for retokenise; human: texts by people, for paste.
+    tokenizer: the model's.
+    other: another one, for retokenise.
+    human: texts by people, for paste.
     """
 
     tokenizer: tokenizers.Tokenizer
@@ -53,7 +55,7 @@ class Tools:
 
     @classmethod
     def load(cls, tokenizer: Path, other: Path | None = None, human: Sequence[str] = ()) -> "Tools":
-        """Read the tokenizers from their tokenizer.json; the model's reads special tokens as text, as a scan does.
+        """Read the tokenizers from their tokenizer.json. The model's reads special tokens as text, as a scan does.
 
         Raises:
             TokenizerError: one is missing or is no tokenizer.
@@ -68,7 +70,7 @@ class Tools:
         return self.tokenizer.get_vocab_size(with_added_tokens=False)
 
     def ids(self, text: str) -> list[int]:
-        """Tokens of a text, special ones read as text."""
+        """Return the tokens of a text, special ones read as text."""
         encoded: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return encoded
 
@@ -86,7 +88,7 @@ def _load(path: Path) -> tokenizers.Tokenizer:
 def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> str:
     """Attack a text.
 
-    name: as in schemas.evaluation.Attack, such as `substitute:0.3`.
+    name: as in schemas.evaluation.Attack, for example `substitute:0.3`.
 
     Raises:
         ValueError: another name.
@@ -168,7 +170,7 @@ def retokenise(text: str, rate: float, random: np.random.Generator, tools: Tools
 
 
 def _text(ids: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]], tools: Tools) -> str:
-    """Tokens as text; bytes that are no UTF-8 become replacement characters, as a platform would show them."""
+    """Write tokens as text. Bytes that are no UTF-8 become replacement characters, as a platform would show them."""
     return str(tools.tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
 
 
@@ -334,12 +336,12 @@ REMOVERS = (
 
 
 def attack_texts(name: str, texts: Sequence[str], seed: str, tools: Tools) -> list[str]:
-    """Attack each text; randomness depends on seed, attack and text alone."""
+    """Attack each text. Randomness depends only on seed, attack and text."""
     return [attack(name, text, generator_of(seed, name, text), tools) for text in texts]
 
 
 def generator_of(seed: str, name: str, text: str) -> np.random.Generator:
-    """Generator of an attack on a text."""
+    """Return the generator of an attack on a text."""
     what = f"{seed}|{name}|{text}".encode(errors="surrogatepass")
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(what, digest_size=16).digest(), "little"))
 
@@ -358,8 +360,9 @@ def imitate_text(
 ) -> list[int]:
     """Return the tokens of a forgery: a chain of n-grams from marked texts of one user.
 
-    Each token is one that follows the `window` tokens before it in one of the texts, drawn at random; where the chain
+    Each token is one that follows the `window` tokens before it in one of the texts, drawn at random. Where the chain
     ends, it begins anew. So all its n-grams were marked, whatever it says. Without n-grams there is no forgery: [].
+
     window: tokens before a token that decide its draw.
     """
     draw, begins, made = standard.Random(seed), list(followers_of), list[int]()  # noqa: S311 - no secret
@@ -370,7 +373,10 @@ def imitate_text(
 
 
 def new_share(made: Sequence[int], texts: Sequence[Sequence[int]], run: int = 8) -> float:
-    """Share of a forgery's runs of so many tokens that stand in none of the texts it was made from; NaN without any."""
+    """Return the share of a forgery's runs of so many tokens that are in none of its texts; NaN without any run.
+
+    texts: tokens of the texts that the forgery was made from.
+    """
     text_runs = {tuple(ids[i : i + run]) for ids in texts for i in range(len(ids) - run + 1)}
     runs = [tuple(made[i : i + run]) for i in range(len(made) - run + 1)]
     return sum(made_run not in text_runs for made_run in runs) / len(runs) if runs else float("nan")

@@ -52,12 +52,19 @@ Watch = Callable[[str, int, int], None]
 class ErrorCell:
     """One count with its limits.
 
-    part, row, stratum: where it stands: a section, a line of it, and which texts (`all` or a stratum); measure: what is
-    counted; texts, hits: n and how many of them; low, high: 95 % limits; share: hits over texts, null where these are
-    too few for the cell's claim; rate: the rate that the hits are held against, null for a share; lacks: how many texts
-    more it takes to show the rate (as long as hits stay as they are) or to state the share (of other users); 0: none;
+    part: section of the page.
+    row: line of the section.
+    stratum: which texts: `all` or a stratum.
+    measure: what is counted.
+    texts: number of texts, n.
+    hits: how many of them are counted.
+    low, high: 95 % limits.
+    share: hits over texts; null where these are too few for the cell's claim.
+    rate: the rate that the hits are held against; null for a share.
+    lacks: how many texts more it takes to show the rate (as long as hits stay as they are) or to state the share (of
+        other users); 0: none.
     pieces: independent texts that the texts of a rate are worth, where fillings of one template count together; null
-    for a share.
+        for a share.
     """
 
     part: str
@@ -90,7 +97,15 @@ class CellPlace(NamedTuple):
 def rate_cell(
     place: CellPlace, measure: str, hits: NDArray[np.bool_], rate: float, pieces: NDArray[np.int64]
 ) -> ErrorCell:
-    """A count that is held against a rate; hits: bool[N], N ≥ 1; pieces: of each text, int64[N]."""
+    """Count hits that are held against a rate.
+
+    Args:
+        place: where the cell is.
+        measure: what is counted.
+        hits: bool[N], N ≥ 1.
+        rate: the rate.
+        pieces: piece of each text, int64[N].
+    """
     texts, count, worth = len(hits), int(hits.sum()), clusters_of_one_size(pieces)
     effective = worth
     if count not in (0, texts) and worth < texts:  # else they do not show how alike a piece's texts are
@@ -106,9 +121,11 @@ def rate_cell(
 
 
 def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: NDArray[Any]) -> ErrorCell:
-    """A share of N ≥ 1 texts; users: label of each text's user, [N]: texts of one user count as alike.
+    """Count a share of N ≥ 1 texts.
 
     Where all texts agree, they do not show how alike a user's texts are, and each user counts as one text.
+
+    users: label of each text's user, [N]. Texts of one user count as alike.
     """
     texts, count, clusters = len(hits), int(hits.sum()), len(np.unique(users))
     by_users = count in (0, texts) or clusters == texts
@@ -119,7 +136,7 @@ def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: N
 
 
 def _lacking(texts: int, effective: float) -> int:
-    """How many texts of other users, one each, make these N show as much as FEWEST_TEXTS independent ones."""
+    """Return how many texts of other users, one each, make these N show as much as FEWEST_TEXTS independent ones."""
     # With m more, the variance of the share is that of (N + m)² / (N² / effective + m) independent texts.
     if effective >= FEWEST_TEXTS:
         return 0
@@ -130,8 +147,9 @@ def _lacking(texts: int, effective: float) -> int:
 class TextDecisions(NamedTuple):
     """A scan's decisions on D texts.
 
-    log10_p: the smallest corrected p, float64[D], 0 where the text is not scored; flagged, scored: bool[D]; users: who
-    is named for each.
+    log10_p: the smallest corrected p, float64[D]; 0 where the text is not scored.
+    flagged, scored: bool[D].
+    users: who is named for each.
     """
 
     log10_p: NDArray[np.float64]
@@ -143,7 +161,8 @@ class TextDecisions(NamedTuple):
 class Decider:
     """A scan's keys and rules, which decide texts one by one, without its filter.
 
-    windows: tokens that decide a token's draw, of each key, once each; rate: at which texts are flagged.
+    windows: tokens that decide a token's draw, of each key, once each.
+    rate: at which texts are flagged.
     """
 
     def __init__(self, check: TextCheck) -> None:
@@ -153,7 +172,11 @@ class Decider:
         self.windows = sorted({reach_of(opened_key.watermark.rule) for opened_key in self._opened.opened_keys})
 
     def measured(self, texts: pl.DataFrame) -> pl.DataFrame:
-        """Texts with the columns `tokens`, under the first key's tokenizer, and `piece`, the number of their piece."""
+        """Return texts with two more columns.
+
+        tokens: number of tokens by the first key's tokenizer.
+        piece: number of the text's piece.
+        """
         tokens = self.tokenizer.encode(texts["text"].to_list())
         bounds = zip(tokens.offsets, tokens.offsets[1:], strict=False)
         sketches = [sketch(tokens.ids[begin:end], CORPUS_CONTEXT) for begin, end in bounds]
@@ -161,7 +184,7 @@ class Decider:
         return texts.with_columns(tokens=np.diff(tokens.offsets), piece=piece)
 
     def decide(self, texts: Sequence[str]) -> TextDecisions:
-        """Decide texts as a scan does; one that a scan cannot read is not scored."""
+        """Decide texts as a scan does. A text that a scan cannot read is not scored."""
         count = len(texts)
         decided = TextDecisions(
             np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_), [frozenset()] * count
@@ -179,7 +202,7 @@ class Decider:
 
 
 def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Rows of tables: ranges of lengths, then the values of columns that the texts have, each with its texts."""
+    """Yield rows of tables: ranges of lengths, then the values of columns that the texts have, each with its texts."""
     tokens = texts["tokens"].to_numpy()
     for least, limit in LENGTH_CLASSES:
         words = f"{least} tokens and more" if limit is None else f"{least} to {limit} tokens"
@@ -197,7 +220,7 @@ def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, N
 
 
 def false_positives(decided: TextDecisions, texts: pl.DataFrame, rate: float) -> Iterator[ErrorCell]:
-    """How often unmarked texts that are scored are flagged, and reach each p-value, as a whole and by stratum."""
+    """Count how often unmarked texts that are scored are flagged, and reach each p-value, as a whole and by stratum."""
     scored, log10_p, pieces = decided.scored, decided.log10_p, texts["piece"].to_numpy()
     yield _unscored("unmarked", decided)
     if scored.any():
@@ -220,9 +243,11 @@ def _unscored(row: str, decided: TextDecisions) -> ErrorCell:
 
 
 def found_cells(part: str, row: str | None, decided: TextDecisions, texts: pl.DataFrame) -> Iterator[ErrorCell]:
-    """Shares of marked texts that are found, named and misnamed: all, those that are long, and by stratum.
+    """Count shares of marked texts that are found, named and misnamed: all, those that are long, and by stratum.
 
-    A text without a user counts as found alone. row: the line of the section; None: a line a stratum.
+    A text without a user is only counted as found.
+
+    row: the line of the section; None: a line a stratum.
     """
     users = texts["user_id"].to_list() if "user_id" in texts.columns else [None] * texts.height
     labels = np.array([str(i) if user is None else f"user {user}" for i, user in enumerate(users)])
@@ -243,11 +268,11 @@ def error_rates(
     decider: Decider, unmarked: pl.DataFrame, marked: pl.DataFrame, seed: str, rewrites: Mapping[str, Rewrite],
     watch: Watch,
 ) -> list[ErrorCell]:  # fmt: skip
-    """Every cell of the page.
+    """Count every cell of the page.
 
     Args:
         decider: keys and rules.
-        unmarked: distinct texts that nobody marked: text, tokens, piece; kind, language, source where they are known.
+        unmarked: distinct texts without a mark: text, tokens, piece; kind, language, source where they are known.
         marked: texts that were marked under one of the keys: likewise, and user_id where a user is to be named.
         seed: seed of the edits.
         rewrites: what a model does with texts, by the words of its row.
@@ -280,7 +305,7 @@ def error_rates(
 
 
 def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, tools: Tools) -> Iterator[ErrorCell]:
-    """Forgeries out of n-grams of one user's marked texts each: how often they are found, and named for that user."""
+    """Count how often forgeries, each out of n-grams of one user's marked texts, are found, and named for that user."""
     by_user: dict[str | None, list[str]] = {None: marked["text"].to_list()}
     if "user_id" in marked.columns and marked["user_id"].count():
         groups = marked.drop_nulls("user_id").group_by("user_id", maintain_order=True)
@@ -313,7 +338,7 @@ _AT_ONCE = 8
 
 
 class Rewriter:
-    """A model, loaded; every answer is sampled from one seed.
+    """A model, loaded. Every answer is sampled from one seed.
 
     Raises:
         Refused: transformers is missing, or the folder holds no model.
@@ -327,14 +352,14 @@ class Rewriter:
         self._name, self._seed, self._model = folder.name, seed, load_model(folder)
 
     def steps(self) -> dict[str, Callable[[Sequence[str]], list[str]]]:
-        """What the model does with texts, by the words of its row."""
+        """Return what the model does with texts, by the words of its row."""
         return {
             "paraphrased": lambda texts: self._ask(PARAPHRASE, texts),
             "translated into French and back": lambda texts: self._ask(TO_ENGLISH, self._ask(TO_FRENCH, texts)),
         }
 
     def about(self) -> dict[str, Any]:
-        """The model as the page describes it."""
+        """Describe the model for the page."""
         parameters = sum(tensor.numel() for tensor in self._model.model.parameters())
         size = {"parameters": parameters, "small": parameters < PARAMETERS_OF_A_PARAPHRASER}
         return {"name": self._name, "longest": LONGEST_REWRITTEN} | size
@@ -373,7 +398,7 @@ class PageCell(NamedTuple):
 
 
 def in_words(cell: ErrorCell | None) -> PageCell:
-    """A cell as the page has it; None: no text belongs into it."""
+    """Write a cell as the page has it; None: it has no text."""
     if cell is None:
         return PageCell("no text", "", "")
     count = f"{cell.hits:,} of {cell.texts:,}"
@@ -391,7 +416,7 @@ def in_words(cell: ErrorCell | None) -> PageCell:
 
 
 def _rounded(limit: float, outwards: Callable[[float], int]) -> float:
-    """A limit of two digits, which is never nearer than the limit itself."""
+    """Round a limit to two digits, outwards: never nearer than the limit itself."""
     step = 10.0 ** (math.floor(math.log10(limit)) - 1) if limit > 0 else 1.0
     return outwards(round(limit / step, 9)) * step
 
@@ -399,7 +424,10 @@ def _rounded(limit: float, outwards: Callable[[float], int]) -> float:
 def table(
     cells: Sequence[ErrorCell], part: str, heading: str, columns: Sequence[tuple[str, str, str]]
 ) -> dict[str, Any]:
-    """A section as a table, a line a row; columns: measure, which texts, words above; empty ones are left out."""
+    """Return a section as a table with a line a row.
+
+    columns: measure, which texts, words above. Empty columns are left out.
+    """
     cell_of = {(cell.row, cell.measure, cell.stratum): cell for cell in cells if cell.part == part}
     shown_columns = [column for column in columns if any(key[1:] == column[:2] for key in cell_of)]
     rows = list(dict.fromkeys(row for row, *_ in cell_of))
@@ -419,7 +447,10 @@ def table(
 
 
 def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
-    """The page as HTML; about: as in `twin`."""
+    """Write the page as HTML.
+
+    about: as for `twin`.
+    """
     rate = f"{about['rules']['false_positive_rate']:g}"
     rates = [cell for cell in cells if cell.part == "p-values"]
     points = [
@@ -447,7 +478,10 @@ def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
 
 
 def twin(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
-    """The page as JSON: how it was made, and all cells, those too that the page leaves out; `among`: the stratum."""
+    """Write the page as JSON: how it was made, and all cells, including those that the page leaves out.
+
+    `among` is the stratum.
+    """
     listed = [{"among" if name == "stratum" else name: value for name, value in asdict(cell).items()} for cell in cells]
     return json.dumps({**about, "cells": listed}, indent=1, ensure_ascii=False) + "\n"
 

@@ -49,9 +49,12 @@ class ExamAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class Exam:
-    """A task under one setting. file: the task's; documents: how many of the first, None: all.
+    """A task under one setting.
 
     Key 0 and message 0 mark.
+
+    file: the task's.
+    documents: how many of the first; None: all.
     """
 
     file: Path
@@ -61,11 +64,11 @@ class Exam:
     key_seed: str = field(repr=False)
 
     def watermark(self) -> Watermark | None:
-        """The mark, or None."""
+        """Return the mark, or None."""
         return self.setting.watermark(key_secret(self.key_seed, 0))
 
     def digest(self, model_sha256: str) -> str:
-        """Hex digest of everything that decides the answers, the whole folder of the task included."""
+        """Return the hex digest of everything that decides the answers, the whole folder of the task included."""
         secret, setting = key_secret(self.key_seed, 0), self.setting
         digest_fields = {
             "model": model_sha256,
@@ -80,7 +83,7 @@ class Exam:
 
 
 def exams(config: EvaluationConfig, base: Path) -> list[Exam]:
-    """Every task without the mark, greedy and sampled, then under each mark.
+    """Return every task without the mark, greedy and sampled, then under each mark.
 
     As in the paper the green list shifts logits before greedy decoding, and Gumbel samples with top-p. A mark is
     compared with unmarked answers of the same decoding.
@@ -101,19 +104,27 @@ class ExamRecords(WorkFiles[Exam]):
     """Exams that were taken."""
 
     def read(self, exam: Exam) -> list[ExamAnswer]:
-        """The answers, in the order of the documents; raises ScanFailed when the file is not there or not whole."""
+        """Read the answers, in the order of the documents.
+
+        Raises:
+            ScanFailed: the file is not there or not whole.
+        """
         rows = read_whole(self.file_of(exam), ANSWERS).drop_columns(["exam"]).to_pylist()
         return sorted((ExamAnswer(**row) for row in rows), key=lambda answer: answer.document)
 
     def write(self, exam: Exam, answers: Sequence[ExamAnswer]) -> None:
-        """Keep an exam; raises ScanFailed when it cannot be written."""
+        """Keep an exam.
+
+        Raises:
+            ScanFailed: it cannot be written.
+        """
         path = self.file_of(exam)
         rows = [answer._asdict() | {"exam": path.stem} for answer in answers]
         write_rows(path, pa.Table.from_pylist(rows, ANSWERS))
 
 
 def utility_figures(answers_of: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Figure]:
-    """Share of right answers of each exam, and for each mark the p-value of the paired test against no mark.
+    """Compute the share of right answers of each exam, and for each mark the p-value of a paired test against no mark.
 
     The test is McNemar's exact one (1947): without an effect, either is right on half of the documents on which they
     differ.
@@ -142,7 +153,7 @@ def utility_figures(answers_of: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Fig
 
 
 def paired_p(ours: np.typing.NDArray[np.bool_], theirs: np.typing.NDArray[np.bool_]) -> float:
-    """Two-sided p of McNemar's exact test on bool[N] each; 1 where they never differ."""
+    """Compute the two-sided p of McNemar's exact test on bool[N] each; 1 where they never differ."""
     gained, lost = int((ours & ~theirs).sum()), int((~ours & theirs).sum())
     return float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
@@ -167,7 +178,10 @@ PROMPT_STRIDE = 7
 
 @dataclass(frozen=True)
 class Cell:
-    """Texts of one setting: all units, in order; searched: numbers of messages that they are searched among."""
+    """Texts of one setting: all units, in order.
+
+    searched: numbers of messages that they are searched among.
+    """
 
     setting: Setting
     units: tuple[WritingUnit, ...]
@@ -178,9 +192,12 @@ class Cell:
 class EvaluationPlan:
     """The whole plan of an evaluation.
 
-    results, model: folders; tokenizer_sha256: digest of the model's tokenizer.json; human: the corpus that marked text
-    is pasted into, resolved; robustness, identification: cells of marked texts; unmarked: two samples for each of their
-    temperatures; exams: exams of utility.
+    results, model: folders.
+    tokenizer_sha256: digest of the model's tokenizer.json.
+    human: the corpus that marked text is pasted into, resolved.
+    robustness, identification: cells of marked texts.
+    unmarked: two samples for each of their temperatures.
+    exams: exams of utility.
     """
 
     config: EvaluationConfig
@@ -225,7 +242,7 @@ class EvaluationPlan:
         return tuple(attack for attack in ATTACKS_OF_REPORT if have.get(attack.partition(":")[0], True))
 
     def units(self) -> Iterator[WritingUnit]:
-        """Everything that is to be written, in order of importance."""
+        """Return everything that is to be written, in order of importance."""
         for cell in self.identification:
             yield from cell.units
         references, baselines = zip(*self.unmarked, strict=True) if self.unmarked else ((), ())
@@ -234,10 +251,12 @@ class EvaluationPlan:
 
 
 def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
-    """Read a configuration; paper_size: with the sizes of the paper's tables instead of its own.
+    """Read a configuration.
+
+    paper_size: read it with the sizes of the paper's tables instead of its own.
 
     Raises:
-        Refused: file, field, value and what is allowed.
+        Refused: names file, field, value and what is allowed.
     """
     config = read_toml(config_file, EvaluationConfig)
     if not paper_size:
@@ -251,7 +270,7 @@ def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
 def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]) -> EvaluationPlan:
     """Decide which texts are written, and open once every file that is named.
 
-    base: folder at which its relative paths start.
+    base: folder at which the configuration's relative paths start.
 
     Raises:
         Refused: something cannot be right; names field, value and what is allowed.
@@ -343,7 +362,7 @@ def _robustness(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Ce
 
 
 def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tuple[Cell, Cell]]:
-    """Two samples of the same prompts for each temperature that marked texts are written at."""
+    """Yield two samples of the same prompts for each temperature that marked texts are written at."""
     how = config.robustness
     if how is None:
         return
@@ -357,7 +376,7 @@ def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tupl
 
 
 def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
-    """Cells of each method: each user writes with prompts of its own, and with one message under one key."""
+    """Yield cells of each method: each user writes with prompts of its own, and with one message under one key."""
     # Under version 2, more messages than a key without groups has are searched in separate texts, under a key with
     # enough groups for the largest number.
     how = config.identification
@@ -398,7 +417,7 @@ def _named_cells(
 
 
 def user_messages(seed: str, users: int) -> list[int]:
-    """The messages of users with texts, all different. For more users, the first messages stay the same.
+    """Draw the messages of users with texts, all different. For more users, the first messages stay the same.
 
     Raises:
         Refused: there are more users than messages.
@@ -407,10 +426,15 @@ def user_messages(seed: str, users: int) -> list[int]:
 
 
 def messages_in_groups(seed: str, users: int, first: int, groups: int) -> list[int]:
-    """Messages of users under a key with groups: of its first groups and their first users.
+    """Draw messages of users under a key with groups: of its first groups and their first users.
 
     Every search under the key looks into these groups.
-    first: how many of the first groups.
+
+    Args:
+        seed: seed of the draw.
+        users: how many users.
+        first: how many of the first groups.
+        groups: groups of the key.
 
     Raises:
         Refused: there are more users than messages.

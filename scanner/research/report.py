@@ -52,18 +52,21 @@ _MARKS = ((None, None), ("gumbel", 1), ("greenlist", 1), ("gumbel", 4), ("greenl
 
 
 def name_of(method: str) -> str:
-    """The paper's mark that a format implements, in its first version or the second."""
+    """Return the paper's mark that a format implements, in its first version or the second."""
     return method.removesuffix("-v2")
 
 
 def utility(task: str, method: str | None, window: int | None) -> float | None:
-    """A figure of Table 1 for LLaMA-7B, or None where the paper has none; tasks by lm_eval's names, or nearly so."""
+    """Return a figure of Table 1 for LLaMA-7B, or None where the paper has none.
+
+    task: by its name in lm_eval, or nearly so.
+    """
     row, method = _TABLE_1.get(task.replace("_", "")), method and name_of(method)
     return row[_MARKS.index((method, window))] if row is not None and (method, window) in _MARKS else None
 
 
 def robustness(method: str, strength: float, window: int, measure: str, attack: str | None) -> float | None:
-    """A figure of Table 2, or None where the paper has none."""
+    """Return a figure of Table 2, or None where the paper has none."""
     row = _PUBLISHED_TABLE_2.get((window, measure, attack))
     columns = [(name, strength) for name, strengths in _STRENGTHS.items() for strength in strengths]
     mine = (name_of(method), strength)
@@ -71,7 +74,7 @@ def robustness(method: str, strength: float, window: int, measure: str, attack: 
 
 
 def identification(method: str, messages: int, false_positive_rate: float) -> float | None:
-    """A figure of Table 3, or None where the paper has none."""
+    """Return a figure of Table 3, or None where the paper has none."""
     row = _TABLE_3.get((false_positive_rate, name_of(method)))
     return row[_MESSAGES.index(messages)] if row is not None and messages in _MESSAGES else None
 
@@ -80,9 +83,9 @@ _PAPERS_ATTACK = "substitute:0.3"
 
 
 def robustness_png(figures: Sequence[Figure]) -> bytes | None:
-    """TPR against similarity, or against strength where no similarity was measured; a panel a method, a line a window.
+    """Draw TPR against similarity, or against strength where no similarity was measured.
 
-    None when there is nothing to draw.
+    There is a panel a method, and a line a window. None when there is nothing to draw.
     """
     from matplotlib.figure import Figure as Drawing
 
@@ -110,7 +113,10 @@ def robustness_png(figures: Sequence[Figure]) -> bytes | None:
 
 
 def identification_png(figures: Sequence[Figure]) -> bytes | None:
-    """Share of texts whose user is named against the number of users, by method and rate; None: nothing to draw."""
+    """Draw the share of texts whose user is named against the number of users, by method and rate.
+
+    None when there is nothing to draw.
+    """
     from matplotlib.figure import Figure as Drawing
 
     rows = [
@@ -184,7 +190,7 @@ _PAIRED = (
 
 
 def report(figures: Sequence[Figure], heading: Sequence[str]) -> str:
-    """The whole report."""
+    """Write the whole report."""
     parts = ["# Evaluation", "\n".join(heading), _HOW_TO_READ]
     robust = _where(figures, experiment="robustness")
     if robust:
@@ -267,7 +273,7 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
 def _long(
     rows: Sequence[Figure], methods: Sequence[str], counts: Sequence[int], rates: Sequence[float]
 ) -> tuple[str, str]:
-    """Both formats on long texts, which tell much, and how many of these named somebody else."""
+    """Compare both formats on long texts, which tell much, and say how many of these named another user."""
     least, limit = SCORED_CLASSES[-1]
     count = _LONG_MESSAGES if _LONG_MESSAGES in counts else counts[-1]
     named = [f"found, M = {count:,}, FPR {rate:g}" for rate in rates]
@@ -311,7 +317,7 @@ def _utility(rows: Sequence[Figure]) -> list[str]:
 
 
 def show(row: Figure | None, digits: int = 2) -> str:
-    """A figure with its limits, such as `0.62 (0.55–0.68)`."""
+    """Write a figure with its limits, for example `0.62 (0.55–0.68)`."""
     if row is None or row["value"] is None:
         return "–"
     low, high = ("?" if limit is None else f"{limit:.{digits}f}" for limit in (row["low"], row["high"]))
@@ -319,20 +325,20 @@ def show(row: Figure | None, digits: int = 2) -> str:
 
 
 def show_count(row: Figure | None) -> str:
-    """How many of how many, and the limits of the share."""
+    """Write how many of how many, and the limits of the share."""
     if row is None or row["value"] is None:
         return "–"
     return f"{row['hits']}/{row['n']} ({row['low']:.2g}–{row['high']:.2g})"
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first line is its head."""
+    """Write a Markdown table; the first line is its head."""
     rows = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
 
 
 def strength(row: Figure) -> float:
-    """The parameter that the paper varies: δ of a mark that has one, else the temperature."""
+    """Return the parameter that the paper varies: δ of a mark that has one, else the temperature."""
     value: float = row["temperature"] if row["delta"] is None else row["delta"]
     return value
 

@@ -64,8 +64,14 @@ def detect(
 ) -> dict[str | None, OneMessage]:  # fmt: skip
     """Test every text of a cell for its mark: as it is (None), after each attack, and the unmarked text of its prompt.
 
-    unmarked: an unmarked text for each prompt, or none; min_scored: scored tokens below which a text is too short to be
-    flagged.
+    Args:
+        cell: the texts.
+        unmarked: an unmarked text for each prompt, or none.
+        attacks: the attacks, by name.
+        seed: seed of the attacks.
+        tools: tools of the attacks.
+        tokenizer: tokenizer of the mark.
+        min_scored: scored tokens below which a text is too short to be flagged.
     """
     unit = WritingUnit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
     marks = unit.watermarks()
@@ -79,7 +85,7 @@ def detect(
 def detection_figures(
     cell: CellTexts, scores: Mapping[str | None, OneMessage], false_positive_rate: float
 ) -> list[Figure]:
-    """Figures of one cell: shares flagged, and the mean numbers of scored and of written tokens."""
+    """Compute the figures of one cell: shares flagged, and the mean numbers of scored and of written tokens."""
     make = functools.partial(figure, "robustness", cell.setting, clusters=cell.units)
     rows = [
         make(
@@ -98,7 +104,7 @@ def detection_figures(
 def similarity_figure(
     cell: CellTexts, reference: CellTexts, vectors: NDArray[np.float32], reference_vectors: NDArray[np.float32]
 ) -> Figure:
-    """Mean cosine between each text and the unmarked text of the same prompt and temperature.
+    """Compute the mean cosine between each text and the unmarked text of the same prompt and temperature.
 
     Args:
         cell: marked texts, or another sample of unmarked ones (the baseline).
@@ -148,7 +154,7 @@ class SentenceModel:
             self._tokenizer.enable_padding()
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embeddings of D texts, each of length 1: float32[D, size]."""
+        """Compute embeddings of D texts, each of length 1: float32[D, size]."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         out = np.empty((len(texts), self._model.config.hidden_size), np.float32)
         for begin in range(0, len(order), TEXTS_EMBEDDED_TOGETHER):

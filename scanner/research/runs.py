@@ -40,7 +40,7 @@ Watch = Callable[[str, int, int], None]
 
 
 class DetectionSettings(NamedTuple):
-    """How texts are attacked and tested, for workers; paths are those of every machine."""
+    """How texts are attacked and tested, for workers. Paths are valid on every machine."""
 
     seed: str
     min_scored: int
@@ -53,7 +53,10 @@ class DetectionSettings(NamedTuple):
 
     @classmethod
     def of(cls, plan: EvaluationPlan, counts: tuple[int, ...] = ()) -> "DetectionSettings":
-        """The part of a plan that workers need; counts: numbers of messages that texts are searched among."""
+        """Return the part of a plan that workers need.
+
+        counts: numbers of messages that texts are searched among.
+        """
         config = plan.config
         return cls(
             config.seed,
@@ -103,7 +106,7 @@ class Embedder:
         self._model = SentenceModel(folder, threads=1)
 
     def do(self, texts: tuple[str, ...]) -> NDArray[np.float32]:
-        """Embeddings of texts, float32[D, size]."""
+        """Compute embeddings of texts, float32[D, size]."""
         return self._model.embed(texts)
 
 
@@ -113,7 +116,9 @@ def _stay_offline() -> None:
 
 
 def write_missing(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watch) -> int:
-    """Write the units that are not kept yet, in their order. Returns how many there were; needs a connection to Ray.
+    """Write the units that are not kept yet, in their order, and return how many there were.
+
+    It needs a connection to Ray.
 
     Raises:
         BrickscanError: see scanner.errors; texts that were written stay.
@@ -127,7 +132,9 @@ def write_missing(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch
 
 
 def take_missing(plan: EvaluationPlan, answers: ExamRecords, workers: int, watch: Watch) -> int:
-    """Take the exams that are not kept yet. Returns how many there were; needs a connection to Ray.
+    """Take the exams that are not kept yet, and return how many there were.
+
+    It needs a connection to Ray.
 
     Raises:
         BrickscanError: see scanner.errors; exams that were taken stay.
@@ -140,7 +147,11 @@ def take_missing(plan: EvaluationPlan, answers: ExamRecords, workers: int, watch
 
 
 def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watch) -> list[Figure]:
-    """All figures, from texts that are kept; needs a connection to Ray. Raises BrickscanError: see scanner.errors."""
+    """Compute all figures from texts that are kept. It needs a connection to Ray.
+
+    Raises:
+        BrickscanError: see scanner.errors.
+    """
     cells = [_read(cell, texts) for cell in plan.robustness]
     pairs = [(_read(first, texts), _read(second, texts)) for first, second in plan.unmarked]
     figures = _detected(plan, cells, {cell.setting.temperature: cell for cell, _ in pairs}, workers, watch)
@@ -194,7 +205,7 @@ def detect_cell(
 
 
 def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
-    """Texts by people, drawn from random parts of the corpus, one after the other; the same seed gives the same texts.
+    """Draw texts by people from random parts of the corpus, one after the other; the same seed gives the same texts.
 
     Raises:
         Refused: there is no text.

@@ -32,7 +32,12 @@ LIMIT_RISK = 0.025
 
 
 class MeanEstimate(NamedTuple):
-    """A share or mean of n texts with its limits; hits is None for a mean. n = 0: value and limits are NaN."""
+    """A share or mean of n texts with its limits.
+
+    hits: None for a mean.
+
+    With n = 0, value and limits are NaN.
+    """
 
     n: int
     hits: int | None
@@ -42,7 +47,7 @@ class MeanEstimate(NamedTuple):
 
 
 def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> MeanEstimate:
-    """Share of texts that are hits.
+    """Estimate the share of texts that are hits.
 
     Where all texts agree, clusters do not show how alike their texts are, and the limits are for n independent texts. A
     single cluster says nothing about others: then the limits are 0 and 1.
@@ -60,7 +65,7 @@ def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> MeanEstimate:
 
 
 def effective_texts(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> float:
-    """How many independent texts would show their share of hits as well; arguments as for `share`, N ≥ 1."""
+    """Return how many independent texts would show their share of hits as well; arguments as for `share`, N ≥ 1."""
     n, p = len(hits), float(hits.mean())
     if p in (0.0, 1.0):
         return float(n)
@@ -69,7 +74,7 @@ def effective_texts(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> floa
 
 
 def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> MeanEstimate:
-    """Mean of one number a text.
+    """Estimate the mean of one number a text.
 
     Args:
         values: float64[N].
@@ -86,7 +91,10 @@ def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> MeanEstimat
 
 
 def variance_of_mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> float:
-    """Variance of the mean over the draw of the clusters, of one clustering or of two; NaN for a single cluster."""
+    """Estimate the variance of the mean over the draw of the clusters, of one or two clusterings.
+
+    It is NaN for a single cluster.
+    """
     places = [np.unique(labels, return_inverse=True)[1] for labels in clusterings]
     one_way = [_one_way(values, place) for place in places]
     if len(places) == 1:
@@ -116,10 +124,15 @@ def figure(
     clusters: str,
     **more: float | str | None,
 ) -> Figure:
-    """One figure.
+    """Make a figure.
 
-    experiment: robustness or identification; clusters: the units taken for independent. more: further columns; omitted
-    columns are null.
+    Args:
+        experiment: robustness or identification.
+        setting: how the texts were written.
+        measure: what is measured.
+        estimate: the estimate with its limits.
+        clusters: the units taken for independent.
+        more: further columns; omitted columns are null.
     """
     return dict.fromkeys(FIGURES.names) | {
         "experiment": experiment,
@@ -145,7 +158,11 @@ DEDUP: Dedup = "ngram"
 
 
 class OneMessage(NamedTuple):
-    """log10 p of the one message that was tested, float64[D], 0 where a text is too short; scored tokens, int64[D]."""
+    """The one message that was tested, for D texts.
+
+    log10_p: float64[D]; 0 where a text is too short.
+    scored: scored tokens, int64[D].
+    """
 
     log10_p: NDArray[np.float64]
     scored: NDArray[np.int64]
@@ -154,8 +171,8 @@ class OneMessage(NamedTuple):
 class Search(NamedTuple):
     """D texts searched for M messages, their own among them: log10 p of single messages, float64[D].
 
-    own_p: of the text's own message; first, second: of the two best others (0 where there is none, or a text is too
-    short).
+    own_p: of the text's own message.
+    first, second: of the two best others; 0 where there is none, or a text is too short.
     """
 
     own_p: NDArray[np.float64]
@@ -167,8 +184,12 @@ class Search(NamedTuple):
 class GroupSearch(NamedTuple):
     """D texts searched for their own message and others in groups, float64[D] each: log10 of rates.
 
-    own_p: p of the text's own message alone; own_named, other_named, flagged: the smallest rate at which its own
-    message is named, any other is named, and the text is flagged; 0 where there is none, or a text is too short.
+    own_p: p of only the text's own message.
+    own_named: the smallest rate at which its own message is named.
+    other_named: the smallest rate at which any other is named.
+    flagged: the smallest rate at which the text is flagged.
+
+    Values are 0 where there is none, or a text is too short.
     """
 
     own_p: NDArray[np.float64]
@@ -198,7 +219,7 @@ def score_one(mark: Watermark, tokens: Tokens, message: NDArray[np.int64] | int,
 
 
 def score_each(marks: Sequence[Watermark], tokens: Tokens, message: int, min_scored: int) -> OneMessage:
-    """As `score_one`, with a key for each text."""
+    """Score texts as `score_one` does, with a key for each text."""
     log10_p, scored = np.zeros(len(marks)), np.zeros(len(marks), np.int64)
     for mark in {id(mark): mark for mark in marks}.values():
         rows = np.flatnonzero([other is mark for other in marks])
@@ -209,11 +230,16 @@ def score_each(marks: Sequence[Watermark], tokens: Tokens, message: int, min_sco
 def search(mark: Watermark, tokens: Tokens, own_message: NDArray[np.int64], count: int, min_scored: int) -> Search:
     """Search each text for `count` messages: its own, and the smallest others.
 
-    Where its own message is below `count`, these are the messages that a scan of a key with so many messages searches;
-    otherwise its own stands in for the last of them. Since all messages are alike, this adds users without texts, as
-    the paper does, and every text counts for every number of users.
-    own_message: the message that each text was marked for, int64[D]; count: M, at least 2; min_scored: scored tokens
-    below which a text is too short.
+    Where its own message is below `count`, these are the messages that a scan of a key with so many messages searches.
+    Otherwise its own takes the place of the last of them. Since all messages are alike, this adds users without texts,
+    as the paper does, and every text counts for every number of users.
+
+    Args:
+        mark: the mark.
+        tokens: tokens of D texts.
+        own_message: the message that each text was marked for, int64[D].
+        count: M, at least 2.
+        min_scored: scored tokens below which a text is too short.
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
@@ -239,9 +265,14 @@ def search_groups(
 ) -> GroupSearch:
     """Search each text among the first so many groups of a key, and as many users of each, by the rules of a scan.
 
-    All groups are alike, and all users of one, so that texts of one key count for every smaller number of users.
-    own_message: the message that each text was marked for, int64[D], within these groups; groups: the key's number of
-    groups, or fewer; min_scored: scored tokens below which a text is too short.
+    All groups are alike, and all users of one: texts of one key count for every smaller number of users.
+
+    Args:
+        mark: the mark.
+        tokens: tokens of D texts.
+        own_message: the message that each text was marked for, int64[D], within these groups.
+        groups: the key's number of groups, or fewer.
+        min_scored: scored tokens below which a text is too short.
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
@@ -269,8 +300,13 @@ def name(
 
     When a text's own message is one of the two best of all, the third best is unknown. It is not needed, since it
     passes only if the second does.
-    false_positive_rate: also the misnaming rate; independent: whether one message's mark leaves the scores of others
-    unchanged, so that every message that passes is named.
+
+    Args:
+        searched: the texts, as searched.
+        count: how many messages.
+        false_positive_rate: also the misnaming rate.
+        independent: whether one message's mark leaves the scores of others unchanged, which lets every message that
+            passes be named.
     """
     if isinstance(searched, GroupSearch):
         limit = np.log10(false_positive_rate)
@@ -315,8 +351,14 @@ def search_texts(
 ) -> list[Search | GroupSearch]:
     """Search texts for their own message and others.
 
-    setting: how they were written, under key 0; own_message: the message that each text was marked for; min_scored:
-    scored tokens below which a text is too short to be flagged.
+    Args:
+        setting: how they were written, under key 0.
+        seed: seed of the keys.
+        texts: the texts.
+        own_message: the message that each text was marked for.
+        counts: numbers of messages.
+        tokenizer: tokenizer of the mark.
+        min_scored: scored tokens below which a text is too short to be flagged.
 
     Returns:
         One search for each number of messages.
@@ -331,12 +373,12 @@ def search_texts(
 
 
 def groups_of(messages: int) -> int:
-    """The least number of groups, with as many users each, that holds so many messages."""
+    """Return the least number of groups, with as many users each, that holds so many messages."""
     return math.isqrt(messages - 1) + 1
 
 
 def together(parts: Sequence[Searched]) -> Searched:
-    """Searches of several parts of the texts as one."""
+    """Join searches of several parts of the texts into one."""
     return type(parts[0])(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -346,10 +388,13 @@ def identification_figures(
     own_message: NDArray[np.int64],
     false_positive_rates: Sequence[float],
 ) -> list[Figure]:
-    """Figures of one method.
+    """Compute the figures of one method.
 
-    searches: for each number of messages, the findings in D texts; own_message: the message of each text, which is its
-    user: int64[D]; false_positive_rates: rates at which users are named, over all messages together.
+    Args:
+        setting: how the texts were written.
+        searches: for each number of messages, the findings in D texts.
+        own_message: the message of each text, which is its user: int64[D].
+        false_positive_rates: rates at which users are named, over all messages together.
     """
     independent = setting.format is not None and not setting.format.can_be_framed()
     rows = []

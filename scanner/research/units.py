@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """How texts are written: everything but prompts, keys, messages and seed.
+    """How texts are written: everything except prompts, keys, messages and seed.
 
-    format None: not marked; delta: δ of a mark that shifts logits, None for others.
+    format: None: not marked.
+    delta: δ of a mark that shifts logits; None for others.
     """
 
     format: Format | None
@@ -37,7 +38,7 @@ class Setting:
     max_new_tokens: int
 
     def columns(self) -> dict[str, object]:
-        """Values for the columns of tables; null where nothing is marked."""
+        """Return values for the columns of tables; null where nothing is marked."""
         mark: dict[str, object] = dict.fromkeys(("method", "window", "gamma"))
         if self.format is not None:
             gamma = self.format.model_dump(mode="json").get("gamma")
@@ -45,12 +46,12 @@ class Setting:
         return mark | {"delta": self.delta, "temperature": self.temperature}
 
     def digest_fields(self) -> dict[str, object]:
-        """Everything that decides the texts, for digests: the columns, and the label of formats newer than these."""
+        """Return everything that decides the texts, for digests: the columns, and the label of newer formats."""
         mark = {} if self.format is None else self.format.digest_fields()
         return self.columns() | mark | {"top_p": self.top_p, "max_new_tokens": self.max_new_tokens}
 
     def commitment(self, secret: bytes) -> str | None:
-        """Commitment of a key, in hex; None where nothing is marked, or nothing committed to."""
+        """Return the commitment of a key, in hex; None where nothing is marked, or nothing committed to."""
         return self.format.commitment(secret).hex() if isinstance(self.format, Commits) else None
 
     @property
@@ -59,7 +60,7 @@ class Setting:
         return self.temperature if self.delta is None else self.delta
 
     def watermark(self, secret: bytes) -> Watermark | None:
-        """The mark under one key; None where nothing is marked."""
+        """Return the mark under one key; None where nothing is marked."""
         return None if self.format is None else self.format.open(secret)
 
 
@@ -83,13 +84,13 @@ class WritingUnit:
         return [self.setting.commitment(key_secret(self.key_seed, key)) for key in self.keys]
 
     def watermarks(self) -> list[Watermark]:
-        """The mark of each row; rows of one key share it."""
+        """Return the mark of each row; rows of one key share it."""
         how = self.setting.format
         opened = {key: how.open(key_secret(self.key_seed, key)) for key in set(self.keys)} if how else {}
         return [opened[key] for key in self.keys]
 
     def digest(self, model_sha256: str) -> str:
-        """Hex digest of all that decides the texts: the model, the setting, the seed and every row. No key."""
+        """Return the hex digest of all that decides the texts: model, setting, seed and every row. No key is in it."""
         digest_fields = {
             "model": model_sha256,
             "setting": self.setting.digest_fields(),
@@ -121,7 +122,7 @@ def write_texts(model: "LocalModel", unit: WritingUnit) -> "list[Completion]":
 
 
 def key_secret(seed: str, number: int) -> bytes:
-    """A master key of the experiments, 32 bytes: drawn from a seed that anyone may know, and fit for nothing else."""
+    """Draw a master key of the experiments, 32 bytes, from a seed that anyone may know; it is fit for nothing else."""
     return hashlib.blake2b(
         number.to_bytes(8, "little"), key=seed.encode("ascii"), digest_size=32, person=b"evaluate-v1"
     ).digest()
@@ -135,7 +136,7 @@ def batches(
     Args:
         setting: how they are written.
         seed: configured seed of keys and sampling.
-        rows: prompt, number of the key, message; without a mark, the last two mean nothing.
+        rows: prompt, number of the key, message. Without a mark, the last two mean nothing.
         size: rows of a unit; the last one may have fewer.
         sample: number of the sample; each gives another sample of the same rows.
     """
@@ -150,7 +151,10 @@ def batches(
 
 
 def folder_sha256(folder: Path) -> str:
-    """Hex digest of a model's folder: of the names and contents of its files, hidden ones and folders left out."""
+    """Compute the hex digest of a model's folder: of the names and contents of its files.
+
+    Hidden files and folders are left out.
+    """
     whole = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         with path.open("rb") as file:
@@ -162,7 +166,7 @@ class Digested(Protocol):
     """Work of a model, told apart by the digest of all that decides what it gives."""
 
     def digest(self, model_sha256: str) -> str:
-        """Hex digest of that, and of the model."""
+        """Return the hex digest of that, and of the model."""
 
 
 Work = TypeVar("Work", bound=Digested)
@@ -187,7 +191,7 @@ class WorkFiles(Generic[Work]):
             raise ScanFailed(f"results: the folder {folder} cannot be made: {error}") from None
 
     def file_of(self, work: Work) -> Path:
-        """The file of a piece of work."""
+        """Return the file of a piece of work."""
         return self._folder / f"{work.digest(self.model_sha256)[:40]}.parquet"
 
     def missing(self, works: Sequence[Work]) -> list[Work]:
@@ -199,7 +203,11 @@ class WrittenTexts(WorkFiles[WritingUnit]):
     """Units that were written."""
 
     def read(self, unit: WritingUnit) -> list[str]:
-        """The texts of a unit, row by row. Raises ScanFailed: the file is not there or not whole."""
+        """Read the texts of a unit, row by row.
+
+        Raises:
+            ScanFailed: the file is not there or not whole.
+        """
         path = self.file_of(unit)
         table = read_whole(path, TEXTS)
         if table["prompt"].to_pylist() != list(unit.prompts):
