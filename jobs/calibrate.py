@@ -136,12 +136,18 @@ def _why(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _is_claim(row: Mapping[str, Any]) -> bool:
-    """Whether a panel is a claim: brickscan states the exact test without repeats, and the other panels show why."""
+    """Return whether a panel is a claim.
+
+    brickscan states the exact test without repeats, and the other panels show why.
+    """
     return row["kind"] != "figure" or (row["test"], row["dedup"]) == ("exact", "ngram")
 
 
 def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
-    """The rows of whole formats and keys for people, and the number of others by verdict; undecided ones if asked."""
+    """Write the rows of whole formats and keys for people, and the number of others by verdict.
+
+    everything: whether undecided rows are among them.
+    """
     from scanner.audit.statistics.audit_rows import number
 
     listed = [row for row in rows if everything or row["verdict"] != AuditVerdict.UNDECIDED]

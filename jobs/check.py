@@ -130,7 +130,7 @@ def _read(source: str) -> bytes:
 
 
 def _admitted_to(key: MasterKey, rate: float, dedup: str) -> bool:
-    """Whether an audit of the same positions showed that a key's p-values hold down to its share of a rate."""
+    """Return whether an audit of the same positions showed that a key's p-values hold down to its share of a rate."""
     passed = key.admission if key.admitted_by is not None else None
     return passed is not None and passed.dedup == dedup and passed.holds_down_to <= rate
 

@@ -58,7 +58,7 @@ class _LazyGroup(click.Group):
         return list(_COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click does, by the table above: importing all commands takes seconds."""
+        """Write the commands as click does, but by the table above: importing all commands takes seconds."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, words) for name, (_, words) in _COMMANDS.items()])
 
@@ -98,7 +98,7 @@ def brickscan() -> None:
 
 
 def run(command: click.Command, arguments: list[str] | None = None) -> int:
-    """Run a command; errors of ours become one line on stderr. Returns the exit code."""
+    """Run a command, and return its exit code. Errors of ours become one line on stderr."""
     try:
         with logs_printable(), sigterm_interrupts(), dropped_interrupts() as check:
             try:
@@ -135,7 +135,7 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
 
 
 def _is_named(path: object, arguments: Sequence[str]) -> bool:
-    """Whether a path that an error is about is one of a command line, or lies there."""
+    """Return whether a path that an error is about is one of a command line, or lies there."""
     if not isinstance(path, str | os.PathLike):
         return False
     words = (word.partition("=")[2] if word.startswith("--") else word for word in arguments)
@@ -147,7 +147,8 @@ def _is_named(path: object, arguments: Sequence[str]) -> bool:
 def when_interrupted(sentence: str) -> Iterator[Callable[[], None]]:
     """Tell people what an interrupt leaves.
 
-    Gives a function that raises an interrupt which Python dropped; call it often.
+    Yields:
+        A function that raises an interrupt which Python dropped; call it often.
     """
     try:
         with interrupts_noted() as check:
@@ -162,7 +163,7 @@ def when_interrupted(sentence: str) -> Iterator[Callable[[], None]]:
 
 
 def _interrupt_behind(failure: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt that a failure comes of, as where C answers an interrupt in a callback by a SystemError."""
+    """Return the interrupt that a failure comes of, as where C answers an interrupt in a callback by a SystemError."""
     while failure is not None and not isinstance(failure, KeyboardInterrupt):
         failure = failure.__cause__
     return failure
@@ -182,7 +183,7 @@ def end(code: int) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point of `brickscan`."""
+    """Run `brickscan`."""
     end(run(brickscan))
 
 

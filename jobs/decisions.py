@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def needs_extra(command: str, extra: str = "review") -> Iterator[None]:
-    """Context for imports of packages that only an extra installs. Raises Refused: the extra is not installed."""
+    """Refuse, where a package that is imported meanwhile is missing, with the extra that installs it.
+
+    Raises:
+        Refused: the extra is not installed.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -48,7 +52,7 @@ by_option = click.option("--by", metavar="NAME", help="Who decides.  [default: y
 
 
 def login_name() -> str:
-    """Name of the user who runs this; `unknown` where the machine has no name for them."""
+    """Return the name of the user who runs this; `unknown` where the machine has no name for them."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may have a user who is in no list
@@ -260,7 +264,7 @@ def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime |
 
 
 def _tasks(verdicts: "Iterator[tuple[Explanation, Verdict]]") -> int:
-    """Print tasks; a flag whose text cannot be read keeps no other from being printed."""
+    """Print tasks. A flag whose text cannot be read keeps no other from being printed."""
     from scanner.exports import label_studio_task
 
     tasks, code = [], 0

@@ -64,7 +64,7 @@ def module(config: Path, paper_size: bool) -> None:
 
 
 def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
-    """Run the experiments with progress on stderr; the files that were written are listed on stdout.
+    """Run the experiments with progress on stderr, and list the files that were written on stdout.
 
     Raises:
         BrickscanError: see scanner.errors.
@@ -229,7 +229,7 @@ def error_rates(
 
 
 def _read(option: str, paths: Sequence[Path]) -> "pl.DataFrame":
-    """Distinct texts of files, with the columns that are there."""
+    """Read distinct texts of files, with the columns that are there."""
     import polars as pl
 
     frames = []

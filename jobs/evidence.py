@@ -168,7 +168,7 @@ def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
 
 
 def _marked_lines(parts: "list[PageSegment]", width: int) -> Iterator[str]:
-    """A text's lines with marks below, in a terminal's columns; a prefix tells own words from quoted ones."""
+    """Yield a text's lines with marks below, in a terminal's columns; a prefix tells own words from quoted ones."""
     line: list[tuple[str, str]] = []  # what stands in a column, and its mark
     for part in parts:
         mark = " " if part.level is None else _MARKS[part.level]

@@ -41,14 +41,18 @@ limit_option = click.option("--limit", type=Whole(1), help=f"How many to show.  
 
 
 def most_shown(limit: int | None, *, everything: bool) -> int | None:
-    """Most rows of a list that are shown; None: all. Raises UsageError: both `--limit` and `--all` are given."""
+    """Return how many rows of a list are shown at most; None: all.
+
+    Raises:
+        UsageError: both `--limit` and `--all` are given.
+    """
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
     return None if everything else limit or ROWS_BY_DEFAULT
 
 
 def marked_for(row: Mapping[str, Any]) -> str:
-    """The user for whom the text of a flagged row of schemas.tables.VERDICTS was marked, or what is known instead."""
+    """Return the user for whom the text of a flagged row of schemas.tables.VERDICTS was marked, or what is known."""
     if row["naming"] == Naming.HELD_LATER:
         existed, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
         return f"message {row['message']}, seen by {existed}, which its user got later: {got}"
@@ -66,7 +70,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
 
 
 def user_or_nobody(row: Mapping[str, Any]) -> str:
-    """The user in a few words, for narrow columns; the totals by reason stand below the list."""
+    """Write the user in a few words, for narrow columns; the totals by reason are below the list."""
     if row["naming"] == Naming.NAMED:
         return printable(row["user_id"] or "(name erased)", LONGEST_ID_SHOWN)
     return f"nobody: {str(row['naming']).replace('_', ' ')}"
@@ -232,7 +236,7 @@ def _impossible_rows(results: str) -> list[str]:
 
 
 def _show(flags: "FlagList", by: "By | None", form: Form) -> list[str]:
-    """Print the flags; returns sentences for below the table, in place of columns."""
+    """Print the flags, and return sentences for below the table, in place of columns."""
     rows = list(flags.rows.iter_rows(named=True))
     if form != "table":
         names = _RECORD if by is None else (*_GROUPS[by], *_SUMS)
@@ -252,7 +256,10 @@ def _show(flags: "FlagList", by: "By | None", form: Form) -> list[str]:
 
 
 def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rows for a terminal: files without their folders, and no column that says only that all is as it should be."""
+    """Print rows for a terminal: files without their folders, and no column that only says that all is well.
+
+    Return a sentence for each such column.
+    """
     head = ["marked for" if name == _FOR else name for name in _HEAD]
     lines = [_line({**row, "path": "…/" + row["path"].rpartition("/")[2]}, user_or_nobody(row)) for row in rows]
     usual = {"account": "-", "p-value": one_in(-math.inf), "audit": AuditState.NO_ALARM, "copies": "1"}
@@ -284,13 +291,13 @@ def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
 
 
 def _copies(row: Mapping[str, Any]) -> str:
-    """How many copies there are, and how many documents hold them or near-duplicates, where these are more."""
+    """Write how many copies there are, and how many documents hold them or near-duplicates, where these are more."""
     more = (row["piece_documents"] or 0) > row["copies"]
     return f"{row['copies']:,}" + (f" of {row['piece_documents']:,} alike" if more else "")
 
 
 def _accounts(row: Mapping[str, Any]) -> str:
-    """The account that posted the newest copy, and how many others posted one."""
+    """Write the account that posted the newest copy, and how many others posted one."""
     others = row["accounts"] - (row["account_id"] is not None)
     return _shown(row["account_id"]) + (f" and {others:,} more" if others else "")
 
@@ -377,7 +384,7 @@ def _hash_alone(flags: "FlagList") -> list[str]:
 
 
 def _pieces(totals: "FlagTotals") -> str:
-    """How many pieces are evidence of their own; empty if all are, or if it is unknown."""
+    """Write how many pieces are evidence of their own; empty if all are, or if it is unknown."""
     if totals.pieces is None or totals.pieces == totals.texts:
         return ""
     return f" ({counted(totals.pieces, 'independent piece')}: the others are near-duplicates)"
@@ -389,7 +396,7 @@ def _nobody(totals: "FlagTotals") -> str:
 
 
 def _nothing(results: str) -> str:
-    """The message when no document is flagged: perhaps none was read."""
+    """Write the message when no document is flagged: perhaps none was read."""
     import polars as pl
 
     from scanner.results.queries import ask, quarantine, verdicts

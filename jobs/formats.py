@@ -104,7 +104,7 @@ def selftest(vectors: tuple[Path, ...]) -> int:
 
 
 def _on_devices(text: str) -> "list[GroupResult]":
-    """The same answers on every GPU; nothing where torch, or Triton, is not installed."""
+    """Check for the same answers on every GPU; nothing where torch, or Triton, is not installed."""
     try:
         from scanner.gpu.marks import check_device
         from scanner.gpu.runs import devices

@@ -135,7 +135,11 @@ def _why_alone(sample: Path) -> str | None:
 
 
 def _existing_keys(registry: Path, tokenizer: str | None, key_id: str | None, trial: bool) -> list[str]:
-    """Ids of the keys of a registry that is there; none where one is to be made. Raises Refused: neither can be."""
+    """Return the ids of the keys of an existing registry; none where one is to be made.
+
+    Raises:
+        Refused: neither can be.
+    """
     if not registry.exists():
         if tokenizer is None:
             raise Refused("--tokenizer: is missing; name the tokenizer.json of the model that will be marked")

@@ -43,13 +43,13 @@ ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can mak
 
 
 def format_in_words(key: MasterKey) -> str:
-    """The key's format, parameters and messages, in words."""
+    """Write the key's format, parameters and messages, in words."""
     parameters = "".join(f", {name} {value}" for name, value in key.parameters.items())
     return f"{key.format}{parameters}, {counted(key.messages, 'message')}"
 
 
 def weight_in_words(key: MasterKey) -> list[str]:
-    """The weight of a later key: its share of the false-positive rate, and the share of older keys."""
+    """Write the weight of a later key: its share of the false-positive rate, and the share of older keys."""
     if key.one_of is None:
         return []
     note = "the keys that the registry began with keep one half, and no verdict on record is weakened"
@@ -57,7 +57,7 @@ def weight_in_words(key: MasterKey) -> list[str]:
 
 
 def strength_in_words(key: MasterKey) -> list[str]:
-    """What its p-values hold over, unless that is a key that nobody can search."""
+    """Say what its p-values hold over, unless they hold over a key that cannot be searched for."""
     from scanner.watermark.formats import format_of
 
     basis = format_of(key).basis()
@@ -68,7 +68,7 @@ def strength_in_words(key: MasterKey) -> list[str]:
 
 
 def cautions(key: MasterKey) -> list[str]:
-    """Sentences for whoever reads the verdicts of a key."""
+    """Write sentences for readers of the verdicts of a key."""
     from scanner.watermark.formats import format_of
 
     return format_of(key).cautions(key.messages)
@@ -168,7 +168,7 @@ def new(
 
 
 def _scan_anew(registry: Path | str) -> Sequence[str]:
-    """Say what a new key means for nights that were scanned; under a registry's first key none can have been."""
+    """Say what a new key means for nights that were scanned. Under a registry's first key none can have been."""
     if len(load_registry(registry).keys) == 1:
         return ()
     return (
@@ -292,7 +292,7 @@ def _read_stack_config(path: Path) -> "StackKey":
 
 
 def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
-    """The parameters of NAME=VALUE; a value is a number where it reads as one."""
+    """Parse the parameters of NAME=VALUE. A value is a number where it reads as one."""
     given: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -306,7 +306,7 @@ def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _floor(registry: Path | str, key: MasterKey) -> list[str]:
-    """What a key's few bits mean for its flags; empty if they are many."""
+    """Say what a key's few bits mean for its flags; empty if they are many."""
     from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.scan_plan import keys_tested
     from scanner.watermark.formats import format_of
@@ -339,7 +339,7 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
 
 
 def _price(registry: Path | str, key: MasterKey) -> list[str]:
-    """The cost of a key in every scan, if it is high."""
+    """Say what a key costs in every scan, if it is much."""
     from scanner.watermark.formats import format_of, price
 
     cost = price(format_of(key), open_key(registry, key), key.messages)

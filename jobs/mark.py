@@ -46,7 +46,7 @@ class PromptList(NamedTuple):
 
 
 def read_marked(path: Path) -> "pl.DataFrame":
-    """Columns key_id, message and text of texts that `brickscan mark` wrote, which --from named.
+    """Read the columns key_id, message and text of texts that `brickscan mark` wrote, which --from named.
 
     Raises:
         Refused: the file cannot be read as such, or holds no text.
@@ -64,15 +64,16 @@ def read_marked(path: Path) -> "pl.DataFrame":
 
 
 def read_prompts(path: Path, field: str = "--prompts") -> list[str]:
-    """The prompts of a file alone; see `read_prompt_list`."""
+    """Read only the prompts of a file; see `read_prompt_list`."""
     return read_prompt_list(path, field).prompts
 
 
 def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
-    """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file, and its `user_id`s.
+    """Read the prompts of a file: the lines of a text file, or the columns `prompt` and `user_id` of a Parquet file.
 
     Blank prompts and nulls are left out; stderr shows how many, and where the first of them are.
-    field: the option that named it, for the error.
+
+    field: the option that named the file, for the error.
 
     Raises:
         Refused: the file cannot be read, or holds no prompt.
@@ -156,7 +157,7 @@ class KeptRows:
 
 
 def unfinished(out: Path) -> Path:
-    """The file of an output's rows while they are not complete."""
+    """Return the file of an output's rows while they are not complete."""
     return out.with_name(f"{out.name}.unfinished")
 
 
@@ -166,7 +167,7 @@ def kept_rows(out: Path, call: Sequence[Any]) -> Iterator[KeptRows]:
 
     Args:
         out: the Parquet file to be.
-        call: all that decides the rows, as JSON values; its digest stands in the file.
+        call: all that decides the rows, as JSON values; its digest is in the file.
 
     Raises:
         Refused: another call left the rows, or a running one writes them.
@@ -325,7 +326,7 @@ def mark(
 
 
 def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[str]:
-    """A line for each completion: how strongly it is marked, and how likely texts of its length are found."""
+    """Write a line for each completion: how strongly it is marked, and how likely texts of its length are found."""
     from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.detection.one_text import strengths_of
     from scanner.error_shares import AS_WRITTEN, ErrorShares
@@ -366,7 +367,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
 
 
 def _probability_and_entropy(mean_score: float) -> str:
-    """The probability that all tokens would have at this mean score, and its entropy −p ln p, as `plan` takes them."""
+    """Write the probability that all tokens would have at this mean score, and its entropy −p ln p, as for `plan`."""
     from scanner.power import probability_of
 
     p = probability_of(mean_score)
@@ -374,11 +375,11 @@ def _probability_and_entropy(mean_score: float) -> str:
 
 
 def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messages: Sequence[int]) -> list[Recipient]:
-    """Recipients of completions, in the order given.
+    """Return recipients of completions, in the order given.
 
     Raises:
-        Refused: neither users nor messages or both, a user who holds no message of the key, a message out of range or
-            reserved (a detection of a reserved message must stay a known false accusation).
+        Refused: neither users nor messages or both, a user who holds no message of the key, or a message out of range
+            or reserved (a detection of a reserved message must stay a known false accusation).
     """
     if bool(user_ids) == bool(messages):
         raise Refused("name whom to mark for: --user, or --message, once or more (and not both)")
@@ -406,7 +407,7 @@ def _messages_held(registry: Path, key: "MasterKey", user_ids: Sequence[str]) ->
 
 
 def _held(registry: Path, find: Callable[["UsersSnapshot"], "pl.DataFrame"]) -> list[tuple[str, int]]:
-    """User and message of the rows that `find` picks, where the user holds it, held to the users' chain."""
+    """Return user and message of the rows that `find` picks, where the user holds it, by the users' chain."""
     from scanner.registry import verified_rows
     from scanner.results.registry_record import users_beside
 
@@ -415,10 +416,10 @@ def _held(registry: Path, find: Callable[["UsersSnapshot"], "pl.DataFrame"]) -> 
 
 
 def recipients_of_rows(registry: Path, key: "MasterKey", users: Sequence[Any]) -> list[Recipient]:
-    """Recipients that the prompts' own rows name, in order.
+    """Return recipients that the prompts' own rows name, in order.
 
     Raises:
-        Refused: a row names nobody, or a user who holds no message of the key.
+        Refused: a row names no user, or a user who holds no message of the key.
     """
     for number, user in enumerate(users):
         if not isinstance(user, str):

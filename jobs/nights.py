@@ -96,7 +96,7 @@ def status(results: str, limit: int, form: Form) -> None:
 
 
 def _registry_hands(location: Results) -> list[str]:
-    """A sentence on a registry that is older than these results, with which a scan would be refused."""
+    """Write a sentence on a registry that is older than these results, with which a scan would be refused."""
     from scanner.results.registry_record import lost_head
 
     try:
@@ -107,7 +107,7 @@ def _registry_hands(location: Results) -> list[str]:
 
 
 def _nights_to_scan_anew(location: Results) -> Iterator[str]:
-    """A sentence for each key under which nights that were scanned before it was made wait to be scanned."""
+    """Write a sentence for each key under which nights that were scanned before it was made wait to be scanned."""
     from scanner.registry import load_registry
     from scanner.results.scan_list import nights_to_scan_anew
     from scanner.scan_plan import read_config
@@ -131,7 +131,7 @@ def _nights_to_scan_anew(location: Results) -> Iterator[str]:
 
 
 def _enumerated(nights: Sequence[str]) -> str:
-    """All of a few nights, else the first and the last of them and how many they are."""
+    """List all of a few nights, else the first and the last of them and how many they are."""
     return ", ".join(nights) if len(nights) <= _NIGHTS_NAMED else f"{nights[0]} to {nights[-1]} ({len(nights):,})"
 
 
@@ -169,7 +169,7 @@ def _ended(row: Mapping[str, Any]) -> str:
 
 
 def _left(row: Mapping[str, Any]) -> int:
-    """Shards that a scan found and left undone; a file at fault counts as one."""
+    """Count the shards that a scan found and left undone; a file at fault counts as one."""
     return max(int(row["shards"] - row["shards_skipped"] - row["committed"] - row["files_quarantined"]), 0)
 
 
@@ -212,21 +212,21 @@ def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> 
 
 
 def _no_decoys(row: Mapping[str, Any]) -> str:
-    """Why a scan had no decoys, as far as its row shows."""
+    """Say why a scan had no decoys, as far as its row shows."""
     if row["documents"] <= row["too_short"] + (row["filtered"] or 0) + row["quarantined"]:
         return "it scored no document; all that it read was too short, made so by the filter, or is in quarantine"
     return "the registry has no audit secret (`brickscan keys audit-secret`), or shares in [audit] are 0"
 
 
 def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
-    """Whether a scan stopped before its end, and no scan that is shown went on with it."""
+    """Return whether a scan stopped before its end, and no scan that is shown went on with it."""
     if row["exit_code"] not in _STOPPED or (row["exit_code"] in (130, 143) and row["shards"] and not _left(row)):
         return False
     return not _gone_on(row, rows)
 
 
 def _gone_on(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
-    """Whether a scan that is shown went on with another."""
+    """Return whether a scan that is shown went on with another."""
     from scanner.results.scan_list import resumed_by
 
     return any(resumed_by(row, other) for other in rows if other is not row)
@@ -381,7 +381,7 @@ def _footer(listing: "QuarantineList", *, filtered: bool) -> str:
 
 
 def documents_and_files(documents: int, files: int) -> str:
-    """Such as `3 documents, 1 whole file`."""
+    """Count documents and files in words, for example `3 documents, 1 whole file`."""
     parts = [counted(number, kind) for number, kind in ((documents, "document"), (files, "whole file")) if number]
     return ", ".join(parts) or "0 documents"
 

@@ -36,7 +36,7 @@ form_option = click.option(
 
 
 def on_terminal() -> bool:
-    """Whether a person reads the output on a terminal, so that lines must not be long."""
+    """Return whether a person reads the output on a terminal, where lines must not be long."""
     return sys.stdout.isatty()
 
 
@@ -82,7 +82,7 @@ def _plain(value: object) -> object:
 
 
 def visible(line: str) -> str:
-    """JSON in which invisible ASCII characters are escaped too, which json.dumps leaves."""
+    """Escape the invisible ASCII characters of JSON that json.dumps leaves."""
     return line.replace("\x7f", "\\u007f")
 
 
@@ -92,7 +92,7 @@ class NamedPath(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """As click does, after a look at what is there."""
+        """Convert as click does, after a look at what is there."""
         _refuse_special(str(value))
         return super().convert(value, param, ctx)
 
@@ -123,7 +123,7 @@ class Folder(click.ParamType[Path | str]):
 
 
 class Moment(click.ParamType[datetime]):
-    """A time in UTC, or a date for its first moment; with `through`, the first moment after the date."""
+    """A time in UTC, or a date for its first moment. With `through`, the first moment after the date."""
 
     name = "time"
 
@@ -156,7 +156,7 @@ class Whole(click.IntRange):
         super().__init__(least, limit)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
-        """Read it; what nobody can read whole is not repeated whole."""
+        """Read it. A number that is too long to be read whole is not repeated whole."""
         if len(str(value)) > len(str(-(2**64))):
             self.fail(f"{cut(str(value), 20)!r} is not in the range {self._describe_range()}.", param, ctx)
         return int(super().convert(value, param, ctx))
@@ -166,7 +166,7 @@ class Whole(click.IntRange):
 
 
 class Real(click.FloatRange):
-    """A number, within a range where one is given; neither infinite nor none."""
+    """A number, within a range where one is given. It is neither infinite nor NaN."""
 
     def _describe_range(self) -> str:
         return "" if self.min is None and self.max is None else super()._describe_range()
@@ -230,7 +230,11 @@ class Results(NamedTuple):
 
 
 def groups_of(users: float) -> int:
-    """Groups of a key with room for so many users. Raises Refused where a key has no room for them."""
+    """Return the groups of a key with room for so many users.
+
+    Raises:
+        Refused: a key has no room for them.
+    """
     from scanner.watermark.native.format import groups_for, users_of
 
     max_users = users_of(MOST_NUMBERS)
@@ -244,7 +248,7 @@ TRIAL_LINE = "TRIAL: its key and users are dated back. What is shown here is evi
 
 
 def results_at(path: str) -> Results:
-    """The results that CONFIG|RESULTS names: the configuration of a scan, or a folder or URI of results.
+    """Return the results that CONFIG|RESULTS names: the configuration of a scan, or a folder or URI of results.
 
     Raises:
         Refused: neither is there.
@@ -275,7 +279,7 @@ def canaries_of(location: Results) -> "Sequence[Canary] | None":
 
 
 def scanned(location: Results) -> bool:
-    """Whether a scan made tables there; if none did, whoever asks for a list of what is in them gets advice.
+    """Return whether a scan made tables there; if none did, advise the user.
 
     Raises:
         Refused: a folder was named that holds no tables of a scan.
@@ -298,7 +302,7 @@ def refuse_unscanned(location: Results) -> None:
 
 
 def _no_results_yet(location: Results) -> str | None:
-    """Advice for the owner of a configuration whose scan made no tables yet; None: one did."""
+    """Return advice for the owner of a configuration whose scan made no tables yet; None: one did."""
     from scanner.results import exist
     from scanner.results.queries import of_trial
 
@@ -372,10 +376,10 @@ def refuse_output(out: Path) -> None:
 
 
 def confirm(changes: Sequence[str], yes: bool, dry_run: bool) -> bool:
-    """Whether to go on with what cannot be undone, by --yes or by the answer of somebody at the terminal.
+    """Return whether to go on with what cannot be undone, by --yes or by the answer at the terminal.
 
     Raises:
-        Refused: neither option was given, and nobody can be asked.
+        Refused: neither option was given, and there is no terminal to ask at.
     """
     if dry_run:
         tell(*changes, "nothing was done (--dry-run)")
@@ -392,5 +396,5 @@ def confirm(changes: Sequence[str], yes: bool, dry_run: bool) -> bool:
 
 
 def time_of(time: datetime | None) -> str:
-    """A time in UTC to the second, `-` if there is none."""
+    """Write a time in UTC to the second, `-` if there is none."""
     return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

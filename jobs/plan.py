@@ -210,7 +210,7 @@ def _counts(messages: tuple[int, ...], groups: int | None) -> tuple[int, ...]:
 
 
 def _key_of(file: Path) -> tuple["pl.DataFrame", str]:
-    """Texts that `brickscan mark` wrote, of one key, and its id."""
+    """Read texts that `brickscan mark` wrote, of one key; return them with its id."""
     texts = read_marked(file)
     ids = texts["key_id"].unique().to_list()
     if len(ids) != 1:
@@ -219,7 +219,7 @@ def _key_of(file: Path) -> tuple["pl.DataFrame", str]:
 
 
 def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["MarkAssumption", MasterKey, int]:
-    """The strength of texts that `brickscan mark` wrote, with their key and its window."""
+    """Measure the strength of texts that `brickscan mark` wrote; return it with their key and its window."""
     from scanner.detection.one_text import strengths_of
     from scanner.power import MeasuredTexts
     from scanner.registry import find_key, load_registry
@@ -232,7 +232,10 @@ def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["MarkAs
 
 
 def _estimate(marked: "MarkAssumption", aim: "Aim", power: float) -> int | None:
-    """An estimate beside the bound: tokens that suffice if all tokens are alike, the larger for both probabilities."""
+    """Estimate the tokens that suffice if all tokens are alike, the larger for both probabilities.
+
+    It is shown beside the bound; None: the mark has no estimate.
+    """
     from scanner.power import GumbelEntropy, GumbelProbability, probabilities_of, tokens_needed
 
     if not isinstance(marked, GumbelEntropy):

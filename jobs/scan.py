@@ -47,7 +47,7 @@ def say_json(values: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def failures_too(form: Form) -> Iterator[None]:
-    """Where JSON is asked for, write a command's error as JSON too: `exit_code` and `error`. The error is raised on."""
+    """Write a command's error as JSON too, where JSON is asked for: `exit_code` and `error`. The error is raised on."""
     try:
         yield
     except BrickscanError as error:
@@ -158,7 +158,7 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
 
 
 def _wait(step: str) -> None:
-    """Show on a terminal what takes time now; a log has the lines of what was looked at."""
+    """Show on a terminal what takes time now. A log has the lines of what was looked at."""
     if sys.stderr.isatty():
         complain(f"{step} …")
 

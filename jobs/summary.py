@@ -39,7 +39,7 @@ Row = Mapping[str, Any]
 
 
 def verdict_in_words(audit: ScanAudit) -> str:
-    """How an audit ended, and how far down rates are known to hold, if that is known."""
+    """Say how an audit ended, and how far down rates are known to hold, if that is known."""
     ending = f"{audit.state}: {AUDIT_STATE_WORDS[audit.state]}"
     if audit.state != AuditState.NO_ALARM:
         return ending
@@ -52,12 +52,12 @@ def verdict_in_words(audit: ScanAudit) -> str:
 
 
 def has_near_duplicates(traffic: "Traffic") -> bool:
-    """Return whether flagged texts are fewer independent pieces; False where nobody counted them."""
+    """Return whether flagged texts are fewer independent pieces; False where they were not counted."""
     return traffic.pieces is not None and 0 < traffic.pieces < traffic.flagged
 
 
 def texts_and_pieces(traffic: "Traffic") -> str:
-    """How many distinct texts are flagged, and, where they are fewer, independent pieces."""
+    """Write how many distinct texts are flagged, and, where they are fewer, independent pieces."""
     texts = counted(traffic.flagged, "distinct text")
     if traffic.pieces is None or not has_near_duplicates(traffic):
         return texts
@@ -76,7 +76,7 @@ def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def table(audit: ScanAudit) -> list[str]:
-    """The counts, by question and threshold, in lines of about 100 columns."""
+    """Write the counts, by question and threshold, in lines of about 100 columns."""
     lines = []
     for question, rows in questions(audit.rows).items():
         cells = [
@@ -104,10 +104,10 @@ def summary(
     *,
     verbose: bool = False,
 ) -> str:
-    """The summary of a scan, and after a resume of all of its input, in a few lines.
+    """Write the summary of a scan, and after a resume of all of its input, in a few lines.
 
-    cautions: sentences about names under its keys and about this machine. verbose: whether to show what the audit
-    counted, when the first commit came, and the query in Python.
+    cautions: sentences about names under its keys and about this machine.
+    verbose: whether to show what the audit counted, when the first commit came, and the query in Python.
     """
     advice = None if outcome.audit is None else outcome.audit.advice
     lines = [
@@ -173,7 +173,7 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
 
 
 def _whole(outcome: "ScanOutcome") -> "WholeInput":
-    """The totals of the whole input; after an interruption, of what that scan read."""
+    """Return the totals of the whole input; after an interruption, of what that scan read."""
     if outcome.exit_code <= 128:
         return outcome.unread.whole
     return WholeInput.of(outcome.totals.counts)._replace(files_at_fault=outcome.totals.files_quarantined)
@@ -206,7 +206,7 @@ def _flags(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
 
 
 def _proved(outcome: "ScanOutcome") -> Iterator[str]:
-    """How many of this scan's flags were computed again, and the results of the others."""
+    """Write how many of this scan's flags were computed again, and the results of the others."""
     counts = outcome.totals.counts
     if not counts.flagged + counts.canaries:
         return
@@ -240,7 +240,10 @@ ALARMS_SHOWN = 10
 
 
 def _hands(outcome: "ScanOutcome", most_alarms: int | None) -> Iterator[str]:
-    """Sentences on what somebody must look at, the worst first; most_alarms: None: all."""
+    """Write sentences on what needs attention, the worst first.
+
+    most_alarms: None: all.
+    """
     if outcome.audit is not None:
         alarms = outcome.audit.alarms()
         yield from (f"AUDIT ALARM: {line}" for line in alarms[:most_alarms])

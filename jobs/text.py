@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def width(text: str) -> int:
-    """Columns that a terminal needs for printable text: two for a wide letter, none for a combining one."""
+    """Return the columns that a terminal needs for printable text: two for a wide letter, none for a combining one."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
@@ -36,7 +36,7 @@ def width(text: str) -> int:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table whose cells are printable values, each column as wide as its widest cell."""
+    """Write lines of a table whose cells are printable values, each column as wide as its widest cell."""
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell + " " * (widest + 2 - width(cell)) for cell, widest in zip(row, widths, strict=True))
@@ -44,7 +44,7 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def numbers(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table of numbers: each column flush right."""
+    """Write lines of a table of numbers, with each column flush right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield from ("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows)
 
@@ -67,7 +67,7 @@ def fit_rows(rows: Sequence[Sequence[str]], max_width: int, narrowest: Mapping[i
 
 
 def _cut_to(text: str, room: int) -> str:
-    """Text cut by … in its middle where it needs more columns of a terminal than there are."""
+    """Cut text by … in its middle where it needs more columns of a terminal than there are."""
     longest = len(text)
     while width(out := text if longest == len(text) else cut(text, longest)) > room:
         longest -= 1
@@ -95,7 +95,7 @@ def _say(lines: Iterable[str], *, err: bool) -> None:
 
 
 def show_usage_error(error: click.ClickException) -> None:
-    """Show what was wrong with a command line; part of it may have come out of somebody's file."""
+    """Show what was wrong with a command line, part of which may come from a file."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         complain(*error.ctx.get_usage().splitlines(), f"Try '{error.ctx.command_path} --help' for help.", "")
     complain(f"Error: {error.format_message()}")
@@ -156,7 +156,7 @@ class ProgressPace:
         self._first: tuple[float, int] | None = None
 
     def left(self, done: int, of: int) -> float | None:
-        """Seconds until everything is done; None while the pace is unknown."""
+        """Return the seconds until everything is done; None while the pace is unknown."""
         now = self._clock()
         if self._first is None:
             if done:
@@ -167,7 +167,7 @@ class ProgressPace:
 
 
 class Progress:
-    """Shows totals as they grow; to be called as run_scan's `watch`, and closed at the end."""
+    """Shows totals as they grow. Call it as run_scan's `watch`, and close it at the end."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -282,7 +282,7 @@ class Sums:
 
 
 class StatusLine:
-    """A line of key=value pairs on stderr at every interval, whatever else happens; to be called as Progress is.
+    """A line of key=value pairs on stderr at every interval, whatever else happens. Call it as Progress is called.
 
     interval: seconds between two lines.
     """
@@ -344,12 +344,12 @@ class StatusLine:
 
 
 class StepProgress:
-    """A line of key=value pairs every few seconds, and one at the end of each step; to be called as a `watch`.
+    """A line of key=value pairs every few seconds, and one at the end of each step. Call it as a `watch`.
 
     While nothing new is done, there is a line every half a minute.
 
     Args:
-        event: name of what runs, such as `evaluate`.
+        event: name of what runs, for example `evaluate`.
         check: called each time; its exception ends the command.
         clock: seconds.
     """
@@ -418,7 +418,7 @@ class MarkProgress:
 
 
 def _eta(seconds_left: float | None) -> dict[str, str]:
-    """Seconds that are left, if they are known and any are left."""
+    """Write the seconds that are left, if they are known and any are left."""
     return {"eta_s": f"{seconds_left:.0f}"} if seconds_left else {}
 
 

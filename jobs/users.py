@@ -218,7 +218,7 @@ def _in_words(verification: Verification, heads: int, without: int) -> Iterator[
 
 
 def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
-    """Heads that scans wrote into results, and how many scans wrote none."""
+    """Return heads that scans wrote into results, and how many scans wrote none."""
     from scanner.results.queries import ask, exist, scans
 
     columns_of_scan = ("users_head", "started_at", "finished_at")
@@ -329,13 +329,13 @@ def _add(
 
 
 def _first(warnings: Sequence[str]) -> list[str]:
-    """The first USERS_WARNED lines of a list, and how many more there are."""
+    """Return the first USERS_WARNED lines of a list, and how many more there are."""
     more = len(warnings) - USERS_WARNED
     return [*warnings[:USERS_WARNED], *([f"and {more:,} more such users"] if more > 0 else [])]
 
 
 def _returned(registry: Path | str, names: Sequence[str | None]) -> list[str]:
-    """A warning for each id that was removed and comes back, perhaps as somebody else's."""
+    """Write a warning for each id that was removed and comes back, perhaps for another person."""
     rows = users_of(registry, [name for name in names if name is not None])
     held = rows.filter(pl.col("removed_at").is_null())
     gone = rows.join(held, on=["user_id", "key_id"], how="anti").group_by("user_id", maintain_order=True)
@@ -475,7 +475,7 @@ def _erase(
 
 
 def _in_tables(rows: Mapping[str, int]) -> str:
-    """Such as `12 rows of verdicts, 1 row of flags`."""
+    """Count rows by table in words, for example `12 rows of verdicts, 1 row of flags`."""
     return ", ".join(f"{counted(number, 'row')} of {name}" for name, number in rows.items())
 
 
@@ -510,7 +510,7 @@ def _column(file: Path, column: str) -> pl.Series:
 
 
 def _columns_of(names: Sequence[str], suffix: str) -> str:
-    """The columns of a file, and how it was written, by its name."""
+    """Return the columns of a file, and how it was written, by its name."""
     columns = ", ".join(repr(name) for name in names[:20])
     if suffix == ".parquet" or len(names) > 1:
         return columns

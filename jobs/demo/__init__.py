@@ -44,7 +44,7 @@ MESSAGES = {"demo-greenlist": GROUPS**2, "demo-gumbel": GROUPS**2, "demo-paper":
 
 
 def make_registry(folder: Path, *, canaries: bool = False) -> None:
-    """Make the demo's registry in a folder that holds none, with its users if they are on file; and with canaries.
+    """Make the demo's registry in a folder that holds none, with its users if they are on file, and canaries if asked.
 
     The secrets are copied in with mode 0600: git keeps no such modes, and a secret that others can read is refused.
     """

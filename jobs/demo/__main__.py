@@ -58,7 +58,10 @@ LENGTHS = ((60, 99), (100, 149), (150, 249), (250, 399), (400, 500))
 
 
 class Reply(NamedTuple):
-    """A reply; quoted: the id of the document that it quotes."""
+    """A reply.
+
+    quoted: the id of the document that it quotes.
+    """
 
     doc_id: str
     account_id: str
@@ -119,7 +122,7 @@ def _quoting(text: str) -> str:
 
 
 def prepare(folder: Path) -> Path:
-    """Lay out registry, documents and configuration in the folder, in place of an earlier demo's; returns scan.toml."""
+    """Lay out registry, documents and configuration in the folder, in place of an earlier demo's; return scan.toml."""
     for name in ("registry", "documents", "results", "detector"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "documents").mkdir(parents=True)
@@ -135,7 +138,7 @@ def prepare(folder: Path) -> Path:
 
 
 def compare(folder: str) -> pl.DataFrame:
-    """The verdicts, flagged ones exact, each beside its truth: columns of both, the truth's with the suffix _true.
+    """Join the verdicts, flagged ones exact, with their truth: columns of both, the truth's with the suffix _true.
 
     Verdicts on canaries' texts, whose truth is their account, are left out.
     """
@@ -165,7 +168,7 @@ def compare(folder: str) -> pl.DataFrame:
 
 
 def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
-    """Flags beside the truth, as two tables for people."""
+    """Write flags beside the truth, as two tables for people."""
     lines = [f"  {'not marked':<44}{'documents':>10}{'flagged':>10}"]
     for title, kind in (
         ("written by people", "human"),
@@ -193,7 +196,7 @@ def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
 
 
 def _names(marked: pl.DataFrame, spans: list[str]) -> list[str]:
-    """Names of documents that were marked for a user, by the tokens that the model wrote."""
+    """Return names of documents that were marked for a user, by the tokens that the model wrote."""
     lines = [
         "  marked for a user: who is named for it",
         f"  {'':<34}" + "".join(f"{span:>10}" for span in [*spans, "all"]),
@@ -210,7 +213,7 @@ def _names(marked: pl.DataFrame, spans: list[str]) -> list[str]:
 
 
 def example(rows: pl.DataFrame) -> str:
-    """The least certain of the right flags, in the words that a flag allows."""
+    """Write the least certain of the right flags, in the words that a flag allows."""
     right_flags = rows.filter("right").drop_nulls("user_id").sort("log10_p_global").tail(1)
     if right_flags.is_empty():
         return ""
@@ -223,7 +226,7 @@ def example(rows: pl.DataFrame) -> str:
 
 
 def main() -> int:
-    """Run the demo; returns the exit code of the scan."""
+    """Run the demo, and return the exit code of the scan."""
     start = time.monotonic()
     config = prepare(FOLDER)
     users = pl.read_parquet(HERE / "users.parquet")["user_id"].n_unique()
