@@ -81,11 +81,7 @@ def module(config: Path, date: datetime.datetime | None, down_to: float, everyth
 def calibrate_and_tell(
     config: Path, date: datetime.datetime | None, show_text: bool, down_to: float, everything: bool
 ) -> int:
-    """Run an audit with progress on stderr and a summary on stdout. Returns the exit code.
-
-    Raises:
-        BrickscanError: see scanner.errors.
-    """
+    """Run an audit with progress on stderr and a summary on stdout. Return the exit code."""
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused(f"calibrate needs matplotlib; install it with {install_of('audit')}")
     from scanner.audit.calibration.admission import admissions, signable

@@ -173,7 +173,7 @@ def flagged(
 
 
 def _against_registry(location: Results, flags: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
-    """Take the names off flags that the registry contradicts. Returns the flags, and sentences on these."""
+    """Take the names off flags that the registry contradicts. Return the flags, and sentences on these."""
     from scanner.evidence.registry_check import held_against, with_registry_names
 
     if by is not None:
@@ -195,7 +195,7 @@ def _against_registry(location: Results, flags: "FlagList", by: "By | None") -> 
 
 
 def _sums_against_registry(location: Results, flags: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":
-    """Take names of users who never had the message off sums. Returns the sums, and sentences on these."""
+    """Take names of users who never had the message off sums. Return the sums, and sentences on these."""
     from scanner.evidence.registry_check import strangers
     from scanner.registry import users_of
 
@@ -320,7 +320,10 @@ def _shown(value: object) -> str:
 
 
 def _footer(flags: "FlagList", location: Results, query: "WantedFlags", *, listed: bool) -> list[str]:
-    """Return the totals of all flags that were asked for, shown or not. listed: whether flags are listed, not sums."""
+    """Return the totals of all flags that were asked for, shown or not.
+
+    listed: whether flags are listed, not sums.
+    """
     totals = flags.totals
     hidden = (
         f"{counted(totals.canaries, 'document')} of canaries, found and named right, left out (--canaries shows them)"

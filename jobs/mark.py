@@ -124,8 +124,8 @@ Row = tuple[Any, ...]
 class KeptRows:
     """Rows of MARKED_COLUMNS on disk, a batch at a time, beside the Parquet file that they become.
 
-    The file OUT.unfinished has a line of JSON for the call and one for each batch, so that a batch is there whole or
-    not at all, and nobody takes the file for Parquet. Made by `kept_rows`.
+    The file OUT.unfinished has a line of JSON for the call and one for each batch. A batch is there whole or not at
+    all, and the file is not mistaken for Parquet. Made by `kept_rows`.
     """
 
     def __init__(self, out: Path, file: BinaryIO, batches: list[list[Row]]) -> None:

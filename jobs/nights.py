@@ -233,7 +233,10 @@ def _gone_on(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
 
 
 def _newest_hands(row: Mapping[str, Any], see: str) -> Iterator[str]:
-    """Yield sentences on the newest scan. see: the command that lists what could not be read."""
+    """Yield sentences on the newest scan.
+
+    see: the command that lists what could not be read.
+    """
     if row["exit_code"] == 4:
         unread = row["quarantined"] or row["files_quarantined"]
         reason = (

@@ -250,7 +250,10 @@ _KINDS = {"GumbelEntropy": "bound", "MeasuredTexts": "measured"}
 
 
 def _kind(marked: "MarkAssumption", scored: int, aim: "Aim", *, rests_on_mean: bool) -> str:
-    """Return the kind of an answer. rests_on_mean: it rests on a mean, while single tokens' chances may differ."""
+    """Return the kind of an answer.
+
+    rests_on_mean: it rests on a mean, while single tokens' chances may differ.
+    """
     from scanner.power import GreenShare
 
     if rests_on_mean and isinstance(marked, GreenShare):

@@ -124,11 +124,7 @@ def _audit_record(audit: "ScanAudit") -> dict[str, Any]:
 
 
 def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, share: "DriverShare | None") -> int:
-    """Look at everything that a scan of the input, or of a part, needs, and estimate its cost. Returns the exit code.
-
-    Raises:
-        Refused: at the first thing that cannot be right.
-    """
+    """Look at everything that a scan of the input, or of a part, needs, and estimate its cost. Return the exit code."""
     _wait("loading numba and Ray")
     from scanner.cluster.scan_check import check_scan
 
@@ -250,11 +246,7 @@ def scan_and_tell(
     *,
     verbose: bool = False,
 ) -> int:
-    """Run a scan with progress on stderr and a summary on stdout, as jobs.summary has it. Returns the exit code.
-
-    Raises:
-        BrickscanError: see scanner.errors.
-    """
+    """Run a scan with progress on stderr and a summary on stdout, as jobs.summary has it. Return the exit code."""
     progress = Progress()
     progress.show_step("loading numba and Ray")
     from scanner.cluster.scan import run_scan
@@ -279,11 +271,7 @@ def scan_and_tell(
 
 
 def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form) -> int:
-    """Scan files as they land, with a status line a minute on stderr and a summary on stdout. Returns the exit code.
-
-    Raises:
-        BrickscanError: see scanner.errors.
-    """
+    """Scan files as they land, with a status line a minute on stderr and a summary on stdout. Return the exit code."""
     from scanner.cluster.follow import follow
 
     day = None if date is None else date.date()

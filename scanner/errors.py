@@ -48,7 +48,7 @@ class ScanFailed(BrickscanError):
 
 
 class InternalFault(Exception):
-    """A message from one part to another, which handles it: nobody outside meets it."""
+    """A message from one part to another, which handles it. It never leaves brickscan."""
 
 
 class FileFault(InternalFault):

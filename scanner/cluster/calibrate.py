@@ -59,7 +59,10 @@ from schemas.registry import AuditedFilter, MasterKey
 
 
 class CorpusFilter(NamedTuple):
-    """The n-grams that each half of the corpus leaves out, in a file. reach: tokens of an n-gram before its last."""
+    """The n-grams that each half of the corpus leaves out, in a file.
+
+    reach: tokens of an n-gram before its last.
+    """
 
     file: str
     reach: int

@@ -29,7 +29,10 @@ from scanner.watermark.positions import consecutive_positions
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """Origin of a part: rows start … stop−1 of a file. number: its place among the parts."""
+    """Origin of a part: rows start … stop−1 of a file.
+
+    number: its place among the parts.
+    """
 
     file: InputFile
     columns: Columns

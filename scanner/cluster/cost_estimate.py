@@ -189,7 +189,7 @@ def time_scores(
 ) -> tuple[float, pa.RecordBatch, tuple[int, int, int]]:
     """Score the first rows of a batch, more and more until it takes long enough.
 
-    Returns the last time's seconds and result.
+    Return the last time's seconds and result.
     """
     size = FIRST_SAMPLE
     while True:

@@ -165,7 +165,7 @@ def limit_memory(limit: int, *, more: bool = False) -> None:
 
 
 def give_back_memory() -> None:
-    """Give memory that the allocator holds and nobody uses back to the system (glibc)."""
+    """Give memory that the allocator holds without using it back to the system (glibc)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -269,7 +269,7 @@ def _join(address: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError when nobody listens at the address: Ray itself would try for a quarter of an hour."""
+    """Raise OSError when there is no answer at the address: Ray itself would try for a quarter of an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()

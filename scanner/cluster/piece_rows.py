@@ -44,7 +44,10 @@ class Rows:
         self.set_aside = [row for row in self.set_aside if not void.start <= row < void.stop]
 
     def count(self, plan: Plan, file: InputFile, flagged: int) -> None:
-        """Count the documents by result. flagged: flags that were counted nowhere else, canaries left out."""
+        """Count the documents by result.
+
+        flagged: flags that were counted nowhere else, canaries left out.
+        """
         verdicts, refused = self.batches["verdicts"], sum(map(len, self.batches["quarantine"]))
         keys, future, older, written = {key.key_id: key for key in plan.keys}, 0, 0, file.written
         for batch in verdicts:

@@ -110,10 +110,11 @@ Files = Mapping[str, tuple[DataFile, ...]]
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a piece: the files of its rows, or a fault of its file. peak_memory: the worker's, in bytes.
+    """Result of a piece: the files of its rows, or a fault of its file.
 
-    set_aside: rows that are in none of the files, since their texts may need more memory than there is: each is to be
-    a piece of its own.
+    peak_memory: the worker's, in bytes.
+    set_aside: rows that are in none of the files, since their texts may need more memory than there is. Each is to be a
+        piece of its own.
     """
 
     files: Files = field(default_factory=dict)

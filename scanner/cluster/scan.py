@@ -63,7 +63,10 @@ class ExitCode(IntEnum):
 
 
 class Ending(NamedTuple):
-    """An ending of a scan. commits: finished work is committed first, and the scan ends without an error."""
+    """An ending of a scan.
+
+    commits: finished work is committed first, and the scan ends without an error.
+    """
 
     exit_code: ExitCode
     recorded: bool

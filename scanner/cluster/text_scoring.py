@@ -78,7 +78,7 @@ class TextScoring:
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory
     ) -> dict[str, list[pa.RecordBatch]]:
-        """Score, prove and name documents. Returns exact rows by table, with the lengths of texts."""
+        """Score, prove and name documents. Return exact rows by table, with the lengths of texts."""
         result = self.detector.score_batch(documents, origin, observer, history)
         verdicts, flagged = result.verdicts, result.verdicts["flagged"].true_count
         if flagged:

@@ -118,7 +118,9 @@ _log = logging.getLogger(__name__)
 
 
 class Todo:
-    """Work that waits for an actor, and the open shards. in_parts: documents of open shards that are done.
+    """Work that waits for an actor, and the open shards.
+
+    in_parts: documents of open shards that are done.
 
     Args:
         nodes: nodes that are gone.
@@ -257,7 +259,7 @@ class Todo:
         return self._close(work)
 
     def take_report(self, work: PieceWork, report: Report) -> FinishedShard | None:
-        """Take the report of a piece. Returns its shard, if the shard is finished."""
+        """Take the report of a piece. Return its shard, if the shard is finished."""
         finished = work.shard.finished
         finished.reports.append(report)
         finished.fault = finished.fault or report.fault

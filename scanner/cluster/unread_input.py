@@ -47,7 +47,10 @@ ALL_READ = UnreadInput()
 def find_unread(
     plan: Plan, scan_id: str, work: ScanWork, totals: "ScanTotals", files: int, passed_over: Sequence[str]
 ) -> UnreadInput:
-    """Tell what a scan did not read, once its work is done. files: of the input, that were looked at."""
+    """Tell what a scan did not read, once its work is done.
+
+    files: how many files of the input were looked at.
+    """
     paths, whole = tuple(passed_over), _whole(plan, work, totals)
     why, lost_files = tuple[Reason, ...](), list[str]()
     if whole.quarantined or whole.files_at_fault:

@@ -103,7 +103,10 @@ def refuse_second_rule(
 
 
 class SecondRule(Refused):
-    """Texts were scanned by another rule than the plan's. earlier: says which texts, and by which rule."""
+    """Texts were scanned by another rule than the plan's.
+
+    earlier: says which texts, and by which rule.
+    """
 
     def __init__(self, plan: Plan, earlier: str) -> None:
         super().__init__(

@@ -100,9 +100,11 @@ class KeyPositions(NamedTuple):
 class BatchResult(NamedTuple):
     """VERDICTS and QUARANTINE of a batch: together one row for every document, each in the order of the batch.
 
-    Verdicts are exact, without text_id and p_class: scanner.detection.rows makes of them what tables hold. lengths:
-    row, tokens and scored of each verdict's text as it stands, under the first key that scored it, else the first:
-    int64. They depend on no score. spans: rows of schemas.tables.SPANS, `keys` left empty.
+    Verdicts are exact, without text_id and p_class. scanner.detection.rows makes of them what tables hold.
+
+    lengths: row, tokens and scored of each verdict's text as it is written, under the first key that scored it, else
+        the first: int64. They depend on no score.
+    spans: rows of schemas.tables.SPANS, `keys` left empty.
     """
 
     verdicts: pa.RecordBatch
@@ -240,9 +242,9 @@ def each_user_once(
 
 
 class TextOutcomes(NamedTuple):
-    """The text of each of D documents that counts: as it stands or normalised, what keys found in it, the decision.
+    """The text of each of D documents that counts, as written or normalised, what keys found in it, and the decision.
 
-    conflicting: bool[D], another message passes in the other text, so that nobody is named.
+    conflicting: bool[D], another message passes in the other text, and therefore no user is named.
     """
 
     findings: Sequence[KeyFindings]

@@ -199,7 +199,10 @@ class Detector:
         return tokens
 
     def _score(self, tokens: Mapping[str, Tokens], segments: Mapping[str, Segments], forms: TextForms) -> BatchScores:
-        """Score D texts under every key. Args: tokens and segments by tokenizer."""
+        """Score D texts under every key.
+
+        tokens, segments: by tokenizer.
+        """
         positions: dict[tuple[str, PositionRule], Positions] = {}
         findings, scored, whole_is_enough = [], [], np.zeros(len(forms.has_normal_form), np.bool_)
         for place, (opened_key, terms) in enumerate(zip(self._keys, self._terms, strict=True)):
@@ -225,7 +228,10 @@ class Detector:
         forms: TextForms,
         place: int,
     ) -> tuple[KeyFindings, KeyPositions]:
-        """Score D texts under one key. Args: place of the key in `forms`."""
+        """Score D texts under one key.
+
+        place: place of the key in `forms`.
+        """
         # 1. Leave out short texts, which cost nothing then.
         documents, counted = long_enough(positions, self._rules.min_scored)
         mark, messages = opened_key.watermark, opened_key.key.messages

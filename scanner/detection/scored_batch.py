@@ -27,7 +27,10 @@ class ProvesSpans(Protocol):
 
 
 class SpanKey(NamedTuple):
-    """What rows of spans say of a key, and how its tokens are located. correction: K of its spans."""
+    """What rows of spans say of a key, and how its tokens are located.
+
+    correction: K of its spans.
+    """
 
     key: MasterKey
     tokenizer: HuggingFaceTokenizer

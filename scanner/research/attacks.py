@@ -347,7 +347,10 @@ def generator_of(seed: str, name: str, text: str) -> np.random.Generator:
 
 
 def followers(texts: Sequence[Sequence[int]], window: int) -> dict[tuple[int, ...], list[int]]:
-    """Return the tokens that follow each n-gram of `window` tokens, each as often as it does. texts: token ids."""
+    """Return the tokens that follow each n-gram of `window` tokens, each as often as it does.
+
+    texts: token ids.
+    """
     followers_of: dict[tuple[int, ...], list[int]] = {}
     for ids in texts:
         for end in range(window, len(ids)):

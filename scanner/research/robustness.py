@@ -124,9 +124,10 @@ TEXTS_EMBEDDED_TOGETHER = 16
 class SentenceModel:
     """A sentence-embedding model of sentence-transformers' layout (Sentence-BERT, Reimers and Gurevych 2019).
 
-    An embedding is the mean of the last hidden states over the tokens of a text, of length 1, by transformers alone.
+    An embedding is the mean of the last hidden states over the tokens of a text, of length 1, only by transformers.
+
     folder: config.json, weights, tokenizer.json and, if there is one, sentence_bert_config.json with the most tokens
-    that are read of a text.
+        that are read of a text.
 
     Raises:
         Refused: the model cannot be loaded.

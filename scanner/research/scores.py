@@ -200,9 +200,10 @@ class GroupSearch(NamedTuple):
 
 
 class NamedShares(NamedTuple):
-    """Whom a scan's rule names, bool[D] each: the right user, a wrong one, or nobody though the text is flagged.
+    """Whom a scan's rule names, bool[D] each: the right user, a wrong one, or no user though the text is flagged.
 
-    Under version 1 nobody is named where several messages pass. Under version 2 nobody is named where no message passes
+    Under version 1 no user is named where several messages pass. Under version 2 no user is named where no message
+    passes
     by its own steps, and the right user and a wrong one can both be named.
     """
 
