@@ -35,7 +35,7 @@ def _twist(high: uint32, low: uint32, word_ahead: uint32) -> uint32:
 
 @kernel
 def turned(state: NDArray[np.uint32]) -> None:
-    """The state of the next STATE_WORDS words."""
+    """Turn a state into that of the next STATE_WORDS words."""
     for i in range(STATE_WORDS - _M):
         state[i] = _twist(state[i], state[i + 1], state[i + _M])
     for i in range(STATE_WORDS - _M, STATE_WORDS - 1):
@@ -45,7 +45,7 @@ def turned(state: NDArray[np.uint32]) -> None:
 
 @inlined
 def tempered(word: uint32) -> uint32:
-    """The word that the generator gives out for a word of its state."""
+    """Return the word that the generator gives out for a word of its state."""
     y = uint32(word ^ uint32(word >> uint32(11)))
     y = uint32(y ^ uint32(uint32(y << uint32(7)) & uint32(0x9D2C5680)))
     y = uint32(y ^ uint32(uint32(y << uint32(15)) & uint32(0xEFC60000)))
@@ -54,7 +54,7 @@ def tempered(word: uint32) -> uint32:
 
 @kernel
 def first_words(seed: uint32, out: NDArray[np.uint32]) -> None:
-    """The first words of a seed: fills uint32[n]."""
+    """Write the first words of a seed: fill uint32[n]."""
     state = np.empty(STATE_WORDS, np.uint32)
     seeded(seed, state)
     for begin in range(0, len(out), STATE_WORDS):
@@ -65,7 +65,7 @@ def first_words(seed: uint32, out: NDArray[np.uint32]) -> None:
 
 @kernel
 def word_at(seed: uint32, place: int) -> uint32:
-    """The word at a place of a seed's sequence."""
+    """Return the word at a place of a seed's sequence."""
     state = np.empty(STATE_WORDS, np.uint32)
     seeded(seed, state)
     for _ in range(place // STATE_WORDS + 1):
@@ -75,7 +75,7 @@ def word_at(seed: uint32, place: int) -> uint32:
 
 @kernel
 def is_among_first(seed: uint32, value: int, size: int, first: int) -> bool:
-    """Whether a value is among the first so many of torch's randperm(size).
+    """Say whether a value is among the first so many of torch's randperm(size).
 
     The shuffle swaps place i with place i + word mod (size − i), so that place i is done. One value is followed through
     the swaps: no permutation is written down.
@@ -97,9 +97,13 @@ def is_among_first(seed: uint32, value: int, size: int, first: int) -> bool:
 
 @kernel
 def first_of_permutation(seed: uint32, first: int, identity: NDArray[np.int32], out: NDArray[np.int32]) -> None:
-    """The first values of torch's randperm: fills int32[first].
+    """Write the first values of torch's randperm.
 
-    identity: 0 … size−1, int32[size]; changed meanwhile, and the identity again afterwards. out: int32[first].
+    Args:
+        seed: of the generator.
+        first: how many values.
+        identity: 0 … size−1, int32[size]; changed meanwhile, and the identity again afterwards.
+        out: int32[first], written.
     """
     state = np.empty(STATE_WORDS, np.uint32)
     swaps = np.empty(first, np.int32)
@@ -121,7 +125,7 @@ def first_of_permutation(seed: uint32, first: int, identity: NDArray[np.int32], 
 
 
 def permutation(seed: int, size: int) -> NDArray[np.int32]:
-    """torch.randperm(size) of a CPU generator with that seed: int32[size]."""
+    """Return torch.randperm(size) of a CPU generator with that seed: int32[size]."""
     out = np.empty(size, np.int32)
     # its last place is left over, which a last swap with itself says too
     first_of_permutation(uint32(seed & 0xFFFFFFFF), size, np.arange(size, dtype=np.int32), out)
@@ -129,7 +133,7 @@ def permutation(seed: int, size: int) -> NDArray[np.int32]:
 
 
 def bits(seed: int, count: int) -> NDArray[np.uint8]:
-    """torch.randint(0, 2, (count,)) of a CPU generator with that seed: uint8[count]."""
+    """Return torch.randint(0, 2, (count,)) of a CPU generator with that seed: uint8[count]."""
     words = np.empty(count, np.uint32)
     first_words(uint32(seed & 0xFFFFFFFF), words)
     return (words & 1).astype(np.uint8)
@@ -137,7 +141,7 @@ def bits(seed: int, count: int) -> NDArray[np.uint8]:
 
 @inlined
 def product_mod(a: uint64, b: uint64, plus: uint64) -> uint64:
-    """(a·b + plus) mod (2^64 − 1)."""
+    """Return (a·b + plus) mod (2^64 − 1)."""
     low, half = uint64(0xFFFFFFFF), uint64(32)
     al, ah, bl, bh = a & low, a >> half, b & low, b >> half
     ll, lh, hl, hh = al * bl, al * bh, ah * bl, ah * bh

@@ -18,7 +18,7 @@ def _round(c: tuple[uint32, uint32, uint32, uint32], k0: uint32, k1: uint32) -> 
 
 @inlined
 def philox(c: tuple[uint32, uint32, uint32, uint32], k0: uint32, k1: uint32) -> tuple[uint32, uint32, uint32, uint32]:
-    """Philox4x32-10 of one counter, straight-line so that a loop over lanes becomes vector instructions."""
+    """Return Philox4x32-10 of one counter, straight-line so that a loop over lanes becomes vector instructions."""
     a, b = uint32(0x9E3779B9), uint32(0xBB67AE85)
     c = _round(c, k0, k1)
     c = _round(c, uint32(k0 + a), uint32(k1 + b))
@@ -34,7 +34,7 @@ def philox(c: tuple[uint32, uint32, uint32, uint32], k0: uint32, k1: uint32) -> 
 
 @inlined
 def stream_word(seed: uint64, place: uint32) -> uint32:
-    """The word at a place of the stream that Philox4x32-10 makes of a key alone, four words a call."""
+    """Return the word at a place of the stream that Philox4x32-10 makes of a key alone, four words a call."""
     zero = uint32(0)
     o = philox((uint32(place >> uint32(2)), zero, zero, zero), uint32(seed), uint32(seed >> uint64(32)))
     low = o[1] if place & uint32(1) else o[0]

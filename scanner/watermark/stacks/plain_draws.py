@@ -15,13 +15,13 @@ _MASK = np.uint64(2**32 - 1)
 
 
 def words(seed: int, count: int) -> list[int]:
-    """The first words of the generator."""
+    """Return the first words of the generator."""
     draws: list[int] = np.random.RandomState(seed % 2**32).randint(0, 2**32, count, np.uint32).tolist()
     return draws
 
 
 def shuffled(seed: int, size: int, steps: int) -> list[int]:
-    """The first values of a permutation of size values, after so many swaps."""
+    """Return the first values of a permutation of size values, after so many swaps."""
     values = list(range(size))
     for i, word in enumerate(words(seed, steps)):
         j = i + word % (size - i)
@@ -30,12 +30,12 @@ def shuffled(seed: int, size: int, steps: int) -> list[int]:
 
 
 def signed(number: int) -> int:
-    """The number as signed 64 bits."""
+    """Return the number as signed 64 bits."""
     return (number + 2**63) % 2**64 - 2**63
 
 
 def philox(counter: Sequence[Lanes], low: Lanes, high: Lanes) -> list[Lanes]:
-    """Philox4x32-10 (Salmon et al. 2011): four words of 32 bits, held in 64."""
+    """Return Philox4x32-10 (Salmon et al. 2011) of each lane: four words of 32 bits, held in 64."""
     c = list(counter)
     for number in range(10):
         k0, k1 = (low + np.uint64(number * 0x9E3779B9)) & _MASK, (high + np.uint64(number * 0xBB67AE85)) & _MASK

@@ -32,7 +32,7 @@ from scanner.watermark.positions import (
 
 
 def hashing_key(secret: bytes) -> int:
-    """The hashing key of 8 bytes, big-endian, of the green lists that hash with one.
+    """Return the hashing key of 8 bytes, big-endian, of the green lists that hash with one.
 
     Raises:
         ValueError: a secret of another length, or a key that names one seed for different tokens.
@@ -51,7 +51,7 @@ class StackFormat(Format):
     if_guessed = "Whoever guesses it makes the mark: have the stack mark with a key that is drawn at random"
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        """The secret that 32 uniform bytes make: its first bytes, as many as a secret has."""
+        """Return the secret that 32 uniform bytes make: its first bytes, as many as a secret has."""
         return entropy[: self.secret_bytes.stop - 1]
 
 
@@ -91,7 +91,7 @@ class ShuffledGreenFormat(VocabularyFormat):
     """A format that shuffles a vocabulary and makes its first tokens green."""
 
     def share(self) -> float:
-        """Share of green tokens, as the stack's parameter has it."""
+        """Return the share of green tokens, as the stack's parameter has it."""
         raise NotImplementedError
 
     @property
@@ -131,7 +131,7 @@ class StackMark:
         return self._form.open(secret)
 
     def _entropy(self, number: int) -> bytes:
-        """32 bytes that reveal nothing of the secret."""
+        """Return 32 bytes that reveal nothing of the secret."""
         decoy_name, secret = f"{self.label} {number}".encode("ascii"), self._secret.value
         key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()  # blake2b takes no longer key
         return hashlib.blake2b(decoy_name, key=key, digest_size=32, person=b"rank-decoys-v1").digest()
@@ -158,9 +158,13 @@ _OF_PROCESS = os.urandom(32)
 
 
 def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup: Dedup) -> Positions:
-    """One position of each seed and token, or, with dedup `context`, the first of each seed.
+    """Return one position of each seed and token, or, with dedup `context`, the first of each seed.
 
-    seeds: uint32[N], of each token's position; skip: how many positions at the start of a document are not scored.
+    Args:
+        tokens: of a batch.
+        seeds: uint32[N], of each token's position.
+        skip: how many positions at the start of a document are not scored.
+        dedup: which repeats are left out.
     """
     if dedup == "none":
         return consecutive_positions(tokens.offsets[:-1] + skip, np.maximum(np.diff(tokens.offsets) - skip, 0))
@@ -174,7 +178,7 @@ Seeds = Callable[[Tokens], NDArray[np.uint32]]
 
 
 def key_fingerprint(name: str, secret: bytes) -> str:
-    """A text that differs for different keys of a format; outside of this process nobody can try keys on it."""
+    """Return a text that differs for different keys of a format. Outside this process, keys cannot be tried on it."""
     return hashlib.blake2b(name.encode("ascii") + b"\0" + secret, key=_OF_PROCESS, digest_size=16).hexdigest()
 
 
@@ -184,10 +188,12 @@ class BySeed:
 
     Which windows share a seed depends on the key, so that every key has a rule of its own.
 
-    window: tokens before a scored one that its seed takes in; skipped: positions at a document's start that the stack
-    leaves out; key: tells keys apart and reveals nothing else of them; seeds: function that gives the seed of each
-    place in a batch, uint32[N]; keyless: seeds that are the same under every key, whose positions are left out; size:
-    tokens from it on have no draw of their own, and are left out too.
+    window: tokens before a scored one that its seed takes in.
+    skipped: positions at a document's start that the stack leaves out.
+    key: tells keys apart and reveals nothing else of them.
+    seeds: function that gives the seed of each place in a batch, uint32[N].
+    keyless: seeds that are the same under every key, whose positions are left out.
+    size: tokens from it on have no draw of their own, and are left out too.
     """
 
     window: int
@@ -225,7 +231,10 @@ def _first_of_each(
     factor: uint64,
     table: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The table is open-addressed and holds places; what an earlier document left in it is known by its place."""
+    """Return the first place of each seed, or of each seed and token, in each document: int64[P], int64[D+1].
+
+    The table is open-addressed and holds places; what an earlier document left in it is known by its place.
+    """
     occurrences, occurrence_offsets = np.empty(len(ids), np.int64), np.zeros(len(offsets), np.int64)
     count = 0
     for d in range(len(offsets) - 1):
@@ -252,5 +261,8 @@ def _first_of_each(
 
 @kernel
 def term(word: uint32) -> float:
-    """−ln(1−k/2^24) of the word's 24 bits k: the lower end of its cell, so never more than an exact draw's term."""
+    """Return −ln(1−k/2^24) of the word's 24 bits k.
+
+    k stands at the lower end of its cell, so the term is never more than that of an exact draw.
+    """
     return -math.log((16777216.0 - float(uint32(word >> uint32(8)))) * 2.0**-24)

@@ -12,7 +12,12 @@ Fields = Mapping[str, Any]
 
 
 class StackKey(NamedTuple):
-    """A configuration as read; `secret` holds the key's bytes and shows nothing of them."""
+    """A configuration as read.
+
+    format: name of the format.
+    parameters: of the format.
+    secret: the key's bytes, of which it shows nothing.
+    """
 
     format: str
     parameters: dict[str, Any]
@@ -57,7 +62,11 @@ class Stack(NamedTuple):
 
 
 def whole_number(number: object, field: str) -> bytes:
-    """The 8 bytes of a number of a configuration. Raises ValueError: it is none from 0 on, below 2^63."""
+    """Return the 8 bytes of a number of a configuration.
+
+    Raises:
+        ValueError: it is no whole number from 0 on, below 2^63.
+    """
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63:
         raise ValueError(f"field {field!r}: a whole number from 0 on, below 2^63, is needed")
     return number.to_bytes(8, "big")
@@ -72,5 +81,5 @@ def refuse_unknown(fields: Fields, stack: str, names: set[str]) -> None:
 
 
 def select(fields: Fields, names: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of these names that a configuration states."""
+    """Return the fields of these names that a configuration states."""
     return {name: fields[name] for name in names if fields.get(name) is not None}

@@ -53,7 +53,7 @@ _WORTH_A_CACHE = 2048  # scored positions; decoys and single texts are done soon
 
 @kernel
 def left_seeds(ids: NDArray[np.uint32], key: uint64) -> NDArray[np.uint32]:
-    """Low 32 bits of key·(the token before) mod 2^64−1 at each place, uint32[N]; 0 at the first."""
+    """Return the low 32 bits of key·(the token before) mod 2^64−1 at each place, uint32[N]; 0 at the first."""
     out = np.zeros(len(ids), np.uint32)
     for i in range(1, len(ids)):
         out[i] = uint32(product_mod(key, uint64(ids[i - 1]), uint64(0)))
@@ -62,10 +62,10 @@ def left_seeds(ids: NDArray[np.uint32], key: uint64) -> NDArray[np.uint32]:
 
 @kernel
 def self_seeds(ids: NDArray[np.uint32], key: int64, table: NDArray[np.int32], width: int) -> NDArray[np.uint32]:
-    """Low 32 bits of the least key·(T[x]+1)·(T[last]+1) of the `width` tokens that end at each place: uint32[N].
+    """Return the low 32 bits of the least key·(T[x]+1)·(T[last]+1) of the tokens that end at each place: uint32[N].
 
-    Products wrap around as signed 64-bit numbers, and the least is taken mod 2^64−1 as Python takes it. Where a window
-    begins before the batch, 0.
+    These are `width` tokens. Products wrap around as signed 64-bit numbers, and the least is taken mod 2^64−1 as Python
+    takes it. Where a window begins before the batch, the seed is 0.
     """
     out = np.zeros(len(ids), np.uint32)
     for i in range(width - 1, len(ids)):
@@ -96,9 +96,10 @@ def _green_by_lists(
     cached_seeds: NDArray[np.int64],
     lists: NDArray[np.uint64],
 ) -> NDArray[np.bool_]:
-    """As `_green_one_by_one`, by cached lists.
+    """Say which tokens are green as `_green_one_by_one` does, by cached lists.
 
-    cached_seeds: int64[S], the seeds whose lists are in `lists`, uint64[S, |V|/64], or −1.
+    cached_seeds: int64[S], the seeds whose lists are in `lists`, or −1.
+    lists: uint64[S, |V|/64].
     """
     out = np.zeros(len(seeds), np.bool_)
     green = np.empty(first, np.int32)
@@ -129,7 +130,7 @@ class GreenLists:
         self._lists: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]] | None = None
 
     def green(self, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Whether tokens, uint32[P], are green under seeds, uint32[P]: bool[P]; a token beyond |V| is not."""
+        """Say whether tokens, uint32[P], are green under seeds, uint32[P]: bool[P]; a token beyond |V| is not."""
         if self._lists is None and self.kept and len(seeds) >= _WORTH_A_CACHE:
             words = -(-self._size // 64)
             slots = max(1, CACHE_BYTES // (8 * words))
@@ -154,23 +155,26 @@ class _KgwFormat(ShuffledGreenFormat):
         return f"{self.name};vocab_size={self.vocab_size};{share};context_width={self.context_width}"
 
     def law(self) -> Law:
-        """The law of draws without replacement within a seed; its tail is below the binomial's where it matters."""
+        """Return the law of draws without replacement within a seed.
+
+        Its tail is below the binomial's where it matters.
+        """
         return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
 
     def basis(self) -> Basis:
-        """32 bits of a seed, drawn by a generator that is no cipher."""
+        """Return the basis of a seed of 32 bits, drawn by a generator that is no cipher."""
         return Basis(SEED_BITS, assumed=True)
 
     def decoy_key(self, entropy: bytes) -> bytes:
         return (int.from_bytes(entropy[:8], "big") >> 1 | 1).to_bytes(8, "big")
 
     def seconds(self, messages: int) -> float:
-        """Ten times the time of a shuffle."""
+        """Return ten times the time of a shuffle."""
         return 1e-5 + 1e-8 * self.green
 
     @abstractmethod
     def under(self, secret: bytes, table: NDArray[np.int32]) -> "Kgw":
-        """The format opened with a secret and a selfhash table: the key's own table or, for a decoy, another key's."""
+        """Open the format with a secret and a selfhash table: the key's own table or, for a decoy, another key's."""
 
     def _proof(self, secret: bytes) -> ProofPath:
         from scanner.watermark.stacks.huggingface.proof import KgwProof  # flags alone need mpmath
@@ -181,8 +185,8 @@ class _KgwFormat(ShuffledGreenFormat):
 class Kgw(StackMark):
     """A key of either seeding.
 
-    seeds: the function that gives the seed of each place in a batch. table: the selfhash table. Decoys share one, since
-    999 tables of a million entries are too many.
+    seeds: the function that gives the seed of each place in a batch.
+    table: the selfhash table. Decoys share one, since 999 tables of a million entries are too many.
     """
 
     def __init__(
@@ -198,11 +202,11 @@ class Kgw(StackMark):
         return decoy
 
     def seeds(self, tokens: Tokens) -> NDArray[np.uint32]:
-        """Seed of each place in a batch: uint32[N]."""
+        """Return the seed of each place in a batch: uint32[N]."""
         return self._seeds.value(tokens)
 
     def green(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Whether the scored tokens are green: bool[P]."""
+        """Say whether the scored tokens are green: bool[P]."""
         return self._lists.green(self.seeds(tokens)[positions.index], tokens.ids[positions.index])
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
@@ -212,7 +216,7 @@ class Kgw(StackMark):
 
 
 def _detection(case: Case) -> Pairs:
-    """What the library's detector reports. Its p-value is a normal tail and is not compared."""
+    """Yield what the library's detector reports. Its p-value is a normal tail and is not compared."""
     width, is_lefthash = case["context_width"], case["seeding_scheme"] == "lefthash"
     form = (KgwLefthashFormat if is_lefthash else KgwSelfhashFormat)(
         vocab_size=case["vocab_size"], greenlist_ratio=case["greenlist_ratio"], context_width=width
@@ -244,15 +248,15 @@ class KgwLefthashFormat(_KgwFormat):
     answers = KnownAnswers(files(__package__) / "hf_lefthash.json", {"hf_lefthash": _detection})
 
     def rule(self) -> BySeed:
-        """The rule under hashing key 1; each opened key has its own."""
+        """Return the rule under hashing key 1; each opened key has its own."""
         return self._rule((1).to_bytes(8, "big"))
 
     def open(self, secret: bytes) -> Kgw:
-        """A secret is the hashing key's 8 bytes, big-endian."""
+        """Open it with the hashing key's 8 bytes, big-endian."""
         return self.under(secret, np.empty(0, np.int32))
 
     def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
-        """As `open`; there is no table."""
+        """Open it as `open` does; there is no table."""
         rule = self._rule(secret)
         return Kgw(self, rule, secret, rule.seeds.value, table)
 
@@ -276,16 +280,16 @@ class KgwSelfhashFormat(_KgwFormat):
     answers = KnownAnswers(files(__package__) / "hf_selfhash.json", {"hf_selfhash": _detection})
 
     def rule(self) -> BySeed:
-        """The rule under hashing key 1; each opened key has its own."""
+        """Return the rule under hashing key 1; each opened key has its own."""
         secret = (1).to_bytes(8, "big")
         return self._rule(secret, permutation(1, TABLE_ENTRIES))
 
     def open(self, secret: bytes) -> Kgw:
-        """A secret is the hashing key's 8 bytes, big-endian."""
+        """Open it with the hashing key's 8 bytes, big-endian."""
         return self.under(secret, permutation(hashing_key(secret), TABLE_ENTRIES))
 
     def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
-        """As `open`, with the given table."""
+        """Open it as `open` does, with the given table."""
         rule = self._rule(secret, table)
         return Kgw(self, rule, secret, rule.seeds.value, table)
 

@@ -47,7 +47,7 @@ _SCHEME = re.compile(
 
 @inlined
 def _hashed(number: int64) -> int64:
-    """The library's hash of a number's low 32 bits, signed: shifts to the right copy the sign (B. Jenkins)."""
+    """Return the library's hash of a number's low 32 bits, signed: shifts to the right copy the sign (B. Jenkins)."""
     i = int32(number + int64(1))
     i = int32(i - int32(i << int32(6)))
     i = int32(i ^ (i >> int32(17)))
@@ -61,9 +61,9 @@ def _hashed(number: int64) -> int64:
 
 @kernel
 def self_streams(ids: NDArray[np.uint32], key: int64, width: int) -> NDArray[np.uint64]:
-    """The least key·h(x)·h(last) of the `width` tokens that end at each place, as signed 64-bit numbers: uint64[N].
+    """Return the least key·h(x)·h(last) of the `width` tokens that end at each place: uint64[N].
 
-    Where a window begins before the batch, 0.
+    Products are signed 64-bit numbers. Where a window begins before the batch, the result is 0.
     """
     out = np.zeros(len(ids), np.uint64)
     for i in range(width - 1, len(ids)):
@@ -76,7 +76,7 @@ def self_streams(ids: NDArray[np.uint32], key: int64, width: int) -> NDArray[np.
 
 @kernel
 def min_streams(ids: NDArray[np.uint32], key: int64, width: int) -> NDArray[np.uint64]:
-    """The least h(key·x) of the `width` tokens before each place: uint64[N]."""
+    """Return the least h(key·x) of the `width` tokens before each place: uint64[N]."""
     out = np.zeros(len(ids), np.uint64)
     for i in range(width, len(ids)):
         least = int64(9223372036854775807)
@@ -88,7 +88,7 @@ def min_streams(ids: NDArray[np.uint32], key: int64, width: int) -> NDArray[np.u
 
 @kernel
 def sum_streams(ids: NDArray[np.uint32], key: int64, width: int) -> NDArray[np.uint64]:
-    """key · the sum of the `width` tokens before each place: uint64[N]."""
+    """Return key · the sum of the `width` tokens before each place: uint64[N]."""
     out = np.zeros(len(ids), np.uint64)
     for i in range(width, len(ids)):
         total = int64(0)
@@ -112,7 +112,7 @@ _STREAMS = {"selfhash": self_streams, "minhash": min_streams, "additive": sum_st
 
 
 def _detection(case: Case) -> Pairs:
-    """What the library's detector reports of every position. Its p-value is a normal tail and is not compared."""
+    """Yield what the library's detector reports of every position. Its p-value is a normal tail and is not compared."""
     form = SbwFormat(seeding=case["seeding"], context_width=case["context_width"], gamma=case["gamma"])
     mark, tokens = form.open(int(case["hash_key"]).to_bytes(8, "big")), batch_tokens([case["tokens"]])
     index = np.arange(form.before, len(tokens.ids))
@@ -156,27 +156,27 @@ class SbwFormat(StackFormat):
         return f"{self.name};seeding={self.seeding};context_width={self.context_width};gamma={self.gamma!r}"
 
     def law(self) -> Law:
-        """The law of independent draws."""
+        """Return the law of independent draws."""
         return Floored(Binomial(Fraction(self.below, 2**31)), KEY_BITS)
 
     def basis(self) -> Basis:
-        """A number that its owner chose; the package's own is public."""
+        """Return the basis of a number that its owner chose; the package's own is public."""
         return Basis(KEY_BITS, assumed=True)
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        """An odd number below 2^63, as 8 bytes."""
+        """Return an odd number below 2^63, as 8 bytes."""
         return (int.from_bytes(entropy[:8], "big") >> 1 | 1).to_bytes(8, "big")
 
     def seconds(self, messages: int) -> float:
-        """Five times the measured time with its p-value."""
+        """Return five times the measured time with its p-value."""
         return 2e-7
 
     def rule(self) -> BySeed:
-        """The rule under hash key 1; each opened key has its own."""
+        """Return the rule under hash key 1; each opened key has its own."""
         return self.rule_of((1).to_bytes(8, "big"))
 
     def rule_of(self, secret: bytes) -> BySeed:
-        """Which positions a key scores."""
+        """Return the rule of which positions a key scores."""
         key, streams = int64(hashing_key(secret)), _STREAMS[self.seeding]
         seeds = HiddenValue(lambda tokens: streams(tokens.ids, key, self.context_width).astype(np.uint32))
         keyless = OF_NOTHING if self.seeding == "minhash" else 0
@@ -184,7 +184,7 @@ class SbwFormat(StackFormat):
         return BySeed(self.before, self.before, key_fingerprint(self.name, secret), seeds, keyless_seeds)
 
     def open(self, secret: bytes) -> "Sbw":
-        """A secret is the hash key's 8 bytes, big-endian."""
+        """Open it with the hash key's 8 bytes, big-endian."""
         return Sbw(self, secret)
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -203,11 +203,11 @@ class Sbw(StackMark):
         self._width, self._below = form.context_width, form.below
 
     def streams(self, tokens: Tokens) -> NDArray[np.uint64]:
-        """Philox's key at each place in a batch: uint64[N]."""
+        """Return Philox's key at each place in a batch: uint64[N]."""
         return self._streams(tokens.ids, self._key.value, self._width)
 
     def green(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Whether the scored tokens are green: bool[P]."""
+        """Say whether the scored tokens are green: bool[P]."""
         return _green(self.streams(tokens), tokens.ids, positions.index, self._below)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
@@ -217,7 +217,7 @@ class Sbw(StackMark):
 
 
 def read_scheme(name: object) -> dict[str, Any]:
-    """Parameters of the format that a `seeding_scheme` of the package names.
+    """Return the parameters of the format that a `seeding_scheme` of the package names.
 
     How many candidates a scheme looks at decides which tokens are marked, and no draw.
 

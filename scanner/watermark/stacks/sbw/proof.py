@@ -12,7 +12,7 @@ from scanner.watermark.stacks.plain_draws import philox, signed
 
 
 def hashed(number: int) -> int:
-    """The package's hash of a number's low 32 bits, as a signed one of 32."""
+    """Return the package's hash of a number's low 32 bits, as a signed one of 32."""
 
     def fold(i: int) -> int:
         return (i + 2**31) % 2**32 - 2**31
@@ -30,7 +30,8 @@ def hashed(number: int) -> int:
 class SbwProof:
     """The proof of a hash key's mark. Its repr shows nothing of the key.
 
-    seeding: selfhash, minhash or additive; below: numbers of 31 bits that are green.
+    seeding: selfhash, minhash or additive.
+    below: numbers of 31 bits that are green.
     """
 
     def __init__(self, secret: bytes, seeding: str, width: int, below: int) -> None:
@@ -57,7 +58,10 @@ class SbwProof:
         return floored(log10_binomial(int(score), scored, Fraction(self._below, 2**31)), 32)
 
     def _stream(self, window: list[int]) -> int:
-        """The key of Philox that the tokens before the last one make, or all of them: a signed number of 64 bits."""
+        """Return the key of Philox that the tokens before the last one make, or all of them.
+
+        It is a signed number of 64 bits.
+        """
         key = self._key.value
         if self._seeding == "additive":
             return signed(key * sum(window[:-1]))

@@ -35,7 +35,7 @@ KEY_BITS = 32
 
 
 def parse_key(text: str) -> int:
-    """A key as SGLang writes it: 1 to 16 hexadecimal digits, 0x allowed.
+    """Read a key as SGLang writes it: 1 to 16 hexadecimal digits, 0x allowed.
 
     Raises:
         ValueError: any other text, which is not repeated.
@@ -48,21 +48,21 @@ def parse_key(text: str) -> int:
 
 @inlined
 def mix_word(word: uint32) -> uint32:
-    """A word as the hash takes it in."""
+    """Return a word as the hash takes it in."""
     k = uint32(word * uint32(0xCC9E2D51))
     return uint32(uint32(uint32(k << uint32(15)) | uint32(k >> uint32(17))) * uint32(0x1B873593))
 
 
 @inlined
 def taken_in(state: uint32, mixed: uint32) -> uint32:
-    """The state after a mixed word."""
+    """Return the state after a mixed word."""
     h = uint32(state ^ mixed)
     return uint32(uint32(uint32(h << uint32(13)) | uint32(h >> uint32(19))) * uint32(5) + uint32(0xE6546B64))
 
 
 @inlined
 def finished(state: uint32, words: uint32) -> uint32:
-    """The hash of a state that took in so many words."""
+    """Return the hash of a state that took in so many words."""
     h = uint32(state ^ uint32(words << uint32(2)))
     h = uint32(uint32(h ^ uint32(h >> uint32(16))) * uint32(0x85EBCA6B))
     h = uint32(uint32(h ^ uint32(h >> uint32(13))) * uint32(0xC2B2AE35))
@@ -71,7 +71,7 @@ def finished(state: uint32, words: uint32) -> uint32:
 
 @kernel
 def state_of(keys: NDArray[np.uint64]) -> uint32:
-    """The state after the words of keys, low word before high: uint64[n]."""
+    """Return the state after the words of keys, low word before high: uint64[n]."""
     state = uint32(0)
     for key in keys:
         state = taken_in(state, mix_word(uint32(key)))
@@ -81,7 +81,7 @@ def state_of(keys: NDArray[np.uint64]) -> uint32:
 
 @kernel
 def context_hash(ids: NDArray[np.uint32], place: int, length: int) -> uint32:
-    """X of the `length` tokens before a place."""
+    """Return X of the `length` tokens before a place."""
     state = uint32(0)
     for i in range(uint64(place - length), uint64(place)):
         state = taken_in(state, mix_word(ids[i]))
@@ -92,7 +92,14 @@ def context_hash(ids: NDArray[np.uint32], place: int, length: int) -> uint32:
 def seeds_of(
     ids: NDArray[np.uint32], offsets: NDArray[np.int64], index: NDArray[np.int64], width: int
 ) -> NDArray[np.uint32]:
-    """X of each scored position: uint32[P] for ids uint32[N], offsets int64[D+1] of documents, index int64[P]."""
+    """Return X of each scored position: uint32[P].
+
+    Args:
+        ids: uint32[N].
+        offsets: int64[D+1], of documents.
+        index: int64[P].
+        width: of the context.
+    """
     out = np.empty(len(index), np.uint32)
     begin, end = 0, 0  # of the document
     for p in range(len(index)):
@@ -105,7 +112,7 @@ def seeds_of(
 
 @kernel
 def draws_of(state: uint32, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The draw of each X and token under a key's state: uint32[P]."""
+    """Return the draw of each X and token under a key's state: uint32[P]."""
     out = np.empty(len(seeds), np.uint32)
     for i in range(len(out)):
         out[i] = finished(taken_in(taken_in(state, mix_word(seeds[i])), mix_word(tokens[i])), uint32(4))
@@ -114,7 +121,7 @@ def draws_of(state: uint32, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32
 
 @kernel
 def coins_of(state: uint32, seeds: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The coin of each X under the state of two keys, of which it names one: uint32[P]."""
+    """Return the coin of each X under the state of two keys, of which it names one: uint32[P]."""
     out = np.empty(len(seeds), np.uint32)
     for i in range(len(out)):
         out[i] = finished(taken_in(state, mix_word(seeds[i])), uint32(5))
@@ -122,12 +129,12 @@ def coins_of(state: uint32, seeds: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def centre(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """The uniform that SGLang makes of a draw, the middle of its cell: float64[P], exact."""
+    """Return the uniform that SGLang makes of a draw, the middle of its cell: float64[P], exact."""
     return (draws.astype(np.float64) + 0.5) * 2.0**-32
 
 
 def stack_terms(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """The terms −ln(1−u) of SGLang's own detector: float64[P]. Not for verdicts."""
+    """Return the terms −ln(1−u) of SGLang's own detector: float64[P]. They are not for verdicts."""
     terms: NDArray[np.float64] = -np.log1p(-centre(draws))
     return terms
 
@@ -167,7 +174,7 @@ class Sglang(StackMark):
         self._keys, self.width, self._first_below = HiddenValue(keys), form.context_window, int(share * 2.0**32)
 
     def draws(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint32]:
-        """The draws that the scored tokens meet under the key that marked them, if one did: uint32[P]."""
+        """Return the draws that the scored tokens meet under the key that marked them, if one did: uint32[P]."""
         keys = np.array(self._keys.value, np.uint64)
         seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self.width)
         ids = tokens.ids[positions.index]
@@ -189,7 +196,7 @@ class Sglang(StackMark):
         return terms_of(self.draws(tokens, positions))[None]
 
     def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
-        """What SGLang's own detector adds up ("combined"): float64[P]."""
+        """Return what SGLang's own detector adds up ("combined"): float64[P]."""
         return stack_terms(self.draws(tokens, positions))
 
 
@@ -203,15 +210,15 @@ class SglangFormat(DrawnFormat):
         return f"{self.name};context_window={self.context_window}"
 
     def rule(self) -> AnswerPositions:
-        """Which positions are scored."""
+        """Return the rule of which positions are scored."""
         return AnswerPositions(self.context_window)
 
     def law(self) -> Law:
-        """The law of 32-bit draws at the lower end of their cells."""
+        """Return the law of 32-bit draws at the lower end of their cells."""
         return Floored(Gamma(), KEY_BITS)
 
     def basis(self) -> Basis:
-        """Whatever is hashed, one state of 32 bits decides it."""
+        """Return the basis of one state of 32 bits, which decides whatever is hashed."""
         return Basis(KEY_BITS)
 
     def lacks_for_levels(self, messages: int) -> str:
@@ -219,12 +226,12 @@ class SglangFormat(DrawnFormat):
         return ""
 
     def seconds(self, messages: int) -> float:
-        """Five times the measured time."""
+        """Return five times the measured time."""
         return 2e-7 + messages * 5e-9
 
 
 def _hashes(case: Case) -> Pairs:
-    """Token hashes of a context that stands alone."""
+    """Yield token hashes of a context that stands alone."""
     seeds = np.full(len(case["token_ids"]), _seed(case), np.uint32)
     state = state_of(np.array([parse_key(case["key"])], np.uint64))
     yield "context_hash", case["context_hash"], _seed(case)
@@ -243,7 +250,7 @@ def _seed(case: Case) -> int:
 
 
 def _detection(case: Case) -> Pairs:
-    """What SGLang's detector reports for a completion when it is given the end of the prompt too."""
+    """Yield what SGLang's detector reports for a completion when it is given the end of the prompt too."""
     width, keys = case["context_window"], [case[name] for name in ("key", "key_b") if name in case]
     form: SglangOneKeyFormat | SglangTwoKeysFormat = SglangOneKeyFormat(context_window=width)
     if len(keys) == 2:
@@ -277,7 +284,7 @@ class SglangOneKeyFormat(SglangFormat):
     secret_bytes = range(8, 9)
 
     def open(self, secret: bytes) -> Sglang:
-        """A secret is the key's 8 bytes, big-endian: its 16 hexadecimal digits."""
+        """Open it with the key's 8 bytes, big-endian: its 16 hexadecimal digits."""
         return Sglang(self, secret, keys_of(secret, 1), 1.0)
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -303,7 +310,7 @@ class SglangTwoKeysFormat(SglangFormat):
         return f"{super().label()};mixing_probability={self.mixing_probability!r}"
 
     def open(self, secret: bytes) -> Sglang:
-        """A secret is the 8 bytes of A and the 8 of B, big-endian."""
+        """Open it with the 8 bytes of A and the 8 of B, big-endian."""
         return Sglang(self, secret, keys_of(secret, 2), self.mixing_probability)
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -314,7 +321,11 @@ class SglangTwoKeysFormat(SglangFormat):
 
 
 def keys_of(secret: bytes, count: int) -> tuple[int, ...]:
-    """Keys of 8 bytes each, big-endian. Raises ValueError: a secret of another length."""
+    """Return keys of 8 bytes each, big-endian.
+
+    Raises:
+        ValueError: a secret of another length.
+    """
     if len(secret) != 8 * count:
         raise ValueError(f"{count} keys of SGLang have {8 * count} bytes; this secret has {len(secret)}")
     return tuple(int.from_bytes(secret[i : i + 8], "big") for i in range(0, len(secret), 8))

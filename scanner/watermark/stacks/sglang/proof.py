@@ -22,7 +22,7 @@ def _rotated(x: Words, bits: int) -> Words:
 
 
 def murmur3(columns: Sequence[Words]) -> Words:
-    """MurmurHash3_x86_32, seed 0, of each lane's words: uint32[P]."""
+    """Return MurmurHash3_x86_32, seed 0, of each lane's words: uint32[P]."""
     h = np.zeros(len(columns[0]), np.uint32)
     for column in columns:
         h = _times(_rotated(h ^ _times(_rotated(_times(column, 0xCC9E2D51), 15), 0x1B873593), 13), 5)
@@ -37,8 +37,11 @@ class SglangProof:
     """The proof of one key's mark, or of two keys' where a coin names one at each context.
 
     Its repr shows nothing of them.
-    secret: 8 bytes of each key, big-endian; share: of the contexts that the first of two keys marks; bits: no p-value
-    is below 2^-bits.
+
+    secret: 8 bytes of each key, big-endian.
+    width: of the context.
+    share: of the contexts that the first of two keys marks.
+    bits: no p-value is below 2^-bits.
     """
 
     def __init__(self, secret: bytes, width: int, share: float, bits: int) -> None:
@@ -75,7 +78,7 @@ class SglangProof:
         return self._keys.value
 
     def _terms(self, keys: list[int], contexts: Words, targets: Words) -> list[float]:
-        """What each position adds under the keys of a message."""
+        """Return what each position adds under the keys of a message."""
         halves = [np.full(len(targets), half, np.uint32) for key in keys for half in (key % 2**32, key >> 32)]
         draws = [murmur3([*halves[i : i + 2], contexts, targets]) for i in range(0, len(halves), 2)]
         chosen_draws = draws[0]

@@ -39,9 +39,13 @@ _OF_LEVELS = 1.0 + LEVELS * (LEVELS + 1) / 2  # all levels together: the sum of 
 
 
 def user_key(secret: bytes, message: int) -> int:
-    """The key to send with the requests of a message's holder: the first 8 bytes of an HMAC-SHA-256, big-endian.
+    """Return the key to send with the requests of a message's holder.
 
-    message: from 0 on; it enters as 8 bytes, big-endian.
+    It is the first 8 bytes of an HMAC-SHA-256, big-endian.
+
+    Args:
+        secret: the master key.
+        message: from 0 on; it enters as 8 bytes, big-endian.
     """
     digest = hmac.digest(secret, _PURPOSE + message.to_bytes(8, "big"), "sha256")
     return int.from_bytes(digest[:8], "big")
@@ -49,7 +53,7 @@ def user_key(secret: bytes, message: int) -> int:
 
 @kernel
 def states_of(keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """The state of each of many keys: uint32[M]."""
+    """Return the state of each of many keys: uint32[M]."""
     out = np.empty(len(keys), np.uint32)
     for i in range(len(keys)):
         out[i] = state_of(keys[i : i + 1])
@@ -65,7 +69,7 @@ def _term_under(state: uint32, seed: uint32, token: uint32) -> float:
 def exact_score(
     state: uint32, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], levels: NDArray[np.uint8]
 ) -> float:
-    """Σ level · term of one document under one state, summed in order of position."""
+    """Compute Σ level · term of one document under one state, summed in order of position."""
     total = 0.0
     for p in range(len(seeds)):
         total += float(levels[p]) * _term_under(state, seeds[p], tokens[p])
@@ -76,7 +80,7 @@ def exact_score(
 def exact_terms(
     states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """What each position of each document adds under the document's own state: float64[P]."""
+    """Return what each position of each document adds under the document's own state: float64[P]."""
     out = np.empty(len(seeds))
     for d in range(len(states)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -88,7 +92,7 @@ def exact_terms(
 def exact_scores(
     states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Score of each document under a state of its own: float64[D]."""
+    """Compute the score of each document under a state of its own: float64[D]."""
     out, levels = np.empty(len(states)), np.ones(len(seeds), np.uint8)
     for d in range(len(out)):
         document_slice = slice(offsets[d], offsets[d + 1])
@@ -100,9 +104,9 @@ def exact_scores(
 def scores_under(
     states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], out: NDArray[np.float64]
 ) -> None:
-    """Score of one document under many states, float64[M] into `out`, to `_MISS`.
+    """Write the scores of one document under many states, float64[M] into `out`, to `_MISS`.
 
-    The logarithm of a product of 1−r; its exponent is put aside before it can underflow.
+    Each is the logarithm of a product of 1−r; its exponent is put aside before it can underflow.
     """
     product, exponent = np.ones(_TILE), np.zeros(_TILE, np.int64)
     bits = product.view(np.int64)
@@ -130,7 +134,7 @@ def best_two(
     offsets: NDArray[np.int64],
     levels: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Best and second best message of each document with their exact scores: int64[D, 2], float64[D, 2].
+    """Return best and second best message of each document with their exact scores: int64[D, 2], float64[D, 2].
 
     Ties go to the smaller message; a second message that is not there is −1, of score 0. Every message whose
     approximate score could reach the second largest is scored exactly.
@@ -178,7 +182,7 @@ class SglangUsers(StackMark):
         self._states = HiddenValue(np.empty(0, np.uint32))
 
     def states(self, count: int) -> NDArray[np.uint32]:
-        """States of the messages 0 … count−1: uint32[count]. Two messages may have one."""
+        """Return the states of the messages 0 … count−1: uint32[count]. Two messages may have one."""
         cached_states = self._states.value
         if count > len(cached_states):
             keys = [user_key(self._secret.value, message) for message in range(len(cached_states), count)]
@@ -186,7 +190,7 @@ class SglangUsers(StackMark):
         return self._states.value[:count]
 
     def of_user(self, message: int) -> Sglang:
-        """The one key of a message's holder, as the holder's requests carry it."""
+        """Open the one key of a message's holder, as the holder's requests carry it."""
         key = user_key(self._secret.value, message)
         return SglangOneKeyFormat(context_window=self.width).open(key.to_bytes(8, "big"))
 
@@ -219,7 +223,11 @@ class SglangUsers(StackMark):
         return Candidates(message, score, independent=len(np.unique(states)) == count)
 
     def _states_of(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.uint32]:
-        """The state of each document's message: uint32[D]. Raises ValueError: a message below 0."""
+        """Return the state of each document's message: uint32[D].
+
+        Raises:
+            ValueError: a message below 0.
+        """
         document_messages = np.broadcast_to(np.asarray(messages, np.int64), len(positions.offsets) - 1)
         if (document_messages < 0).any():
             raise ValueError(f"message {document_messages.min()} is out of range; messages count from 0")
@@ -234,7 +242,7 @@ class _Decoy(SglangUsers):
     """Users whose states are drawn at once. A uniform key has a uniform state: its last word changes it one to one."""
 
     def states(self, count: int) -> NDArray[np.uint32]:
-        """The states, drawn anew each time, since there are many decoys."""
+        """Return the states, drawn anew each time, since there are many decoys."""
         generator = np.random.Generator(np.random.Philox(int.from_bytes(self._secret.value, "big") % 2**128))
         return generator.integers(2**32, size=count, dtype=np.uint32)
 
@@ -244,7 +252,7 @@ def _user_keys(case: Case) -> Pairs:
 
 
 def _texts(case: Case) -> Pairs:
-    """The score of one user that verdicts go by, of answers alone."""
+    """Yield the score of one user that verdicts go by, of answers alone."""
     mark = SglangUserKeysFormat(context_window=case["context_window"]).open(bytes.fromhex(case["secret"]))
     tokens = batch_tokens([case["token_ids"]])
     positions = mark.rule.positions(tokens, "ngram")
@@ -262,7 +270,7 @@ class SglangUserKeysFormat(SglangFormat):
     )
 
     def open(self, secret: bytes) -> SglangUsers:
-        """A secret is the master key, of which the users' keys are derived."""
+        """Open it with the master key, from which the users' keys are derived."""
         return SglangUsers(self, secret)
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -272,7 +280,7 @@ class SglangUserKeysFormat(SglangFormat):
         return SglangUsersProof(secret, self.context_window, KEY_BITS)
 
     def check_messages(self, count: int) -> None:
-        """At most as many messages as the search is made for."""
+        """Refuse no messages, and more than the search is made for."""
         if not 1 <= count <= MAX_USERS:
             raise ValueError(f"{count} users are too many or too few; allowed: 1 to {MAX_USERS:,}")
 

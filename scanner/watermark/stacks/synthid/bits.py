@@ -49,7 +49,7 @@ def _taken_in(state: uint64, value: uint64) -> uint64:
 
 @kernel
 def hashes(ids: NDArray[np.uint32], index: NDArray[np.int64], length: int, start: uint64) -> NDArray[np.uint64]:
-    """Hash of the `length` tokens that end at each place: uint64[P]."""
+    """Return the hash of the `length` tokens that end at each place: uint64[P]."""
     out = np.empty(len(index), np.uint64)
     for p in range(len(index)):
         state = start
@@ -61,13 +61,13 @@ def hashes(ids: NDArray[np.uint32], index: NDArray[np.int64], length: int, start
 
 @kernel
 def table_bit(state: uint64, key: uint64, table: NDArray[np.uint8]) -> uint8:
-    """The table's entry for a hash and a key; its size is a power of two."""
+    """Return the table's entry for a hash and a key; its size is a power of two."""
     return uint8(table[_taken_in(state, key) & uint64(len(table) - 1)])
 
 
 @kernel
 def mixed_bit(state: uint64, key: uint64) -> uint8:
-    """The bit after twelve rounds, each shifted as a signed number."""
+    """Return the bit after twelve rounds, each shifted as a signed number."""
     x = int64(_taken_in(state, key))
     for _ in range(_ROUNDS):
         x = int64(_taken_in(uint64(x), uint64(1))) >> int64(5)
@@ -78,7 +78,7 @@ def mixed_bit(state: uint64, key: uint64) -> uint8:
 def table_ones(
     states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64], table: NDArray[np.uint8]
 ) -> NDArray[np.int64]:
-    """Ones of each document and layer by the table: int64[D, m]."""
+    """Count ones of each document and layer by the table: int64[D, m]."""
     out = np.zeros((len(offsets) - 1, len(keys)), np.int64)
     for d in range(len(out)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -89,7 +89,7 @@ def table_ones(
 
 @kernel
 def mixed_ones(states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Ones of each document and layer by twelve rounds: int64[D, m]."""
+    """Count ones of each document and layer by twelve rounds: int64[D, m]."""
     out = np.zeros((len(offsets) - 1, len(keys)), np.int64)
     for d in range(len(out)):
         for k in range(len(keys)):
@@ -113,7 +113,13 @@ class Bits(Protocol):
     def ones(
         self, states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64]
     ) -> NDArray[np.int64]:
-        """Ones of each document and layer, int64[D, m]: hashes uint64[P], cut by int64[D+1], under keys uint64[m]."""
+        """Count ones of each document and layer, int64[D, m].
+
+        Args:
+            states: hashes, uint64[P].
+            offsets: int64[D+1], which cut them into documents.
+            keys: uint64[m].
+        """
 
     def surprise(
         self,
@@ -122,7 +128,14 @@ class Bits(Protocol):
         states: NDArray[np.uint64],
         offsets: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """−ln p of weighted sums of ones, float64[D], from int64[D], weights int64[m] and hashes; 0 without hashes."""
+        """Return −ln p of weighted sums of ones, float64[D]; 0 without hashes.
+
+        Args:
+            sums: int64[D].
+            weights: of the layers, int64[m].
+            states: hashes, uint64[P].
+            offsets: int64[D+1], which cut them into documents.
+        """
 
 
 class TableBits:
@@ -156,7 +169,10 @@ class TableBits:
 
 
 def layer_law(states: NDArray[np.uint64], table: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The law of a layer's sum over keys uniform mod the table's size: float64[T+1] for the hashes of T positions."""
+    """Return the law of a layer's sum over keys uniform mod the table's size: float64[T+1].
+
+    states: hashes of T positions.
+    """
     size = len(table)
     places = np.bincount(((states * LCG_FACTOR + uint64(1)) & uint64(size - 1)).astype(np.int64), minlength=size)
     sums = np.fft.irfft(np.conj(np.fft.rfft(places)) * np.fft.rfft(table), size)
@@ -206,13 +222,15 @@ class MixedBits:
 
 @functools.cache
 def points() -> NDArray[np.uint64]:
-    """Fixed numbers in place of hashed keys: uint64[MANY]. They must never change, since p-values depend on them."""
+    """Return fixed numbers in place of hashed keys: uint64[MANY]. They must never change: p-values depend on them."""
     data = hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * MANY)
     return np.frombuffer(data, "<u8").astype(np.uint64)
 
 
 def variance_limit(states: NDArray[np.uint64], count: int) -> float:
-    """The 99 % upper limit of the variance of a layer's sum over keys, over that of independent fair bits; at least 1.
+    """Return the 99 % upper limit of the variance of a layer's sum over keys, over that of independent fair bits.
+
+    It is at least 1.
 
     Args:
         states: hashes of T > 0 positions, uint64[T], from any start.
@@ -226,7 +244,7 @@ def variance_limit(states: NDArray[np.uint64], count: int) -> float:
 
 
 def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
-    """The beta-binomial law of T fair bits whose sum varies as stated, over the binomial's: float64[T+1].
+    """Return the beta-binomial law of T fair bits whose sum varies as stated, over the binomial's: float64[T+1].
 
     Each bit is drawn from Pólya's urn, where all bits before it count like `growth` coins of the first.
     """

@@ -74,20 +74,20 @@ class SynthId(StackMark):
         self._weights = np.array([*weights.values()], np.int64)
 
     def _drawn_by(self) -> NDArray[np.uint64]:
-        """What decides the bits of each layer, equal for layers that draw alike: uint64[m]."""
+        """Return what decides the bits of each layer, equal for layers that draw alike: uint64[m]."""
         return self._keys.value & uint64(self._bits.key_mask)
 
     def _open_decoy(self, secret: bytes) -> Watermark:
-        """A decoy repeats a key where the key itself does."""
+        """Open a decoy, which repeats a key where the key itself does."""
         _, first, inverse = np.unique(self._drawn_by(), return_index=True, return_inverse=True)
         return super()._open_decoy(np.frombuffer(secret, ">u8")[first[inverse]].tobytes())
 
     def states(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
-        """Hashes of the n-grams that end at scored positions: uint64[P]."""
+        """Return the hashes of the n-grams that end at scored positions: uint64[P]."""
         return hashes(tokens.ids, positions.index, self._length, self._start.value)
 
     def ones(self, tokens: Tokens, positions: Positions) -> NDArray[np.int64]:
-        """Ones of each document and layer: int64[D, m]."""
+        """Count ones of each document and layer: int64[D, m]."""
         return self._bits.ones(self.states(tokens, positions), positions.offsets, self._keys.value)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
@@ -107,7 +107,7 @@ class _SynthIdFormat(StackFormat):
     published: bool = False  # public keys, or small ones that can be guessed: no law over drawn keys holds
 
     def weights(self) -> NDArray[np.int64]:
-        """Weights of the layers, whole numbers in the ratios of the stack's weights: int64[m]."""
+        """Return the weights of the layers, whole numbers in the ratios of the stack's weights: int64[m]."""
         if self.score == "mean" or self.depth == 1:
             return np.ones(self.depth, np.int64)
         layers = 10 * (self.depth - 1) - 9 * np.arange(self.depth, dtype=np.int64)
@@ -121,7 +121,7 @@ class _SynthIdFormat(StackFormat):
         return EachContextOnce(self.ngram_len - 1)
 
     def can_be_framed(self) -> bool:
-        """Each layer of 16 bits can be searched by itself in marked text."""
+        """Return True: each layer of 16 bits can be searched by itself in marked text."""
         return True
 
     def decoy_key(self, entropy: bytes) -> bytes:
@@ -139,10 +139,13 @@ class _SynthIdFormat(StackFormat):
 
 
 def not_drawn(keys: Sequence[int], places: int = STACK_TABLE_PLACES) -> str | None:
-    """Why no law over drawn keys holds for a list; None where it may have been drawn from all possible keys.
+    """Say why no law over drawn keys holds for a list; None where it may have been drawn from all possible keys.
 
     Keys below a table's places, such as three digits each, leave most of them out, and each layer is tried by itself.
-    places: of the table, that keys name.
+
+    Args:
+        keys: of the list.
+        places: of the table, that keys name.
     """
     if tuple(keys) == PUBLISHED_KEYS[: len(keys)]:
         return "these keys are the published ones"
@@ -168,7 +171,10 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
         return size
 
     def places(self) -> int:
-        """Numbers that keys must be drawn from for the law to hold: all places of the table, or of the stack's own."""
+        """Return how many numbers keys must be drawn from for the law to hold.
+
+        They are all places of the table, or of the stack's own where it has more.
+        """
         return max(self.sampling_table_size, STACK_TABLE_PLACES)
 
     def label(self) -> str:
@@ -176,19 +182,19 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
         return f"{super().label()};table={self.sampling_table_size};table_seed={self.sampling_table_seed}"
 
     def law(self) -> Law:
-        """Exact over keys that are uniform mod the table's size."""
+        """Return the law that is exact over keys that are uniform mod the table's size."""
         return Floored(Surprise(self.depth), self._bits())
 
     def basis(self) -> Basis:
-        """As many bits a layer as name a place in the table; a published list is nobody's."""
+        """Return the basis of as many bits a layer as name a place in the table; a published list is nobody's."""
         return Basis(self._bits(), assumed=self.published)
 
     def seconds(self, messages: int) -> float:
-        """Five times the measured time with its exact law, where a text needs one."""
+        """Return five times the measured time with its exact law, where a text needs one."""
         return 5e-6
 
     def open(self, secret: bytes) -> SynthId:
-        """A secret is 8 bytes a key, big-endian."""
+        """Open it with 8 bytes a key, big-endian."""
         self._checked(secret)
         return SynthId(self, secret, 1, TableBits(bits(self.sampling_table_seed, self.sampling_table_size)))
 
@@ -211,19 +217,19 @@ class SynthIdMixedFormat(_SynthIdFormat):
     title = "SynthID-Text, git version of June 2025"
 
     def law(self) -> Law:
-        """The law of bits that depend on each other as those of the text itself do (stacks.synthid.bits)."""
+        """Return the law of bits that depend on each other as those of the text itself do (stacks.synthid.bits)."""
         return Floored(Surprise(self.depth), 64)
 
     def basis(self) -> Basis:
-        """Its hash is assumed to behave as random."""
+        """Return the basis of a hash that is assumed to behave as random."""
         return Basis(64, assumed=True)
 
     def seconds(self, messages: int) -> float:
-        """Five times the measured time with its exact law, where a text needs one."""
+        """Return five times the measured time with its exact law, where a text needs one."""
         return 1e-5
 
     def open(self, secret: bytes) -> SynthId:
-        """A secret is 8 bytes a key, big-endian."""
+        """Open it with 8 bytes a key, big-endian."""
         return SynthId(self, secret, start_of(self._checked(secret)), MixedBits())
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -234,13 +240,13 @@ class SynthIdMixedFormat(_SynthIdFormat):
 
 
 def start_of(keys: list[int]) -> int:
-    """Where hashes of the git version begin: SHA-256 of the keys as little-endian 64-bit numbers, mod 2^63−1."""
+    """Return where hashes of the git version begin: SHA-256 of the keys as little-endian 64-bit numbers, mod 2^63−1."""
     key_bytes = np.array(keys, np.uint64).astype("<u8").tobytes()
     return int.from_bytes(hashlib.sha256(key_bytes).digest(), "big") % (2**63 - 1)
 
 
 def keys_of(secret: bytes, depth: int) -> NDArray[np.uint64]:
-    """Keys of 8 bytes each, big-endian: uint64[m].
+    """Return keys of 8 bytes each, big-endian: uint64[m].
 
     Raises:
         ValueError: a secret of another length, or a key beyond 2^63.
@@ -254,7 +260,7 @@ def keys_of(secret: bytes, depth: int) -> NDArray[np.uint64]:
 
 
 def _detection(case: Case) -> Pairs:
-    """Bits, masks and the stack's own scores."""
+    """Yield bits, masks and the stack's own scores."""
     keys, length, table = case["keys"], case["ngram_len"], case["variant"] == "hf_table"
     shape = {"depth": len(keys), "ngram_len": length, "published": True}
     form: SynthIdTableFormat | SynthIdMixedFormat = SynthIdMixedFormat(**shape)

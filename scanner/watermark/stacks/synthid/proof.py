@@ -20,9 +20,10 @@ _LCG = 6_364_136_223_846_793_005
 
 
 def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
-    """ln of the chance of each number of heads that an urn of two kinds of coins gives, which grows with every draw.
+    """Return ln of the chance of each number of heads that an urn of two kinds of coins gives.
 
-    It grows so fast that the number of heads varies as stated, over that of an urn that does not grow.
+    The urn grows with every draw, so fast that the number of heads varies as stated, over that of an urn that does not
+    grow.
     """
     correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)
     growth = correlation / (1.0 - correlation)
@@ -35,7 +36,8 @@ def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
 class SynthIdProof:
     """The proof of the mark of a list of keys, 8 bytes each. Its repr shows nothing of them.
 
-    table: seed and size of the table; None: of the git version's rounds. bits: no p-value is below 2^-bits.
+    table: seed and size of the table; None: of the git version's rounds.
+    bits: no p-value is below 2^-bits.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class SynthIdProof:
         return (state >> 30) % 2
 
     def _surprise(self, score: int, states: list[int]) -> float:
-        """−ln p by the law of a score: a normal one, or the layers' laws folded, as the variance decides."""
+        """Return −ln p by the law of a score: a normal one, or the layers' laws folded, as the variance decides."""
         if self._table is not None:
             normal = self._normal(score, len(states), 1.0 + 5.0 / math.sqrt(len(self._table)))
             return normal if normal < 3.0 * math.log(10.0) else self._folded(score, self._log_law(self._table, states))
@@ -106,14 +108,17 @@ class SynthIdProof:
         return self._folded(score, log_urn(len(states), self._most_variance(states, 16_384)))
 
     def _normal(self, score: int, scored: int, variance_factor: float) -> float:
-        """−ln p by a normal law whose variance is that of independent bits times `wider`."""
+        """Return −ln p by a normal law whose variance is that of independent bits times `variance_factor`."""
         share = 0.5 if self._table is None else max(0.5, float(self._table.mean()))
         mean, squares = share * sum(self._weights), sum(weight**2 for weight in self._weights)
         spread = math.sqrt(variance_factor * share * (1.0 - share) * squares * scored)
         return -float(norm.logsf((score - 1 - mean * scored) / spread))
 
     def _most_variance(self, states: list[int], points: int) -> float:
-        """The upper 99 % limit of a layer's variance over that of independent bits, under numbers in place of keys."""
+        """Return the upper 99 % limit of a layer's variance over that of independent bits.
+
+        It is measured under fixed numbers in place of keys: `points` of them, fewer for a long text.
+        """
         numbers = np.frombuffer(hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * 16_384), "<i8")
         numbers = numbers[: max(512, min(points, 2**27 // len(states)))]
         excesses = np.zeros(len(numbers), np.int64)
@@ -128,7 +133,10 @@ class SynthIdProof:
         return max(1.0, mean + float(norm.ppf(0.99)) * math.sqrt(deviation / len(squares)))
 
     def _folded(self, score: int, log_law: NDArray[np.float64]) -> float:
-        """−ln p: laws of the layers, tilted until their sum's mean is near the score, folded one after the other."""
+        """Return −ln p by the laws of the layers, folded one after the other.
+
+        They are tilted until their sum's mean is near the score.
+        """
         values = np.arange(len(log_law))
         tilt = self._tilt(score, values, log_law)
         sums, begin, log_scale = np.ones(1), 0, 0.0
@@ -146,7 +154,7 @@ class SynthIdProof:
         return float(tilt * score - log_scale - math.log((sums[is_enough] * np.exp(-tilt * excess[is_enough])).sum()))
 
     def _log_law(self, table: NDArray[np.int64], states: list[int]) -> NDArray[np.float64]:
-        """ln of the chance of each number of ones of a layer by the table, −∞ where there is none."""
+        """Return ln of the chance of each number of ones of a layer by the table, −∞ where there is none."""
         size = len(table)
         sums = np.zeros(size, np.int64)
         wrapped_table = np.concatenate([table, table])

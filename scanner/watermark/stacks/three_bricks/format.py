@@ -59,7 +59,10 @@ def _table(seed: int) -> NDArray[np.int32]:
 
 @kernel
 def hash_seeds(ids: NDArray[np.uint32], window: int, seed: uint64, salt: uint64) -> NDArray[np.uint32]:
-    """Low 32 bits of s·salt + x mod 2^64−1 over the `window` tokens before each place, from the seed on: uint32[N]."""
+    """Return the low 32 bits of s·salt + x mod 2^64−1 over the tokens before each place: uint32[N].
+
+    s begins as the seed, and x is each of the `window` tokens.
+    """
     out = np.zeros(len(ids), np.uint32)
     for i in range(window, len(ids)):
         state = seed
@@ -73,9 +76,16 @@ def hash_seeds(ids: NDArray[np.uint32], window: int, seed: uint64, salt: uint64)
 def table_seeds(
     ids: NDArray[np.uint32], window: int, salt: int64, table: NDArray[np.int32], of: int
 ) -> NDArray[np.uint32]:
-    """The table's entry for the window before each place, uint32[N]: of its sum (0), first token (1), the least (2).
+    """Return the table's entry for the window before each place: uint32[N].
 
     Products wrap around as signed 64-bit numbers, and their remainders are never negative.
+
+    Args:
+        ids: uint32[N].
+        window: how many tokens.
+        salt: by which tokens are multiplied.
+        table: int32[TABLE_ENTRIES].
+        of: 0: the entry of the window's sum; 1: of its first token; 2: the least entry of its tokens.
     """
     out = np.zeros(len(ids), np.uint32)
     for i in range(window, len(ids)):
@@ -97,7 +107,7 @@ def table_seeds(
 
 @kernel
 def _word24(word: uint32) -> uint32:
-    """The low 24 bits, of which the stack makes a uniform, where `term` looks for them."""
+    """Return the low 24 bits, of which the stack makes a uniform, where `term` looks for them."""
     return uint32(word << uint32(8))
 
 
@@ -109,7 +119,7 @@ def _sums(
     messages: NDArray[np.int64],
     size: int,
 ) -> NDArray[np.float64]:
-    """Σ −ln(1−k/2^24) of a message a document: float64[D]."""
+    """Return Σ −ln(1−k/2^24) of a message a document: float64[D]."""
     out = np.zeros(len(offsets) - 1)
     for d in range(len(out)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -119,7 +129,7 @@ def _sums(
 
 @kernel
 def _all_sums(seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], out: NDArray[np.float64], size: int) -> None:
-    """Σ of one document for the messages 0 … M−1: adds to float64[M], in order of position."""
+    """Add Σ of one document for the messages 0 … M−1 to float64[M], in order of position."""
     words = np.empty(size, np.uint32)
     for p in range(len(seeds)):
         if p == 0 or seeds[p] != seeds[p - 1]:
@@ -139,7 +149,7 @@ def _greens(
     size: int,
     first: int,
 ) -> NDArray[np.int64]:
-    """How many tokens are green, of a message a document: int64[D]."""
+    """Count the tokens that are green, of a message a document: int64[D]."""
     out = np.zeros(len(offsets) - 1, np.int64)
     for d in range(len(out)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -151,7 +161,7 @@ def _greens(
 def _all_greens(
     seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], out: NDArray[np.int64], size: int, first: int
 ) -> None:
-    """Green counts of one document for the messages 0 … M−1: adds to int64[M]."""
+    """Add green counts of one document for the messages 0 … M−1 to int64[M]."""
     identity = np.arange(size).astype(np.int32)
     green = np.empty(first, np.int32)
     for p in range(len(seeds)):
@@ -174,7 +184,7 @@ class ThreeBricks(StackMark):
         self._size, self._first, self._seeds = form.vocab_size, form.green, rule.seeds
 
     def seeds(self, tokens: Tokens) -> NDArray[np.uint32]:
-        """Seed of each place in a batch: uint32[N]."""
+        """Return the seed of each place in a batch: uint32[N]."""
         return self._seeds.value(tokens)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
@@ -217,7 +227,7 @@ class _ThreeBricksFormat(VocabularyFormat):
         return f"{self.name};h={self.window};vocab_size={self.vocab_size};seeding={self.seeding}{table}"
 
     def basis(self) -> Basis:
-        """32 bits of a seed, drawn by a generator that is no cipher."""
+        """Return the basis of a seed of 32 bits, drawn by a generator that is no cipher."""
         return Basis(SEED_BITS, assumed=True)
 
     def check_messages(self, count: int) -> None:
@@ -226,14 +236,14 @@ class _ThreeBricksFormat(VocabularyFormat):
             raise ValueError(f"payloads from the vocabulary's size on name others; give 1 to {self.vocab_size:,}")
 
     def seconds(self, messages: int) -> float:
-        """Ten times a row of words or a shuffle, and a sum a message."""
+        """Return ten times a row of words or a shuffle, and a sum a message."""
         return 1e-5 + 5e-9 * self.vocab_size + 1e-8 * messages
 
     def rule(self) -> BySeed:
         return self._rule((1).to_bytes(8, "big") + (35317).to_bytes(8, "big"))
 
     def open(self, secret: bytes) -> ThreeBricks:
-        """A secret is the seed's 8 bytes and the salt's, big-endian."""
+        """Open it with the seed's 8 bytes and the salt's, big-endian."""
         return ThreeBricks(self, self._rule(secret), secret)
 
     def decoy_key(self, entropy: bytes) -> bytes:
@@ -264,12 +274,12 @@ class _ThreeBricksFormat(VocabularyFormat):
 
 
 def vanishes(seed: int, salt: int, window: int) -> bool:
-    """Whether the seed has no part in the hash of a window, as seed 0: a window of zeros has hash 0."""
+    """Say whether the seed has no part in the hash of a window, as seed 0: a window of zeros has hash 0."""
     return seed * pow(salt, window, MODULUS) % MODULUS == 0
 
 
 def key_of(secret: bytes, window: int, seeding: str) -> tuple[int, int]:
-    """Seed and salt of 8 bytes each, big-endian.
+    """Return seed and salt of 8 bytes each, big-endian.
 
     Raises:
         ValueError: a secret of another length, or under which no key enters a draw.
@@ -291,7 +301,7 @@ class ThreeBricksOpenaiFormat(_ThreeBricksFormat):
     title = "three_bricks, openai (Gumbel)"
 
     def law(self) -> Law:
-        """The law of 24-bit draws at the lower end of their cells."""
+        """Return the law of 24-bit draws at the lower end of their cells."""
         return Floored(Gamma(), SEED_BITS)
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -307,7 +317,7 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, ShuffledGreenFormat):
     gamma: float = Field(default=0.25, gt=0, lt=1)
 
     def share(self) -> float:
-        """Share of green tokens."""
+        """Return the share of green tokens."""
         return self.gamma
 
     def label(self) -> str:
@@ -315,7 +325,10 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, ShuffledGreenFormat):
         return f"{super().label()};gamma={self.gamma!r}"
 
     def law(self) -> Law:
-        """The law of draws without replacement within a seed; its tail is below the binomial's where it matters."""
+        """Return the law of draws without replacement within a seed.
+
+        Its tail is below the binomial's where it matters.
+        """
         return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -324,7 +337,10 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, ShuffledGreenFormat):
 
 
 def _detection(case: Case) -> Pairs:
-    """What the research code's detectors report; its logarithms have single precision, and so have its p-values."""
+    """Yield what the research code's detectors report.
+
+    Their logarithms have single precision, and so have their p-values.
+    """
     shape = {
         "window": case["ngram"],
         "vocab_size": case["vocab_size"],

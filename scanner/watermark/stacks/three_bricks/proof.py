@@ -47,7 +47,7 @@ class ThreeBricksProof:
         return len(indices), [math.fsum(row) for row in sums]
 
     def _keyed(self, seed: int) -> bool:
-        """Whether a window's seed changes with the key."""
+        """Say whether a window's seed changes with the key."""
         return (
             seed != self._table[0] if self._table else seed >= self._size or self._seed([0] * self._window) % _MOD > 0
         )

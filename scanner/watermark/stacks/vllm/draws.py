@@ -30,7 +30,7 @@ def words_of_lanes(
     state: NDArray[np.uint32],
     out: NDArray[np.uint32],
 ) -> None:
-    """The word of each lane's context and token.
+    """Write the word of each lane's context and token.
 
     Args:
         key: 64 bits.
@@ -67,7 +67,7 @@ def fill_up(context: NDArray[np.uint32], width: int) -> None:
 def words_of_positions(
     key: uint64, ids: NDArray[np.uint32], offsets: NDArray[np.int64], index: NDArray[np.int64], width: int
 ) -> NDArray[np.uint32]:
-    """The word that each scored token meets under one key: uint32[P].
+    """Return the word that each scored token meets under one key: uint32[P].
 
     Args:
         key: 64 bits.
@@ -101,7 +101,7 @@ def words_of_positions(
 
 @kernel
 def terms_of(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """The term of each word: float64[P]."""
+    """Return the term of each word: float64[P]."""
     out = np.empty(len(words))
     for p in range(len(words)):
         out[p] = term(words[p])
@@ -110,7 +110,12 @@ def terms_of(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 @kernel
 def sum_terms(words: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Σ −ln(1−k/2^24) of each document's words, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
+    """Return Σ −ln(1−k/2^24) of each document's words, in their order: float64[D].
+
+    Args:
+        words: uint32[P].
+        offsets: int64[D+1].
+    """
     sums = np.zeros(len(offsets) - 1)
     for d in range(len(sums)):
         total = 0.0

@@ -46,26 +46,26 @@ LEAST_BY_LEVELS = 0.1
 
 
 def weights_of(alpha: float) -> tuple[tuple[float, float], ...]:
-    """Weights of key B, by which a text is scored, and the share of the error of each."""
+    """Return weights of key B, by which a text is scored, and the share of the error of each."""
     return ((0.5, 1.0),) if alpha == 0.5 else ((alpha, 1.0 - OF_DRAFTS), (0.5, OF_DRAFTS))
 
 
 def sub_keys(master: int) -> tuple[int, int]:
-    """Keys A and B that vLLM derives from the master key of `dual_key_gumbel`."""
+    """Return keys A and B that vLLM derives from the master key of `dual_key_gumbel`."""
     derived = (hashlib.sha256(name + master.to_bytes(8, "big")).digest()[:8] for name in (b"key_a", b"key_b"))
     first, second = (int.from_bytes(part, "big") for part in derived)
     return first, second
 
 
 def uniforms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """What vLLM makes of words, a float32 in double precision: float64[P]."""
+    """Return what vLLM makes of words, a float32 in double precision: float64[P]."""
     exact = ((words >> 8) + 1.0) / (2.0**GRID_BITS + 1.0)
     rounded: NDArray[np.float64] = exact.astype(np.float32).astype(np.float64)
     return rounded
 
 
 def stack_terms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """The terms −ln(1−u) of vLLM's own detector: float64[P]. For comparison, not for verdicts.
+    """Return the terms −ln(1−u) of vLLM's own detector: float64[P]. They are for comparison, not for verdicts.
 
     In half of the cells they exceed the safe `term`, by up to 6e-8, and their sum its law.
     """
@@ -109,7 +109,7 @@ class Vllm(StackMark):
         self._keys, self.width, self.alpha = HiddenValue(keys), form.context_width, alpha
 
     def words(self, tokens: Tokens, positions: Positions) -> list[NDArray[np.uint32]]:
-        """The words that the scored tokens meet, uint32[P] for each key."""
+        """Return the words that the scored tokens meet, uint32[P] for each key."""
         return [
             words_of_positions(np.uint64(key), tokens.ids, tokens.offsets, positions.index, self.width)
             for key in self._keys.value
@@ -131,7 +131,7 @@ class Vllm(StackMark):
         return np.stack([terms_of(words) for words in self.words(tokens, positions)])
 
     def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
-        """What vLLM's own detector adds up: float64[P]."""
+        """Return what vLLM's own detector adds up: float64[P]."""
         terms = [stack_terms(words) for words in self.words(tokens, positions)]
         return terms[0] if len(terms) == 1 else (1.0 - self.alpha) * terms[0] + self.alpha * terms[1]
 
@@ -148,14 +148,14 @@ class _VllmFormat(DrawnFormat):
         return f"{self.name};prf=philox4x32-10-v1;context_width={self.context_width};partial={self.partial_contexts}"
 
     def basis(self) -> Basis:
-        """Philox is no cipher, and its key has 64 bits."""
+        """Return the basis of 64 bits: Philox is no cipher, and its key has 64 bits."""
         return Basis(64)
 
     def lacks_for_levels(self, messages: int) -> str:
         return ""
 
     def seconds(self, messages: int) -> float:
-        """Five times the measured time with its p-value."""
+        """Return five times the measured time with its p-value."""
         return 2e-7
 
     def _proof(self, secret: bytes, weight: float | None) -> ProofPath:
@@ -166,7 +166,7 @@ class _VllmFormat(DrawnFormat):
 
 
 def _words(case: Case) -> Pairs:
-    """The PRF on contexts that stand alone."""
+    """Yield words of the PRF on contexts that stand alone."""
     contexts, width = case["contexts"], len(case["contexts"][0])
     tokens = batch_tokens(
         [
@@ -186,7 +186,7 @@ def _sub_keys(case: Case) -> Pairs:
 
 
 def _detection(case: Case) -> Pairs:
-    """What vLLM's detector reports, and its p-value where that is exact."""
+    """Yield what vLLM's detector reports, and its p-value where that is exact."""
     parameters = {name: case[name] for name in ("context_width", "alpha") if name in case}
     form = (VllmDualKeyFormat if "alpha" in case else VllmGumbelFormat)(**parameters)
     mark, tokens = form.open(int(case["key"]).to_bytes(8, "big")), batch_tokens([case["token_ids"]])
@@ -212,11 +212,11 @@ class VllmGumbelFormat(_VllmFormat):
     answers = KnownAnswers(files(__package__) / "vllm_gumbel.json", {"vllm_words": _words, "vllm_gumbel": _detection})
 
     def law(self) -> Law:
-        """The law of 24-bit draws at the lower end of their cells."""
+        """Return the law of 24-bit draws at the lower end of their cells."""
         return Floored(Gamma(), 64)
 
     def open(self, secret: bytes) -> Vllm:
-        """A secret is the key's 8 bytes, big-endian."""
+        """Open it with the key's 8 bytes, big-endian."""
         return Vllm(self, secret, (key_of(secret),))
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -249,11 +249,14 @@ class VllmDualKeyFormat(_VllmFormat):
         )
 
     def law(self) -> Law:
-        """Not vLLM's moment match, which is too small but at a weight of 0, 0.5 and 1."""
+        """Return the law of the score.
+
+        It is not vLLM's moment match, which is too small except at a weight of 0, 0.5 and 1.
+        """
         return Floored(SeveralWeights(weights_of(self.alpha)), 64)
 
     def open(self, secret: bytes) -> Vllm:
-        """A secret is the master key's 8 bytes, big-endian."""
+        """Open it with the master key's 8 bytes, big-endian."""
         return Vllm(self, secret, sub_keys(key_of(secret)), self.alpha)
 
     def proof(self, secret: bytes) -> ProofPath:
@@ -262,7 +265,11 @@ class VllmDualKeyFormat(_VllmFormat):
 
 
 def key_of(secret: bytes) -> int:
-    """The key of 8 bytes, big-endian. Raises ValueError: a secret of another length."""
+    """Return the key of 8 bytes, big-endian.
+
+    Raises:
+        ValueError: a secret of another length.
+    """
     if len(secret) != 8:
         raise ValueError(f"a key of vLLM has 8 bytes; this secret has {len(secret)}")
     return int.from_bytes(secret, "big")

@@ -15,7 +15,13 @@ _MASK = np.uint64(2**32 - 1)
 
 
 def philox_words(key: int, contexts: Lanes, tokens: Lanes) -> Lanes:
-    """The word of each context and token: uint64[P] for uint64[P, width], missing tokens 2^32−1, and uint64[P]."""
+    """Return the word of each context and token: uint64[P].
+
+    Args:
+        key: 64 bits.
+        contexts: uint64[P, width], missing tokens 2^32−1.
+        tokens: uint64[P].
+    """
     lanes, width = contexts.shape
     low, high = (np.full(lanes, half, np.uint64) for half in (key % 2**32, key >> 32))
     first = [int.from_bytes(b"WMCX", "big"), width, 0, 0]
@@ -34,8 +40,12 @@ class VllmProof:
     """The proof of one key's mark, or of the two keys' that vLLM derives from a master key.
 
     Its repr shows nothing of them.
-    master: 8 bytes, big-endian; width: of the context; weight: of the second of two derived keys, beside the weight
-    1/2, None: one key; opening: whether positions count whose context lacks tokens; bits: no p-value is below 2^-bits.
+
+    master: 8 bytes, big-endian.
+    width: of the context.
+    weight: of the second of two derived keys, beside the weight 1/2; None: one key.
+    opening: whether positions count whose context lacks tokens.
+    bits: no p-value is below 2^-bits.
     """
 
     def __init__(self, master: bytes, width: int, weight: float | None, *, opening: bool, bits: int) -> None:
@@ -73,7 +83,7 @@ class VllmProof:
     def _terms(
         self, tokens: NDArray[np.uint32], dedup: str, common_places: Collection[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The P scored positions, and what each adds to the sum of each of K keys: float64[K, P]."""
+        """Return the P scored positions, and what each adds to the sum of each of K keys: float64[K, P]."""
         ids, width = tokens.tolist(), self._width
         padded_ids = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
@@ -86,7 +96,7 @@ class VllmProof:
         return np.array([places[i] for i in indices], np.int64), np.array(terms)
 
     def _best(self, first: float, second: float, scored: int) -> float:
-        """−ln of the smallest p by the weights of two keys, each over its share."""
+        """Return −ln of the smallest p by the weights of two keys, each over its share."""
         log10_p = [
             log10_two_gammas(first_weight * first + second_weight * second, scored, second_weight) - math.log10(share)
             for (first_weight, second_weight), share in self.weights
