@@ -103,7 +103,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> object:
-    """The first module's value of a name above, imported now: commands for keys need none of the later modules."""
+    """Import the first module that has a name above, and return its value: commands for keys need no later module."""
     if name in __all__:
         for module in _MODULES:
             names = vars(importlib.import_module(f"{__name__}.{module}"))

@@ -29,7 +29,13 @@ _RECORD = np.dtype([("seq", ">i8"), ("message", ">i8"), ("at", ">i8"), ("what", 
 
 
 class Block(NamedTuple):
-    """Events first … last of a chain, and the head after them. fault: what is wrong with them, for people, or None."""
+    """Events of a chain that share a head.
+
+    first: number of the first event.
+    last: number of the last event.
+    head: after the last event; None: it was taken out.
+    fault: what is wrong with the events, for people; None: nothing.
+    """
 
     first: int
     last: int
@@ -38,7 +44,7 @@ class Block(NamedTuple):
 
 
 def chain_events(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
-    """Events of schemas.tables.USER_EVENTS as rows of USERS, numbered from `seq`, chained on from a head."""
+    """Return events of schemas.tables.USER_EVENTS as rows of USERS, numbered from `seq`, chained on from a head."""
     salts = _salts(events.height)
     erased = events["user_id"].is_null().to_list()
     rows = events.with_columns(
@@ -70,7 +76,7 @@ def _records(rows: pl.DataFrame) -> NDArray[np.void]:
 
 
 def seals_of(rows: pl.DataFrame) -> list[bytes]:
-    """The seal of each event's name: the kept one where the name was erased, else the digest of name and salt."""
+    """Return the seal of each event's name: the kept one if the name was erased, else the digest of name and salt."""
     columns = (rows[name].to_list() for name in ("user_id", "salt", "seal"))
     return [_seal(salt, name) if seal is None else seal for name, salt, seal in zip(*columns, strict=True)]
 
@@ -118,7 +124,7 @@ def _salts(count: int) -> Sequence[bytes]:
 
 
 def _event_digests(block: pl.DataFrame) -> NDArray[np.void]:
-    """A digest of key and event for each row; few of them differ."""
+    """Return a digest of key and event for each row; few of them differ."""
     labels = block.select(pl.format("{}:{}{}", pl.col("key_id").str.len_bytes(), "key_id", "event")).to_series()
     kinds = labels.unique(maintain_order=True)
     digests = np.array([sha256(label.encode()).digest() for label in kinds], dtype="V32")

@@ -26,7 +26,9 @@ FAR = timedelta(days=366)
 def now_for(registry: Registry, last_event: datetime | None) -> datetime:
     """Return this machine's time, for what is written to a registry next.
 
-    last_event: time of the newest event of its users, None: there is none.
+    Args:
+        registry: the registry.
+        last_event: time of the newest event of its users; None: there is none.
 
     Raises:
         Refused: it is earlier than what is on record there.
@@ -81,7 +83,10 @@ class KnownTimes:
     """When events of a registry's users were there, and were not yet, as scans knew them.
 
     An event that a scan knew was there before the scan ended; one that it did not know came after the scan began.
-    numbers: of the last event before each head.
+
+    Args:
+        seen: heads that scans read.
+        numbers: number of the last event before each head.
     """
 
     def __init__(self, seen: Iterable[SeenHead], numbers: Mapping[str, int]) -> None:
@@ -93,7 +98,7 @@ class KnownTimes:
         self._there = pl.Series([*reversed([*itertools.accumulate(reversed(ended), min)]), None], dtype=_TIME)
 
     def wrong(self, events: pl.DataFrame) -> Iterator[str]:
-        """A sentence for each time that some events cannot have; events: rows of schemas.tables.USERS."""
+        """Yield a sentence for each time that some events cannot have. Events are rows of schemas.tables.USERS."""
         intervals = np.searchsorted(self._last, events["seq"].to_numpy())
         times = events.select(
             "seq",
@@ -115,7 +120,7 @@ class KnownTimes:
 
 
 def wrong_times_of_keys(registry: Registry) -> Iterator[str]:
-    """A sentence for each key that was made before the key before it, or is yet to be made."""
+    """Yield a sentence for each key that was made before the key before it, or is yet to be made."""
     now = datetime.now(UTC)
     for previous, key in zip((None, *registry.keys), registry.keys, strict=False):
         if key.created_at > now + CLOCKS_DIFFER:

@@ -21,14 +21,22 @@ _GIVEN_AT = ["key_id", "message", "allocated_at"]
 
 
 def _nobody() -> pl.DataFrame:
-    """An empty table. Made late, since Arrow's first allocation maps a GiB, which counts as this process's memory."""
+    """Return an empty table.
+
+    It is made late, since Arrow's first allocation maps a GiB, which counts as this process's memory.
+    """
     return pl.DataFrame(schema=pl.Schema(USER_LIST))
 
 
 class WantedUsers(NamedTuple):
-    """Which messages are listed: by key, after a (key, message), held or removed, given in a time, by names.
+    """A filter for messages that were given. Fields that are None exclude none.
 
-    Fields that are None exclude none. begins: what user ids begin with; since and until: of allocated_at.
+    key_ids: ids of keys.
+    after: only what comes after this key and message.
+    removed: True: removed messages; False: held ones.
+    begins: what user ids begin with.
+    since: earliest allocated_at.
+    until: allocated_at is before it.
     """
 
     key_ids: Sequence[str] | None = None
@@ -39,7 +47,7 @@ class WantedUsers(NamedTuple):
     until: datetime | None = None
 
     def condition(self) -> pl.Expr:
-        """The condition on rows of `list_users`, except for keys and place."""
+        """Return the condition on rows of `list_users`, except for keys and place."""
         conditions = [pl.lit(value=True)]
         if self.removed is not None:
             conditions.append(pl.col("removed_at").is_not_null() == self.removed)
@@ -53,7 +61,7 @@ class WantedUsers(NamedTuple):
 
 
 def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
-    """One row per message that was ever given, in order of key and message: some 100 bytes of memory each.
+    """Return one row per message that was ever given, in order of key and message: some 100 bytes of memory each.
 
     Columns: schemas.tables.USER_LIST.
 
@@ -92,7 +100,7 @@ def pages(folder: Path | str, query: WantedUsers) -> Iterator[pl.DataFrame]:
 
 
 def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]:
-    """Rows of messages above one, and the last message that was looked at."""
+    """Return rows of messages above one, and the last message that was looked at."""
 
     def rows_above(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, int]:
         high = users_snapshot.page_end(key_id, low)
@@ -123,12 +131,17 @@ def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> d
 
 
 def given_at(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
-    """When messages were given: rows of the given ones. messages: distinct rows of key_id and message."""
+    """Return when messages were given, with rows only for the given ones.
+
+    Args:
+        folder: the registry's folder, or a URI.
+        messages: distinct rows of key_id and message.
+    """
     return given_rows(folder, messages).select(_GIVEN_AT)
 
 
 def given_rows(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
-    """Rows of `list_users` for distinct rows of key_id and message, with the numbers of their events.
+    """Return the rows of `list_users` for distinct rows of key_id and message, with the numbers of their events.
 
     Columns: as there, and seq and removed_seq, int64, null where there is no event or no chain.
 
@@ -145,16 +158,16 @@ def given_rows(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def numbers_of_heads(folder: Path | str, heads: Collection[str]) -> dict[str, int]:
-    """Number of the event after which the chain had each of these heads, as hex text; heads it never had are left out.
+    """Return the number of the event after which the chain had each of these heads, as hex text.
 
-    It reads one column of the events, which is null but for one event of a block.
+    Heads that it never had are left out. Reads one column of the events, which is null but for one event of a block.
     """
     digests = [bytes.fromhex(head) for head in heads if _HEAD.fullmatch(head)]
     return ledger.numbers_of_heads(folder, digests) if digests else {}
 
 
 def head_of(folder: Path | str) -> str | None:
-    """The head of the users table's hash chain, as hex text; None: no user was ever added, or it has no chain yet."""
+    """Return the head of the users table's hash chain, as hex text; None: no user was ever added, or no chain yet."""
     users_snapshot = ledger.open_users(folder)
     return users_snapshot.head.hex() if users_snapshot.head is not None and users_snapshot.events else None
 

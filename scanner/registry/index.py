@@ -53,7 +53,7 @@ _ENDS = {"first": "min.seq", "last": "max.seq"}
 
 
 def open_table(folder: Path | str) -> DeltaTable | None:
-    """The users table of a registry as it is now; None: there is none yet.
+    """Open the users table of a registry as it is now; None: there is none yet.
 
     Raises:
         Refused: it is of another version.
@@ -79,7 +79,7 @@ def create(folder: Path | str) -> None:
 
 
 def all_events(table: DeltaTable | None) -> pl.DataFrame:
-    """All events of a table; no rows where there is none."""
+    """Return all events of a table; no rows where there is none."""
     if table is None:
         return pl.DataFrame(schema=pl.Schema(USERS))
     with reading(table):
@@ -102,7 +102,7 @@ def events_by_number(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
 
 
 def with_heads(table: DeltaTable, heads: Sequence[bytes]) -> pl.DataFrame:
-    """Events after which the chain had one of these heads."""
+    """Return the events after which the chain had one of these heads."""
     return _read(table, pl.lit(value=True), pl.col("head").is_in(list(heads)))
 
 
@@ -120,7 +120,7 @@ def _read(table: DeltaTable, inside: pl.Expr, condition: pl.Expr) -> pl.DataFram
 
 
 def files_of(table: DeltaTable) -> pl.DataFrame:
-    """Files of a table: path, rows, first and last number of an event, null where an event has none."""
+    """Return the files of a table: path, rows, first and last number of an event, null where an event has none."""
     actions = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
     bounds = {"min.seq", "max.seq", "null_count.seq"} <= set(actions.columns)
     whole = pl.col("null_count.seq").fill_null(1) == 0 if bounds else pl.lit(value=False)
@@ -145,14 +145,17 @@ def reading(table: DeltaTable | None) -> Iterator[None]:
 
 
 def missing(error: FileNotFoundError) -> ScanFailed:
-    """Message about a file that is missing: only the index can be made anew."""
+    """Return the error for a file that is missing: only the index can be made anew."""
     in_index = f"/{INDEX_FOLDER}/" in str(error)
     help_ = f"delete the folder {INDEX_FOLDER}, which is made anew" if in_index else "restore it from a backup"
     return ScanFailed(f"users table: a file is missing ({error}); {help_}")
 
 
 def raise_if_outdated(table: DeltaTable) -> None:
-    """Files of an outdated snapshot may be gone, when a name was erased; files of the newest one never are."""
+    """Raise TooLate if a snapshot is not the newest.
+
+    Files of an outdated snapshot may be gone, when a name was erased; files of the newest one never are.
+    """
     if DeltaTable(table.table_uri).version() != table.version():
         raise TooLate
 
@@ -181,9 +184,13 @@ _ORPHANS_AFTER = 3600  # seconds in which a running change has certainly ended
 
 
 class Index(NamedTuple):
-    """The content of an index file: it holds the events below `seq`, and the chain's head after them was `head`.
+    """The content of an index file.
 
-    parent: number of the index that it replaced; runs: newest first, parts by (key, kind).
+    number: its own number.
+    parent: number of the index that it replaced; None: there was none.
+    seq: it holds the events below this number.
+    head: the chain's head after these events.
+    runs: newest first, parts by (key, kind).
     """
 
     number: int
@@ -219,13 +226,18 @@ class EventRun:
         return {key_id for key_id, _ in self._rows}
 
     def rows(self, key_id: str, kind: str) -> SortedRows:
-        """Its rows of a key and kind."""
+        """Return its rows of a key and kind."""
         return self._rows.get((key_id, kind)) or _empty(kind)
 
     def messages_of(self, key_id: str, user_ids: pl.Series, hashed: Ints) -> Ints:
-        """Messages that were given to users under a key, in this run, and to others whose digest is the same.
+        """Return the messages that users were given under a key, in this run.
 
-        hashed: the distinct `digests` of the names.
+        Where the run has digests, messages of other users with the same digest are among them.
+
+        Args:
+            key_id: id of the key.
+            user_ids: names of the users.
+            hashed: the distinct `digests` of the names.
         """
         if self._names:
             _, tables = self.rows(key_id, NAMES).find(hashed)
@@ -237,18 +249,21 @@ class EventRun:
 
 @functools.cache
 def _empty(kind: str) -> SortedRows:
-    """An empty table. Made late, since Arrow's first allocation maps a GiB, which counts as this process's memory."""
+    """Return an empty table.
+
+    It is made late, since Arrow's first allocation maps a GiB, which counts as this process's memory.
+    """
     return SortedRows.in_memory(RUN_SCHEMAS[kind].empty_table())
 
 
 def digests(user_ids: Iterable[str | None]) -> Ints:
-    """63 bits of each name, by which it is looked up."""
+    """Return 63 bits of each name, by which it is looked up."""
     hashed = (blake2b((name or "").encode(), digest_size=8).digest() for name in user_ids)
     return np.frombuffer(b"".join(hashed), ">u8").astype(np.uint64).__rshift__(np.uint64(1)).astype(np.int64)
 
 
 def run_of(events: pl.DataFrame) -> EventRun:
-    """Events as a run in memory, in which names themselves are compared.
+    """Return events as a run in memory, in which names themselves are compared.
 
     Raises:
         Refused: a message is given or removed twice.
@@ -274,14 +289,15 @@ def refuse_twice(key_id: str, ordered: Ints) -> None:
 class IndexFolder:
     """The index of one users table.
 
-    table: folder or URI of the table.
+    Args:
+        table: folder or URI of the table.
     """
 
     def __init__(self, table: str) -> None:
         self._folder = PartsFolder(f"{table}/{INDEX_FOLDER}")
 
     def read(self, number: int | None) -> Index | None:
-        """The index of that number; None: there is none. Raises ScanFailed: its file holds something else."""
+        """Read the index of that number; None: there is none. Raises ScanFailed: its file holds something else."""
         if number is None:
             return None
         path = f"{self._folder.location}/{_name(number)}"
@@ -295,7 +311,7 @@ class IndexFolder:
             raise ScanFailed(f"users table: {path} is no index; delete it, and the next change makes another") from None
 
     def runs(self, index: Index) -> list[EventRun]:
-        """The runs of an index, newest first."""
+        """Return the runs of an index, newest first."""
         return [
             EventRun(
                 {key_and_kind: SortedRows(parts, self._folder.open) for key_and_kind, parts in run.items()}, names=True
@@ -304,11 +320,11 @@ class IndexFolder:
         ]
 
     def sha256(self, part: SortedFile) -> str:
-        """SHA-256 of a part's file as it lies there now, as hex text."""
+        """Return the SHA-256 of a part's file as it is now, as hex text."""
         return self._folder.sha256(part)
 
     def first_event(self, part: SortedFile) -> int:
-        """The smallest number of an event in a part of the kinds GIVEN and REMOVED."""
+        """Return the smallest number of an event in a part of the kinds GIVEN and REMOVED."""
         return int(pc.min(self._folder.open(part).rows["seq"]).as_py())
 
     def added(self, index: Index, events: pl.DataFrame) -> Index:
@@ -331,9 +347,11 @@ class IndexFolder:
         return self._put(Index(_number(), index.number or None, seq, head, (parts, *index.runs[merging:])))
 
     def without_names(self, index: Index, erased: pl.DataFrame) -> Index:
-        """Write the index without the names of messages: rows of key_id, message and user_id.
+        """Write the index without the names of messages. Return the same index if it has none of them.
 
-        The same index if it has none.
+        Args:
+            index: to be changed.
+            erased: rows of key_id, message and user_id.
         """
         runs = tuple(dict(run) for run in index.runs)
         for (key_id,), rows in erased.group_by("key_id"):
@@ -424,7 +442,7 @@ class IndexFolder:
 
 
 def _with_names(run: EventRun) -> EventRun:
-    """A run in memory with its rows of the kind NAMES."""
+    """Return a run in memory with its rows of the kind NAMES."""
     rows = {(key_id, kind): run.rows(key_id, kind) for key_id in run.keys for kind in (GIVEN, REMOVED)}
     for key_id in run.keys:
         event_rows = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN]))).drop_nulls("user_id")

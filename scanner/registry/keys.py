@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def first_keys(keys: Sequence[MasterKey], counts: Callable[[MasterKey], bool]) -> list[MasterKey]:
-    """Keys of a registry that shared equally before any had a weight; none where no key has a weight."""
+    """Return the keys of a registry that shared equally before any had a weight; none where no key has a weight."""
     counting = [key for key in keys if counts(key)]
     if not counting or counting[0].one_of is None:
         return []
@@ -59,9 +59,12 @@ SETTING_UP = timedelta(days=1)
 def with_weights(
     keys: Sequence[MasterKey], new: MasterKey, counts: Callable[[MasterKey], bool]
 ) -> tuple[MasterKey, ...]:
-    """The keys of a registry, the new one last, all with their weights unless the registry is being set up.
+    """Return the keys of a registry, the new one last, all with their weights unless the registry is being set up.
 
-    keys: the registry's keys, in their order. counts: whether a key gives p-values; other keys have no weight.
+    Args:
+        keys: the registry's keys, in their order.
+        new: the new key.
+        counts: whether a key gives p-values; other keys have no weight.
 
     Raises:
         Refused: weights were edited, and nothing is left for another key.
@@ -85,7 +88,7 @@ def with_weights(
 
 
 def suggested_parameters(name: str) -> dict[str, Any]:
-    """Parameters of a format's new key if the user chose none; empty for an unknown format."""
+    """Return the parameters of a format's new key if the user chose none; empty for an unknown format."""
     from scanner.watermark.formats import FORMATS
 
     return dict(FORMATS[name].suggested) if name in FORMATS else {}
@@ -120,7 +123,7 @@ def new_key(
             drawn.
         active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
         active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
-        held_by: who else has the secret, such as a site that serves a marked model; None: nobody knows.
+        held_by: who else has the secret, such as a site that serves a marked model; None: not on record.
         parameters: the format's parameters, such as window=4, gamma="1/4".
 
     Raises:
@@ -218,7 +221,7 @@ def retire_key(folder: Path | str, key_id: str) -> MasterKey:
 
 
 def _now_for(folder: Path | str, registry: Registry) -> datetime:
-    """Return this machine's time; raises as `clock.now_for`."""
+    """Return this machine's time. Raises as `clock.now_for`."""
     from scanner.registry.clock import now_for  # late: libraries of tables take long to load
     from scanner.registry.ledger import open_users
 
@@ -265,7 +268,7 @@ def _in_words(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _about(model: type[BaseModel], field: str) -> str:
-    """Description of a format's field, if it has one."""
+    """Return the description of a format's field in brackets, if it has one."""
     info = model.model_fields.get(field)
     return f" ({info.description})" if info is not None and info.description else ""
 
@@ -294,7 +297,10 @@ def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes, made_for: 
 
 
 def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
-    """Whether bytes are the secret of a key; False where it has no commitment and its secret cannot be read here."""
+    """Return whether bytes are the secret of a key.
+
+    It is False where the key has no commitment and its secret cannot be read here.
+    """
     from scanner.watermark.formats import format_of
 
     made_for = format_of(key)
@@ -311,7 +317,7 @@ def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
 
 
 def check_secret(folder: Path | str, key: MasterKey) -> bytes:
-    """Check that a key can be opened here, by its commitment alone; returns its key bytes.
+    """Check that a key can be opened here, only by its commitment. Return its key bytes.
 
     Raises:
         SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
@@ -332,7 +338,7 @@ def _checked_secret(folder: Path | str, key: MasterKey, made_for: "Format") -> b
 
 
 def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
-    """The watermark of a key, ready to score or mark: its secret is read here, where it is used.
+    """Return the watermark of a key, ready to score or mark: its secret is read here, where it is used.
 
     Raises:
         SecretError: as `check_secret` does, and as `open_format` does.
@@ -345,7 +351,12 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
 
 
 def open_format(made_for: "Format", key_bytes: bytes, name: str) -> "Watermark":
-    """A format opened with a secret; the error says what was wrong.
+    """Return a format opened with a secret.
+
+    Args:
+        made_for: the format.
+        key_bytes: the secret.
+        name: names the secret in errors.
 
     Raises:
         SecretError: the secret is no key of the format.
@@ -357,21 +368,21 @@ def open_format(made_for: "Format", key_bytes: bytes, name: str) -> "Watermark":
 
 
 def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:
-    """Path or URI of the key's tokenizer.json; a relative path starts at the registry's folder."""
+    """Return the path or URI of the key's tokenizer.json. A relative path starts at the registry's folder."""
     if is_uri(folder) and not Path(key.tokenizer.file).is_absolute():
         return f"{folder}/{key.tokenizer.file}"
     return Path(folder) / key.tokenizer.file
 
 
 def read_secret_of(made_for: "Format", reference: str, folder: Path | str) -> bytes:
-    """The secret of a format's key. It may be a published one where nobody is ever named. Raises SecretError."""
+    """Read the secret of a format's key. Where no user is ever named, it may be a published one. Raises SecretError."""
     return read_secret(
         reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed, if_guessed=made_for.if_guessed
     )
 
 
 def commitment_of(key_bytes: bytes, made_for: "Format") -> str | None:
-    """The commitment to publish, as hex text. None where the format has none, since it would be an offline oracle."""
+    """Return the commitment to publish, as hex text. None: the format has none, since it would be an offline oracle."""
     from scanner.watermark.format import Commits
 
     return made_for.commitment(key_bytes).hex() if isinstance(made_for, Commits) else None
@@ -395,7 +406,13 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
 
 
 def audit_secret_beside(folder: Path, reference: str) -> str | None:
-    """An audit secret beside the file of a key's secret. None when that is in the environment or read-only."""
+    """Return the reference to an audit secret beside the file of a key's secret, made if needed.
+
+    None: the key's secret is in the environment, or no file can be made beside it.
+
+    Raises:
+        SecretError: an audit secret is there and cannot be read.
+    """
     kind, _, file = reference.partition(":")
     if kind != "file":
         return None
@@ -410,7 +427,7 @@ def audit_secret_beside(folder: Path, reference: str) -> str | None:
 
 
 def _audit_secret(folder: Path, secret: str | None) -> str:
-    """A reference to an existing secret; a file that does not exist is made."""
+    """Return a reference to an existing secret. A file that does not exist is made."""
     reference = AUDIT_SECRET if secret is None else secret
     try:
         Registry(version=VERSION, audit_secret=reference)

@@ -42,7 +42,7 @@ USERS_FOLDER = "users"
 
 
 def read_far(uri: str) -> str:
-    """Text of a file that lies on another machine. Raises Refused: it is not there or cannot be read."""
+    """Read the text of a file that lies on another machine. Raises Refused: it is not there or cannot be read."""
     filesystem, path = filesystem_of(uri)
     try:
         with filesystem.open_input_file(path) as file:
@@ -54,7 +54,7 @@ def read_far(uri: str) -> str:
 
 
 def local_folder(folder: Path | str) -> Path:
-    """A registry's local folder, where its keys can be changed.
+    """Return a registry's local folder, where its keys can be changed.
 
     Raises:
         Refused: it lies on another machine, where no lock can be held; or it is a file.
@@ -120,17 +120,18 @@ def load_registry(folder: Path | str) -> Registry:
 
 
 def gives_p_values(key: MasterKey) -> bool:
-    """Whether the key's format has a law."""
+    """Return whether the key's format has a law."""
     from scanner.watermark.formats import format_of
 
     return format_of(key).law() is not None
 
 
 def checked_format(key: MasterKey) -> "Format":
-    """The format of a key, checked against the key's parameters and messages.
+    """Return the format of a key, checked against the key's parameters and messages.
 
     Raises:
-        ValueError: no such format, or messages that it cannot have; ValidationError, which is one: a parameter.
+        ValueError: no such format, or messages that it cannot have.
+        ValidationError: a parameter; it is a ValueError too.
     """
     from scanner.watermark.formats import format_of
 
@@ -140,7 +141,7 @@ def checked_format(key: MasterKey) -> "Format":
 
 
 def model_of(key: MasterKey) -> "type[Format]":
-    """The class of a key's format."""
+    """Return the class of a key's format."""
     from scanner.watermark.formats import FORMATS
 
     return FORMATS[key.format]
@@ -157,7 +158,7 @@ def _refuse_writable(folder: Path) -> None:
 
 
 def find_key(registry: Registry, key_id: str) -> MasterKey:
-    """The key of that id. Raises Refused: the registry has no such key; names the keys it has."""
+    """Return the key of that id. Raises Refused: the registry has no such key; names the keys it has."""
     for key in registry.keys:
         if key.key_id == key_id:
             return key
@@ -170,7 +171,7 @@ _NOT_IN_DIGEST = ("one_of", "held_by")
 
 
 def registry_sha256(registry: Registry) -> str:
-    """Digest of everything on record about the keys, as hex text: equal digests, equal registries."""
+    """Return the digest of everything on record about the keys, as hex text: equal digests, equal registries."""
     from scanner.watermark.formats import format_of
 
     null = set() if registry.trial else {"trial"}
@@ -183,7 +184,7 @@ def registry_sha256(registry: Registry) -> str:
 
 
 def _fields_not_in_digest(key: MasterKey) -> dict[str, Any]:
-    """Fields of a key that the digest leaves out, as pydantic takes them."""
+    """Return the fields of a key that the digest leaves out, as pydantic takes them."""
     names = ("format", "parameters", *(name for name in _NOT_IN_DIGEST if getattr(key, name) is None))
     usual = (
         {}
@@ -222,9 +223,15 @@ _LINE = re.compile(
 
 
 class PublishedLine(NamedTuple):
-    """A line: its running number, the day (UTC), what it says of a key, and the head after it.
+    """A line of the list.
 
-    commitment, tokenizer, head: as hex; tokenizer: SHA-256 of the tokenizer.json.
+    number: its running number.
+    day: when it was added (UTC).
+    key_id: id of the key.
+    commitment: of the key, as hex.
+    messages: how many the key has.
+    tokenizer: SHA-256 of the tokenizer.json, as hex.
+    head: the head after the line, as hex.
     """
 
     number: int
@@ -237,7 +244,7 @@ class PublishedLine(NamedTuple):
 
 
 def read_published(path: Path) -> list[PublishedLine]:
-    """The lines of a list, whose chain holds.
+    """Read the lines of a list, and check their chain.
 
     Raises:
         Refused: it cannot be read, or a line is not as it was written; names it.
@@ -275,7 +282,9 @@ def _committed_fields(key: MasterKey) -> tuple[str | None, int, str]:
 def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
     """Append the registry's commitments that a list lacks, in the order in which the keys were made.
 
-    folder: whose lock is held; path: the file is made if it does not exist. It may hold keys of other registries too.
+    Args:
+        folder: the registry's local folder. Its lock is held meanwhile.
+        path: the list, which may hold keys of other registries too. The file is made if it does not exist.
 
     Returns:
         The whole list, and how many of its last lines are new.
@@ -305,10 +314,12 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
 
 
 def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], folder: Path | str | None) -> list[str]:
-    """Reasons why a list is wrong, for people. It must begin with an earlier copy, and hold a registry's keys.
+    """Return what is wrong with a list, for people. It must begin with an earlier copy, and hold a registry's keys.
 
-    earlier: lines of a copy that was kept; empty: there is none. folder: the registry's folder, or a URI; None: no
-    registry is compared.
+    Args:
+        lines: of the list.
+        earlier: lines of a copy that was kept; empty: there is none.
+        folder: the registry's folder, or a URI; None: no registry is compared.
     """
     changed = [
         f"line {old.number} of the earlier copy, of key {old.key_id}, is not in the list: it was cut or begun anew"

@@ -107,9 +107,13 @@ def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, in
 
 
 def append(folder: Path | str, decide: Callable[[UsersSnapshot], tuple[pl.DataFrame, Result]]) -> Result:
-    """Append what `decide` makes of the state so far, events of schemas.tables.USER_EVENTS; return its result.
+    """Append the events that `decide` makes of the state so far, and return its result.
 
     `decide` is called again when another process was faster. Nothing is written when it returns no event or raises.
+
+    Args:
+        folder: the registry's folder, or a URI.
+        decide: returns events of schemas.tables.USER_EVENTS, and a result.
 
     Raises:
         ScanFailed: other processes were faster every time.
@@ -195,10 +199,10 @@ def _first_to_merge(files: pl.DataFrame) -> int | None:
 
 
 def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFrame]) -> int:
-    """Take the names out of all events of the rows that `choose` picks out of a snapshot; returns events changed.
+    """Erase the names from all events of the rows that `choose` picks out of a snapshot, and return how many changed.
 
-    The files that drop out of the index and the table are deleted. The Delta log holds no names: none stand in
-    statistics or predicates.
+    The files that drop out of the index and the table are deleted. The Delta log holds no names: neither statistics nor
+    predicates have any.
 
     Raises:
         ScanFailed: other processes were faster every time.

@@ -24,7 +24,12 @@ _TRIES = 5
 
 
 class NamedUser(NamedTuple):
-    """The user that a message names. naming: why, or why not; held_since: when the message was given, if it was."""
+    """The user that a message names.
+
+    naming: why the user is named, or why not.
+    user_id: None: no user is named.
+    held_since: when the message was given; None: it was not.
+    """
 
     naming: Naming
     user_id: str | None
@@ -34,8 +39,11 @@ class NamedUser(NamedTuple):
 class VerifiedHolders:
     """Names users by key and message as they are now, each from files and events that are held to the users' chain.
 
-    record: of an earlier verification, as the results of scans have it; without one the chain is followed from its
-    start, once, when somebody is to be named.
+    Args:
+        folder: the registry's folder, or a URI.
+        key_ids: ids of the registry's keys.
+        record: of an earlier verification, as the results of scans have it; without one the chain is followed from its
+            start, once, when the first user is to be named.
 
     Raises:
         Refused: the users table cannot be read.
@@ -91,9 +99,12 @@ class Holders:
         return cls(folder, key_ids, _open_users(folder) if has_users(folder) else None)
 
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
-        """Whom a message names, for a document that existed at `at`, a time with a zone.
+        """Return the user that a message names, for a document that existed at a time.
 
-        message: 0 to M − 1; at: a time at which the document existed, as far as is known.
+        Args:
+            key_id: id of the key.
+            message: 0 to M − 1.
+            at: a time with a zone at which the document existed, as far as is known.
 
         Returns:
             `named` with the user; `reserved` for a message that is never given; `unallocated` when it never was;
@@ -102,6 +113,7 @@ class Holders:
         Raises:
             Refused: the table gives the message to two users.
             ScanFailed: a file of the index is missing.
+            KeyError: the key is none of `key_ids`.
         """
 
         def given() -> "GivenMessage | None":
@@ -123,7 +135,7 @@ class Holders:
 
 
 def has_users(folder: Path | str) -> bool:
-    """Whether a registry may have a table of users."""
+    """Return whether a registry may have a table of users."""
     return is_uri(folder) or Path(folder, USERS_FOLDER).exists()
 
 

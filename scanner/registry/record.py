@@ -9,7 +9,14 @@ FIRST_HEAD = bytes(32)
 class NamesPart(NamedTuple):
     """A file of the index that names are read from, as it was when the chain was verified.
 
-    first, last: messages; first_event: smallest number of an event in it.
+    key_id: id of the key.
+    kind: of its rows (scanner.registry.index).
+    file: its name.
+    rows: how many it has.
+    first: its first message.
+    last: its last message.
+    sha256: of the file, as hex text.
+    first_event: smallest number of an event in it.
     """
 
     key_id: str
@@ -23,9 +30,10 @@ class NamesPart(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A verification, to be kept where those who write the registry cannot.
+    """A verification, to be kept where those who write the registry cannot change it.
 
-    checkpoints: how many events the chain had, with its head then; parts: all files that names are read from.
+    checkpoints: how many events the chain had, with its head then.
+    parts: all files that names are read from.
     """
 
     checkpoints: frozenset[tuple[int, str]] = frozenset({(0, FIRST_HEAD.hex())})

@@ -23,7 +23,7 @@ _TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
 
 def secret_path(reference: str, base: Path | str) -> Path | None:
-    """The file that a `file:` reference names (a relative path starts at `base`), or None for `env:`.
+    """Return the file that a `file:` reference names (a relative path starts at `base`), or None for `env:`.
 
     Raises:
         SecretError: a relative path, and `base` is a URI: secrets are not fetched from afar.
@@ -48,10 +48,14 @@ def read_secret(
     guessable: bool = False,
     if_guessed: str | None = None,
 ) -> bytes:
-    """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
+    """Read the key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
 
-    base: where a relative path starts; sizes: how many bytes it may have; guessable: whether anybody may guess it, as
-    other stacks' published keys; if_guessed: advice then, None: draw another.
+    Args:
+        reference: where the secret is.
+        base: where a relative path starts.
+        sizes: how many bytes it may have.
+        guessable: whether it may be guessable, as the published keys of other stacks are.
+        if_guessed: advice where it may not and is; None: draw another.
 
     Raises:
         SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.
@@ -67,7 +71,7 @@ def read_secret(
 
 
 def read_private_file(path: Path) -> bytes:
-    """A private file of fewer than 2,048 bytes, such as a key as PEM.
+    """Read a private file of fewer than 2,048 bytes, such as a key as PEM.
 
     Raises:
         SecretError: nothing is there, it is too long, or others can read or change it. Names the place only.
@@ -93,7 +97,7 @@ def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes
 
 
 def new_private_file(path: Path, content: bytes) -> None:
-    """Make a new file for its owner alone, mode 0600, which is on the disk when this returns.
+    """Make a new file for its owner only, mode 0600, which is on the disk when this returns.
 
     Raises:
         SecretError: as for `new_secret_file`.
@@ -123,7 +127,7 @@ def _make_private_folders(folder: Path) -> None:
 
 
 def _read_file(path: Path) -> bytes:
-    """The file's first bytes, more than any secret has; rights are checked on what was opened, after links."""
+    """Read the file's first bytes, more than any secret has. Rights are checked on the opened file, after links."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
@@ -146,7 +150,17 @@ def _read_file(path: Path) -> bytes:
 
 
 def _decode(raw: bytes, where: str, sizes: range, if_guessed: str | None) -> bytes:
-    """Key bytes of hexadecimal text. if_guessed: advice where it can be guessed; None: it may be."""
+    """Return the key bytes of hexadecimal text.
+
+    Args:
+        raw: the text.
+        where: names its place in errors.
+        sizes: how many bytes it may have.
+        if_guessed: advice where it can be guessed; None: it may be guessable.
+
+    Raises:
+        SecretError: it is not hexadecimal, has another size, or can be guessed.
+    """
     digits = raw.strip()
     if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
         raise SecretError(f"{where}: is not hexadecimal text (an even number of digits 0-9 a-f on one line)")
@@ -161,7 +175,7 @@ def _decode(raw: bytes, where: str, sizes: range, if_guessed: str | None) -> byt
 
 
 def _pattern(secret: bytes) -> str | None:
-    """The pattern that shows a secret not to be drawn at random, in words that reveal nothing of it; None: none."""
+    """Return the pattern that shows a secret not to be drawn at random, in words that reveal nothing; None: none."""
     # 16 random bytes are refused once in 7 million draws (all printable: (95/256)^16 = 1.3e-7), 32 never in practice;
     # of 8, as other stacks have them, one in 2,800 is all printable, so that tells nothing there.
     steps = bytes((right - left) % 256 for left, right in pairwise(secret))

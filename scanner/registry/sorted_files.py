@@ -50,7 +50,8 @@ class OpenedFile(NamedTuple):
 class PartsFolder:
     """The folder of an index. It opens parts, and writes new ones; no part is ever changed.
 
-    location: folder or URI; made when something is written.
+    Args:
+        location: folder or URI; made when something is written.
     """
 
     def __init__(self, location: str) -> None:
@@ -58,7 +59,7 @@ class PartsFolder:
         self._opened: dict[str, OpenedFile] = {}
 
     def open(self, part: SortedFile) -> OpenedFile:
-        """A part's rows.
+        """Return a part's rows.
 
         Raises:
             FileNotFoundError: the part is gone, since its rows were merged or erased.
@@ -84,7 +85,7 @@ class PartsFolder:
             return pa.ipc.open_file(pa.BufferReader(source.read_buffer())).read_all()
 
     def sha256(self, part: SortedFile) -> str:
-        """SHA-256 of a part's file, as hex text, whatever is open of it. Raises FileNotFoundError."""
+        """Return the SHA-256 of a part's file, as hex text, also where the part is open. Raises FileNotFoundError."""
         filesystem, inner = filesystem_of(f"{self.location}/{part.file}")
         digest = hashlib.sha256()
         with filesystem.open_input_stream(inner) as source:
@@ -117,7 +118,7 @@ class PartsFolder:
 
 
 def file_in_memory(rows: pa.Table) -> OpenedFile:
-    """Rows in memory, in the form of an opened part."""
+    """Return rows in memory in the form of an opened part."""
     table = rows.combine_chunks()
     column = table.column(0)
     array = column.chunk(0).to_numpy() if column.num_chunks else np.zeros(0, np.int64)
@@ -134,7 +135,7 @@ class SortedRows:
 
     @classmethod
     def in_memory(cls, rows: pa.Table) -> "SortedRows":
-        """The sequence of sorted rows in memory."""
+        """Return the sequence of sorted rows in memory."""
         file = file_in_memory(rows)
         if not len(rows):
             return cls((), lambda part: file)
@@ -146,7 +147,7 @@ class SortedRows:
         return sum(part.rows for part in self.parts)
 
     def find_value(self, value: int) -> tuple[pa.Table, int] | None:
-        """The row of a value: the rows of its part, and its index among them; None: no row has the value."""
+        """Return the row of a value: the rows of its part, and its index among them; None: no row has the value."""
         i = bisect_left(self._lasts, value)
         if i == len(self.parts) or self.parts[i].first > value:
             return None
@@ -155,7 +156,12 @@ class SortedRows:
         return (rows, row) if sorted_by[row] == value else None
 
     def find(self, values: Ints) -> tuple[Ints, list[pa.Table]]:
-        """All rows of V values. Returns (indices among the values, as often as there are rows; the rows, in tables)."""
+        """Find all rows of V values.
+
+        Returns:
+            Indices among the values, each as often as it has rows.
+            The rows, in tables.
+        """
         order = np.argsort(values, kind="stable")
         positions: list[Ints] = [np.zeros(0, np.int64)]
         tables: list[pa.Table] = []
@@ -170,7 +176,7 @@ class SortedRows:
         return np.concatenate(positions), tables
 
     def up_to(self, values: Ints) -> Ints:
-        """How many rows have at most each of V values."""
+        """Count the rows that have at most each of V values."""
         order = np.argsort(values, kind="stable")
         first_rows = np.cumsum([0, *(part.rows for part in self.parts)])
         counts = np.empty(len(values), np.int64)
@@ -182,7 +188,7 @@ class SortedRows:
         return counts
 
     def between(self, low: int, high: int) -> list[pa.Table]:
-        """The rows of values above `low` and at most `high`, in order, as slices of parts."""
+        """Return the rows of values above `low` and at most `high`, in order, as slices of parts."""
         slices = []
         for part in self.parts:
             if part.last > low and part.first <= high:
@@ -192,15 +198,15 @@ class SortedRows:
         return slices
 
     def all(self, schema: pa.Schema) -> pa.Table:
-        """All rows, in order; `schema` is their schema."""
+        """Return all rows, in order; `schema` is their schema."""
         return pa.concat_tables([schema.empty_table(), *(self._open(part).rows for part in self.parts)])
 
     def values(self) -> Ints:
-        """The values of the sorted column, in order."""
+        """Return the values of the sorted column, in order."""
         return np.concatenate([np.zeros(0, np.int64), *(self._open(part).sorted_by for part in self.parts)])
 
     def _parts_of(self, ordered: Ints) -> Iterator[tuple[int, int, int]]:
-        """Numbers of the parts in which ordered values may lie, each with the range of these values."""
+        """Yield the numbers of the parts in which ordered values may lie, each with the range of these values."""
         first = np.searchsorted(ordered, np.array([part.first for part in self.parts], np.int64), "left")
         last = np.searchsorted(ordered, np.array(self._lasts, np.int64), "right")
         for number in np.flatnonzero(first < last).tolist():
@@ -208,14 +214,14 @@ class SortedRows:
 
 
 def in_order(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Rows of several sorted tables as one."""
+    """Merge rows of several sorted tables into one."""
     rows = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
     order = np.argsort(file_in_memory(rows).sorted_by, kind="stable")
     return rows.take(pa.array(order))
 
 
 def merge_sequences(sequences: Sequence[SortedRows], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows of several sequences as one, in order, in tables of at most PART_ROWS rows, read bit by bit."""
+    """Yield the rows of several sequences as one, in order, in tables of at most PART_ROWS rows, read bit by bit."""
     longest = max(sequences, key=lambda sequence: sequence.rows)
     low = BELOW_ALL_VALUES
     for high in (*(part.last for part in longest.parts[:-1]), LARGEST_VALUE):

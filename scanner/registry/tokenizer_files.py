@@ -34,12 +34,17 @@ class PinnedTokenizer(NamedTuple):
 
 
 def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
-    """Path and SHA-256 of a tokenizer.json; the path is relative to the registry if it was given so or lies inside.
+    """Return path and SHA-256 of a tokenizer.json, and its sizes.
 
-    given: a path; a relative one starts at the working folder or at the registry's.
+    The path is relative to the registry if it was given so or lies inside.
+
+    Args:
+        folder: the registry's folder.
+        given: a path. A relative one starts at the working folder or at the registry's.
 
     Raises:
-        TokenizerError: it cannot be read, is two files, no tokenizer.json, or one that splits words by chance.
+        TokenizerError: it cannot be read, is two files, no tokenizer.json, or one that splits words by chance or has a
+            pattern that repeats what repeats.
     """
     in_current, in_registry = Path(given), folder / given
     if in_current.is_file() and in_registry.is_file() and not in_current.samefile(in_registry):
@@ -96,7 +101,7 @@ def _patterns(value: object) -> Iterator[str]:
 
 
 def _repeats_what_repeats(pattern: str) -> bool:
-    """Whether a group is repeated in which something is: a text may take a time that doubles with each letter."""
+    """Return whether a repeated group repeats something: a text may take a time that doubles with each letter."""
     # A pattern too long, or with open classes, counts. Up to nine times do not, nor alternatives that match the same.
     if len(pattern) > MOST_PATTERN:
         return True
@@ -116,7 +121,7 @@ def _repeats_what_repeats(pattern: str) -> bool:
 
 
 def _sizes(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """One more than the largest id of the model, and of all tokens; 0 where the file's form is not understood."""
+    """Return 1 + the largest id of the model, and of all tokens; 0 where the file's form is not understood."""
     model = fields["model"]
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
@@ -147,7 +152,7 @@ def refuse_narrow(made_for: "Format", pinned: PinnedTokenizer) -> None:
 
 
 def narrow(made_for: "Format", pinned: PinnedTokenizer) -> str | None:
-    """A warning for a vocabulary that has room for the tokenizer's model, but not for its added tokens."""
+    """Return a warning where a vocabulary has room for the tokenizer's model, but not its added tokens; else None."""
     width = made_for.vocabulary()
     if width is None or width >= pinned.tokens:
         return None

@@ -76,7 +76,7 @@ def _drawn_by_rank(taken_up_to: Callable[[Ints], Ints], free: int, count: int, r
 
 
 def _message(number: Ints) -> Ints:
-    """The message of a number: message n + n div 19 is the n-th that is not reserved (for RESERVED_EVERY = 20)."""
+    """Return the n-th messages that are not reserved, for numbers n: message n + n div 19 (for RESERVED_EVERY = 20)."""
     messages: Ints = number + number // (RESERVED_EVERY - 1)
     return messages
 
@@ -106,11 +106,14 @@ def add_users(
     user_ids: Sequence[str | None] | pl.Series,
     at: datetime | None = None,
 ) -> list[Allocation]:
-    """Give each user a random free message under each key; one that holds a message already keeps it.
+    """Give each user a random free message under each key. Users who hold a message already keep it.
 
-    key_ids: keys whose messages are given; None for every key of several messages that is not retired, and for future
-    keys. user_ids: names; one that stands twice counts once. at: time of the allocation, with a time zone; now by
-    default, and in a trial always TRIAL_BEGAN.
+    Args:
+        folder: the registry's folder.
+        key_ids: keys whose messages are given; None: every key of several messages that is not retired, and also keys
+            that are not active yet.
+        user_ids: names. A repeated name counts once.
+        at: time of the allocation, with a time zone; now by default, and in a trial always TRIAL_BEGAN.
 
     Raises:
         Refused: an empty name, one of more than MAX_ID characters or like a canary's, a key that is unknown or retired
@@ -139,7 +142,7 @@ def give_messages(
     user_ids: Sequence[str | None] | pl.Series,
     at: datetime | None = None,
 ) -> list[Allocation]:
-    """Give users messages as `add_users` does, canaries too, who alone have ids like theirs."""
+    """Give messages to users as `add_users` does, and to canaries, which have ids that users cannot have."""
     keys = _marking_keys(folder, key_ids)
     users = _checked_users(user_ids)
     registry = load_registry(folder)
@@ -158,10 +161,13 @@ def give_messages(
 
 
 def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) -> list[tuple[str, str]]:
-    """Users to be added, each with another one, known or among them, that looks the same (scanner.printable.skeleton).
+    """Return users to be added that look the same as another user, known or among them (scanner.printable.skeleton).
 
-    Where more than MOST_USERS_COMPARED users are known, the users to be added are compared with each other alone.
+    Where more than MOST_USERS_COMPARED users are known, the users to be added are only compared with each other.
     Raises Refused as `add_users` does.
+
+    Returns:
+        Pairs: a user to be added, and the first other user that looks the same.
     """
     users = _checked_users(user_ids)["user_id"]
     load_registry(folder)
@@ -190,14 +196,14 @@ def _compared(users_snapshot: UsersSnapshot, users: pl.Series) -> tuple[set[str]
 
 
 def _candidates(names: pl.Series, skeletons: Collection[str]) -> pl.Series:
-    """The names that may look like one of `skeletons`. Most names are ASCII, and decided quickly."""
+    """Return the names that may look like one of `skeletons`. Most names are ASCII, and decided quickly."""
     plain = names.str.contains(r"^[ -~]*$")
     shape = names.str.to_lowercase().str.replace_all(" +", " ").str.strip_chars(" ")
     return names.filter(~plain | shape.is_in(pl.Series(list(skeletons), dtype=pl.String).implode()))
 
 
 def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | None = None) -> int:
-    """Withdraw every message that the users hold; returns how many. The messages are never given again.
+    """Withdraw every message that the users hold, and return how many. The messages are never given again.
 
     Raises:
         Refused: a user whom the registry never knew or whose name was erased; nothing was written then.
@@ -217,7 +223,7 @@ def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | Non
 
 
 def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
-    """Take the users' names out of the registry for good; returns rows changed. Their messages stay removed.
+    """Erase the users' names from the registry for good, and return how many rows changed. Their messages stay removed.
 
     Raises:
         Refused: a user still holds a message: remove the user first.
@@ -235,7 +241,7 @@ def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
 
 
 def restore_users(folder: Path | str, events: pa.Table) -> None:
-    """Lay events of schemas.tables.USER_EVENTS, kept from another copy of the registry, into this one as they are.
+    """Append events of schemas.tables.USER_EVENTS, kept from another copy of the registry, as they are.
 
     Other columns of USERS are left out, since the events get a place in this registry's own chain.
 
@@ -276,10 +282,11 @@ def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
 
 
 def given_messages(events: pl.DataFrame) -> pl.DataFrame:
-    """Events as rows of `list_users`: each (key_id, message) once.
+    """Return events as rows of `list_users`: each (key_id, message) once.
 
     Raises:
-        Refused: a message was given twice, which no command of brickscan does; nobody may be named from such a table.
+        Refused: a message was given or removed twice, which no command of brickscan does; such a table may name no
+            user.
     """
     message = ["key_id", "message"]
     removals = events.filter(pl.col("event") == REMOVED_EVENT).select(*message, removed_at="at")
@@ -365,9 +372,14 @@ def make_canaries(
     """Make canaries up to this number, and give each a message under each key, as any user gets theirs.
 
     Canaries that have a message keep it. Earlier canaries stay on record, whatever becomes of the users.
-    key_ids: None for every key that is not retired; power: planned share of their texts that are found; at: a time with
-    a zone, now by default; measured: texts like theirs, by which each scan plans for itself, none: scans go by the
-    power.
+
+    Args:
+        folder: the registry's folder.
+        key_ids: None: every key that is not retired.
+        count: how many canaries there are to be.
+        power: planned share of their texts that are found.
+        at: a time with a zone; now by default.
+        measured: texts like theirs, by which each scan plans for itself; empty: scans go by the power.
 
     Returns:
         All canaries of the registry.
@@ -401,7 +413,7 @@ def make_canaries(
 
 
 def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:
-    """Record canaries beside the earlier ones, which stay; power and measured texts are the new ones. Returns all.
+    """Record canaries beside the earlier ones, which stay, and return all. Power and measured texts are the new ones.
 
     Raises:
         Refused: there is no registry.

@@ -73,7 +73,7 @@ class UsersSnapshot:
 
     @classmethod
     def empty(cls, head: bytes) -> "UsersSnapshot":
-        """The snapshot of a registry that has no users table yet."""
+        """Return the snapshot of a registry that has no users table yet."""
         return cls((), _NO_EVENTS, 0, head)
 
     @property
@@ -126,7 +126,7 @@ class UsersSnapshot:
         return counts
 
     def is_given(self, key_id: str, messages: Ints) -> NDArray[np.bool_]:
-        """Tell whether each of these messages was ever given: bool[len]."""
+        """Return whether each of these messages was ever given: bool[len]."""
         return self.given_up_to(key_id, messages) > self.given_up_to(key_id, messages - 1)
 
     def count(self, key_id: str) -> tuple[int, int]:

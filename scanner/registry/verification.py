@@ -36,9 +36,11 @@ _REMOVED = ["message", "removed_at", "removed_seq"]
 class Verification(NamedTuple):
     """Result of a verification.
 
-    events: how many the chain has; head: the chain's head, as hex text, None where it has no events; faults: what is
-    wrong, for people, the first 100; lost: the heads asked for that the chain never had; clocks: times that cannot be,
-    for people, the first 100: the clock of a machine was wrong.
+    events: how many the chain has.
+    head: the chain's head, as hex text; None: it has no events.
+    faults: what is wrong, for people, the first 100.
+    lost: the requested heads that the chain never had.
+    clocks: times that cannot be, for people, the first 100: the clock of a machine was wrong.
     """
 
     events: int
@@ -56,12 +58,14 @@ class Verification(NamedTuple):
 def verify_users(folder: Path | str, heads: Collection[str] = (), seen: Collection[SeenHead] = ()) -> Verification:
     """Follow the chain of a registry's users table from its start, and hold the index against its events.
 
-    heads: earlier heads of the chain, as hex text (column users_head of schemas.tables.SCANS); seen: when scans saw
-    them, to which times of events are held.
+    Args:
+        folder: the registry's folder, or a URI.
+        heads: earlier heads of the chain, as hex text (column users_head of schemas.tables.SCANS).
+        seen: when scans saw heads, against which the times of events are held.
 
     Raises:
         Refused: there is no such registry, or the table gives a message twice.
-        ScanFailed: names were erased all the while, or a file is missing.
+        ScanFailed: names were erased at every attempt, or a file is missing.
     """
     registry, scan_heads = load_registry(folder), {scan.head for scan in seen}
     times = KnownTimes(seen, numbers_of_heads(folder, scan_heads))
@@ -115,7 +119,7 @@ def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str
 
 
 def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -> Iterator[str]:
-    """Keys for which the index has more or fewer messages than the events give."""
+    """Yield a sentence for each key for which the index has more or fewer messages than the events give."""
     for key_id in sorted({*users_snapshot.key_ids, *(key_id for key_id, _ in counts)}):
         for event, indexed in zip((ALLOCATED, REMOVED_EVENT), users_snapshot.count(key_id), strict=True):
             if indexed != counts[key_id, event]:
@@ -124,14 +128,17 @@ def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -
 
 
 def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | None = None) -> Record:
-    """Hold what names are read from against an earlier verification. Returns the record of this one.
+    """Hold what names are read from against an earlier verification. Return the record of this one.
 
     A file that was there then must have the digest that it had. Events that came since then are held to the chain, and
     files that came since to these events; where they hold older events too, as after a merge or an erasure, the chain
     is followed from the last checkpoint before the oldest of them. So the cost is that of reading the files, and of
     the events that are new or were written anew.
 
-    messages: rows of key_id and message: only the files that these are found in, a few MB each; None: all.
+    Args:
+        folder: the registry's folder, or a URI.
+        record: of the earlier verification.
+        messages: rows of key_id and message: only the files that hold these are verified, a few MB each; None: all.
 
     Raises:
         Refused: something was changed, or the chain is another than it was.
@@ -146,7 +153,7 @@ def _messages_by_key(rows: pl.DataFrame) -> dict[str, Ints]:
 
 
 def verified_users(folder: Path | str, record: Record) -> UsersSnapshot:
-    """All users of a registry, verified as `verify_since` does, with its errors."""
+    """Return all users of a registry, verified as `verify_since` does, with its errors."""
 
     def verified(now: ledger.UsersTable) -> UsersSnapshot:
         _since(str(folder), now, record, None)
@@ -156,9 +163,9 @@ def verified_users(folder: Path | str, record: Record) -> UsersSnapshot:
 
 
 def verified_rows(folder: Path | str, record: Record, find: Callable[[UsersSnapshot], pl.DataFrame]) -> pl.DataFrame:
-    """Rows of `list_users` that `find` picks of all users, whose files and events are verified as by `verify_since`.
+    """Return the rows of `list_users` that `find` picks, from files and events that are verified as by `verify_since`.
 
-    Raises as that does. An edited table may hide a row still: then nobody is named.
+    Raises as that does. An edited table may still hide a row: then no user is named.
     """
 
     def answer(now: ledger.UsersTable) -> pl.DataFrame:
@@ -170,9 +177,9 @@ def verified_rows(folder: Path | str, record: Record, find: Callable[[UsersSnaps
 
 
 def find_verified(folder: Path | str, record: Record, key_id: str, message: int) -> tuple[GivenMessage | None, Record]:
-    """Who was given a message, from files and events that are verified as `verify_since` does, and the new record.
+    """Return who was given a message, and the new record. None: the message was never given.
 
-    None: nobody ever was.
+    The answer is read from files and events that are verified as `verify_since` does.
 
     Raises:
         Refused: something was changed, or the chain is another than it was.
@@ -220,7 +227,10 @@ def _since(folder: str, now: ledger.UsersTable, record: Record, messages_by_key:
 
 
 def _names_parts(now: ledger.UsersTable, record: Record, messages_by_key: Mapping[str, Ints] | None) -> list[NamesPart]:
-    """The files that names are read from, as they are now: all, or those of some messages. Several are read at once."""
+    """Return the files that names are read from, as they are now: all, or those of some messages.
+
+    Several are read at once.
+    """
     first_events = {part.file: part.first_event for part in record.parts}
     parts = [
         (key, part)
