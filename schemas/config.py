@@ -180,7 +180,7 @@ Weight = Annotated[float, Field(gt=0, le=1)]
 
 
 def exact_fraction(weight: float) -> Fraction:
-    """A weight as it is written: 0.9 and 0.1 sum to 1, and 1 over 0.8 · 0.1 is 12.5."""
+    """Return a weight as it is written: 0.9 and 0.1 sum to 1, and 1 over 0.8 · 0.1 is 12.5."""
     return Fraction(str(weight))
 
 

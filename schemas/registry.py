@@ -12,7 +12,7 @@ from schemas.words import MADE_BEFORE, VERSION, Dedup
 
 
 def _written(pattern: str, words: str) -> AfterValidator:
-    """What holds text to a pattern, and refuses other text with the pattern in words."""
+    """Return a validator that holds text to a pattern, and refuses other text with the pattern in words."""
 
     def checked(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -29,7 +29,7 @@ Sha256 = Annotated[str, _written(r"[0-9a-f]{64}", "64 digits 0 to 9 and a to f, 
 
 
 def _in_a_year_of_every_zone(moment: datetime) -> datetime:
-    """A time that can be shown in UTC and compared with a time a day away."""
+    """Return the time if it can be shown in UTC and compared with a time a day away."""
     if not 1970 <= moment.year < 9999:
         raise ValueError(f"is in the year {moment.year}; allowed: the years 1970 to 9998")
     return moment
@@ -46,12 +46,12 @@ RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so
 
 
 def is_reserved(message: Any) -> Any:  # noqa: ANN401 - a number, an array of them or an expression of polars
-    """Whether a message is one of the 5 % that no user ever gets."""
+    """Return whether a message is one of the 5 % that no user ever gets."""
     return message % RESERVED_EVERY == RESERVED_EVERY - 1
 
 
 def reserved_count(messages: Any) -> Any:  # noqa: ANN401 - a number, or an array of them
-    """How many of the messages 0 … M−1 are reserved."""
+    """Count the reserved ones of the messages 0 … M−1."""
     return messages // RESERVED_EVERY
 
 
@@ -119,7 +119,9 @@ class TokenizerFile(_RegistryTable):
 class AuditedFilter(_RegistryTable):
     """The n-grams that an audit left out of scoring, which scans under the key must leave out too.
 
-    texts: distinct texts that made an n-gram common; learnt: how many texts it was learnt from; sha256: its digest.
+    texts: distinct texts that made an n-gram common.
+    learnt: how many texts it was learnt from.
+    sha256: its digest.
     """
 
     texts: int = Field(ge=1)
@@ -130,10 +132,13 @@ class AuditedFilter(_RegistryTable):
 class Admission(_RegistryTable):
     """The audit that a key passed (`brickscan keys admit`).
 
-    audit_id, audited_at: of the run of `brickscan calibrate`; holds_down_to: smallest threshold of p at which it found
-    that the key's rate holds; candidates: keys that were tried, this one included, since the best of many flatters
-    itself; messages: how many the key had then; None: not on record, so the key counts as not admitted; filter: the
-    n-grams that it left out; None: it scored all positions; dedup: what it counted once in a text, as scans must.
+    audit_id: of the run of `brickscan calibrate`.
+    audited_at: of that run.
+    holds_down_to: smallest threshold of p at which it found that the key's rate holds.
+    candidates: keys that were tried, this one included, since the best of many flatters itself.
+    messages: how many the key had then; None: not on record, so the key counts as not admitted.
+    filter: the n-grams that it left out; None: it scored all positions.
+    dedup: what it counted once in a text, as scans must.
     """
 
     audit_id: Annotated[str, Field(min_length=1)]
@@ -148,9 +153,10 @@ class Admission(_RegistryTable):
 class MasterKey(_RegistryTable):
     """One master key: its format, where its secret lives, and the commitment published when it was made.
 
-    parameters: the format's parameters (scanner.watermark.formats), which it alone understands; commitment: None for a
-    format whose keys are too short to be committed to; one_of: 1 over the key's weight (scanner.registry.keys): its
-    p-values are corrected as if there were so many keys; None: for all keys of the registry.
+    parameters: the format's parameters (scanner.watermark.formats), which only the format understands.
+    commitment: None for a format whose keys are too short to be committed to.
+    one_of: 1 over the key's weight (scanner.registry.keys): its p-values are corrected as if there were so many keys.
+        None: for all keys of the registry.
     """
 
     key_id: KeyId
@@ -175,19 +181,22 @@ class MasterKey(_RegistryTable):
         return self
 
     def has_ended(self, at: datetime) -> bool:
-        """Whether it is retired at a time (with a zone): it is still scanned, and never marks again."""
+        """Return whether it is retired at a time (with a zone): it is still scanned, and never marks again."""
         return self.retired_at is not None or (self.active_until is not None and self.active_until <= at)
 
     def marks(self, at: datetime) -> bool:
-        """Whether text may be marked with it at a time (with a zone)."""
+        """Return whether text may be marked with it at a time (with a zone)."""
         return not self.has_ended(at) and (self.active_from is None or self.active_from <= at)
 
     def marked_since(self) -> datetime:
-        """Time from which text may carry its mark. A key of another stack may have marked before it was added."""
+        """Return the time from which text may carry its mark.
+
+        A key of another stack may have marked before it was added.
+        """
         return self.created_at if self.active_from is None else min(self.created_at, self.active_from)
 
     def tested_among(self, keys_tested: int) -> int:
-        """1 over the key's weight: its own weight where it has one, else the share of one among `keys_tested` keys."""
+        """Return 1 over the key's weight: its own where it has one, else an equal share among `keys_tested` keys."""
         return keys_tested if self.one_of is None else self.one_of
 
     @property
@@ -219,8 +228,10 @@ class Canary(_RegistryTable):
 class CanaryStrength(_RegistryTable):
     """Texts that were marked with a key as canaries' texts are, read back under it: a number a text in each field.
 
-    scored: positions; log10_p: of the text's message alone, 0 where another message reads better; log10_p_own: by what
-    the message shares with no other, corrected for these others.
+    key_id: id of the key.
+    scored: positions.
+    log10_p: of the text's message by itself, 0 where another message reads better.
+    log10_p_own: by what the message shares with no other, corrected for these others.
     """
 
     key_id: KeyId
@@ -236,10 +247,11 @@ class CanaryStrength(_RegistryTable):
 
 
 class Canaries(_RegistryTable):
-    """Canaries of a registry (`brickscan canaries`); all that were ever made, since their texts may come later.
+    """Canaries of a registry (`brickscan canaries`).
 
-    power: planned share of their texts that are found, and named right, whatever the scan; measured: by which each scan
-    plans for its own keys, looks and rates; empty: it goes by `power`.
+    power: planned share of their texts that are found, and named right, whatever the scan.
+    made: all that were ever made, since their texts may come later.
+    measured: texts by which each scan plans for its own keys, looks and rates; empty: it goes by `power`.
     """
 
     power: Annotated[float, Field(gt=0, lt=1)]
@@ -250,9 +262,10 @@ class Canaries(_RegistryTable):
 class Registry(_RegistryTable):
     """All master keys of a platform, read from keys.toml in the registry's folder.
 
-    audit_secret: reference to the secret that decoy keys are derived from; None: no decoys. canaries: None: no
-    canaries. trial: True: made for a trial (`brickscan init --trial`): its key and users are dated back, and what its
-    scans find is evidence against nobody.
+    trial: True where it was made for a trial (`brickscan init --trial`): its key and users are dated back, and what its
+        scans find is evidence against nobody.
+    audit_secret: reference to the secret that decoy keys are derived from; None: no decoys.
+    canaries: made-up users; None: there are none.
     """
 
     version: Version  # schemas.words.VERSION

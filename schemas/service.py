@@ -19,7 +19,7 @@ TICKS = (0.075, 0.5, 4.0, 30.0)
 
 
 def tick_of(size: int) -> float:
-    """The tick of a request whose texts have so many bytes."""
+    """Return the tick of a request whose texts have so many bytes."""
     return TICKS[sum(size > most for most in CHARACTERS)]
 
 
@@ -59,7 +59,7 @@ class ProxyConfig(_DetectorTable):
         return self
 
     def sends(self, address: str) -> bool:
-        """Whether a request from an address is the proxy's."""
+        """Return whether a request from an address is the proxy's."""
         try:
             found = ipaddress.ip_address(address)
         except ValueError:
@@ -121,7 +121,10 @@ MEANINGS = {
 
 
 def _without_surrogates(text: object) -> object:
-    """A text with U+FFFD for each half of a pair, which JSON can hold and UTF-8 cannot; what is no text, as it is."""
+    """Return a text with U+FFFD for each half of a pair, which JSON can hold and UTF-8 cannot.
+
+    Return other values as they are.
+    """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(text, str) else text
 
 
@@ -243,7 +246,7 @@ class BatchAnswer(BaseModel):
 
 
 def openapi_components(*models: type[BaseModel]) -> dict[str, Any]:
-    """JSON Schemas of models under `#/components/schemas/`."""
+    """Return JSON Schemas of models under `#/components/schemas/`."""
     _, found = models_json_schema(
         [(model, "serialization") for model in models], ref_template="#/components/schemas/{model}"
     )

@@ -123,7 +123,7 @@ LONGEST_NAME = 200
 
 
 def _time(value: object) -> object:
-    """A time in ISO 8601, as UTC; pydantic itself would take a number for the seconds since 1970."""
+    """Return a time in ISO 8601 as UTC. Pydantic itself would take a number for the seconds since 1970."""
     if not isinstance(value, str):
         raise ValueError("a text is needed, such as '2026-11-26T21:15:00Z'")
     try:

@@ -101,7 +101,13 @@ _ROWS_A_GROUP = {"account_posts": 2048}
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file that lies in a table's folder and is not part of the table yet. `stats` is Delta's JSON."""
+    """A Parquet file that lies in a table's folder and is not part of the table yet.
+
+    name: of the file, in the folder.
+    size: bytes.
+    rows: how many it has.
+    stats: Delta's JSON.
+    """
 
     name: str
     size: int
@@ -110,7 +116,7 @@ class DataFile:
 
 
 def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> DataFile | None:
-    """Write rows of a table to a new file in its folder, on the disk when this returns; None when there are none.
+    """Write rows of a table to a new file in its folder, on the disk when this returns. Return None if there are none.
 
     Raises:
         ScanFailed: the file cannot be written.
@@ -152,7 +158,7 @@ def _write_durably(folder: Path, name: str, data: pa.Buffer) -> None:
 
 
 def _stats(rows: pa.Table) -> str:
-    """Delta's statistics of a file, which let a reader pass over it: number of rows; least and largest values."""
+    """Return Delta's statistics of a file, by which a reader skips it: number of rows; least and largest values."""
     bounds = {column: pc.min_max(rows[column]).as_py() for column in WITH_BOUNDS if column in rows.column_names}
     return json.dumps(
         {

@@ -40,7 +40,7 @@ _MAKES = {
 
 
 def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
-    """Rows of a table as it was when it was opened. With `paths`, at least the rows whose `path` is one of these.
+    """Read a table as it was when it was opened. With `paths`, at least the rows whose `path` is among them.
 
     On a local disk the table's files are read by their plain names: polars.scan_delta looks for them under a
     percent-encoded path, where none are if a folder's name holds a space or a letter beyond ASCII (polars 2.1).
@@ -58,7 +58,7 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
 
 
 def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
-    """Names of a table's files whose range of `path` may hold one of the given paths, or that state no range."""
+    """Return the names of a table's files whose range of `path` may hold a given path, or that state no range."""
     files = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
     if not {"min.path", "max.path"} <= set(files.columns):
         return set(files["path"])
@@ -72,7 +72,8 @@ def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) ->
     """Make an empty table, unless it is there or another process makes it at the same time.
 
     Raises:
-        DeltaError, OSError: it cannot be made.
+        DeltaError: it cannot be made.
+        OSError: it cannot be made.
     """
     try:
         DeltaTable.create(
@@ -106,9 +107,10 @@ def refuse_other_version(table: DeltaTable) -> None:
 
 
 def attempts(subject: str) -> Iterator[None]:
-    """Attempts at something that fails while others commit first; each waits a little longer than the one before.
+    """Yield once for each attempt at something that fails while others commit first. Each waits a little longer.
 
-    subject: the subject of the error, such as `commits to /results/verdicts`.
+    Args:
+        subject: the subject of the error, such as `commits to /results/verdicts`.
 
     Raises:
         ScanFailed: COMMIT_ATTEMPTS attempts failed.
@@ -120,7 +122,7 @@ def attempts(subject: str) -> Iterator[None]:
 
 
 def open_table(uri: str) -> DeltaTable:
-    """A table of results as it is now. Raises Refused: it is not there, or of another version."""
+    """Open a table of results as it is now. Raises Refused: it is not there, or of another version."""
     try:
         table = DeltaTable(uri)
     except (TableNotFoundError, OSError):
@@ -147,7 +149,7 @@ class KeptTable:
         self._looked_up = 0
 
     def now(self) -> DeltaTable:
-        """The table as it is now. The same object is brought up to date by the next call.
+        """Return the table as it is now. The same object is brought up to date by the next call.
 
         Raises:
             Refused: it is of another version.
@@ -167,7 +169,7 @@ class KeptTable:
         return self._table
 
     def versions(self, transactions: Iterable[str]) -> dict[str, int]:
-        """Versions of the given application transactions, as of the last call of `now`.
+        """Return the versions of the given application transactions, as of the last call of `now`.
 
         Many are read from the log: its newest checkpoint and the commits after that (the Delta protocol's "Transaction
         Identifiers"). Where the log is kept in another form, each is looked up.
@@ -184,12 +186,12 @@ class KeptTable:
         return {name: version for name, version in versions if version is not None}
 
     def all(self) -> dict[str, int]:
-        """All transactions of the table as of the last call of `now`; empty where the log has another form."""
+        """Return all transactions of the table as of the last call of `now`; empty where the log has another form."""
         table = self._table or self.now()
         return dict(self._logged or {}) if self._read_log(table) else {}
 
     def _read_log(self, table: DeltaTable) -> bool:
-        """Read what is new in the log, or all of it. False: the log is of a form that is not read here."""
+        """Read what is new in the log, or all of it. Return False if the log is of a form that is not read here."""
         folder = _Log(table.table_uri)
         try:
             if self._logged is None or self._read > table.version():
@@ -212,7 +214,7 @@ class _Log:
         self._folder = f"{folder.rstrip('/')}/_delta_log"
 
     def checkpoint(self, version: int) -> tuple[dict[str, int], int]:
-        """Transactions of the newest checkpoint that is no newer than a version, and its version; -1 for none."""
+        """Return the transactions of the newest checkpoint up to a version, and its own version; -1: there is none."""
         names = [info.base_name for info in self._filesystem.get_file_info(fs.FileSelector(self._folder))]
         points = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
         newest = max((point for point in points if point <= version), default=-1)
@@ -224,7 +226,7 @@ class _Log:
         return dict(zip(rows.field("appId").to_pylist(), rows.field("version").to_pylist(), strict=True)), newest
 
     def commits(self, first: int, last: int) -> dict[str, int]:
-        """Transactions of the commits first … last. Raises FileNotFoundError: one was cleaned up."""
+        """Return the transactions of the commits first … last. Raises FileNotFoundError: one was cleaned up."""
         versions: dict[str, int] = {}
         for commit in range(first, last + 1):
             with self._filesystem.open_input_stream(f"{self._folder}/{commit:020d}.json") as source:

@@ -29,7 +29,7 @@ REQUESTS_AT_ONCE = 128
 
 @functools.cache
 def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
-    """Filesystem of a resolved path, and the path on it.
+    """Return the filesystem of a resolved path, and the path on it.
 
     Raises:
         Refused: a URI of a scheme that pyarrow does not read.
@@ -62,15 +62,17 @@ def ask_many_at_once() -> None:
 
 
 def is_uri(location: Path | str) -> bool:
-    """Whether it is the URI of another machine's folder, and not a plain path."""
+    """Return whether a location is the URI of another machine's folder, and not a plain path."""
     return "://" in str(location)
 
 
 def absolute(field: str, location: str, base: Path) -> str:
-    """An absolute path or a URI, without a slash at its end, for the location of tables or of a registry.
+    """Return an absolute path or a URI, without a slash at its end, for the location of tables or of a registry.
 
-    field: name of the configuration's field, for the error. location: a plain path, relative ones starting at `base`,
-    or a URI; a local folder's URI becomes a plain path.
+    Args:
+        field: name of the configuration's field, for the error.
+        location: a plain path, or a URI. A local folder's URI becomes a plain path.
+        base: where relative paths start.
 
     Raises:
         Refused: a password or options in a URI; a scheme that nothing reads.
@@ -85,7 +87,7 @@ def absolute(field: str, location: str, base: Path) -> str:
 
 
 def real_location(location: str) -> str:
-    """Where a local path or its URI leads, links followed; any other URI stays what it is."""
+    """Return where a local path or its URI leads, links followed. Any other URI stays as it is, without its options."""
     if location.startswith("file://"):
         location = filesystem_of(location)[1]
     return location.partition("?")[0] if "://" in location else os.path.realpath(location)
@@ -112,9 +114,11 @@ MOST_LIST = 2**36
 
 
 def read_named(path: Path | str, max_bytes: int = MOST_SETTINGS) -> bytes:
-    """The bytes of a regular file.
+    """Read the bytes of a regular file.
 
-    max_bytes: a file that has more is not read.
+    Args:
+        path: of the file.
+        max_bytes: a larger file is not read.
 
     Raises:
         OSError: it cannot be read, is no regular file or is too large; `strerror` says why, for people.
@@ -140,7 +144,7 @@ def refuse_special(mode: int) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401
-    """What JSON says. Raises ValueError: it is none, or is nested too deeply."""
+    """Return the value of JSON. Raises ValueError: it is none, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -163,10 +167,10 @@ def make_private(folder: Path | str) -> None:
 
 
 def writable_by_others(paths: Iterable[Path]) -> Path | None:
-    """The first of local paths, or of the folders that they lie in, that others can change; None: there is none.
+    """Return the first of local paths, or of the folders that they lie in, that others can change; None: there is none.
 
-    In a folder with the sticky bit, such as /tmp, nobody replaces another's files. For a path that does not exist, only
-    its folders are looked at.
+    In a folder with the sticky bit, such as /tmp, users cannot replace each other's files. For a path that does not
+    exist, only its folders are looked at.
     """
     for path in paths:
         for above in (real := Path(os.path.realpath(path)), *real.parents):
@@ -184,7 +188,11 @@ _HERE, _EXCHANGE = -100, 2
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Put what `write` writes in the place of `path`, in one step.
+    """Write a file anew and put it in the place of `path`, in one step.
+
+    Args:
+        path: of the file.
+        write: writes the content to an open file.
 
     Raises:
         OSError: it cannot be written; then `path` is as it was.
@@ -199,7 +207,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def exchange(folder: Path, other: Path) -> None:
-    """Have two folders take each other's names, in one step, so that whoever looks finds one or the other.
+    """Exchange the names of two folders in one step. A reader finds one or the other at any time.
 
     Raises:
         OSError: the system or its filesystem cannot do that.
@@ -221,5 +229,5 @@ def sync_folder(folder: Path) -> None:
 
 
 def table_uri(results: str, name: str) -> str:
-    """Location of a table: a folder of its own in the folder of results."""
+    """Return the location of a table: a folder of its own in the folder of results."""
     return f"{results.rstrip('/')}/{name}"

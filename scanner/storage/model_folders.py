@@ -20,9 +20,11 @@ _ATTENTION = (None, "eager", "sdpa")
 
 
 def check_model_folder(folder: Path, named: str) -> None:
-    """Refuse the folder of a model that is not read from safetensors in it alone, or that brings code.
+    """Refuse the folder of a model that is not read only from safetensors in it, or that brings code.
 
-    named: how errors name the folder, such as "model 'models/smollm2'".
+    Args:
+        folder: of the model.
+        named: how errors name the folder, such as "model 'models/smollm2'".
 
     Raises:
         Refused: it is so, it holds no model, or a file of settings cannot be read.
@@ -79,7 +81,7 @@ def _settings(file: Path, named: str) -> dict[str, Any]:
 
 
 def _fields(value: object) -> Iterator[tuple[str, Any]]:
-    """Every field of JSON, at whatever depth."""
+    """Yield every field of JSON, at any depth."""
     left = [value]
     while left:
         inner = left.pop()
@@ -91,5 +93,5 @@ def _fields(value: object) -> Iterator[tuple[str, Any]]:
 
 
 def _is_torch_kernel(value: object) -> bool:
-    """Whether a way to compute attention, or one of each part of a model, is torch's own."""
+    """Return whether a way to compute attention, or one of each part of a model, is torch's own."""
     return all(way in _ATTENTION for way in (value.values() if isinstance(value, dict) else [value]))

@@ -41,7 +41,7 @@ def read_toml(path: Path, model: type[Model]) -> Model:
 
 
 def read_toml_text(path: str, text: str, model: type[Model]) -> Model:
-    """Read the text of a TOML file into a model; raises Refused as `read_toml` does, naming `path`."""
+    """Read the text of a TOML file into a model. Raises Refused as `read_toml` does, naming `path`."""
     if long := _LONG_KEY.search(text):
         line = text.count("\n", 0, long.start()) + 1
         raise Refused(f"{path}: a key in line {line} has more than {MOST_PARTS} parts; none has more than three")
@@ -56,12 +56,12 @@ def read_toml_text(path: str, text: str, model: type[Model]) -> Model:
 
 
 def explain_error(error: ValidationError, model: type[BaseModel], within: str = "") -> str:
-    """What is wrong with the fields of a model, in a line; `within` names where the model stands, such as `keys.0.`."""
+    """Say in a line what is wrong with the fields of a model. `within` says where the model is, such as `keys.0.`."""
     return "; ".join(_explain(model, item, within) for item in error.errors())
 
 
 def _with_tuples(value: object) -> object:
-    """TOML data with its lists made tuples: strict models take no list for a tuple."""
+    """Return TOML data with its lists made tuples: strict models take no list for a tuple."""
     if isinstance(value, dict):
         return {name: _with_tuples(inner) for name, inner in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
@@ -92,7 +92,7 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as it is written in the file, unless it is long."""
+    """Return a value as it is written in the file, unless it is long."""
     try:
         text = repr(_with_lists(value))
         return text if len(text) <= _LONGEST_VALUE else cut(text, _LONGEST_VALUE)
@@ -120,10 +120,10 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def canonical(value: object) -> str:
-    """JSON with sorted keys."""
+    """Return a value as JSON with sorted keys."""
     return json.dumps(value, sort_keys=True)
 
 
 def digest(value: object) -> str:
-    """SHA-256 of the canonical text, as hexadecimal text."""
+    """Return the SHA-256 of the canonical text, as hexadecimal text."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
