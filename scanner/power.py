@@ -32,9 +32,12 @@ _Floats = NDArray[np.float64]
 
 
 class Aim(NamedTuple):
-    """What is to be detected: a false-positive rate for a document, over M messages of a key, and K (SPEC §3).
+    """What is to be detected.
 
-    correction: K, how many keys share the rate equally, or 1 over the weight of the key and of the looked at text.
+    false_positive_rate: of a document, over M messages of a key and K (SPEC §3).
+    messages: M.
+    correction: K: the number of keys that share the rate equally, or 1 over the weight of the key and of the looked at
+        text.
     """
 
     false_positive_rate: float
@@ -42,7 +45,7 @@ class Aim(NamedTuple):
     correction: float
 
     def passes(self, log10_p: _Floats) -> NDArray[np.bool_]:
-        """Whether one message's own log10 p passes once it is corrected (SPEC §3)."""
+        """Return whether one message's own log10 p passes once it is corrected (SPEC §3)."""
         return passes(corrected(log10_p, self.messages, self.correction), self.false_positive_rate)
 
 
@@ -58,10 +61,10 @@ class MarkAssumption(Protocol):
         """Whether one more token may lower the power, as where scores are whole numbers."""
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
-        """Chance to pass, or a lower bound of it, for each number of scored tokens."""
+        """Compute the chance to pass, or a lower bound of it, for each number of scored tokens."""
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """How many of so many simulated texts pass."""
+        """Count how many of so many simulated texts pass."""
 
 
 @dataclass(frozen=True)
@@ -78,26 +81,26 @@ class GreenShare:
     sawtooth: bool = True
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
-        """P(Binomial(T, share) ≥ the least count that passes)."""
+        """Compute P(Binomial(T, share) ≥ the least count that passes)."""
         least = self._least(scored, aim)
         tail = 10 ** log10_greenlist(np.minimum(least, scored), scored, Fraction(self.share))
         return np.where(least <= scored, tail, 0.0)
 
     def bounds(self, scored: int, aim: Aim) -> bool:
-        """Whether no chances of this mean have less power: the least count that passes is at most the mean count."""
+        """Return whether no chances of this mean have less power: the mean count reaches the least that passes."""
         return bool(self._least(np.array([scored]), aim)[0] <= scored * self.share)
 
     def _least(self, scored: _Ints, aim: Aim) -> _Ints:
         return _least(scored + 1, lambda s: (s <= scored) & aim.passes(log10_greenlist(s, scored, self.gamma)))
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """How many texts pass, simulated token by token."""
+        """Count the texts that pass, simulated token by token."""
         green = np.array([(generator.random(scored) < self.share).sum() for _ in range(texts)])
         return int(aim.passes(log10_greenlist(green, scored, self.gamma)).sum())
 
 
 def share_on_flat_logits(gamma: Fraction, delta: float) -> float:
-    """γ e^δ/(1 − γ + γ e^δ): the share of green tokens on flat logits, the most that δ reaches on average."""
+    """Compute γ e^δ/(1 − γ + γ e^δ): the share of green tokens on flat logits, the most that δ reaches on average."""
     green = float(gamma) * math.exp(delta)
     return green / (1 - float(gamma) + green)
 
@@ -111,13 +114,13 @@ class GumbelProbability:
     sawtooth: bool = False
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
-        """P(S ≥ the least score that passes), by inverting the characteristic function."""
+        """Compute P(S ≥ the least score that passes), by inverting the characteristic function."""
         least = gumbel_thresholds(scored, aim)
         pairs = zip(scored.tolist(), least.tolist(), strict=True)
         return np.array([gumbel_tail(s, t, self.probability) for t, s in pairs])
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """How many texts pass, simulated token by token."""
+        """Count the texts that pass, simulated token by token."""
         sums = np.array([-np.log1p(-(generator.random(scored) ** self.probability)).sum() for _ in range(texts)])
         return int(aim.passes(log10_gumbel(sums, scored)).sum())
 
@@ -134,26 +137,26 @@ class GumbelEntropy:
     sawtooth: bool = False
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
-        """At least a²/(a² + V), a = E S − threshold, where that is positive."""
+        """Bound the power from below by a²/(a² + V), a = E S − threshold, where a is positive."""
         mean = scored * (1 + (math.pi**2 / 6 - 1) * self.entropy)
         above = np.maximum(mean - gumbel_thresholds(scored, aim), 0.0)
         return above**2 / (above**2 + scored * math.pi**2 / 6)
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """How many texts pass whose tokens all have one probability of this entropy; the worse of the two is taken."""
+        """Count the texts that pass when all tokens have one probability of this entropy: the worse of the two."""
         return min(
             GumbelProbability(p, "").passed(scored, aim, texts, generator) for p in probabilities_of(self.entropy)
         )
 
 
 def probabilities_of(entropy: float) -> tuple[float, float]:
-    """The p below and the p above 1/e with −p ln p = entropy."""
+    """Return the p below and the p above 1/e with −p ln p = entropy."""
     low, high = (math.exp(float(special.lambertw(-entropy, branch).real)) for branch in (-1, 0))
     return low, high
 
 
 def gumbel_thresholds(scored: _Ints, aim: Aim) -> _Floats:
-    """The least score of T tokens that passes, to 1e-9 of it and not below: float64, by halving."""
+    """Find the least score of T tokens that passes, to 1e-9 of it and not below: float64, by halving."""
     low = np.zeros(len(scored), np.float64)
     high = np.full(len(scored), 4000.0 + 2.0 * scored.max(initial=0), np.float64)
     for _ in range(60):
@@ -164,10 +167,10 @@ def gumbel_thresholds(scored: _Ints, aim: Aim) -> _Floats:
 
 
 def gumbel_tail(score: float, scored: int, probability: float) -> float:
-    """P(S ≥ score) for T tokens of one probability p, to about 1e-9.
+    """Compute P(S ≥ score) for T tokens of one probability p, to about 1e-9.
 
     E exp(iuX) = Γ(1 − iu) Γ(1 + 1/p)/Γ(1 + 1/p − iu) for X = −ln(1 − U^p); inverted by the midpoint sum of Davies
-    (1973), whose error is the chance that S lies 2π/step away, here at least 60 standard deviations.
+    (1973). Its error is the chance that S lies 2π/step away, here at least 60 standard deviations.
     """
     shape = 1 + 1 / probability
     deviation = math.sqrt(scored * float(special.polygamma(1, 1) - special.polygamma(1, shape)))
@@ -192,7 +195,9 @@ class NamedToo:
     their own steps among the users of the group. The chance that one of the two fails is at most the sum of both
     chances.
 
-    marked: the strength; groups: B; misnaming_rate: the rate for the user's own steps.
+    marked: the strength.
+    groups: B.
+    misnaming_rate: the rate for the user's own steps.
     """
 
     marked: MarkAssumption
@@ -206,21 +211,21 @@ class NamedToo:
 
     @property
     def sawtooth(self) -> bool:
-        """That of `marked`."""
+        """Whether one more token may lower the power of `marked`."""
         return self.marked.sawtooth
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
-        """P(found) + P(passes by the user's own steps) − 1, at least 0."""
+        """Compute P(found) + P(passes by the user's own steps) − 1, at least 0."""
         return np.maximum(self.marked.power(scored, aim) + self._user_steps(scored, aim) - 1.0, 0.0)
 
     def _user_steps(self, scored: _Ints, aim: Aim) -> _Floats:
-        """Chance to pass by the user's own steps, over the number of these among T."""
+        """Compute the chance to pass by the user's own steps, over the number of these among T."""
         second = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         of_steps = np.concatenate([[0.0], self.marked.power(np.arange(1, int(scored.max(initial=0)) + 1), second)])
         return np.array([_mean_over_user_steps(int(steps), of_steps) for steps in scored])
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """How many texts are found, less those that fail by the user's own steps."""
+        """Count the texts that are found, less those that fail by the user's own steps."""
         second = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         found = self.marked.passed(scored, aim, texts, generator)
         steps = generator.binomial(scored, SHARE_OF_USER_STEPS, texts)
@@ -232,7 +237,7 @@ SHARE_OF_USER_STEPS = 2 / 3
 
 
 def _mean_over_user_steps(number: int, values: _Floats) -> float:
-    """E values[Binomial(number, SHARE_OF_USER_STEPS)], without what lies ten standard deviations away."""
+    """Compute E values[Binomial(number, SHARE_OF_USER_STEPS)], without counts ten standard deviations away."""
     chance = SHARE_OF_USER_STEPS
     middle, room = number * chance, 10 * math.sqrt(number * chance * (1 - chance)) + 1
     k = np.arange(max(0, math.floor(middle - room)), min(number, math.ceil(middle + room)) + 1)
@@ -247,10 +252,10 @@ def _mean_over_user_steps(number: int, values: _Floats) -> float:
 
 
 def green_list(gamma: str, delta: float | None, green_share: float | None) -> GreenShare:
-    """The assumption that `--delta` or `--green-share`, one of the two, states of a green list's text.
+    """Return the assumption that `--delta` or `--green-share`, one of the two, states of a green list's text.
 
     Raises:
-        Refused: a value out of range.
+        Refused: a value is out of range.
     """
     try:
         fraction = parse_gamma(gamma)
@@ -277,10 +282,10 @@ def green_list(gamma: str, delta: float | None, green_share: float | None) -> Gr
 
 
 def gumbel(entropy: float | None, probability: float | None) -> "GumbelEntropy | GumbelProbability":
-    """The assumption that `--entropy` or `--probability`, one of the two, states of Gumbel's text.
+    """Return the assumption that `--entropy` or `--probability`, one of the two, states of Gumbel's text.
 
     Raises:
-        Refused: a value out of range.
+        Refused: a value is out of range.
     """
     if entropy is not None:
         if not 0 < entropy < MAX_ENTROPY:
@@ -296,7 +301,12 @@ def gumbel(entropy: float | None, probability: float | None) -> "GumbelEntropy |
 
 
 class StrengthOptions(NamedTuple):
-    """How a format's strength is stated: one of some options, further options that go with them, and the assumption."""
+    """How a format's strength is stated.
+
+    one_of: the options of which one states the strength.
+    also: further options that go with them.
+    marked: makes the assumption from the options.
+    """
 
     one_of: tuple[str, ...]
     also: tuple[str, ...]
@@ -311,13 +321,15 @@ STRENGTHS: Mapping[str, StrengthOptions] = {
 
 
 def marked_text(name: str, options: Mapping[str, Any]) -> MarkAssumption:
-    """The assumption on text marked by a format.
+    """Return the assumption on text marked by a format.
 
-    options: all options by name, None where they were not given.
+    Args:
+        name: the format's.
+        options: all options by name, None where they were not given.
 
     Raises:
-        Refused: a format whose power is not known; options that do not belong to it or contradict each other; a value
-            out of range.
+        Refused: the power of the format is not known, options do not belong to it or contradict each other, or a value
+            is out of range.
     """
     if name not in STRENGTHS:
         raise Refused(f"--method {name!r}: no power is known of this format; allowed: {', '.join(STRENGTHS)}")
@@ -330,10 +342,10 @@ def marked_text(name: str, options: Mapping[str, Any]) -> MarkAssumption:
 
 
 def tokens_needed(marked: MarkAssumption, aim: Aim, power: float) -> int:
-    """The least number of scored tokens from which on the power stays at or above the wanted one.
+    """Find the least number of scored tokens from which on the power stays at or above the wanted one.
 
     Raises:
-        Refused: it is not reached within MOST_SCORED tokens.
+        Refused: the power is not reached within MOST_SCORED tokens.
     """
     reach = 16
     while marked.power(np.array([reach]), aim)[0] < power:
@@ -354,7 +366,7 @@ def tokens_needed(marked: MarkAssumption, aim: Aim, power: float) -> int:
 
 
 def _least(above: _Ints, passes: Callable[[_Ints], NDArray[np.bool_]]) -> _Ints:
-    """The least integer ≥ 0 that passes, `above` where no integer below it does; every larger one passes as well."""
+    """Find the least integer ≥ 0 that passes, `above` where no integer below it does; every larger one passes too."""
     low, high = np.full(len(above), -1), above.copy()
     while (high - low > 1).any():
         middle = (low + high) // 2
@@ -369,9 +381,11 @@ LEAST_SCORED = 16
 
 
 class Strengths(NamedTuple):
-    """How strongly D texts are marked: scored int64[D], score float64[D], and the score of each token.
+    """How strongly D texts are marked.
 
-    of_tokens: D times float64[T].
+    scored: int64[D], number of scored tokens.
+    score: float64[D].
+    of_tokens: the score of each token, D times float64[T].
     """
 
     scored: NDArray[np.int64]
@@ -382,7 +396,11 @@ class Strengths(NamedTuple):
 def measure(mark: Watermark, tokens: Tokens, messages: NDArray[np.int64], dedup: Dedup = "ngram") -> Strengths:
     """Score texts under the messages that they were marked for, as a whole and token by token.
 
-    tokens: of D texts; messages: int64[D].
+    Args:
+        mark: the opened key.
+        tokens: of D texts.
+        messages: int64[D].
+        dedup: which repeats are left out.
     """
     positions = mark.rule.positions(tokens, dedup)
     scored = positions.scored
@@ -407,7 +425,7 @@ class MeasuredTexts:
 
     @classmethod
     def of(cls, law: Law | None, strengths: Strengths) -> "MeasuredTexts":
-        """Measured from texts that have at least LEAST_SCORED scored tokens.
+        """Measure the strength of texts that have at least LEAST_SCORED scored tokens.
 
         Raises:
             Refused: there are none, or scores have no law.
@@ -425,7 +443,7 @@ class MeasuredTexts:
         return cls(law, long, assumes)
 
     def power(self, scored: NDArray[np.int64], aim: Aim) -> NDArray[np.float64]:
-        """Mean over the measured texts of P(T of a text's tokens pass), float64 of the shape of `scored`."""
+        """Average P(T of a text's tokens pass) over the measured texts: float64 of the shape of `scored`."""
         least = thresholds(self.law, scored, aim) - (0.5 if self.law.discrete else 0.0)
         mean = np.array([of_text.mean() for of_text in self.of_tokens])[:, None]
         spread = np.array([of_text.std() for of_text in self.of_tokens])[:, None]
@@ -433,14 +451,14 @@ class MeasuredTexts:
         return np.asarray(special.ndtr(above).mean(axis=0), np.float64)
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """How many texts pass whose tokens are drawn from one of the measured texts each."""
+        """Count the texts that pass whose tokens are drawn from one of the measured texts each."""
         chosen = generator.integers(len(self.of_tokens), size=texts)
         sums = np.array([generator.choice(self.of_tokens[i], scored).sum() for i in chosen])
         return int(aim.passes(self.law.log10_p(sums, scored)).sum())
 
 
 def probability_of(of_token: float) -> float:
-    """The probability that all tokens would have if a token scored so much on average under Gumbel, at most 1.
+    """Find the probability that all tokens would have if a token scored so much on average under Gumbel, at most 1.
 
     The mean of −ln(1 − U^p) is ψ(1 + 1/p) + γ, γ being Euler's constant.
     """
@@ -454,7 +472,7 @@ def probability_of(of_token: float) -> float:
 
 
 def thresholds(law: Law, scored: NDArray[np.int64], aim: Aim) -> NDArray[np.float64]:
-    """The least score of T tokens that passes, by halving; more than the largest score if none does: float64."""
+    """Find the least score of T tokens that passes, by halving; above the largest score if none does: float64."""
     low, high = np.zeros(len(scored), np.float64), np.asarray(law.largest(scored), np.float64) + 1.0
     if law.discrete:
         low -= 1.0

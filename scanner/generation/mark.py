@@ -52,7 +52,7 @@ class Sampling:
 
 
 class Completion(NamedTuple):
-    """A model's answer: the text without prompt and control tokens, and how many tokens it took."""
+    """A model's answer: the text without prompt and control tokens, and the number of tokens it took."""
 
     text: str
     tokens: int  # the end of the turn left out
@@ -70,7 +70,11 @@ MARKING: Mapping[str, Marking] = {
 
 
 def marking_of(mark: Watermark) -> Marking:
-    """How a watermark marks text. Raises Refused: no text can be marked with it."""
+    """Return how a watermark marks text.
+
+    Raises:
+        Refused: no text can be marked with it.
+    """
     name = format_name(mark.label)
     if name not in MARKING:
         raise Refused(f"{mark.label}: no text can be marked with this format; those that can: {', '.join(MARKING)}")
@@ -90,13 +94,19 @@ def complete(
 
     The same arguments give the same text on the same machine and versions. A Gumbel mark decides every token by key,
     window and message: there the seed does not matter.
-    seed: of everything random; torch's global generator is left as it was. mark: one for all prompts or one for each,
-    all of one method, with a message for each prompt. watch: called before each token, with the number of tokens of
-    each completion.
+
+    Args:
+        model: the model.
+        prompts: a prompt for each completion.
+        sampling: how completions are sampled.
+        seed: of everything random; torch's global generator is left as it was.
+        mark: one for all prompts or one for each, all of one method.
+        messages: a message for each prompt, where there is a mark.
+        watch: called before each token, with the number of tokens of each completion.
 
     Raises:
-        Refused: a prompt without tokens, too short for the key's window or too long for the model; marks that do not
-            fit the prompts; and whatever the processors refuse.
+        Refused: a prompt has no tokens, is too short for the key's window or too long for the model; marks do not fit
+            the prompts; or a processor refuses.
     """
     ids, attention = model.encode(prompts)
     lengths = attention.sum(dim=1).tolist()
@@ -141,7 +151,7 @@ def _marking(
     sampling: Sampling,
     seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
-    """Processors of a batch, and how `generate` is to sample after them."""
+    """Make the processors of a batch, and the options with which `generate` is to sample after them."""
     if isinstance(mark, Sequence):
         return _marking_each(model, mark, messages, lengths, width, sampling, seed)
     how: dict[str, Any] = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
@@ -163,7 +173,7 @@ def _marking_each(
     sampling: Sampling,
     seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
-    """As `_marking`, with a watermark for each row: rows of one watermark are marked together."""
+    """Make processors as `_marking`, with a watermark for each row: rows of one watermark are marked together."""
     if not len(marks) == len(messages) == len(lengths):
         raise Refused(f"{len(marks)} marks and {len(messages)} messages for {len(lengths)} prompts; give one of each")
     if len({type(mark) for mark in marks}) > 1:

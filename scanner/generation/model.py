@@ -51,7 +51,7 @@ class LocalModel:
     eos_ids: tuple[int, ...]
 
     def encode(self, prompts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids of the prompts, as user turns of the model's chat template if it has one, padded on the left.
+        """Tokenise prompts, as user turns of the model's chat template if it has one, padded on the left.
 
         Returns:
             ids int64 [B, W] and attention mask int64 [B, W], 0 on the padding.
@@ -66,12 +66,12 @@ class LocalModel:
         return ids, mask
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some tokens, control tokens left out."""
+        """Return the text of some tokens, without control tokens."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens the tokenizer knows, one more than the largest id."""
+        """Number of tokens that the tokenizer knows: one more than the largest id."""
         return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     @property
@@ -88,7 +88,11 @@ class LocalModel:
 def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: ReaderDtype = "float32") -> LocalModel:
     """Load a model from a folder in transformers' format (config.json, weights, tokenizer.json).
 
-    threads: CPU threads of torch in this process. More than one is slower when other cores are busy.
+    Args:
+        folder: the model's folder.
+        threads: CPU threads of torch in this process. More than one is slower when other cores are busy.
+        device: where the model runs.
+        dtype: precision of its weights.
 
     Raises:
         Refused: the folder is none that check_model_folder lets pass, the model cannot be loaded, or it gives no
@@ -122,7 +126,9 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: Reade
 
 
 def load_pretrained(auto: type[_BaseAutoModelClass], folder: Path, named: str, dtype: torch.dtype) -> Any:  # noqa: ANN401
-    """A model of transformers out of a folder that `check_model_folder` lets pass. Asks no hub, and runs no code of it.
+    """Load a model of transformers from a folder that `check_model_folder` lets pass.
+
+    It asks no hub, and runs no code from the folder.
 
     named: how errors name the folder.
 
@@ -171,7 +177,10 @@ def refused_alike(named: str) -> Iterator[None]:
 
 
 def prompt_lengths(folder: Path, prompts: Sequence[str]) -> tuple[list[int], int | None]:
-    """Tokens of each prompt in the form that a folder's model gets it, and the model's `positions`, without loading it.
+    """Count each prompt's tokens in the form that a folder's model gets it, without loading the model.
+
+    Returns:
+        The number of tokens of each prompt, and the model's `positions`.
 
     Raises:
         Refused: the folder is none that check_model_folder lets pass, or config.json is not one.
@@ -187,7 +196,11 @@ def prompt_lengths(folder: Path, prompts: Sequence[str]) -> tuple[list[int], int
 
 
 def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
-    """A tokenizer.json and its SHA-256; raises TokenizerError."""
+    """Load a tokenizer.json, and compute its SHA-256.
+
+    Raises:
+        TokenizerError: it cannot be loaded.
+    """
     try:
         content = read_named(file, MOST_TOKENIZER)
         tokenizer = Tokenizer.from_str(content.decode("utf-8"))
@@ -204,7 +217,7 @@ def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
 
 
 def _load_chat(folder: Path, named: str) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that writes the chats of a folder's model, if it has a template for them."""
+    """Load the tokenizer that writes the chats of a folder's model, if it has a template for them."""
     if not (folder / "tokenizer_config.json").is_file():
         return None
     with refused_alike(named):
@@ -244,7 +257,7 @@ def token_log_probabilities(
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> list[NDArray[np.float64]]:
-    """ln p of every token of some texts, as it would be sampled with these parameters.
+    """Compute ln p of every token of some texts, as it would be sampled with these parameters.
 
     Args:
         model: A local model.
@@ -259,7 +272,7 @@ def token_log_probabilities(
         any context, which the model cannot judge.
 
     Raises:
-        Refused: sampling parameters that cannot be right.
+        Refused: sampling parameters cannot be right.
     """
     check_sampling(temperature, top_k, top_p)
     before = [()] * len(texts) if contexts is None else contexts
@@ -277,7 +290,7 @@ def token_log_probabilities(
 
 
 def _parts(length: int, context: int, longest: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, first, end) of parts that the model sees as a whole; each gives ln p of tokens first … end−1."""
+    """Yield (begin, first, end) of parts that the model sees as a whole; each gives ln p of tokens first … end−1."""
     first = max(context, 1)
     while first < length:
         begin = max(0, first - longest // 2) if length > longest else 0
@@ -287,7 +300,7 @@ def _parts(length: int, context: int, longest: int) -> Iterator[tuple[int, int, 
 
 
 def _batches(parts: list[tuple[int, int, int, int]]) -> Iterator[list[tuple[int, int, int, int]]]:
-    """Parts of like length together, at most BATCH_TOKENS with padding, or a single one."""
+    """Yield parts of like length together, at most BATCH_TOKENS with padding, or a single part."""
     batch: list[tuple[int, int, int, int]] = []
     for part in sorted(parts, key=lambda part: part[3] - part[1]):
         if batch and (len(batch) + 1) * (part[3] - part[1]) > BATCH_TOKENS:
@@ -299,7 +312,7 @@ def _batches(parts: list[tuple[int, int, int, int]]) -> Iterator[list[tuple[int,
 
 
 def _logits(model: LocalModel, rows: Sequence[NDArray[np.int64]]) -> torch.Tensor:
-    """Logits [B, W, |V|] of rows that are padded on the right, where no other token can see the padding."""
+    """Compute logits [B, W, |V|] of rows that are padded on the right, where no other token can see the padding."""
     width = max(map(len, rows))
     ids = torch.full((len(rows), width), model.pad_id)
     mask = torch.zeros_like(ids)
@@ -314,7 +327,7 @@ def _logits(model: LocalModel, rows: Sequence[NDArray[np.int64]]) -> torch.Tenso
 def _of(
     logits: torch.Tensor, targets: NDArray[np.int64], temperature: float, top_k: int, top_p: float
 ) -> NDArray[np.float64]:
-    """ln p of one token for each row of logits."""
+    """Compute ln p of one token for each row of logits."""
     out = np.empty(len(targets))
     for start in range(0, len(targets), LOGIT_ROWS):
         some, wanted = logits[start : start + LOGIT_ROWS].float(), targets[start : start + LOGIT_ROWS]
@@ -341,10 +354,14 @@ SAMPLE_TEXT = "It was a quiet day at the harbour, and nobody on the pier had exp
 class TextReader:
     """A model that reads texts at temperature 1, with its own tokenizer, which reads no control tokens.
 
-    folder: the model's folder, as for `load_model`.
+    Args:
+        folder: the model's folder, as for `load_model`.
+        device: as for `load_model`.
+        dtype: as for `load_model`.
 
     Raises:
-        Refused, TokenizerError: as `load_model`.
+        Refused: as `load_model`.
+        TokenizerError: as `load_model`.
     """
 
     def __init__(self, folder: Path, device: str = "cpu", dtype: ReaderDtype = "float32") -> None:
@@ -354,7 +371,11 @@ class TextReader:
         self._tokenizer = HuggingFaceTokenizer(read_named(folder / "tokenizer.json", MOST_TOKENIZER))
 
     def surprise(self, texts: Sequence[str]) -> list[NDArray[np.uint8]]:
-        """Steps of surprise of each text's first CHARACTERS_READ (scanner.watermark.level_laws), uint8 of so many."""
+        """Compute steps of surprise of each text's first CHARACTERS_READ characters (scanner.watermark.level_laws).
+
+        Returns:
+            For each text uint8 of its number of characters read.
+        """
         texts = [text[:CHARACTERS_READ] for text in texts]
         tokens = self._tokenizer.encode(texts)
         log_p = token_log_probabilities(self._model, np.split(tokens.ids, tokens.offsets[1:-1]))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def sampling_weights(
     logits: npt.NDArray[np.float32], temperature: float, top_k: int, top_p: float
 ) -> npt.NDArray[np.float64]:
-    """Weights that a token is sampled by: float64[V], probabilities over the largest one, for logits float32[V]."""
+    """Compute weights to sample a token by: float64[V], probabilities over the largest one, for logits float32[V]."""
     weights: npt.NDArray[np.float64] = np.subtract(logits, logits.max(), dtype=np.float64)
     weights /= temperature
     np.exp(weights, out=weights)
@@ -38,7 +38,7 @@ def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
     """Refuse sampling parameters under which there is nothing to sample.
 
     Raises:
-        Refused: naming the parameter, its value and what is allowed.
+        Refused: the message names the parameter, its value and what is allowed.
     """
     if not 0 < temperature < float("inf"):
         raise Refused(f"temperature = {temperature} is not allowed; a number above 0 is needed")
@@ -108,7 +108,7 @@ class _Marking(OneBatch):
         check_prompts(lengths.tolist(), mark.window)
 
     def _nonces(self, input_ids: torch.Tensor) -> tuple[_Ids, npt.NDArray[np.uint64]]:
-        """The rows to mark at this step, int64[R], and the nonce of each one's window, uint64[R]."""
+        """Return the rows to mark at this step, int64[R], and the nonce of each one's window, uint64[R]."""
         self._check_rows(*input_ids.shape)
         ids = input_ids.cpu().numpy().astype(np.uint32)
         rows, width = ids.shape
@@ -122,11 +122,11 @@ class _Marking(OneBatch):
         return marked, self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
 
     def _stays_on(self, device: torch.device) -> bool:
-        """Whether a step is marked on the device that holds its logits; looking for used windows needs the host."""
+        """Return whether a step is marked on the device with its logits; looking for used windows needs the host."""
         return device.type == "cuda" and not self._skip_used
 
     def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors", torch.Tensor, torch.Tensor]:
-        """The key's vectors on the device of the ids, each row's window, int64[B, h], and its message, int64[B]."""
+        """Return the key's vectors on the ids' device, each row's window, int64[B, h], and its message, int64[B]."""
         from scanner.gpu.vectors import Vectors
 
         rows, width = input_ids.shape
@@ -203,7 +203,7 @@ class GreenListProcessor(_Marking):
         self._green, self._delta = mark, delta
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Logits [B, |V|] with δ added to the green tokens of each marked row; `scores` itself is not changed."""
+        """Return logits [B, |V|] with δ added to the green tokens of each marked row; leave `scores` unchanged."""
         if self._stays_on(scores.device):
             self._check(scores)
             return scores + self._delta * self._green_on_device(input_ids, scores).to(scores)  # type: ignore[return-value]
@@ -265,7 +265,7 @@ class GumbelProcessor(_Marking):
         self._random = np.random.default_rng(seed)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Scores [B, |V|] that are 0 for the token chosen in each row and −∞ for every other."""
+        """Return scores [B, |V|] that are 0 for the token chosen in each row and −∞ for every other."""
         self._check_rows(*input_ids.shape)
         self._check(scores)
         self._refuse_beams(input_ids, scores)
@@ -287,7 +287,7 @@ class GumbelProcessor(_Marking):
         return choose(vectors.draws(windows, messages, scores.shape[1]), found)
 
     def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, np.uint64]) -> _Ids:
-        """The token of each row, int64[B]; rows without a nonce are sampled. Row by row, to stay in the cache."""
+        """Choose the token of each row, int64[B], row by row to stay in the cache; rows without a nonce are sampled."""
         chosen = np.empty(len(logits), np.int64)
         for row, of_row in enumerate(logits):
             weights = sampling_weights(of_row, self._temperature, self._top_k, self._top_p)
@@ -312,7 +312,7 @@ def check_prompts(lengths: Sequence[int], window: int, new_tokens: int = 0, posi
     """Refuse prompts that are empty or too long, or that leave the first steps without a whole window and so unmarked.
 
     Raises:
-        Refused: with the row, its length and what is needed.
+        Refused: the message names the row, its length and what is needed.
     """
     for row, length in enumerate(lengths):
         if length < 1:
@@ -331,22 +331,27 @@ def check_prompts(lengths: Sequence[int], window: int, new_tokens: int = 0, posi
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a bias that marks nothing. Raises Refused: with the value and what is allowed."""
+    """Refuse a bias that marks nothing.
+
+    Raises:
+        Refused: the message names the value and what is allowed.
+    """
     if not 0 < delta < float("inf"):
         raise Refused(f"delta = {delta} does not mark text; a number above 0 is needed, for example 2.0")
 
 
 class RowsProcessor(OneBatch):
-    """Gives each group of rows to its processors.
+    """A processor that gives each group of rows to its own processors.
 
-    groups: Places of rows, and the processors of these rows; each row stands in at most one group.
+    Args:
+        groups: places of rows, and the processors of these rows; each row is in at most one group.
     """
 
     def __init__(self, groups: Sequence[tuple[Sequence[int], LogitsProcessorList]]) -> None:
         self._groups = [(torch.tensor(list(rows)), processors) for rows, processors in groups]
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Scores [B, |V|] after each row's processors; `scores` itself is not changed."""
+        """Return scores [B, |V|] after each row's processors; `scores` itself is not changed."""
         out = scores.clone()
         for rows, processors in self._groups:
             at = rows.to(scores.device)

@@ -30,7 +30,7 @@ def _quarter_round(a, b, c, d):
 
 @triton.jit
 def load_key(key):
-    """Eight words of a ChaCha key (int32[8]) as a tuple."""
+    """Load the eight words of a ChaCha key (int32[8]) as a tuple."""
     k0, k1, k2, k3 = tl.load(key), tl.load(key + 1), tl.load(key + 2), tl.load(key + 3)
     k4, k5, k6, k7 = tl.load(key + 4), tl.load(key + 5), tl.load(key + 6), tl.load(key + 7)
     return (
@@ -42,10 +42,14 @@ def load_key(key):
 
 @triton.jit
 def chacha8(key, counter, n0, n1, high=None):
-    """Blocks of the stream: a tuple of 16 uint32 tensors shaped as `counter`.
+    """Compute blocks of the stream: a tuple of 16 uint32 tensors shaped as `counter`.
 
-    key: from load_key; counter: uint32, the low word; high: the high one, which tokens of 32 bits and messages of 31
-    never reach in version 1; n0, n1: uint32, low and high word of the nonces, of counter's shape or broadcast to it.
+    Args:
+        key: from load_key.
+        counter: uint32, the low word.
+        n0: uint32, low word of the nonces, of counter's shape or broadcast to it.
+        n1: uint32, high word of the nonces, likewise.
+        high: uint32, the counter's high word, which tokens of 32 bits and messages of 31 never reach in version 1.
     """
     none = counter ^ counter
     s0, s1, s2, s3 = none + 0x61707865, none + 0x3320646E, none + 0x79622D32, none + 0x6B206574
@@ -93,9 +97,12 @@ def _sip_round(a, b, c, d):
 
 @triton.jit
 def siphash(key, tokens, WINDOW: tl.constexpr):
-    """SipHash-2-4 of WINDOW tokens (4 little-endian bytes each): one uint64.
+    """Compute SipHash-2-4 of WINDOW tokens (4 little-endian bytes each): one uint64.
 
-    key: int64[2]; tokens: pointer to int64, the window's first token.
+    Args:
+        key: int64[2].
+        tokens: pointer to int64, the window's first token.
+        WINDOW: number of tokens.
     """
     k0, k1 = tl.load(key).to(tl.uint64, bitcast=True), tl.load(key + 1).to(tl.uint64, bitcast=True)
     a, b = k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D
@@ -120,7 +127,7 @@ def siphash(key, tokens, WINDOW: tl.constexpr):
 
 @triton.jit
 def below(block, k: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, HEIGHT: tl.constexpr):
-    """Green bits of word k: where the integer whose digits stand in the planes is < N (odd), from the last digit up."""
+    """Return green bits of word k: where the integer with the planes' digits is < N (odd), from the last digit up."""
     out = ~block[(BITS - 1) * HEIGHT + k]
     for q in tl.static_range(1, BITS):
         plane = ~block[(BITS - 1 - q) * HEIGHT + k]
@@ -133,7 +140,7 @@ def below(block, k: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, HEIGHT: t
 
 @triton.jit
 def _run(begins, ends, firsts, tiles, STEPS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Which run a program has, its steps, its blocks and their places in a stream, and zeros for each thread."""
+    """Return a program's run, its steps, its blocks and their places in a stream, and zeros for each thread."""
     run, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     block = tile * BLOCKS + tl.arange(0, BLOCKS)
     place = (tl.load(firsts + run) + block).to(tl.uint32)
@@ -144,7 +151,7 @@ def _run(begins, ends, firsts, tiles, STEPS: tl.constexpr, BLOCKS: tl.constexpr)
 
 @triton.jit
 def _blocks(k, ids, nonces, at, end, place):
-    """Which steps there are, and for each of them the blocks at these places of its token's run."""
+    """Return which steps there are, and for each of them the blocks at these places of its token's run."""
     on = at < end
     token = tl.load(ids + at, mask=on, other=0).to(tl.uint32, bitcast=True)
     n0 = tl.load(nonces + 2 * at, mask=on, other=0).to(tl.uint32, bitcast=True)
@@ -169,10 +176,21 @@ def sum_runs(
     key, ids, nonces, begins, ends, firsts, out, blocks, tiles,
     FRACTION: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Σ log2 v of each number, from below, in units of 2^-FRACTION; why they are bounds: scanner.gpu.runs.
+    """Sum log2 v of each number, from below, in units of 2^-FRACTION; why they are bounds: scanner.gpu.runs.
 
-    key … ends: a Batch, a document for each run; firsts: int32[R], the first block; blocks: of a run; tiles: programs a
-    run. out: int32[R, 16, blocks], written: [r, i, b] is the sum of number 16 · b + i.
+    Args:
+        key: of a Batch, like ids, nonces, begins and ends.
+        ids: of a Batch.
+        nonces: of a Batch.
+        begins: of a Batch, a document for each run.
+        ends: of a Batch, a document for each run.
+        firsts: int32[R], the first block.
+        out: int32[R, 16, blocks], written: [r, i, b] is the sum of number 16 · b + i.
+        blocks: number of blocks of a run.
+        tiles: number of programs a run.
+        FRACTION: binary digits of a sum after the point.
+        STEPS: steps that a program computes side by side.
+        BLOCKS: blocks that a program computes.
     """
     START: tl.constexpr = 63 << 23  # 2^-64: four factors of up to 2^32 neither overflow nor underflow
     k = load_key(key)
@@ -211,7 +229,7 @@ def _vector_blocks(
     sip, key, windows, starts,
     WIDTH: tl.constexpr, ENTRIES: tl.constexpr, WINDOW: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Blocks of one row and chunk, and where the first entry of each one's first word stands in the row's vector."""
+    """Compute the blocks of one row and chunk, and the place in the row's vector of each block's first entry."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     nonce = siphash(sip, windows + row * WINDOW, WINDOW)
     start = tl.load(starts + row)
@@ -228,10 +246,21 @@ def green_entries(
     sip, key, windows, starts, strips, out, count,
     N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, WINDOW: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Green (1) or not (0), entries start … start+count−1 of each row's vector.
+    """Write which entries start … start+count−1 of each row's vector are green: 1, else 0.
 
-    sip: int64[2]; key: int32[8]; windows: int64[R, h]; starts: int64[R]; strips: int32[R, chunks · WORDS], scratch;
-    out: int8[R, count], written.
+    Args:
+        sip: int64[2].
+        key: int32[8].
+        windows: int64[R, h].
+        starts: int64[R].
+        strips: int32[R, chunks · WORDS], scratch.
+        out: int8[R, count], written.
+        count: number of entries a row.
+        N: n of the GreenRule.
+        BITS: bits of the GreenRule.
+        PLANES: planes of the GreenRule.
+        WINDOW: h.
+        GROUPS: groups of blocks that a program computes.
     """
     HEIGHT: tl.constexpr = 16 // PLANES
     WORDS: tl.constexpr = GROUPS * 16 * HEIGHT
@@ -255,7 +284,7 @@ def green_entries(
 def draw_entries(
     sip, key, windows, starts, out, count, WINDOW: tl.constexpr, GROUPS: tl.constexpr
 ):  # fmt: skip
-    """Draws start … start+count−1 of each row's vector; out: int32[R, count], written; the rest as in green_entries."""
+    """Write draws start … start+count−1 of each row's vector to out, int32[R, count]; the rest as in green_entries."""
     block, place = _vector_blocks(sip, key, windows, starts, 256, 1, WINDOW, GROUPS)
     row = out + tl.program_id(0).to(tl.int64) * count
     for i in tl.static_range(16):
@@ -268,7 +297,7 @@ def _run_blocks(
     sip, key, windows, messages, users,
     SHIFT: tl.constexpr, GROUPED: tl.constexpr, WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Tokens of one row and chunk, their blocks of version 2, and the number that the row's message reads there."""
+    """Return the tokens of one row and chunk, their blocks of version 2, and the number that its message reads."""
     row = tl.program_id(0)
     token = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
     nonce = siphash(sip, windows + row * WINDOW, WINDOW)
@@ -288,10 +317,23 @@ def green_of_runs(
     N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, SHIFT: tl.constexpr, GROUPED: tl.constexpr,
     WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Green (1) or not (0), tokens 0 … count−1 of each row, in version 2.
+    """Write which tokens 0 … count−1 of each row are green in version 2: 1, else 0.
 
-    sip: int64[2]; key: int32[8]; windows: int64[R, h]; messages: int64[R]; out: int8[R, count], written; users: B where
-    GROUPED; SHIFT: log2 of the entries of a block.
+    Args:
+        sip: int64[2].
+        key: int32[8].
+        windows: int64[R, h].
+        messages: int64[R].
+        out: int8[R, count], written.
+        users: B where GROUPED.
+        count: number of tokens a row.
+        N: n of the GreenRule.
+        BITS: bits of the GreenRule.
+        PLANES: planes of the GreenRule.
+        SHIFT: log2 of the entries of a block.
+        GROUPED: whether messages are in groups.
+        WINDOW: h.
+        AT_ONCE: tokens that a program computes.
     """
     HEIGHT: tl.constexpr = 16 // PLANES
     token, block, number = _run_blocks(sip, key, windows, messages, users, SHIFT, GROUPED, WINDOW, AT_ONCE)
@@ -308,7 +350,7 @@ def draws_of_runs(
     sip, key, windows, messages, out, users, count,
     GROUPED: tl.constexpr, WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Draws of version 2; out: int32[R, count], written; the rest as in green_of_runs."""
+    """Write draws of version 2 to out, int32[R, count]; the rest as in green_of_runs."""
     token, block, number = _run_blocks(sip, key, windows, messages, users, 4, GROUPED, WINDOW, AT_ONCE)
     draw = block[0]
     for k in tl.static_range(1, 16):

@@ -33,7 +33,7 @@ from scanner.watermark.rule import candidates
 
 
 def rule_of(mark: GreenListMark) -> GreenRule:
-    """γ as the kernels need it."""
+    """Return γ as the kernels need it."""
     return GreenRule(*secret.rule_of(mark.gamma))
 
 
@@ -42,12 +42,12 @@ BestNumbers = tuple[NDArray[np.int64], NDArray[np.generic]]
 
 
 def _best_of_runs(mark: Version2Mark, steps: ScoredSteps, request: RunRequest, device: torch.device) -> BestNumbers:
-    """As the mark's `best_of_runs`, of documents whose steps fit the device."""
+    """Search as the mark's `best_of_runs` does, in documents whose steps fit the device."""
     chacha = mark.sub_keys.chacha
     begins, lengths = steps.offsets[request.documents], steps.scored[request.documents]
 
     def exact(of_runs: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Published scores of pairs, by the CPU: their draws in one run, summed in order."""
+        """Compute published scores of pairs on the CPU: their draws in one run, summed in order."""
         at = consecutive_positions(begins[of_runs], lengths[of_runs])
         read = np.repeat(request.first[of_runs] + numbers, lengths[of_runs])
         tokens = steps.ids[at.index].astype(np.int64)
@@ -62,7 +62,7 @@ LONGEST: Mapping[str, int] = {"gumbel-v2": runs.LONGEST_SUM}
 
 
 def _runs_on(mark: Version2Mark, device: torch.device) -> Version2Mark:
-    """The same watermark; runs of documents without steps, or with too many for the device, stay on the CPU."""
+    """Return the mark, searched on a device; runs of documents with no or too many steps for it stay on the CPU."""
 
     def best_of_runs(steps: ScoredSteps, request: RunRequest) -> BestNumbers:
         scored = steps.scored[request.documents]
@@ -84,7 +84,7 @@ def _some(request: RunRequest, mask: NDArray[np.bool_]) -> RunRequest:
 
 
 def on_device(mark: Watermark, device: torch.device) -> Watermark:
-    """The same watermark, searched on a device if its format can be; any other watermark unchanged."""
+    """Return the watermark, searched on a device if its format can be; any other watermark unchanged."""
     if isinstance(mark, Version2Mark) and format_name(mark.label) in LONGEST:
         return _runs_on(mark, device)
     return mark

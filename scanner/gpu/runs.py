@@ -27,7 +27,7 @@ from scanner.gpu.kernels import sum_runs
 
 
 def devices() -> list[torch.device]:
-    """Every CUDA device; under TRITON_INTERPRET=1 the CPU, where Triton's interpreter runs the kernels instead."""
+    """List every CUDA device; under TRITON_INTERPRET=1 the CPU, where Triton's interpreter runs the kernels instead."""
     if knobs.runtime.interpret:
         return [torch.device("cpu")]
     return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
@@ -41,7 +41,10 @@ def wake(device: torch.device) -> None:
 class Batch(NamedTuple):
     """Scored tokens of D documents on a device, in the kernels' types.
 
-    key: int32[8], the ChaCha key; ids: int32[P]; nonces: int32[P, 2], low and high words; begins, ends: int32[D].
+    key: int32[8], the ChaCha key.
+    ids: int32[P].
+    nonces: int32[P, 2], low and high words.
+    begins, ends: int32[D].
     """
 
     key: torch.Tensor
@@ -62,7 +65,8 @@ class Batch(NamedTuple):
         """Copy uint32[8], uint32[P], uint64[P] and int64[D+1] to a device.
 
         Raises:
-            ValueError: 2^30 positions or more: kernels number the words of their nonces, two each, in 31 bits.
+            ValueError: 2^30 positions or more were given: kernels number the words of their nonces, two each, in 31
+                bits.
         """
         if offsets[-1] >= 2**30:
             raise ValueError(f"{offsets[-1]} scored positions are too many for one batch; fewer than 2^30 can be")
@@ -79,7 +83,7 @@ class Batch(NamedTuple):
         )
 
     def of(self, documents: NDArray[np.int64]) -> "Batch":
-        """Some of the documents; the tokens are shared."""
+        """Return some of the documents; the tokens are shared."""
         chosen = torch.from_numpy(documents).to(self.ids.device)
         return self._replace(begins=self.begins[chosen], ends=self.ends[chosen])
 
@@ -95,12 +99,12 @@ SUMS_BYTES = 1 << 30
 
 
 def bound(sums: NDArray[np.integer], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The score that no message exceeds, by its sum and the scored positions."""
+    """Bound the score that no message exceeds, by its sum and the scored positions."""
     return math.log(2.0) * (scored * (32.0 + 2.0**-22) - sums * 2.0**-FRACTION_BITS)
 
 
 def limit(reached: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Largest sum of a message whose score can be as large as `reached`: int64[D].
+    """Return the largest sum of a message whose score can be as large as `reached`: int64[D].
 
     1e-9 is more than the error of two double-precision sums of LONGEST_SUM terms.
     """
@@ -118,8 +122,10 @@ Exact = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 class Runs(NamedTuple):
     """Runs of numbers, R of them, each over the steps of a document.
 
-    batch: holds a document for each run; scored: int64[R], how many steps; first: int64[R], the first number, which
-    begins a block; length, least, most, floors: as scanner.watermark.native.streams.RunRequest has them.
+    batch: holds a document for each run.
+    scored: int64[R], number of steps.
+    first: int64[R], the first number, which begins a block.
+    length, least, most, floors: as scanner.watermark.native.streams.RunRequest has them.
     """
 
     batch: Batch
@@ -140,13 +146,13 @@ class Runs(NamedTuple):
         )
 
     def parts(self, chosen: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """The chosen runs, as many at a time as fit in memory at some 32 bytes a number."""
+        """Yield the chosen runs, as many at a time as fit in memory at some 32 bytes a number."""
         room = max(SUMS_BYTES // (32 * self.length), 1)
         return (chosen[begin : begin + room] for begin in range(0, len(chosen), room))
 
 
 def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The numbers of largest scores of each run, best first, ties to the smaller, and the scores: [R, most] each.
+    """Find the numbers of largest scores of each run, best first, ties to the smaller, and the scores: [R, most] each.
 
     −1 and 0 where there are fewer.
     """
@@ -172,7 +178,7 @@ def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.f
 
 
 def all_sums(runs: Runs) -> torch.Tensor:
-    """Sums of each number: int32[R, length], on the batch's device. The larger a score, the smaller its sum."""
+    """Compute each number's sum: int32[R, length], on the batch's device. The larger a score, the smaller its sum."""
     shape = _Shape.of(runs)
     sums = torch.empty((len(runs.scored), 16, shape.blocks), dtype=torch.int32, device=runs.batch.ids.device)
     sum_runs[(len(runs.scored) * shape.tiles,)](
@@ -184,7 +190,14 @@ def all_sums(runs: Runs) -> torch.Tensor:
 
 
 class _Shape(NamedTuple):
-    """How runs are cut: blocks of a run, lanes and side-by-side steps of a program, tiles a run, first blocks."""
+    """How runs are cut.
+
+    blocks: of a run.
+    lanes: blocks of a program.
+    steps: side by side in a program.
+    tiles: programs a run.
+    firsts: int32[R], the first block of each run.
+    """
 
     blocks: int
     lanes: int
@@ -194,7 +207,7 @@ class _Shape(NamedTuple):
 
     @classmethod
     def of(cls, runs: Runs) -> "_Shape":
-        """A shape of a warp at least: where the blocks do not fill a warp, several steps stand side by side."""
+        """Return a shape of a warp at least: where the blocks do not fill a warp, several steps go side by side."""
         blocks = -(-runs.length // 16)
         lanes = min(1 << (blocks - 1).bit_length(), MOST_BLOCKS)
         firsts = torch.from_numpy((runs.first >> 4).astype(np.int32)).to(runs.batch.ids.device)

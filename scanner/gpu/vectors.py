@@ -15,7 +15,11 @@ from scanner.gpu.kernels import draw_entries, draws_of_runs, green_entries, gree
 
 
 class GreenRule(NamedTuple):
-    """γ = n / 2^bits in lowest terms, and how many planes a block carries (SPEC §1)."""
+    """The share of green tokens as kernels need it (SPEC §1).
+
+    n, bits: γ = n / 2^bits in lowest terms.
+    planes: number of planes a block carries.
+    """
 
     n: int
     bits: int
@@ -23,17 +27,20 @@ class GreenRule(NamedTuple):
 
 
 def minus_ln_r(draws: torch.Tensor) -> torch.Tensor:
-    """−ln r of draws as marking uses it, exact near r = 1 (SPEC §2): float64 for uint32 in int32, of the same shape."""
+    """Compute −ln r of draws as marking uses it, exact near r = 1 (SPEC §2).
+
+    It is float64 for uint32 in int32, of the same shape.
+    """
     w = (draws.long() & 0xFFFFFFFF).double()
     high = -torch.log1p((w - 4294967295.5) * 2.0**-32)
     return torch.where(draws < 0, high, -torch.log((w + 0.5) * 2.0**-32))
 
 
 def weights(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
-    """Probabilities over that of the most probable token, 0 for what is cut: float64[B, V] (scanner.watermark.cut).
+    """Compute probabilities over that of the most probable token: float64[B, V] (scanner.watermark.cut).
 
-    Top-k, then top-p: the smallest set of most probable tokens that holds at least top_p of what top-k left. Tokens
-    exactly as probable as the last token kept are kept too.
+    Tokens that are cut have 0. Top-k comes first, then top-p: the smallest set of most probable tokens that holds at
+    least top_p of what top-k left. Tokens exactly as probable as the last token kept are kept too.
     """
     as_floats = logits.float()
     w = torch.exp((as_floats - as_floats.amax(dim=1, keepdim=True)).double() / temperature)
@@ -50,7 +57,10 @@ def weights(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) 
 class RowSampling(NamedTuple):
     """How each row is sampled: float64[B], except for the last two fields.
 
-    top_k: 0 keeps all tokens, int64[B]; top_p: 1 keeps all; min_p: least share of the most probable token, 0 keeps all;
+    temperature: divides the logits.
+    top_p: 1 keeps all tokens.
+    min_p: least share of the most probable token's probability, 0 keeps all.
+    top_k: int64[B], 0 keeps all.
     cuts: whether any row has a top_k or top_p, which the host knows without asking the device.
     """
 
@@ -62,7 +72,7 @@ class RowSampling(NamedTuple):
 
 
 def weights_of_rows(logits: torch.Tensor, how: RowSampling) -> torch.Tensor:
-    """As `weights`, with a temperature, min-p, top-k and top-p for each row: float64[B, V]."""
+    """Compute `weights` with a temperature, min-p, top-k and top-p for each row: float64[B, V]."""
     as_floats = logits.float()
     w = torch.exp((as_floats - as_floats.amax(dim=1, keepdim=True)).double() / how.temperature[:, None])
     w = w.where(w >= how.min_p[:, None], 0.0)
@@ -79,7 +89,7 @@ def weights_of_rows(logits: torch.Tensor, how: RowSampling) -> torch.Tensor:
 
 
 def choose(draws: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The token of least −ln(r)/weight of each row, ties to the smallest id: int64[B] for [B, V] both."""
+    """Choose the token of least −ln(r)/weight of each row, ties to the smallest id: int64[B] for [B, V] both."""
     cost = torch.where(weights > 0, minus_ln_r(draws) / weights, torch.inf)
     return cost.argmin(dim=1)  # the first of equal costs
 
@@ -92,9 +102,12 @@ _LOW = 0xFFFFFFFF
 
 
 class PlainVectors:
-    """As scanner.gpu.vectors.Vectors: secret vectors of one key on one device. Its repr shows nothing.
+    """Secret vectors of one key on one device, as scanner.gpu.vectors.Vectors. Its repr shows nothing.
 
-    chacha: uint32[8]; sip: uint64[2].
+    Args:
+        chacha: uint32[8].
+        sip: uint64[2].
+        device: the device.
     """
 
     def __init__(self, chacha: NDArray[np.uint32], sip: NDArray[np.uint64], device: torch.device) -> None:
@@ -102,7 +115,7 @@ class PlainVectors:
         self._sip = [int(word) for word in sip.view(np.int64)]
 
     def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: GreenRule) -> torch.Tensor:
-        """Which of the tokens 0 … count−1 are green: int8[R, count]; arguments as for Vectors.green."""
+        """Return which of the tokens 0 … count−1 are green: int8[R, count]; arguments as for Vectors.green."""
         height = 16 // rule.planes
         blocks, offsets = self._blocks(windows, messages, count, 512 * height)
         planes = [
@@ -114,7 +127,7 @@ class PlainVectors:
         return ((words >> (entries & 31).int()) & 1).to(torch.int8)
 
     def draws(self, windows: torch.Tensor, messages: torch.Tensor, count: int) -> torch.Tensor:
-        """Draws of the tokens 0 … count−1, uint32 in int32[R, count]; arguments as for `green`."""
+        """Return draws of the tokens 0 … count−1, uint32 in int32[R, count]; arguments as for `green`."""
         blocks, offsets = self._blocks(windows, messages, count, 256)
         entries = offsets[:, None] + torch.arange(count, device=windows.device)
         return blocks.permute(1, 2, 0, 3).flatten(1).gather(1, entries)
@@ -122,7 +135,7 @@ class PlainVectors:
     def green_runs(
         self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: GreenRule, wanted: torch.Tensor
     ) -> torch.Tensor:
-        """Green tokens of version 2, int8[R, V]; 0 where they are not wanted. Arguments as for Vectors.green_runs."""
+        """Return green tokens of version 2, int8[R, V]; 0 where not wanted. Arguments as for Vectors.green_runs."""
         height = 16 // rule.planes
 
         def of(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -135,7 +148,7 @@ class PlainVectors:
     def draw_runs(
         self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, wanted: torch.Tensor
     ) -> torch.Tensor:
-        """Draws of version 2, uint32 in int32[R, V]; 0 where they are not wanted."""
+        """Return draws of version 2, uint32 in int32[R, V]; 0 where they are not wanted."""
 
         def of(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
             return blocks.gather(0, (numbers & 15)[None])[0]
@@ -145,7 +158,11 @@ class PlainVectors:
     def _blocks(
         self, windows: torch.Tensor, starts: torch.Tensor, count: int, entries_a_group: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Groups of version 1 that hold each row's run, int32[16, R, G, 16], and where in them it begins, int64[R]."""
+        """Compute the groups of version 1 that hold each row's run, and where in them it begins.
+
+        Returns:
+            int32[16, R, G, 16] and int64[R].
+        """
         first = starts // entries_a_group
         groups = -(-(count + entries_a_group - 1) // entries_a_group)
         lanes = torch.arange(16 * groups, device=windows.device)
@@ -164,7 +181,7 @@ class PlainVectors:
         of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """Entries that `of` reads in each wanted token's block, some at a time; the host waits for the device."""
+        """Read entries with `of` in each wanted token's block, some at a time; the host waits for the device."""
         nonces = siphash(self._sip, windows)
         numbers = numbers_of(nonces, messages, groups)
         out = torch.zeros(wanted.shape, dtype=dtype, device=windows.device)
@@ -179,7 +196,7 @@ class PlainVectors:
 
 
 def numbers_of(nonces: torch.Tensor, messages: torch.Tensor, groups: int | None) -> torch.Tensor:
-    """Which number each row's message reads at its step, int64[R] (SPEC_2 §2)."""
+    """Return the number that each row's message reads at its step, int64[R] (SPEC_2 §2)."""
     if groups is None:
         return messages
     group, user = messages // groups, messages % groups
@@ -188,7 +205,7 @@ def numbers_of(nonces: torch.Tensor, messages: torch.Tensor, groups: int | None)
 
 
 def _below(planes: list[torch.Tensor], rule: GreenRule) -> torch.Tensor:
-    """Bits of the entries whose digits, most significant first, make a number below n, which is odd."""
+    """Return bits of the entries whose digits, most significant first, make a number below n, which is odd."""
     out = ~planes[-1]
     for q in range(1, rule.bits):
         plane = ~planes[-1 - q]
@@ -197,7 +214,7 @@ def _below(planes: list[torch.Tensor], rule: GreenRule) -> torch.Tensor:
 
 
 def chacha8(key: torch.Tensor, counters: torch.Tensor, nonces: torch.Tensor) -> torch.Tensor:
-    """Blocks of ChaCha with 8 rounds, int32[16, N], for a key of int32[8] and counters and nonces of int64[N]."""
+    """Compute blocks of ChaCha with 8 rounds, int32[16, N], for a key of int32[8], counters and nonces of int64[N]."""
     a = torch.tensor(_CONSTANTS, dtype=torch.int64, device=key.device).int()[:, None].repeat(1, len(counters))
     b, c = (key[at : at + 4, None].repeat(1, len(counters)) for at in (0, 4))
     d = torch.stack([counters, counters >> 32, nonces, nonces >> 32]).int()
@@ -211,7 +228,7 @@ def chacha8(key: torch.Tensor, counters: torch.Tensor, nonces: torch.Tensor) -> 
 
 
 def _quarter_rounds(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> None:
-    """Four side by side, one in each row of int32[4, N], in place."""
+    """Run four quarter rounds side by side, one in each row of int32[4, N], in place."""
     for by_d, by_b in ((16, 12), (8, 7)):
         a.add_(b)
         _rotate(d.bitwise_xor_(a), by_d)
@@ -225,7 +242,7 @@ def _rotate(words: torch.Tensor, by: int) -> None:
 
 
 def siphash(key: list[int], windows: torch.Tensor) -> torch.Tensor:
-    """SipHash-2-4 of each row of tokens, 4 little-endian bytes each: uint64 in int64[R] for int64[R, h]."""
+    """Compute SipHash-2-4 of each row of tokens, 4 little-endian bytes each: uint64 in int64[R] for int64[R, h]."""
     rows, width = windows.shape
     k0, k1 = (torch.full((rows,), word, dtype=torch.int64, device=windows.device) for word in key)
     a, b = k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D
@@ -270,7 +287,10 @@ TOKENS_A_PROGRAM = 512
 class Vectors:
     """Secret vectors of one key on one device. Its sub-keys are as secret as the master key; its repr shows nothing.
 
-    chacha: uint32[8]; sip: uint64[2].
+    Args:
+        chacha: uint32[8].
+        sip: uint64[2].
+        device: the device.
     """
 
     def __init__(self, chacha: NDArray[np.uint32], sip: NDArray[np.uint64], device: torch.device) -> None:
@@ -278,9 +298,13 @@ class Vectors:
         self._sip = torch.from_numpy(sip.view(np.int64).copy()).to(device)
 
     def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: GreenRule) -> torch.Tensor:
-        """Which of the tokens 0 … count−1 are green: int8[R, count].
+        """Return which of the tokens 0 … count−1 are green: int8[R, count].
 
-        windows: int64[R, h], the tokens before the step, contiguous; messages: int64[R].
+        Args:
+            windows: int64[R, h], the tokens before the step, contiguous.
+            messages: int64[R].
+            count: number of tokens.
+            rule: γ.
         """
         rows, device = len(windows), windows.device
         chunks = _chunks(count, 8192 // rule.planes)
@@ -294,7 +318,7 @@ class Vectors:
         return out
 
     def draws(self, windows: torch.Tensor, messages: torch.Tensor, count: int) -> torch.Tensor:
-        """Draws of the tokens 0 … count−1, uint32 in int32[R, count]; arguments as for `green`."""
+        """Return draws of the tokens 0 … count−1, uint32 in int32[R, count]; arguments as for `green`."""
         out = torch.empty((len(windows), count), dtype=torch.int32, device=windows.device)
         draw_entries[(len(windows), _chunks(count, 256))](
             self._sip, self._key, windows, messages, out, count,
@@ -305,9 +329,14 @@ class Vectors:
     def green_runs(
         self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: GreenRule, wanted: torch.Tensor
     ) -> torch.Tensor:
-        """Which tokens are green in version 2: int8[R, V].
+        """Return which tokens are green in version 2: int8[R, V].
 
-        groups: B; None: no groups. wanted: bool[R, V], the tokens that matter; unused here, since all are computed.
+        Args:
+            windows: int64[R, h], the tokens before the step, contiguous.
+            messages: int64[R].
+            groups: B; None: no groups.
+            rule: γ.
+            wanted: bool[R, V], the tokens that matter; only its shape is used here, since all are computed.
         """
         rows, count = wanted.shape
         out = torch.empty((rows, count), dtype=torch.int8, device=windows.device)
@@ -322,7 +351,7 @@ class Vectors:
     def draw_runs(
         self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, wanted: torch.Tensor
     ) -> torch.Tensor:
-        """Draws of version 2, uint32 in int32[R, V]; arguments as for `green_runs`."""
+        """Return draws of version 2, uint32 in int32[R, V]; arguments as for `green_runs`."""
         rows, count = wanted.shape
         out = torch.empty((rows, count), dtype=torch.int32, device=windows.device)
         draws_of_runs[(rows, -(-count // TOKENS_A_PROGRAM))](
@@ -334,5 +363,5 @@ class Vectors:
 
 
 def _chunks(count: int, entries_a_group: int) -> int:
-    """Programs a row: the groups that hold any run of so many entries."""
+    """Return the number of programs a row: their groups hold any run of so many entries."""
     return -(-(count + entries_a_group - 1) // (GROUPS_A_PROGRAM * entries_a_group))

@@ -31,17 +31,17 @@ def iterate_parts(text: str) -> Iterator[TextPart]:
 
 
 def parts_of(text: str) -> list[TextPart]:
-    """The parts of a text, in order; neighbours differ in kind, and together they are the text."""
+    """List the parts of a text, in order; neighbours differ in kind, and together they are the text."""
     return [*iterate_parts(text)]
 
 
 def unquoted_words(text: str) -> str:
-    """A text without the lines that quote others."""
+    """Return a text without the lines and blocks that quote others."""
     return "".join(text[part.begin : part.end] for part in iterate_parts(text) if part.kind == "own")
 
 
 def _joined(parts: Iterable[TextPart]) -> Iterator[TextPart]:
-    """Parts without those of no length; neighbours of one kind are one."""
+    """Yield the parts that are not empty, with neighbours of one kind joined."""
     last: TextPart | None = None
     for part in parts:
         if part.begin >= part.end:
@@ -57,7 +57,7 @@ def _joined(parts: Iterable[TextPart]) -> Iterator[TextPart]:
 
 
 def _lines_and_blocks(text: str) -> Iterator[TextPart]:
-    """Lines that are quoted or own, and what of own lines stands in blocks, in order."""
+    """Yield lines, quoted or own, in order; own lines are split where quoted blocks begin and end."""
     blocks = deque(_blocks(text))  # a deque, since pop(0) of a list moves all other items
     for line in _LINE.finditer(text):
         begin = line.start()
@@ -78,7 +78,7 @@ def _lines_and_blocks(text: str) -> Iterator[TextPart]:
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
-    """Text between the tags of quotations, the outermost of nested ones; one that never ends goes to the text's end."""
+    """Find the text between quotation tags, the outermost if nested; a block that never ends goes to the text's end."""
     blocks, depth, begin = [], 0, 0
     for tag in _TAG.finditer(text):
         if not tag.group(1):

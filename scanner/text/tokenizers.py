@@ -37,7 +37,11 @@ BPE leaves out merges by chance, Unigram samples; `tokenizers` 0.23 reads the fi
 
 
 def refuse_chance(fields: Mapping[str, object]) -> None:
-    """Refuse a tokenizer whose model has such a field. Raises ValueError: names the field, and what to do."""
+    """Refuse a tokenizer whose model has such a field.
+
+    Raises:
+        ValueError: the model has one; the message names it and says what to do.
+    """
     for field in SPLIT_BY_CHANCE:
         if share := fields.get(field):
             raise ValueError(
@@ -47,7 +51,7 @@ def refuse_chance(fields: Mapping[str, object]) -> None:
 
 
 def fields_of_chance(tokenizer: tokenizers.Tokenizer) -> dict[str, object]:
-    """The fields of a loaded tokenizer that `refuse_chance` looks at."""
+    """Return the fields of a loaded tokenizer that `refuse_chance` looks at."""
     return {field: getattr(tokenizer.model, field, None) for field in SPLIT_BY_CHANCE}
 
 
@@ -103,15 +107,18 @@ class HuggingFaceTokenizer:
         return Tokens(np.concatenate(ids), offsets)
 
     def encode_with_offsets(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Token ids of one text, uint32[N], and where each stands: its first character and that after it, int64[N, 2].
+        """Tokenise one text, and find the first character of each token and the one after its last.
 
         A character of several tokens is the place of each of them.
+
+        Returns:
+            Token ids, uint32[N], and their places, int64[N, 2].
         """
         encoding = self._inner.encode(text, add_special_tokens=False)
         return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
 
     def begins(self, text: str) -> NDArray[np.int64]:
-        """At which character each token of one text begins, int64[N], in order: white space is of its token.
+        """Return the character at which each token of one text begins, int64[N], in order: white space is of its token.
 
         A character of several tokens is where each of them begins.
         """
@@ -192,7 +199,7 @@ BROKEN = (
 
 
 def golden_strings(tokenizer_json: bytes) -> list[str]:
-    """Several hundred strings, and the literals of a tokenizer's own added tokens in several places."""
+    """Return several hundred strings, and the literals of a tokenizer's own added tokens in several places."""
     literals = [str(token["content"]) for token in json.loads(tokenizer_json).get("added_tokens") or ()]
     strings = ["", *PHRASES, *EMOJI.split(), EMOJI, EMOJI.replace(" ", ""), *_blocks(), *_white_space(), *_long_words()]
     for literal in dict.fromkeys((*CONTROLS, *literals[:50])):
@@ -206,7 +213,7 @@ def golden_strings(tokenizer_json: bytes) -> list[str]:
 
 
 def _blocks() -> list[str]:
-    """Every assigned character up to LAST_CHARACTER, a block at a time, side by side and one by one."""
+    """Return every assigned character up to LAST_CHARACTER, a block at a time, side by side and one by one."""
     blocks = []
     for start in range(0, LAST_CHARACTER, CHARACTERS_A_BLOCK):
         block = [
@@ -349,7 +356,7 @@ class FastTokenizer:
 
 
 def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
-    """A buffer as an array, without a copy."""
+    """View a buffer as an array, without a copy."""
     # It is marked writable, though nobody writes to it, since numba compiles kernels anew for read-only arrays. An
     # empty one is made anew, since it has no place in memory.
     read_only = np.frombuffer(buffer, kind)
@@ -366,7 +373,7 @@ def _end_if_required(error: BaseException) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
+    """Compute the SHA-256 of a file's bytes, in hex."""
     return hashlib.sha256(read_named(path, MOST_TOKENIZER)).hexdigest()
 
 
@@ -384,8 +391,8 @@ def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Token
     """Load a tokenizer.json, a path or URI, after checking that it is the pinned one.
 
     The bytes that were hashed are loaded. The fast backend is taken where it is installed and agrees with the
-    reference; else a warning says why not. With `fast` false it is not loaded, since that pays for thousands of texts
-    only.
+    reference; else a warning says why not. With `fast` false it is not loaded: loading it pays only for thousands of
+    texts.
 
     Raises:
         TokenizerError: the file is missing, unreadable, another one, or no tokenizer.

@@ -66,7 +66,7 @@ class StackProcessor(OneBatch, Generic[Mark]):
         self._vocabulary = vocabulary
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Scores [B, |V|] that are 0 for the token chosen in each row and −∞ for every other."""
+        """Return scores [B, |V|] that are 0 for the token chosen in each row and −∞ for every other."""
         if len(input_ids) != len(self._paddings):
             raise Refused(f"{len(input_ids)} rows are generated but {len(self._paddings)} messages were given")
         if self._vocabulary is not None and scores.shape[1] > self._vocabulary:
@@ -94,8 +94,8 @@ class StackProcessor(OneBatch, Generic[Mark]):
 
     @abstractmethod
     def context_of(self, before: Ids, prompt: int) -> Ids | None:
-        """The tokens that the next token's draw depends on, or None where it is not marked."""
+        """Return the tokens that the next token's draw depends on, or None where it is not marked."""
 
     @abstractmethod
     def draw(self, row: int, tokens: Tokens, ends: Positions) -> NDArray[np.float64]:
-        """The draw u of the last token of each document; a document is a context and a token."""
+        """Return the draw u of the last token of each document; a document is a context and a token."""
