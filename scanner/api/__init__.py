@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 class TextVerdict:
     """What a scan says of one text, as in schemas.tables.VERDICTS.
 
-    status: scored, scored_in_part, too_short or filtered. users: for whom the text is marked, the strongest evidence
-    first; empty where nobody is named, for the reason in naming. log10_p: of the key with the smallest p, corrected
-    for all messages of all keys; None where there is none. key_id, message: of that p. scored: tokens that count.
-    proof: how a flag was computed again; None: no flag.
+    status: scored, scored_in_part, too_short or filtered.
+    users: users for whom the text is marked, the strongest evidence first; empty where no user is named, for the reason
+        in naming.
+    log10_p: of the key with the smallest p, corrected for all messages of all keys; None where there is none.
+    key_id: key of that p.
+    message: message of that p.
+    scored: tokens that count.
+    proof: how a flag was computed again, None: no flag.
     """
 
     status: str
@@ -48,7 +52,7 @@ class TextVerdict:
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> "TextVerdict":
-        """The verdict of a row."""
+        """Return the verdict of a row."""
         users = (entry["user_id"] for entry in row["named"] or ())
         shared: dict[str, Any] = {name: row[name] for name in cls.__annotations__ if name not in ("users", "log10_p")}
         return cls(users=tuple(user for user in users if user is not None), log10_p=row["log10_p_global"], **shared)
@@ -56,7 +60,10 @@ class TextVerdict:
 
 @dataclass(frozen=True)
 class TextVerdicts(Sequence[TextVerdict]):
-    """Verdicts in the order of their texts. rows: as in schemas.tables.VERDICTS, exact, `row` being the place."""
+    """Verdicts in the order of their texts.
+
+    rows: rows as in schemas.tables.VERDICTS, exact. `row` is the place of the text.
+    """
 
     rows: "pa.RecordBatch"
 
@@ -124,15 +131,16 @@ class OpenedRegistry:
         return verdicts[0] if isinstance(texts, str) else verdicts
 
     def mark(self, key_id: str) -> "Watermark":
-        """The mark of a key, for a logits processor; it shows itself in no repr and cannot be pickled.
+        """Return the mark of a key, for a logits processor. It shows itself in no repr and cannot be pickled.
 
         Raises:
-            Refused: the registry has no such key; SecretError: its secret cannot be read.
+            Refused: the registry has no such key.
+            SecretError: the secret of the key cannot be read.
         """
         return open_key(self._folder, find_key(load_registry(self._folder), key_id))
 
     def messages(self, key_id: str, users: Sequence[str]) -> dict[str, int]:
-        """The message that each of some users holds under a key, where they hold one.
+        """Return the message that each of some users holds under a key, where they hold one.
 
         Raises:
             Refused: the registry has no such key, `users` is no list of ids, or the registry's users were changed by
@@ -153,8 +161,9 @@ def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: fl
         false_positive_rate: share of unmarked texts that may be flagged.
 
     Raises:
-        Refused: there is no registry, or no such key, or an argument cannot be right; SecretError, TokenizerError: a
-            key cannot be opened.
+        Refused: there is no registry, or no such key, or an argument cannot be right.
+        SecretError: the secret of a key cannot be read.
+        TokenizerError: the tokenizer of a key cannot be opened.
     """
     if not isinstance(false_positive_rate, float | int) or not 0.0 < false_positive_rate < 1.0:
         raise Refused(f"false_positive_rate: {false_positive_rate!r}: give a rate between 0 and 1, such as 1e-6")
@@ -165,7 +174,11 @@ def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: fl
 
 
 def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
-    """Values that are a list or tuple of texts. Raises Refused: a text would be taken for the list of its letters."""
+    """Return values that are a list or tuple of texts.
+
+    Raises:
+        Refused: they are something else, such as a text, which would be taken for the list of its letters.
+    """
     if not isinstance(values, list | tuple):
         raise Refused(f"{name}: {type(values).__name__}: give a list of texts (of a column of polars: its to_list())")
     for index, value in enumerate(values):
@@ -227,7 +240,7 @@ class ResultTables:
 
 
 def results(path: ResultsPath) -> ResultTables:
-    """The tables of results. A table that no scan has written raises Refused when it is named.
+    """Return the tables of results. A table that no scan has written raises Refused when it is named.
 
     Args:
         path: folder or URI of the results, or the file of the scan's configuration.
@@ -243,10 +256,11 @@ def scan(config: Path | str, night: date | None = None) -> "ScanOutcome":
         night: fills `{date}`.
 
     Returns:
-        What became of it; `exit_code` is that of the command.
+        The outcome of the scan. Its `exit_code` is that of the command.
 
     Raises:
-        Refused: something cannot be right; ScanFailed: the work had to stop, and what was committed stays.
+        Refused: something cannot be right.
+        ScanFailed: the work had to stop. What was committed stays.
     """
     from scanner.cluster.scan import run_scan
     from scanner.scan_plan import make_plan

@@ -127,7 +127,11 @@ class Answers:
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _read_state(self) -> ServedScan:
-        """What is served now. Raises BrickscanError: as `ServedScan.of` or `refuse_older`; no report can be signed."""
+        """Read what is served now.
+
+        Raises:
+            BrickscanError: as `ServedScan.of` or `refuse_older`, or no report can be signed.
+        """
         served = ServedScan.of(self.config, self._folder)
         refuse_older(served.check.registry, served.key_ids, self.state / _REGISTRY_FILE)
         self._signer.sign(functools.partial(self._statement, served, b"", DetectorResult.TOO_SHORT, None))
@@ -153,7 +157,7 @@ class Answers:
         return min(self.config.most_bytes, self.pool.most_bytes)
 
     def charge(self, caller: Caller, seconds: float) -> None:
-        """Have a caller pay for seconds of CPU, at once."""
+        """Charge a caller for seconds of CPU, at once."""
 
         def pay() -> None:
             with contextlib.suppress(sqlite3.Error):  # on a full disk, where nothing is answered
@@ -163,10 +167,10 @@ class Answers:
             self._thread.submit(pay)
 
     async def answer(self, texts: Sequence[bytes], caller: Caller) -> list[DetectorAnswer | DetectorError]:
-        """The answer to each text, UTF-8, or why there is none.
+        """Return the answer to each text, UTF-8, or why there is none.
 
         Raises:
-            Unavailable: nobody could look at any of them.
+            Unavailable: none of them could be looked at.
         """
         began = asyncio.get_running_loop().time()
         digests = [self.budget.digest(text) for text in texts]
@@ -211,12 +215,12 @@ class Answers:
                 self._tell(f"event=not_naming why={json.dumps(error.why)}")
 
     async def _in_thread(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:  # noqa: ANN401
-        """Result of a function in the budget's thread."""
+        """Return the result of a function that runs in the budget's thread."""
         call = functools.partial(function, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _entry(self, digest: bytes, finding: Finding, served: ServedScan, caller: Caller) -> Mapping[str, object]:
-        """What the log has of an answer."""
+        """Return what the log has of an answer."""
         caller_class = "expert" if caller.expert else "anybody"
         self._answers.labels(finding.result, caller_class).inc()
         name_fields = {"named_to": caller.name} if caller.expert and finding.user is not None else {}
@@ -240,7 +244,7 @@ class Answers:
         )
 
     def refusal(self, spent: BudgetSpent) -> DetectorError:
-        """Why a text is not answered, and count it."""
+        """Count a text that is not answered, and return why it is not."""
         self._refused.labels("budget").inc()
         minutes = math.ceil(spent.seconds / 60)
         advice = f"Come back in {minutes} minutes" if minutes < 120 else f"Come back in {math.ceil(minutes / 60)} hours"
@@ -269,7 +273,11 @@ class Answers:
         )
 
     def commitments_head(self) -> str | None:
-        """The last head of the published list; None where none is configured, or it is empty. Raises Refused."""
+        """Return the last head of the published list; None where none is configured, or it is empty.
+
+        Raises:
+            Refused: the list cannot be read.
+        """
         if self.config.commitments is None:
             return None
         path = self._folder / self.config.commitments
@@ -286,7 +294,7 @@ def _last_head(path: Path, _changed: int) -> str | None:
 
 
 def _outcome(payment: Payment, answer: ServedFinding | Unavailable) -> Outcome:
-    """What the budget is told of a text that was paid for."""
+    """Return what the budget is told of a text that was paid for."""
     if isinstance(answer, Unavailable):
         return Outcome(payment, None, np.empty(0, np.uint64), np.empty(0, np.uint64))
     finding, _ = answer

@@ -40,12 +40,19 @@ CREATE TABLE IF NOT EXISTS windows (ends REAL NOT NULL);
 
 
 def holds(matches: NDArray[np.bool_]) -> bool:
-    """Whether a text holds a piece. matches: which of the text's n-grams the piece has, bool[G]."""
+    """Return whether a text holds a piece.
+
+    Args:
+        matches: which of the text's n-grams the piece has, bool[G].
+    """
     return int(np.count_nonzero(matches)) >= min(SHARED, max(1, len(matches) // 2))
 
 
 class BudgetSpent(InternalFault):
-    """A text is not answered for now; seconds: until the window ends, rounded up to minutes."""
+    """A text is not answered for now.
+
+    seconds: time until the window ends, rounded up to minutes.
+    """
 
     def __init__(self, why: str, seconds: float) -> None:
         super().__init__(why)
@@ -53,14 +60,21 @@ class BudgetSpent(InternalFault):
 
 
 class Caller(NamedTuple):
-    """Who asks. name: an address, or an expert's name."""
+    """Who asks.
+
+    name: an address, or an expert's name.
+    """
 
     name: str
     expert: bool
 
 
 class Payment(NamedTuple):
-    """What was paid for a text. seconds: of CPU that it was to take; is_new: it was not answered in this window."""
+    """What was paid for a text.
+
+    seconds: seconds of CPU that it was to take.
+    is_new: whether it was not answered in this window before.
+    """
 
     caller: Caller
     digest: bytes
@@ -76,7 +90,9 @@ class Payment(NamedTuple):
 class Outcome(NamedTuple):
     """What came of a text that was paid for.
 
-    result: None where nobody looked at it; grams: keyed n-grams; marked: those of the part that carries the mark.
+    result: None where it was not looked at.
+    grams: keyed n-grams of the text.
+    marked: keyed n-grams of the part that carries the mark.
     """
 
     payment: Payment
@@ -86,7 +102,9 @@ class Outcome(NamedTuple):
 
 
 class Budget:
-    """The budget of a detector, which survives a restart. One thread uses it; `has_left` may be called by others.
+    """The budget of a detector, which survives a restart.
+
+    One thread uses it. Others may call `has_left`.
 
     Args:
         folder: of its table and its counts, which are made where there are none.
@@ -127,17 +145,17 @@ class Budget:
         self._db.close()
 
     def digest(self, text: bytes) -> bytes:
-        """Keyed digest of a text, 32 bytes."""
+        """Compute the keyed digest of a text, 32 bytes."""
         return hmac.digest(self._secret, b"text\n" + text, "sha256")
 
     def has_left(self, caller: Caller) -> bool:
-        """Whether a caller may ask on. Reads no table."""
+        """Return whether a caller may ask on. Reads no table."""
         if self._paid.get(self._name(caller), 0.0) >= self._max_texts(caller):
             return False
         return self._total < self._config.most_texts or caller.expert  # whom no crowd can shut out
 
     def refuse_spent(self, caller: Caller) -> None:
-        """Raises BudgetSpent: the caller may ask nothing more in this window."""
+        """Raise BudgetSpent where the caller may ask nothing more in this window."""
         if not self.has_left(caller):
             caller_spent = self._paid.get(self._name(caller), 0.0) >= self._max_texts(caller)
             subject = (
@@ -146,10 +164,14 @@ class Budget:
             raise BudgetSpent(f"{subject} may.", self._left())
 
     def pay(self, caller: Caller, texts: Sequence[tuple[bytes, float]]) -> list[Payment | BudgetSpent]:
-        """Have a caller pay for texts, given by digest and the seconds of CPU that each is to take, before any work.
+        """Charge a caller for texts before any work.
+
+        Args:
+            caller: the caller.
+            texts: digest of each text, and the seconds of CPU that it is to take.
 
         Raises:
-            sqlite3.Error: the table cannot be written; nothing is paid.
+            sqlite3.Error: the table cannot be written. Nothing is paid.
         """
         self.begin_window()
         payments = list[Payment | BudgetSpent]()
@@ -165,15 +187,18 @@ class Budget:
         return payments
 
     def pay_more(self, caller: Caller, seconds: float) -> None:
-        """Have a caller pay for seconds of CPU beyond those that a text was to take. Raises as `pay`."""
+        """Charge a caller for seconds of CPU beyond those that a text was to take. Raises as `pay`."""
         with self._all_or_nothing():
             self._add(caller, seconds)
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[BudgetSpent | None]:
-        """Why a text is not answered after all, None: it is. What was paid too much for texts is given back.
+        """Settle what texts cost, and give back what was paid too much.
+
+        Returns:
+            Why a text is not answered after all; None where it is.
 
         Raises:
-            sqlite3.Error: the table cannot be written; none of them is settled.
+            sqlite3.Error: the table cannot be written. None of them is settled.
         """
         with self._all_or_nothing():
             return [self._settle(outcome) for outcome in outcomes]
@@ -213,7 +238,7 @@ class Budget:
         self._read()
 
     def _is_answered(self, digest: bytes) -> bool:
-        """Whether a text was answered in this window."""
+        """Return whether a text was answered in this window."""
         return self._db.execute("SELECT 1 FROM answered WHERE digest = ?", (digest,)).fetchone() is not None
 
     def _add(self, caller: Caller, amount: float) -> None:
@@ -224,7 +249,7 @@ class Budget:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """A transaction: where something cannot be written, nothing is, nor counted."""
+        """Hold a transaction open: where something cannot be written, nothing is, nor counted."""
         try:
             yield
             self._db.commit()
@@ -243,7 +268,7 @@ class Budget:
         return self._config.expert_texts if caller.expert else self._config.texts
 
     def _left(self) -> float:
-        """Seconds until the window ends."""
+        """Return the seconds until the window ends."""
         return self._ends - self._clock()
 
     def _name(self, caller: Caller) -> bytes:

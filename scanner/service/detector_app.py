@@ -151,7 +151,10 @@ class DetectorApp:
         self._answers.close()
 
     def _guarded(self, handler: Handler) -> Handler:
-        """A handler whose unforeseen faults are told by their kind alone: a traceback could hold a part of a text."""
+        """Return a handler that tells unforeseen faults by their kind alone.
+
+        A traceback could hold a part of a text.
+        """
 
         async def guarded(request: Request) -> Response:
             try:
@@ -230,7 +233,11 @@ class DetectorApp:
         return text
 
     def _caller(self, request: Request) -> Caller:
-        """Who asks. Raises HTTPException: by a token that is nobody's, ended or revoked."""
+        """Return who asks.
+
+        Raises:
+            HTTPException: the token is unknown, has ended or was revoked, or headers stand twice.
+        """
         address, proxy = request.client.host if request.client else "", self._config.proxy
         if proxy is not None and proxy.sends(address):
             names = request.headers.getlist(proxy.expert) if proxy.expert else []
@@ -347,7 +354,10 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+")
 
 
 def network_of(address: str) -> str:
-    """The network that counts as one caller: an IPv4 address, or of IPv6 those that begin with the same bits."""
+    """Return the network that counts as one caller.
+
+    It is an IPv4 address, or of IPv6 the addresses that begin with the same bits.
+    """
     match = _WITH_PORT.fullmatch(address)  # some proxies name the port, too
     host = (match[1] or match[2]) if match else address
     with contextlib.suppress(ValueError):
@@ -359,10 +369,10 @@ def network_of(address: str) -> str:
 
 
 async def _while_there(request: Request, answering: Coroutine[Any, Any, Result]) -> Result:
-    """Result of a coroutine, which is cancelled where the client leaves before it has it.
+    """Return the result of a coroutine, which is cancelled where the client leaves before it has it.
 
     Raises:
-        HTTPException: the client has left, so that nobody reads why.
+        HTTPException: the client has left, so that the reason is not read.
     """
     answer, disconnection = asyncio.ensure_future(answering), asyncio.ensure_future(_disconnected(request))
     try:
@@ -385,7 +395,11 @@ def _too_much(refusal: DetectorError) -> HTTPException:
 
 
 def _kind_of(name: str) -> str:
-    """Media type of a file by its name. Raises HTTPException: it is none that is read."""
+    """Return the media type of a file by its name.
+
+    Raises:
+        HTTPException: it is none that is read.
+    """
     for kind, ends in FILE_ENDS.items():
         if name.lower().endswith(ends):
             return kind
@@ -401,9 +415,9 @@ _AS_IT_IS = ("7bit", "8bit", "binary")
 
 
 def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
-    """Fields of a form by name: the file's name, if it is one, and the value (RFC 7578).
+    """Return the fields of a form by name: the file's name, if it is one, and the value (RFC 7578).
 
-    Held in memory, unlike Starlette's, and never parts of parts, whose reading takes time by their depth.
+    They are held in memory, unlike Starlette's. Parts of parts, whose reading takes time by their depth, are not read.
     """
     head = _head(f"Content-Type: {content_type}")
     boundary = head.get_boundary()
@@ -436,7 +450,7 @@ def _templates() -> jinja2.Environment:
 
 @functools.cache
 def openapi() -> bytes:
-    """The OpenAPI description of the detector, JSON, made from its models."""
+    """Return the OpenAPI description of the detector, JSON, made from its models."""
 
     def content(name: str) -> dict[str, Any]:
         return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}

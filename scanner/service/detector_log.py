@@ -15,9 +15,9 @@ class DetectorLog:
     """The log: a JSON object a line, and a file a day.
 
     Args:
-        folder: made where there is none; others cannot enter it.
-        days: that files are kept.
-        max_bytes: of all files; beyond, the oldest goes, and none of today's lines.
+        folder: made where there is none. Others cannot enter it.
+        days: how many days files are kept.
+        max_bytes: of all files. Beyond it the oldest file goes, and none of today's lines.
     """
 
     def __init__(self, folder: Path, days: int, max_bytes: int) -> None:
@@ -29,7 +29,7 @@ class DetectorLog:
         """Append entries, with the time.
 
         Raises:
-            OSError: they cannot be written, or today's are as many bytes as all may be; none of them is.
+            OSError: they cannot be written, or today's are as many bytes as all may be. None of them is written.
         """
         if not entries:
             return

@@ -10,7 +10,11 @@ from scanner.storage.locations import read_named, write_whole
 
 
 class _KnownRegistry(BaseModel):
-    """keys: their ids; users_head: of the chain of users, None: there are none."""
+    """What a detector has known of its registry.
+
+    keys: ids of its keys.
+    users_head: head of the chain of users, None: there are none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -19,7 +23,12 @@ class _KnownRegistry(BaseModel):
 
 
 def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path) -> None:
-    """Hold a registry, its keys' ids and the head of its users, against what a file says of it; keep them there.
+    """Raise Refused for a registry that lacks what a file says of it, and write its keys and head into the file.
+
+    Args:
+        registry: folder or URI of the registry.
+        keys: ids of its keys.
+        file: the file, which is made where there is none.
 
     Raises:
         Refused: a key is gone, or its chain of users never had that head: it was put back to an older state; or the

@@ -20,7 +20,7 @@ _STEPS = (ONE_GRAM_IN, ONE_GRAM_IN * _PLACES)
 
 
 class MarkedGrams:
-    """Counts of n-grams by their keyed hash, up to 255; they survive a restart.
+    """Counts of n-grams by their keyed hash, up to 255. They survive a restart.
 
     Args:
         file: made where there is none.

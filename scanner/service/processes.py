@@ -11,17 +11,17 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
 class Unavailable(InternalFault):
-    """No answer can be given now; its text is for the caller."""
+    """No answer can be given now. Its text is for the caller."""
 
 
 def forbid_core_dumps() -> None:
-    """Have the system write no image of this process, in which texts would stand, wherever it sends images."""
+    """Forbid the system to write an image of this process, in which texts would stand, wherever it sends images."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def confine_process() -> None:
-    """Have the system end this process with the server, or before it where memory ends, and write no image of it.
+    """Have the system end this process with the server, or earlier where memory ends, and write no image of it.
 
     Else it would hold a text, or keys, after the server.
     """

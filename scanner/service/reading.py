@@ -90,7 +90,7 @@ class FileReader:
         self._callers = Counter["Caller"]()
 
     async def text_of(self, caller: "Caller", kind: str, raw: bytes) -> bytes | Unread:
-        """The text of a file, UTF-8, or why there is none: as read_file, or reading takes too much.
+        """Return the text of a file, UTF-8, or why there is none, as read_file does, or because reading takes too much.
 
         Raises:
             Unavailable: too many files wait.
@@ -132,7 +132,10 @@ async def _read_apart(kind: str, raw: bytes, max_bytes: int) -> bytes | Unread:
 
 
 def main(kind: str, max_bytes: int) -> None:
-    """Read a file of standard input, and write its text to standard output, within bounds; ends with an Unread."""
+    """Read a file from standard input, and write its text to standard output, within bounds.
+
+    It ends with an Unread where the file has no text.
+    """
     confine_process()
     os.nice(10)  # texts come first
     for bound, value in (
@@ -160,7 +163,10 @@ def read_file(kind: str, raw: bytes, max_bytes: int) -> bytes | Unread:
 
 
 def _no_letters(text: str) -> bool:
-    """Whether fonts of a file draw what its characters do not say: private, unassigned, control characters, U+FFFD."""
+    """Return whether fonts of a file draw what its characters do not say.
+
+    Such characters are private, unassigned, control characters or U+FFFD.
+    """
     counts = Counter("".join(text.split()))
     unreadable_signs = {
         sign: n for sign, n in counts.items() if sign == "\ufffd" or unicodedata.category(sign) in ("Co", "Cn", "Cc")
@@ -169,7 +175,7 @@ def _no_letters(text: str) -> bool:
 
 
 def _pdf_text(raw: bytes, max_bytes: int) -> str:
-    """The text of each page, a line between them."""
+    """Return the text of each page, a line between them."""
     from pypdf import PdfReader
 
     reader, pages, length = PdfReader(io.BytesIO(raw)), list[str](), 0
@@ -184,7 +190,7 @@ def _pdf_text(raw: bytes, max_bytes: int) -> str:
 
 
 def _docx_text(raw: bytes, _max_bytes: int) -> str:
-    """The text of the body as it would be if all changes were accepted, a line a paragraph."""
+    """Return the text of the body as it would be if all changes were accepted, a line a paragraph."""
     from docx import Document
     from docx.oxml.ns import qn
 
@@ -240,14 +246,14 @@ _NO_TAG = re.compile(r"<(?=[^<>]*(?:<|\Z))")
 
 
 def _without_comments(page: str) -> str:
-    """A page without its comments: one that does not end goes on to the end of the page."""
+    """Return a page without its comments. A comment that does not end goes on to the end of the page."""
     visible, *parts = page.split("<!--")
     ends = ((part, _END_OF_COMMENT.search(part)) for part in parts)
     return visible + "".join(part[end.end() :] for part, end in ends if end)
 
 
 def _html_text(raw: bytes, max_bytes: int) -> str:
-    """The text of a page, a line a block."""
+    """Return the text of a page, a line a block."""
     parser = _Text()
     parser.feed(_NO_TAG.sub("&lt;", _without_comments(_plain_text(raw, max_bytes))))
     parser.close()

@@ -76,7 +76,7 @@ _MOST_NAMED = 4
 
 
 def app_of(session: ReviewSession) -> Starlette:
-    """Return the app of a reviewer's session, as ASGI; `Access` has to stand before it."""
+    """Return the app of a reviewer's session, as ASGI. `Access` has to stand before it."""
     routes = (
         Route("/", functools.partial(_list, session), methods=["GET"]),
         Route("/flag", functools.partial(_flag, session), methods=["GET"]),
@@ -162,7 +162,7 @@ async def _account(session: ReviewSession, request: Request) -> Response:
 
 
 def _copied_from(view: FlagView, form_id: str) -> str | None:
-    """Address of the page of the earlier post that holds most of what a text may have copied."""
+    """Return the address of the page of the earlier post that holds most of what a text may have copied."""
     copied = view.explained.copied
     if copied is None or copied.path is None:
         return None
@@ -197,7 +197,7 @@ async def _decide(session: ReviewSession, request: Request) -> Response:
 async def _just_recorded(
     session: ReviewSession, flag_request: FlagRequest, request: Request, form_id: str = ""
 ) -> dict[str, Any]:
-    """The decision that the form before this page recorded, in words."""
+    """Return the decision that the form before this page recorded, in words."""
     row = await run_in_threadpool(recorded_decision, session.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
@@ -215,7 +215,7 @@ async def _script(_request: Request) -> Response:
 
 
 def _wrong(request: Request, error: Exception) -> Response:
-    """A page that says what was wrong; a form that came too late can be filled in again."""
+    """Return a page that says what was wrong. A form that came too late can be filled in again."""
     if isinstance(error, HTTPException):
         status, message = error.status_code, error.detail
     else:
@@ -241,12 +241,20 @@ def _number(digits: str) -> int:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Fields of a form. Raises HTTPException: it is too long or too slow, or no form of this app."""
+    """Return the fields of a form.
+
+    Raises:
+        HTTPException: it is too long or too slow, or no form of this app.
+    """
     return _query((await body_of(request, MOST_BYTES)).decode("latin-1"))
 
 
 def _query(query: str) -> dict[str, str]:
-    """Fields of an address or a form, the last of each name. Raises HTTPException: it is none of this app."""
+    """Return the fields of an address or a form, the last of each name.
+
+    Raises:
+        HTTPException: it is none of this app.
+    """
     try:
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=20)
     except ValueError:
@@ -260,7 +268,7 @@ def _page(template: str, status: int = 200, **values: object) -> Response:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    """Templates of scanner.evidence and of this package."""
+    """Return the templates of scanner.evidence and of this package."""
     evidence = jinja2.PackageLoader("scanner.evidence", ".")
     templates = environment().overlay(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.service", "."), evidence])
@@ -299,7 +307,7 @@ class Access:
 
     @property
     def address(self) -> str:
-        """Address with the token; whoever has it can see all flags and decide."""
+        """Address with the token. Any user who has it can see all flags and decide."""
         return f"http://127.0.0.1:{self._port}/?token={self._token}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -334,7 +342,10 @@ class Access:
         return None
 
     def _cookie_of(self, headers: Headers) -> str:
-        """Value of the session's cookie; the standard library's parser takes time by the square of the length."""
+        """Return the value of the session's cookie.
+
+        The standard library's parser takes time by the square of the length.
+        """
         pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
         return next((value for name, _, value in pairs if name == self._cookie), "")
 
@@ -364,5 +375,5 @@ class ReviewServer(Server):
 
     @property
     def address(self) -> str:
-        """Address with the token; whoever has it can see all flags and decide."""
+        """Address with the token. Any user who has it can see all flags and decide."""
         return self._access.address

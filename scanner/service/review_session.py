@@ -35,7 +35,7 @@ from schemas.words import Naming
 
 
 class ChangedText(Refused):
-    """The text is not the one that the decider saw; nothing was recorded."""
+    """The text is not the one that the decider saw. Nothing was recorded."""
 
 
 class DocumentPlace(NamedTuple):
@@ -61,7 +61,8 @@ _NOTHING = {
 class FlagRequest:
     """Which flags a reviewer asked for, as it stands in the address of each page; empty: any.
 
-    user, account: a part of the name, in upper or lower case.
+    user: a part of the user's name, in upper or lower case.
+    account: a part of the account's name, in upper or lower case.
 
     Raises:
         Refused: the state is none of STATES.
@@ -100,11 +101,11 @@ class FlagRequest:
         return _NOTHING[self.state]
 
     def unfiltered(self, page: str) -> str:
-        """Address of a page with flags of the same state, whatever their user, account and key."""
+        """Return the address of a page with flags of the same state, whatever their user, account and key."""
         return FlagRequest(self.state).address(page)
 
     def address(self, page: str, **more: object) -> str:
-        """Address of a page of the app that keeps this choice."""
+        """Return the address of a page of the app that keeps this choice."""
         fields = {name: value for name, value in (asdict(self) | more).items() if value != ""}
         return f"{page}?{urlencode(fields)}"
 
@@ -125,8 +126,13 @@ class LikestPost(NamedTuple):
 class ListedFlag(NamedTuple):
     """A flag in the list.
 
-    glance: None: its text cannot be read; copies: of the text, among the flags that are asked for; version: of the key;
-    cautious: others can make its mark; owned: as `Explanation.owned`; need: its place in IN_NEED; address: of its page.
+    glance: None: its text cannot be read.
+    copies: how many copies of the text are among the flags that are asked for.
+    version: of the key.
+    cautious: whether others can make its mark.
+    owned: as `Explanation.owned`.
+    need: its place in IN_NEED.
+    address: of its page.
     """
 
     line: Line
@@ -151,7 +157,11 @@ class FlagCounts(NamedTuple):
 
 
 class FlagPage(NamedTuple):
-    """Some of the flags that were asked for, after the `first` ones; keys: all that any scan had."""
+    """Some of the flags that were asked for.
+
+    first: how many flags come before them.
+    keys: all keys that any scan had.
+    """
 
     entries: Sequence[ListedFlag]
     first: int
@@ -168,7 +178,11 @@ class ListedAccounts(NamedTuple):
 
 
 class FlagView(NamedTuple):
-    """One flag; number: its place among the `total` flags asked for, from 1, None: it is not among them."""
+    """One flag.
+
+    number: its place among the flags asked for, from 1, None: it is not among them.
+    total: how many flags were asked for.
+    """
 
     explained: Explanation
     decided: list[dict[str, Any]]
@@ -196,7 +210,10 @@ class ReviewSession:
         self._advice: dict[tuple[Any, ...], Advice] = {}
 
     def list(self, request: FlagRequest, first: int) -> FlagPage:
-        """LINES_A_PAGE of the flags that are asked for, those that need a decision most first, from a place on."""
+        """Return LINES_A_PAGE of the flags that are asked for, from a place on.
+
+        Those that need a decision most come first.
+        """
         order = self._order(request.choice)
         page = order.slice(first, LINES_A_PAGE)
         rows = flags_at(self.results, self._rate, request.choice, page)
@@ -242,7 +259,7 @@ class ReviewSession:
         return [entry(row, place) for row, place in zip(rows, places, strict=True)]
 
     def _glances_at(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[tuple[Any, ...], Glance | None]:
-        """A glance at each text, by the columns DECIDED_ON; a text is read once, in the order of its file."""
+        """Return a glance at each text, by the columns DECIDED_ON. A text is read once, in the order of its file."""
         with self._explaining:
             for row in sorted(rows, key=_document):
                 if _document(row) not in self._glances:
@@ -250,7 +267,11 @@ class ReviewSession:
         return self._glances
 
     def view_flag(self, request: FlagRequest, place: DocumentPlace) -> FlagView:
-        """One flag, and those beside it in the list. Raises Refused: there is no such flag."""
+        """Return one flag, and those beside it in the list.
+
+        Raises:
+            Refused: there is no such flag.
+        """
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
@@ -264,14 +285,14 @@ class ReviewSession:
         return FlagView(explained, decisions, i + 1, len(places), previous_place, next_place)
 
     def advice(self, place: DocumentPlace, text_sha256: str) -> Advice:
-        """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
+        """Return what the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
         document = _document(self._flag_as_shown(place, text_sha256))
         if document not in self._advice:
             self.view_flag(FlagRequest("all"), place)
         return self._advice[document]
 
     def accounts(self, first: int) -> ListedAccounts:
-        """LINES_A_PAGE marked accounts from a place on, those that are named for a user first."""
+        """Return LINES_A_PAGE marked accounts from a place on, those that are named for a user first."""
         with self._explaining:
             rows = marked_accounts(self._explainer)
         rows.sort(key=lambda row: row["naming"] != Naming.NAMED)
@@ -283,7 +304,7 @@ class ReviewSession:
         return ListedAccounts(lines, len(rows))
 
     def account(self, account_id: str, night: date) -> Sequence[AccountExplanation]:
-        """A marked account in a night. Raises as `explain_account` does."""
+        """Explain a marked account in a night. Raises as `explain_account` does."""
         with self._explaining:
             return account_look().explain_account(self._explainer, account_id, night)
 

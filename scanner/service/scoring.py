@@ -37,13 +37,17 @@ LEAST_CONTEXT = 2
 
 
 class Costs(NamedTuple):
-    """Seconds of CPU that texts take by their bytes, measured of some sizes; both ascend."""
+    """Seconds of CPU that texts take by their bytes, as they were measured.
+
+    sizes: bytes of the texts, which ascend.
+    measured: seconds for each size, which ascend.
+    """
 
     sizes: Sequence[int]
     measured: Sequence[float]
 
     def seconds(self, size: int) -> float:
-        """Return the seconds that a text of so many bytes takes, or less; a short one takes a while, too."""
+        """Return the seconds that a text of so many bytes takes, or less. A short one takes a while, too."""
         return float(np.interp(size, self.sizes, self.measured))
 
     def most_bytes(self, seconds: float) -> int:
@@ -54,8 +58,11 @@ class Costs(NamedTuple):
 class Finding(NamedTuple):
     """What a process found in a text.
 
-    technique: public name, None where no mark is found; grams: keyed n-grams; marked: those of what carries a mark; the
-    rest as in DetectorAnswer.
+    technique: public name, None where no mark is found.
+    grams: keyed n-grams.
+    marked: keyed n-grams of what carries a mark.
+
+    The other fields are those of DetectorAnswer.
     """
 
     result: DetectorResult
@@ -90,9 +97,11 @@ class ServedScan:
 
     @classmethod
     def of(cls, config: DetectorConfig, folder: Path) -> "ServedScan":
-        """Read the configuration of a scan and its registry; open no key, but look that each secret can be read.
+        """Read the configuration of a scan and its registry. It opens no key, but checks that each secret can be read.
 
-        folder: where relative paths start.
+        Args:
+            config: of the detector.
+            folder: where relative paths start.
 
         Raises:
             Refused: one of them cannot be right, or no key may be served.
@@ -152,7 +161,7 @@ class Scorer:
         keyed_grams("a text of some bytes", self._key)
 
     def find_marks(self, texts: Sequence[bytes]) -> list[Finding]:
-        """What is found in texts, UTF-8."""
+        """Find marks in texts, UTF-8."""
         batch, rules = self._opened.score_batch(texts), self._served.check.rules
         rows = batch.verdicts.select(_READ).to_pylist()
         classes = p_class(batch.verdicts["log10_p_global"]).to_pylist()
@@ -202,7 +211,7 @@ _READ = ("status", "log10_p_global", "proof", "flagged", "key_id", "naming", "us
 
 
 def result_of(row: Mapping[str, Any], rate: float, factor: float) -> DetectorResult:
-    """What is said of a text, by its row of VERDICTS: found or not only where p is a factor from the rate."""
+    """Return what is said of a text, by its row of VERDICTS: found or not only where p is a factor from the rate."""
     log10_p, margin = row["log10_p_global"], math.log10(factor)
     if row["status"] in ("too_short", "filtered"):
         return DetectorResult.TOO_SHORT
@@ -219,7 +228,7 @@ class _Names:
     """Names users as they are now.
 
     Attributes:
-        refusal: why nobody could be named the last time; it depends on the registry and holds no part of a text.
+        refusal: why no user could be named the last time. It depends on the registry and holds no part of a text.
     """
 
     def __init__(self, check: TextCheck) -> None:
@@ -253,7 +262,7 @@ _why_not = ""
 
 
 def open_scorer(served: ServedScan, secret: bytes) -> None:
-    """Open the keys in a new process, which ends with the server; where that is refused, `why_not_open` says why."""
+    """Open the keys in a new process, which ends with the server. Where that is refused, `why_not_open` says why."""
     global _scorer, _why_not
     confine_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
@@ -268,22 +277,22 @@ def open_scorer(served: ServedScan, secret: bytes) -> None:
 
 
 def why_not_open() -> str:
-    """Return why this process has no scorer; empty: it has one."""
+    """Return why this process has no scorer; empty where it has one."""
     return _why_not
 
 
 def find_marks(texts: Sequence[bytes]) -> list[Finding] | None:
-    """What is found in texts, in a process of the pool; None: they cannot be looked at."""
+    """Find marks in texts, in a process of the pool; None where they cannot be looked at."""
     with contextlib.suppress(BaseException):  # a traceback could hold a part of a text; a Rust panic is no Exception
         return _scorer.find_marks(texts) if _scorer else None
     return None
 
 
 def find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float, str]:
-    """What is found in texts, which are looked at together, or where that fails each by itself.
+    """Find marks in texts, which are looked at together, or where that fails each by itself.
 
     Returns:
-        The findings; seconds of CPU; why nobody could be named the last time, empty: it was not so.
+        The findings; seconds of CPU; and why no user could be named the last time, empty: it was not so.
     """
     if _scorer is None:  # raised, so that another process takes the place of this one
         raise ValueError("no key is open")
@@ -295,7 +304,7 @@ def find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float, 
 
 
 def measure_costs(seconds: float, max_bytes: int) -> Costs:
-    """What texts take, in a process of the pool."""
+    """Measure what texts take, in a process of the pool."""
     if _scorer is None:
         raise ValueError("no key is open")
     return _scorer.measure(seconds, max_bytes)

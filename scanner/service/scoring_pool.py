@@ -46,7 +46,7 @@ _NOT_READY = "The detector is not ready. Ask again in a minute."
 class ScoringFailed(Unavailable):
     """Work on a text did not end well.
 
-    why: for the operator; empty: it is not known, or could hold a part of the text.
+    why: for the operator, empty: it is not known, or could hold a part of the text.
     """
 
     def __init__(self, why: str = "") -> None:
@@ -59,7 +59,11 @@ ServedFinding = tuple[Finding, ServedScan]
 
 @dataclass(eq=False)
 class _Job:
-    """A text that waits for a process. begins: loop time from which it is looked at; rank: its place in turns."""
+    """A text that waits for a process.
+
+    begins: loop time from which it is looked at.
+    rank: its place in turns.
+    """
 
     caller: Caller
     text: bytes
@@ -95,7 +99,10 @@ class _FairQueue:
     _callers: Counter[Caller] = field(default_factory=Counter)
 
     def rank(self, caller: Caller, seconds: float) -> float:
-        """Where a caller's next job stands: by what the jobs before it, and it, are to take of the caller's share."""
+        """Return where a caller's next job stands.
+
+        It follows from what the jobs before it, and it, are to take of the caller's share.
+        """
         if len(self._lasts) > _CALLERS:
             self._lasts = {recent_caller: last for recent_caller, last in self._lasts.items() if last > self._now}
         self._lasts[caller] = max(self._now, self._lasts.get(caller, 0.0)) + seconds
@@ -107,7 +114,7 @@ class _FairQueue:
         self.begins = min(self.begins, job.begins)
 
     def group(self) -> list[_Job]:
-        """Take whose turn it is, with what may join it; nothing if nothing waits."""
+        """Take the jobs that have their turn, with what may join them; nothing if nothing waits."""
         group, seconds = list[_Job](), 0.0
         while self.jobs:
             job = self.jobs[0][-1]
@@ -167,7 +174,9 @@ class ScoringPool:
         return self.costs.most_bytes(self._seconds * _OF_A_TEXT)
 
     async def serve(self, served: ServedScan) -> None:
-        """Score as `served` says from now on; returns once the processes have opened the keys, and costs are measured.
+        """Score as `served` says from now on.
+
+        It returns once the processes have opened the keys, and costs are measured.
 
         Raises:
             Unavailable: they cannot be opened.
@@ -195,7 +204,7 @@ class ScoringPool:
             task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """End the processes, each after what it scores; who waits is refused."""
+        """End the processes, each after what it scores. Texts that wait are refused."""
         self._served = None
         self._changed.set()
         for *_, job in self._queue.jobs:
@@ -208,7 +217,7 @@ class ScoringPool:
             self._end(process)
 
     async def find_marks(self, caller: Caller, texts: Sequence[bytes]) -> list[ServedFinding | Unavailable]:
-        """What a process finds in each text, and what that process serves; or why nobody looked at it.
+        """Return what a process finds in each text, and what that process serves; or why the text was not looked at.
 
         Where this is cancelled, texts that wait are left out, and one that a process looks at takes no longer than
         opening another process would.
@@ -245,7 +254,7 @@ class ScoringPool:
         self._changed.set()
 
     async def _work(self, served: ServedScan, process: ProcessPoolExecutor) -> None:
-        """Have a process score what waits, for as long as this is served."""
+        """Have a process score what waits, for as long as `served` is served."""
         loop = asyncio.get_running_loop()
         try:
             while served is self._served:
@@ -264,7 +273,7 @@ class ScoringPool:
     async def _score(
         self, group: Sequence[_Job], served: ServedScan, process: ProcessPoolExecutor
     ) -> ProcessPoolExecutor:
-        """Answer jobs; returns the process, or the one that took the place of an ended one."""
+        """Answer jobs, and return the process, or the one that took the place of an ended one."""
         loop = asyncio.get_running_loop()
         began, expected = loop.time(), sum(job.seconds for job in group)
         for job in group:

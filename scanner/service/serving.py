@@ -66,7 +66,7 @@ class _Config(uvicorn.Config):
 
 
 class _FewThreads(uvicorn.Server):
-    """A server that works on few requests at a time; the others wait, and are dropped at its end."""
+    """A server that works on few requests at a time. The others wait, and are dropped at its end."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve."""
@@ -119,7 +119,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._patience.cancel()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; end where others wait, or where the next one came before this answer."""
+        """Wait for the next request, or end where others wait or where the next one came before this answer."""
         if len(self.connections) >= self._max_connections() or self.conn.trailing_data[0]:
             self.transport.close()
         super().on_response_complete()
@@ -202,7 +202,7 @@ class LengthRequired:
 
 
 class Server:
-    """An app that listens; the port is taken from when this is made.
+    """An app that listens. The port is taken from when this is made.
 
     Args:
         host: address of this machine.
@@ -274,7 +274,7 @@ class Server:
         return not self._server.should_exit
 
     def end(self) -> None:
-        """Have `run` return, from another thread."""
+        """End `run`, from another thread."""
         self._server.should_exit = True
 
 
@@ -301,9 +301,12 @@ class Room:
 
 
 async def body_of(request: Request, max_bytes: int, room: Room | None = None) -> bytes:
-    """A request's body, as it was sent.
+    """Return a request's body, as it was sent.
 
-    room: which the request is to leave when its body is no longer held.
+    Args:
+        request: the request.
+        max_bytes: most bytes that the body may have.
+        room: which the request is to leave when its body is no longer held.
 
     Raises:
         HTTPException: 413, it has more than `max_bytes`; 408, it did not come whole within SECONDS_TO_READ; 503, there

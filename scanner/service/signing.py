@@ -39,7 +39,11 @@ _HANDOVER = timedelta(minutes=1)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of the detector that others cannot enter, unless it exists. Raises Refused: it cannot be made."""
+    """Make a folder of the detector that others cannot enter, unless it exists.
+
+    Raises:
+        Refused: it cannot be made.
+    """
     try:
         make_private(folder)
     except OSError as error:
@@ -85,7 +89,7 @@ def _write(state: Path, records: _SigningKeys | _Tokens) -> None:
 
 
 def signing_keys(state: Path) -> tuple[SigningKey, ...]:
-    """Every signing key of a detector, oldest first.
+    """Return every signing key of a detector, oldest first.
 
     Raises:
         Refused: the list cannot be read, an id is another key's, or private keys are there and no list is.
@@ -97,7 +101,11 @@ def signing_keys(state: Path) -> tuple[SigningKey, ...]:
 
 
 def _public_key(key: SigningKey) -> Ed25519PublicKey:
-    """Raises ValueError: it is none of Ed25519."""
+    """Return the public key of a signing key.
+
+    Raises:
+        ValueError: it is none of Ed25519.
+    """
     public = load_pem_public_key(key.public_key.encode())
     if not isinstance(public, Ed25519PublicKey):
         raise ValueError("another kind of key")
@@ -105,9 +113,9 @@ def _public_key(key: SigningKey) -> Ed25519PublicKey:
 
 
 def new_signing_key(state: Path) -> SigningKey:
-    """Make a key that signs from now on, in the place of the one that does; that one's reports stay good.
+    """Make a key that signs from now on, in the place of the one that does. The reports of that one stay good.
 
-    Its private file goes, from which nobody needs to sign any more.
+    Its private file goes, since it signs nothing more.
 
     Raises:
         Refused: it cannot be written.
@@ -153,12 +161,12 @@ def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
 
 
 def key_id_of(public: Ed25519PublicKey) -> str:
-    """Id of a public key: the first 32 hexadecimal digits of the SHA-256 of its 32 bytes."""
+    """Return the id of a public key: the first 32 hexadecimal digits of the SHA-256 of its 32 bytes."""
     return hashlib.sha256(public.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:32]
 
 
 class Signer:
-    """Signs statements with the key that signs now; follows changes of the keys.
+    """Signs statements with the key that signs now, and follows changes of the keys.
 
     Args:
         state: the detector's folder.
@@ -169,10 +177,11 @@ class Signer:
         self._now: tuple[SigningKey, Callable[[bytes], bytes]] | None = None
 
     def sign(self, state: Callable[[str], Statement]) -> SignedReport:
-        """The report of the statement that a function makes of the signing key's id.
+        """Sign the statement that a function makes of the signing key's id, and return the report.
 
         Raises:
-            Refused: no key signs now, or the clock went back; SecretError: its file cannot be read.
+            Refused: no key signs now, or the clock went back.
+            SecretError: the file of the key cannot be read.
         """
         key, sign = self._key()
         statement = state(key.key_id)
@@ -198,7 +207,7 @@ class Signer:
 
 
 def _changed(path: str) -> tuple[int, int]:
-    """Values that change with a file."""
+    """Return values that change with a file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -211,12 +220,16 @@ def _private_file(state: Path, key_id: str) -> Path:
 
 
 def tokens(state: Path) -> tuple[ExpertToken, ...]:
-    """Every token that was issued, oldest first. Raises Refused: the list cannot be read."""
+    """Return every token that was issued, oldest first.
+
+    Raises:
+        Refused: the list cannot be read.
+    """
     return _read(state, _Tokens).tokens
 
 
 def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertToken]:
-    """A new token, which is kept nowhere, and its record.
+    """Issue a new token, which is kept nowhere, and return it with its record.
 
     Raises:
         Refused: it would have ended already, or the expert has no name.
@@ -237,7 +250,11 @@ def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertT
 
 
 def revoke_token(state: Path, token_id: str) -> ExpertToken:
-    """End a token now. Raises Refused: there is no such token."""
+    """End a token now.
+
+    Raises:
+        Refused: there is no such token.
+    """
     make_folder(state)
     with locked(state):
         now, records = datetime.now(UTC).replace(microsecond=0), tokens(state)
@@ -250,7 +267,7 @@ def revoke_token(state: Path, token_id: str) -> ExpertToken:
 
 
 def expert_of(state: Path, token: str) -> str | None:
-    """Name of the expert whose token this is; None: nobody's, or it has ended or was revoked.
+    """Return the name of the expert whose token this is; None where it is unknown, has ended or was revoked.
 
     Raises:
         Refused: as `tokens`.

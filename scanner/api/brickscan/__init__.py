@@ -104,6 +104,6 @@ if not TYPE_CHECKING:  # with it, type checkers would take every misspelt name f
 
 
 def __dir__() -> list[str]:
-    """Names that can be had: `help` takes each of them."""
+    """Return the names that can be had: `help` takes each of them."""
     missing = () if importlib.util.find_spec("torch") else _OF_THE_EXTRA_MODEL
     return [name for name in __all__ if name not in missing]
