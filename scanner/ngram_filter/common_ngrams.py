@@ -38,15 +38,16 @@ _FILTER_MIX = (uint64(0xBF58476D1CE4E5B9), uint64(0x94D049BB133111EB))  # consta
 
 
 def hash_key(secret: bytes) -> NDArray[np.uint64]:
-    """The key under which n-grams are hashed, uint64[WIDEST_WINDOW + 2], so that no table tells which there were.
+    """Return the key under which n-grams are hashed, uint64[WIDEST_WINDOW + 2], so that no table tells what they were.
 
-    secret: never that of a watermark.
+    Args:
+        secret: never the secret of a watermark.
     """
     return np.frombuffer(hashlib.shake_256(secret).digest(8 * (WIDEST_WINDOW + 2)), "<u8").astype(np.uint64)
 
 
 class Sketch:
-    """How many distinct texts hold each n-gram of reach + 1 tokens, roughly and never too few.
+    """Counts how many distinct texts hold each n-gram of reach + 1 tokens, roughly and never too few.
 
     Args:
         reach: how many previous tokens an n-gram has.
@@ -58,20 +59,29 @@ class Sketch:
         self.cells = np.zeros((CELLS_AN_NGRAM, CELLS_OF_A_ROW), np.uint64) if cells is None else cells
 
     def learn(self, key: NDArray[np.uint64], tokens: Tokens, texts: NDArray[np.uint8]) -> None:
-        """Count the n-grams of D texts; texts: uint8[D], the bit of each by its digest, below BITS_A_CELL."""
+        """Count the n-grams of D texts.
+
+        Args:
+            key: as hash_key makes it.
+            tokens: of the texts.
+            texts: uint8[D], the bit of each by its digest, below BITS_A_CELL.
+        """
         _learn(tokens.ids, tokens.offsets, self.reach, key, texts, self.cells)
 
     def merge(self, other: "Sketch") -> "Sketch":
-        """A sketch of what this one and another of the same reach have learnt."""
+        """Return a sketch of what this one and another of the same reach have learnt."""
         return Sketch(self.reach, self.cells | other.cells)
 
     def common(self, texts: int) -> NDArray[np.uint8]:
-        """The n-grams that about so many distinct texts hold, or more: uint8[CELLS_AN_NGRAM, CELLS_OF_A_ROW / 8]."""
+        """Return the n-grams that about so many distinct texts hold, or more.
+
+        The result is uint8[CELLS_AN_NGRAM, CELLS_OF_A_ROW / 8].
+        """
         return np.packbits(np.bitwise_count(self.cells) >= least_bits(texts), axis=1, bitorder="little")
 
 
 def least_bits(texts: int) -> int:
-    """Bits of a cell that so many distinct texts set on average."""
+    """Return how many bits of a cell so many distinct texts set on average."""
     return round(BITS_A_CELL * (1.0 - (1.0 - 1.0 / BITS_A_CELL) ** texts))
 
 
@@ -79,7 +89,8 @@ def least_bits(texts: int) -> int:
 class CommonNgrams:
     """The n-grams of reach + 1 tokens that are left out of scoring.
 
-    key: as hash_key makes it, shown in no repr and never pickled; common: as Sketch.common makes it.
+    key: as hash_key makes it, shown in no repr and never pickled.
+    common: as Sketch.common makes it.
     """
 
     reach: int
@@ -87,9 +98,12 @@ class CommonNgrams:
     common: NDArray[np.uint8] = field(repr=False)
 
     def without(self, tokens: Tokens, positions: Positions, documents: NDArray[np.bool_] | None = None) -> Positions:
-        """The positions whose n-gram is not common. A position with fewer than `reach` tokens before it stays.
+        """Return the positions whose n-gram is not common. A position with fewer than `reach` tokens before it stays.
 
-        documents: bool[D], the documents that are looked at, all positions of others stay; None: all of them.
+        Args:
+            tokens: of D documents.
+            positions: of these documents.
+            documents: bool[D], the documents that are looked at, all positions of others stay; None: all of them.
         """
         where = tokens.ids, tokens.offsets, positions.index, positions.offsets
         chosen = np.ones(len(positions.scored), np.bool_) if documents is None else documents
@@ -113,7 +127,11 @@ def common_in(
 ) -> NDArray[np.uint8]:
     """Find the n-grams that so many distinct texts hold, as Sketch.common gives them.
 
-    texts: tokens, with a number of each text by its digest; key: as hash_key makes it.
+    Args:
+        texts: tokens, with a number of each text by its digest.
+        reach: how many previous tokens an n-gram has.
+        key: as hash_key makes it.
+        common_from: fewest distinct texts that hold a common n-gram.
     """
     sketch = Sketch(reach)
     for tokens, numbers in texts:

@@ -34,9 +34,9 @@ BYTES_A_TOKEN = 4
 
 
 class FilterSample(NamedTuple):
-    """Texts to be learnt from: shards, and the share of their texts. name: by which what is learnt is committed.
+    """Texts to be learnt from: shards, and the share of their texts.
 
-    most: n-grams at most.
+    name: by which what is learnt is committed.
     """
 
     name: str
@@ -80,9 +80,11 @@ class FilterWorker:
 
 
 def sample_of(plan: Plan, shards: Sequence[Shard]) -> FilterSample | None:
-    """What a scan learns from; None where it learns nothing.
+    """Return what a scan learns from; None where it learns nothing.
 
-    shards: the shards of all of its input, whichever run committed them.
+    Args:
+        plan: of the scan.
+        shards: all shards of its input, whichever run committed them.
     """
     if plan.config.filter is None or plan.date is None or not shards:
         return None
@@ -114,7 +116,7 @@ def learn_ngrams(scan: CommittedScan, on_actors: OnActors) -> None:
 
 
 def is_sketched(plan: Plan, sample: FilterSample) -> bool:
-    """Whether a scan has committed what is learnt from these texts.
+    """Return whether a scan has committed what is learnt from these texts.
 
     Raises:
         Refused: the table cannot be opened or made.

@@ -65,7 +65,12 @@ class Learner:
         return self.ngrams >= self._most or not self.sketches
 
     def learn(self, stored: pa.LargeBinaryArray, accounts: pa.StringArray) -> None:
-        """Learn those of some stored texts that are drawn; accounts: of each text, null where nobody knows."""
+        """Learn those of some stored texts that are drawn.
+
+        Args:
+            stored: the texts.
+            accounts: of each text; null: unknown.
+        """
         limit = self._share * 2.0**64
         drawn = [
             (text[:CHARACTERS_LEARNT], self._bit(raw, account), digest)
@@ -85,6 +90,6 @@ class Learner:
         self.ngrams += max(len(of_one.ids) for of_one in tokens.values())
 
     def _bit(self, raw: bytes, account: str | None) -> int:
-        """The bit that a text sets: its account's, or its own where the input has none."""
+        """Return the bit that a text sets: its account's, or its own where the input has none."""
         whose = b"account\0" + (account or "").encode() if self._by_account else raw
         return self._ids.for_filter(whose)[8] % BITS_A_CELL

@@ -53,15 +53,18 @@ _OF_WHAT_IS_LEARNT = ("tokenizer_sha256", "reach", "hashed_under", "learnt_texts
 
 
 def with_filter(plan: Plan, scan_id: str | None) -> Plan:
-    """The plan with the filter of its night, where it asks for one.
+    """Return the plan with the filter of its night, where it asks for a filter.
 
-    scan_id: of a scan, which makes and keeps the filter if the night has none; None: of no scan, and nothing is
-    written.
+    Args:
+        plan: without a filter yet.
+        scan_id: of a scan, which makes and keeps the filter if the night has none; None: of no scan, and nothing is
+            written.
 
     Raises:
         Refused: the tables cannot be opened or made, the night's filter is lost, or a key was admitted with a filter
-            that leaves out more; SecretError.
-        ScanFailed: they cannot be written.
+            that leaves out more.
+        SecretError: the audit secret cannot be read.
+        ScanFailed: the tables cannot be written.
     """
     config, night = plan.config, plan.date
     if config.filter is None or night is None:
@@ -85,7 +88,8 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
 class NightFilter:
     """The filter of a night: as a scan fixed it, or as one would make it now.
 
-    rows: of FILTERS, less what tells of the scan; key: as hash_key makes it, shown in no repr.
+    rows: of FILTERS, less what tells of the scan.
+    key: as hash_key makes it, shown in no repr.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -118,7 +122,7 @@ class NightFilter:
         return ScanFilter(self.rows[0]["texts"], learnt)
 
     def open(self) -> NgramFilter:
-        """The n-grams that it leaves out."""
+        """Open the n-grams that it leaves out."""
         return OpenFilter({(row["tokenizer_sha256"], row["reach"]): self._common(row) for row in self._learnt})
 
     def _common(self, row: Mapping[str, Any]) -> CommonNgrams:
@@ -130,9 +134,13 @@ class NightFilter:
 
 
 def filter_of(results: str, config: ScanConfig, night: date, secret: bytes) -> NightFilter:
-    """The filter of a night; nothing is written.
+    """Return the filter of a night. Writes nothing.
 
-    secret: the secret under which n-grams are hashed (TextIds.ngram_secret).
+    Args:
+        results: folder or URI.
+        config: of the scan.
+        night: date of the data.
+        secret: under which n-grams are hashed (TextIds.ngram_secret).
 
     Raises:
         Refused: a table cannot be read, or the night's filter was changed.
@@ -148,10 +156,14 @@ def filter_of(results: str, config: ScanConfig, night: date, secret: bytes) -> N
 
 
 def filter_of_config(config_file: Path, night: date) -> NightFilter | None:
-    """The filter that scans of a configuration use on a night; None: the configuration asks for none. Writes nothing.
+    """Return the filter that scans of a configuration use on a night. Writes nothing.
+
+    Returns:
+        The filter; None: the configuration asks for none.
 
     Raises:
-        Refused: the configuration or its registry cannot be right, or a table cannot be read; SecretError.
+        Refused: the configuration or its registry cannot be right, or a table cannot be read.
+        SecretError: the audit secret cannot be read.
     """
     config = read_config(config_file)
     if config.filter is None:
@@ -162,13 +174,13 @@ def filter_of_config(config_file: Path, night: date) -> NightFilter | None:
 
 
 def fixed_filter(results: str, night: date) -> str | None:
-    """Digest of the filter that the first scan of a night fixed; None: no scan did."""
+    """Return the digest of the filter that the first scan of a night fixed; None: no scan did."""
     found = {row["filter_sha256"] for row in _rows(results, pl.col("night") == night.isoformat(), "filter_sha256")}
     return str(found.pop()) if found else None
 
 
 def filters_used(results: str, night: date) -> set[str]:
-    """Digests of the filters under which scans of a night left n-grams out."""
+    """Return digests of the filters under which scans of a night left n-grams out."""
     if not DeltaTable.is_deltatable(table_uri(results, "scans")):
         return set()
     of_night = read_whole(results, "scans").filter(pl.col("night") == night.isoformat())
@@ -181,7 +193,7 @@ def _supported(plan: Plan, found: NightFilter) -> tuple[tuple[MasterKey, ...], t
 
 
 def _refuse_another(results: str, night: date, sha256: str) -> None:
-    """Refuse to make a night's filter anew where it comes out otherwise than the one that scans of it had."""
+    """Raise Refused where a night's filter, made anew, is another than the one that its scans had."""
     digests = filters_used(results, night)
     if digests and sha256 not in digests:
         raise Refused(
@@ -192,9 +204,12 @@ def _refuse_another(results: str, night: date, sha256: str) -> None:
 
 
 def open_filter(results: str, sha256: str | None, secret: bytes) -> NgramFilter:
-    """The filter of this digest; None: no filter.
+    """Open the filter of this digest.
 
-    secret: the secret under which n-grams are hashed (TextIds.ngram_secret).
+    Args:
+        results: folder or URI.
+        sha256: digest of the filter; None: no filter.
+        secret: under which n-grams are hashed (TextIds.ngram_secret).
 
     Raises:
         Refused: the filter is gone, is not the one that was recorded, or was made under another audit secret.
@@ -229,7 +244,7 @@ def _rows(results: str, wanted: pl.Expr, *columns: str) -> list[dict[str, Any]]:
 
 
 def _filter_rows(results: str, config: ScanConfig, night: date, key: NDArray[np.uint64]) -> Iterator[dict[str, Any]]:
-    """Rows of FILTERS of a night, one at least, by the sketches of the nights before it."""
+    """Yield rows of FILTERS of a night, one at least, by the sketches of the nights before it."""
     found: list[dict[str, Any]] = []
     if config.filter is None:
         raise ValueError("the configuration has no section [filter]")
@@ -246,7 +261,7 @@ def _filter_rows(results: str, config: ScanConfig, night: date, key: NDArray[np.
 
 
 def _sha256(rows: Sequence[Mapping[str, Any]], key: NDArray[np.uint64]) -> str:
-    """Digest of a filter, of what it leaves out and what admissions ask of it, under the key of its n-grams."""
+    """Return a filter's digest, of what it leaves out and what admissions ask of it, under the key of its n-grams."""
     # So nobody who may write tables makes a filter that hides texts.
     names = ("texts", "tokenizer_sha256", "reach", "hashed_under", "learnt_texts")
     of_rows = [[row[name] for name in names] + [hashlib.sha256(row["common"] or b"").hexdigest()] for row in rows]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def find_common_places(ids: Sequence[int], reach: int, key: Sequence[int], common: Sequence[bytes]) -> frozenset[int]:
-    """Places of a text whose n-gram is common, and left out of scoring (scanner.watermark.positions).
+    """Return places of a text whose n-gram is common, and left out of scoring (scanner.watermark.positions).
 
     Args:
         ids: the tokens of the text.

@@ -39,7 +39,7 @@ _OF_A_SKETCH = ("ngrams", "sample", "tokenizer_sha256", "reach", "night", "texts
 
 
 def hashed_under(key: NDArray[np.uint64]) -> str:
-    """Digest of the key of the hash of n-grams, which does not show the key."""
+    """Return a digest of the key of the hash of n-grams, which does not show the key."""
     return hashlib.sha256(b"ngram-filter-v1" + key.tobytes()).hexdigest()[:32]
 
 
@@ -48,7 +48,12 @@ def write_sketches(
 ) -> DataFile | None:
     """Write sketches, each with the SHA-256 of its tokenizer, to a file that is in no table yet; None: there are none.
 
-    texts: how many each was learnt from; about: the columns scan_id, sample, night and ngrams of FILTER_SKETCHES.
+    Args:
+        results: folder or URI.
+        sketches: pairs of the tokenizer's SHA-256 and its sketch.
+        texts: how many each was learnt from.
+        key: of the hash of n-grams.
+        about: the columns scan_id, sample, night and ngrams of FILTER_SKETCHES.
 
     Raises:
         ScanFailed: the file cannot be written.
@@ -74,7 +79,7 @@ def _signature(row: Mapping[str, Any], key: NDArray[np.uint64]) -> bytes:
 
 
 def keyed_digest(key: NDArray[np.uint64], digest_of_rows: str) -> bytes:
-    """A digest under the key of the hash of n-grams, by which rows are known to be a scan's (HMAC, SHA-256)."""
+    """Compute a digest under the key of the hash of n-grams, by which rows are known to be a scan's (HMAC, SHA-256)."""
     return hmac.digest(key.tobytes(), digest_of_rows.encode(), "sha256")
 
 
@@ -82,12 +87,15 @@ _OF_ACCOUNTS = "accounts:"
 
 
 def sample_name(by_account: bool, digest_of_rows: str) -> str:
-    """Name of the sample that a sketch was learnt from, which is signed; by_account: each account counts once."""
+    """Name the sample that a sketch was learnt from, which is signed. `by_account`: each account counts once."""
     return f"{_OF_ACCOUNTS}{digest_of_rows}" if by_account else digest_of_rows
 
 
 def drop_sketches(results: str, before: date) -> int:
-    """Take out the sketches of nights before this date. Returns how many rows; their files go with `vacuum`.
+    """Take out the sketches of nights before this date. Their files go with `vacuum`.
+
+    Returns:
+        The number of rows taken out.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
@@ -102,7 +110,7 @@ def _younger(before: str, file: pq.ParquetFile) -> RewrittenFile | None:
 def sketches_before(
     results: str, config: ScanConfig, night: date, key: str
 ) -> Iterator[tuple[tuple[str, int], list[tuple[str, int]]]]:
-    """Sketches of the nights before one, by tokenizer and reach: samples, and how many texts each was learnt from.
+    """Yield sketches of earlier nights, by tokenizer and reach: samples, and how many texts each was learnt from.
 
     A night has one sample at most for a tokenizer and reach, of those that count what the configuration counts.
     """
@@ -121,7 +129,14 @@ def sketches_before(
 
 
 def read_sketch(results: str, sample: str, tokenizer: str, reach: int, key: NDArray[np.uint64]) -> Sketch:
-    """What was learnt from the texts of a sample; key: of the hash of n-grams.
+    """Read what was learnt from the texts of a sample.
+
+    Args:
+        results: folder or URI.
+        sample: its name.
+        tokenizer: SHA-256.
+        reach: how many previous tokens an n-gram has.
+        key: of the hash of n-grams.
 
     Raises:
         Refused: the table lacks a part of it, or has one twice, or one that no scan wrote.

@@ -22,7 +22,7 @@ USUAL_RATE = 1e-6
 def admission_of(
     key: MasterKey, audits: pl.DataFrame, candidates: int | None = None, down_to: float = 1.0
 ) -> Admission:
-    """The record of a key that passed; its newest audit decides.
+    """Return the record of a key that passed; its newest audit decides.
 
     Args:
         key: a key of the registry. Its commitment tells its rows from those of another key of that name. The commitment
@@ -34,8 +34,8 @@ def admission_of(
         down_to: the p-value down to which the rate must be known to hold.
 
     Raises:
-        Refused: no audit of this key is there, the newest was of another number of messages, failed, decides nothing
-            or not down to what is asked; fewer candidates than the table shows.
+        Refused: no audit of this key is there; the newest was of another number of messages, failed, decides nothing
+            or not down to what is asked; or there are fewer candidates than the table shows.
     """
     audits_of_keys = audits.filter(_OF_KEYS)
     audits_of_key = audits_of_keys.filter(_of(key)).sort("at")
@@ -99,7 +99,7 @@ _OR_MARKED = (
 
 
 def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
-    """A sentence for each key of an audit: the p-value down to which it can be admitted, and how to get further."""
+    """Yield a sentence for each key of an audit: down to which p-value it can be admitted, and how to get further."""
     for key_id in dict.fromkeys(row["key_id"] for row in rows if row["kind"] == "key"):
         key_rows = [row for row in rows if row["key_id"] == key_id]
         if any(row["verdict"] == "too small" for row in key_rows):
@@ -120,11 +120,11 @@ _SIGNED_RISK = 0.01 / 2  # that one of the two limits of a sentence misses
 
 
 def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
-    """A sentence for each key of an audit that an auditor can sign: what was counted, and what is by law alone.
+    """Yield a sentence for each key of an audit that an auditor can sign: what was counted, and what holds only by law.
 
     Limits are Clopper and Pearson's of the one rate, 99 % together, for as many independent texts as the clusters are
-    worth; where these are too few, nothing is said of the rate. Without keys of a registry, those drawn for each text
-    are told of, which make each text a test of its own.
+    worth. Where these are too few, nothing is said of the rate. Without keys of a registry, the keys drawn for each
+    text are told of, which make each text a test of its own.
     """
     kind = "key" if any(row["kind"] == "key" for row in rows) else "law_best_total"
     rate_rows = [row for row in rows if row["kind"] == kind and row["measure"] == "rate"]
@@ -162,23 +162,23 @@ _TEMPLATES = (
 
 
 def _pieces(row: Row) -> str:
-    """How many independent pieces the texts of a corpus are worth."""
+    """Say how many independent pieces the texts of a corpus are worth."""
     return counted(row["clusters"], "independent piece")
 
 
 def _worth(row: Row) -> str:
-    """A clause where the texts of a corpus are worth few independent ones."""
+    """Return a clause where the texts of a corpus are worth few independent texts."""
     few = row["clusters"] < min(FEW_PIECES, row["tests"])
     return f"; its {row['tests']:,} texts are worth {_pieces(row)}: {_TEMPLATES}" if few else ""
 
 
 def in_words(without: AuditedFilter) -> str:
-    """What an audit left out, and so for which scans it holds."""
+    """Say what an audit left out, and so for which scans it holds."""
     return f"without n-grams that {without.texts} of {without.learnt:,} other texts hold (filter {without.sha256[:12]})"
 
 
 def _sentence(rows: Sequence[Row], threshold: float | None, down_to: float) -> str:
-    """The p-value down to which a key can be admitted, and how many documents would admit it down to `down_to`."""
+    """Say down to which p-value a key can be admitted, and how many documents would admit it down to `down_to`."""
     sentence = "can be admitted at no rate" if threshold is None else f"can be admitted down to {threshold:g}"
     if threshold is not None and threshold <= down_to:
         return sentence
@@ -193,7 +193,7 @@ def _sentence(rows: Sequence[Row], threshold: float | None, down_to: float) -> s
 
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
-    """How many documents likely show that a key holds down to a p-value; None: the row was of no use."""
+    """Estimate how many documents show that a key holds down to a p-value; None: the rows tell nothing of it."""
     # As many hits as expected must put the upper limit at RATIO_THAT_HOLDS times the expectation. The row of the
     # nearest threshold shows how many hits a document gives and how they cluster.
     row = min((row for row in rows if row["threshold"] >= down_to * 0.999), key=_threshold, default=None)

@@ -49,9 +49,12 @@ class AuditedKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """The whole plan of an audit. No secrets.
+    """The whole plan of an audit. It holds no secrets.
 
-    results: folder or URI; locations: the corpus, resolved; tokenizer: path; audited: None when no keys are.
+    results: folder or URI.
+    locations: the corpus, resolved.
+    tokenizer: path.
+    audited: None when no keys are audited.
     """
 
     config: CalibrationConfig
@@ -76,19 +79,19 @@ class CalibrationPlan:
         return digest(self.config.model_dump(mode="json"))
 
     def law_cases(self) -> list[LawCase]:
-        """All cases of the law."""
+        """Return all cases of the law."""
         law = self.config.law
         if law is None:
             return []
         return cases(of_the_paper(law.gammas, law.windows, law.version), law.dedups, law.messages)
 
     def fragment_formats(self) -> list[Format]:
-        """Formats of the keys under which disjoint fragments are tested."""
+        """Return formats of the keys under which disjoint fragments are tested."""
         figure = self.config.figure
         return [] if figure is None else of_the_paper([figure.gamma], figure.windows, figure.version)
 
     def fragment_secrets(self) -> list[bytes]:
-        """The master keys for disjoint fragments, 32 bytes each, drawn from the seed and fit for nothing else."""
+        """Draw the master keys for disjoint fragments from the seed, 32 bytes each; they are fit for nothing else."""
         count = self.config.figure.keys if self.config.figure else 0
         return [
             hashlib.blake2b(number.to_bytes(8, "little"), key=self.seed, digest_size=32, person=b"figure-v1").digest()
@@ -104,7 +107,7 @@ def plan_calibration(config_file: Path, date: datetime.date | None = None) -> Ca
         date: fills {date} in the corpus's paths.
 
     Raises:
-        Refused: something cannot be right; names file, field, value and what is allowed.
+        Refused: something cannot be right. Names file, field, value and what is allowed.
     """
     config = read_toml(config_file, CalibrationConfig)
     base = config_file.absolute().parent
@@ -133,7 +136,7 @@ def _audited(config: RegistryAuditConfig, registry: str) -> AuditedKeys:
 
 
 def distinct_documents(digests: list[NDArray[np.uint64]]) -> list[NDArray[np.int64]]:
-    """For each part, the documents whose text stands in no earlier place: int64 places within the part."""
+    """Return, for each part, the documents whose text stands in no earlier place: int64 places within the part."""
     if not digests:
         return []
     _, first = np.unique(np.concatenate(digests), return_index=True)
@@ -145,9 +148,12 @@ def distinct_documents(digests: list[NDArray[np.uint64]]) -> list[NDArray[np.int
 def draw_documents(
     available: list[NDArray[np.int64]], count: int, seed: bytes, case: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Draw documents for one case of the law: for each part, which ones, and the numbers that decide their keys.
+    """Draw documents for one case of the law, without replacement while they last.
 
-    Without replacement while they last; then all over again, since a further key makes a further independent draw.
+    Then all are drawn over again, since a further key makes a further independent draw.
+
+    Returns:
+        For each part, which documents, and the numbers that decide their keys.
     """
     part = np.repeat(np.arange(len(available)), [len(documents) for documents in available])
     document = np.concatenate(available)
@@ -161,7 +167,7 @@ def draw_documents(
 def draw_fragments(
     lengths: list[NDArray[np.int64]], available: list[NDArray[np.int64]], count: int, tokens: int, seed: bytes
 ) -> list[NDArray[np.int64]]:
-    """How many disjoint fragments of so many tokens to take of each document of each part: `count` in all at most.
+    """Draw how many disjoint fragments of so many tokens each document of each part gives: `count` in all at most.
 
     Documents come in random order, each with all of its fragments.
     """
@@ -189,7 +195,7 @@ class CorpusLesson(NamedTuple):
 
 
 def in_halves(digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Those of some documents whose texts are in each half, by digests of all texts of a part, uint64[D]."""
+    """Return those of some documents whose texts are in each half, by digests of all texts of a part, uint64[D]."""
     half = digests[documents] % np.uint64(CORPUS_HALVES)
     return [documents[half == number] for number in range(CORPUS_HALVES)]
 
@@ -197,7 +203,7 @@ def in_halves(digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> list
 def teaching(
     distinct: Sequence[NDArray[np.int64]], lengths: Sequence[NDArray[np.int64]], reach: int, least: int
 ) -> list[NDArray[np.int64]]:
-    """Those of the distinct texts of each part that have so many n-grams at least: a scan learns no others."""
+    """Return the distinct texts of each part that have so many n-grams at least: a scan learns no others."""
     return [
         documents[part_lengths[documents] - reach >= least]
         for documents, part_lengths in zip(distinct, lengths, strict=True)
@@ -207,9 +213,12 @@ def teaching(
 def lessons(
     digests: Sequence[NDArray[np.uint64]], distinct: Sequence[NDArray[np.int64]], most: int
 ) -> list[list[CorpusLesson]]:
-    """The texts that teach in each half: all, or those with the least digests where these are more than `most`.
+    """Return the texts that teach in each half: all, or those with the least digests where these are more than `most`.
 
-    distinct: documents of each part whose texts teach, and stand in no earlier document; most: texts of a half.
+    Args:
+        digests: of all texts of each part, uint64[D].
+        distinct: documents of each part whose texts teach, and stand in no earlier document.
+        most: texts of a half.
     """
     halves = []
     for number in range(CORPUS_HALVES):
@@ -248,10 +257,11 @@ class ExtremeFragment(NamedTuple):
 
 
 class FragmentCounts(NamedTuple):
-    """Counts of one part of the fragments for one format and window; parts can be added.
+    """Counts of one part of the fragments for one format and window. Parts can be added.
 
-    hits: int64[K, 3, J], of K keys in the PANELS at J thresholds; expected: float64[3, J], of one key; tests:
-    fragments.
+    hits: int64[K, 3, J], of K keys in the PANELS at J thresholds.
+    expected: float64[3, J], of one key.
+    tests: fragments.
     """
 
     hits: NDArray[np.int64]
@@ -260,13 +270,13 @@ class FragmentCounts(NamedTuple):
     extreme: ExtremeFragment
 
     def plus(self, other: "FragmentCounts") -> "FragmentCounts":
-        """Both parts together."""
+        """Return both parts together."""
         extreme = min(self.extreme, other.extreme, key=lambda extreme: extreme.log10_p)
         return FragmentCounts(self.hits + other.hits, self.expected + other.expected, self.tests + other.tests, extreme)
 
 
 def cut_fragments(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
-    """The first counts[d] disjoint fragments of exactly `length` tokens of each document d."""
+    """Cut the first counts[d] disjoint fragments of exactly `length` tokens of each document d."""
     numbers = np.concatenate([np.arange(count) for count in counts]) if len(counts) else np.empty(0, np.int64)
     begins = np.repeat(tokens.offsets[:-1], counts) + length * numbers.astype(np.int64)
     index = begins[:, None] + np.arange(length)[None, :]
@@ -278,7 +288,11 @@ def count_fragments(
 ) -> FragmentCounts:
     """Score fragments under every key, with repeats and without.
 
-    secrets: the secrets of the K keys; tokens: at least one fragment.
+    Args:
+        how: the format.
+        secrets: of the K keys.
+        tokens: of at least one fragment.
+        thresholds: α[J].
 
     Raises:
         ValueError: no keys, or a format without a law.
@@ -320,7 +334,7 @@ def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) 
 
 
 def repeated_ngrams(ids: NDArray[np.uint32], rule: PositionRule, most: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The n-grams that stand more than once in a text: (times, tokens), most frequent first."""
+    """Return the n-grams that stand more than once in a text: (times, tokens), most frequent first."""
     counts: dict[tuple[int, ...], int] = {}
     text = Tokens(ids, np.array([0, len(ids)], np.int64))
     for place in rule.positions(text, "none").index.tolist():

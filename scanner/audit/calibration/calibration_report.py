@@ -42,9 +42,13 @@ def details(
     keys: Mapping[str, KeyCounts],
     show_text: bool,
 ) -> dict[str, Any]:
-    """Numbers to be written as JSON.
+    """Return numbers to be written as JSON.
 
-    show_text: also decode the n-grams and the text of smallest p; otherwise only counts are given.
+    Args:
+        plan: of the audit.
+        fragments: counts of disjoint fragments, by format.
+        keys: counts of each key, by key id.
+        show_text: whether to decode the n-grams and the text of smallest p; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
     numbers: dict[str, Any] = {"figure": [], "keys": {}}
@@ -118,7 +122,13 @@ def all_rows(
 ) -> list[Row]:
     """Judge all counts.
 
-    filters: by key id, of keys that were audited without common n-grams.
+    Args:
+        audit: the run.
+        plan: of the audit.
+        law: counts of each case of the law.
+        fragments: counts of disjoint fragments, by format.
+        keys: counts of each key, by key id.
+        filters: by key id, of keys that were audited without common n-grams.
     """
     families = 4 * bool(law) + bool(fragments) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))
@@ -155,7 +165,7 @@ def _law_rows(audit: Audit, law: Mapping[LawCase, LawCounts]) -> list[Row]:
 
 
 def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Question, ClusterSums]]:
-    """The cases of each method together: their documents have keys of their own, so they are further clusters."""
+    """Add up the cases of each method: their documents have keys of their own, so they are further clusters."""
     totals: dict[Question, ClusterSums] = {}
     for question, sums in answers:
         total_question = replace(question, kind=f"{question.kind}_total", dedup=None, label=None)
@@ -192,9 +202,9 @@ BAND_PROBABILITY = 0.95
 
 
 def fragments_png(found: Mapping[Format, FragmentCounts], thresholds: Sequence[float]) -> bytes:
-    """The paper's figure: empirical against theoretical rate, one row a format, one panel a test, all keys visible.
+    """Draw the paper's figure: empirical against theoretical rate, one row a format, one panel a test, all keys.
 
-    Thin lines are keys, thick ones their mean; the band is Student's 95 % interval of the mean over keys.
+    Thin lines are keys, thick lines their mean. The band is Student's 95 % interval of the mean over keys.
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure as Drawing
@@ -244,7 +254,7 @@ def _draw(
 
 
 def law_png(rows: Sequence[Row]) -> bytes:
-    """Observed over expected hits for every power of ten, with simultaneous limits, one colour a format."""
+    """Draw observed over expected hits for every power of ten, with simultaneous limits, one colour a format."""
     from matplotlib.figure import Figure as Drawing
 
     drawing = Drawing(figsize=(9, 5), layout="constrained")

@@ -25,7 +25,10 @@ _STEP = 64  # so that nearly equal longest texts share a table of levels
 
 @dataclass(frozen=True)
 class LawCase:
-    """A case that is tested; messages: null p-values a document."""
+    """A case that is tested.
+
+    messages: null p-values a document.
+    """
 
     format: Format
     dedup: Dedup
@@ -38,10 +41,11 @@ class LawCase:
 
 
 class LawCounts(NamedTuple):
-    """Counts of one part of the documents; parts can be added.
+    """Counts of one part of the documents. Parts can be added.
 
-    sums: over documents, of the hits of all messages one by one, each [J]; best: of the best message's p-value,
-    corrected for all, which gives one test a document; uniform: float64[D], randomised p-values of message 0.
+    sums: over documents, of the hits of all messages one by one, each [J].
+    best: over documents, of the best message's p-value, corrected for all, which gives one test a document.
+    uniform: float64[D], randomised p-values of message 0.
     """
 
     sums: ClusterSums
@@ -49,21 +53,26 @@ class LawCounts(NamedTuple):
     uniform: NDArray[np.float64]
 
     def plus(self, other: "LawCounts") -> "LawCounts":
-        """Both parts together."""
+        """Return both parts together."""
         return LawCounts(
             self.sums.plus(other.sums), self.best.plus(other.best), np.concatenate([self.uniform, other.uniform])
         )
 
 
 def cases(formats: Sequence[Format], dedups: Sequence[Dedup], messages: int) -> list[LawCase]:
-    """All combinations that score more than one position of a text."""
+    """Return all combinations that score more than one position of a text."""
     return [LawCase(format_, dedup, messages) for format_ in formats for dedup in format_.dedups(dedups)]
 
 
 def fresh_entropy(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
-    """Entropy of the keys for documents of given numbers: the same seed, label and number give the same key.
+    """Return the entropy of the keys for documents of given numbers: equal seed, label and number give an equal key.
 
-    seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit. documents: int64[D].
+    These keys mark nothing, so a published seed lets anyone repeat an audit.
+
+    Args:
+        seed: up to 64 bytes.
+        label: of the format, ASCII.
+        documents: int64[D].
     """
     return [
         hashlib.blake2b(

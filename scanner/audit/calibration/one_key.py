@@ -37,12 +37,16 @@ class Ngram(NamedTuple):
 
 
 class KeyCounts(NamedTuple):
-    """Counts of documents about a key; parts can be joined.
+    """Counts of documents about a key. Parts can be joined.
 
     tables: of parts of the documents, float64[D, 2J]: whether the best message's corrected p is a hit at each of J
-    thresholds, and the chance of it by the law; accounts: name of each document's account, or one of its own; sketches:
-    of what is scored of each; single: int64[A, J], hits of A messages one by one; single_expected: float64[J], of one
-    of them; tests: documents; ngrams: by token ids.
+        thresholds, and the chance of it by the law.
+    accounts: name of each document's account, or a name of its own.
+    sketches: of what is scored of each document.
+    single: int64[A, J], hits of A messages one by one.
+    single_expected: float64[J], expected hits of one of these messages.
+    tests: documents.
+    ngrams: by token ids.
     """
 
     tables: tuple[NDArray[np.float64], ...]
@@ -54,7 +58,7 @@ class KeyCounts(NamedTuple):
     ngrams: dict[tuple[int, ...], Ngram]
 
     def plus(self, other: "KeyCounts") -> "KeyCounts":
-        """Both parts together."""
+        """Return both parts together."""
         ngrams = dict(self.ngrams)
         for gram, addend in other.ngrams.items():
             base = ngrams.get(gram, Ngram(0, 0.0))
@@ -70,7 +74,7 @@ class KeyCounts(NamedTuple):
         )
 
     def by_cluster(self) -> ClusterSums:
-        """Sums over accounts and pieces of documents, of the corrected p-values: each [J].
+        """Return sums over accounts and pieces of documents, of the corrected p-values: each [J].
 
         Documents of one account are alike, and so are those of one piece. Their squares are summed over accounts, and
         over pieces, less over both (Cameron, Gelbach and Miller 2011). `clusters` is as many as would be worth as much
@@ -89,13 +93,13 @@ class KeyCounts(NamedTuple):
         return by_pair._replace(**squares, clusters=np.full(len(by_pair.hits), worth))
 
     def by_message(self) -> ClusterSums:
-        """Sums over the sampled messages, of the p-values of one message: each [J]."""
+        """Return sums over the sampled messages, of the p-values of one message: each [J]."""
         tests = np.full(len(self.single), self.tests)
         return cluster_sums(self.single, tests, np.broadcast_to(self.single_expected / self.tests, self.single.shape))
 
 
 def _clustered(table: NDArray[np.float64], labels: NDArray[np.int64]) -> ClusterSums:
-    """Sums over clusters of documents, of a row of hits and chances each."""
+    """Return sums over clusters of documents, each with a row of hits and chances."""
     thresholds, place = table.shape[1] // 2, np.unique(labels, return_inverse=True)[1]
     sums = np.zeros((place.max() + 1, table.shape[1]))
     np.add.at(sums, place, table)
@@ -104,7 +108,7 @@ def _clustered(table: NDArray[np.float64], labels: NDArray[np.int64]) -> Cluster
 
 
 def sampled_messages(count: int, most: int) -> NDArray[np.int64]:
-    """At most so many of the messages 0 … count−1, evenly spread, message 0 among them: int64[A]."""
+    """Return at most so many of the messages 0 … count−1, evenly spread, message 0 among them: int64[A]."""
     return np.arange(min(count, most), dtype=np.int64) * count // min(count, most)
 
 
@@ -120,8 +124,15 @@ def key_counts(
 ) -> KeyCounts:
     """Score documents as a scan does, under all messages, and under a sample of the messages, one by one.
 
-    accounts: name of each document's account, or one of its own. sample: most messages that are scored one by one.
-    common: n-grams that are left out, learnt from other texts; None: none.
+    Args:
+        mark: of the key.
+        messages: M of SPEC §3.
+        tokens: of the documents.
+        accounts: name of each document's account, or a name of its own.
+        dedup: which repeats are left out.
+        thresholds: α[J].
+        sample: most messages that are scored one by one.
+        common: n-grams that are left out, learnt from other texts; None: none.
 
     Raises:
         Refused: the key's format has no law.
@@ -153,7 +164,7 @@ def key_counts(
 
 
 def _sketches(rule: PositionRule, tokens: Tokens, positions: Positions) -> Iterator[bytes | None]:
-    """Sketches of the n-grams of each document that are scored."""
+    """Yield sketches of the n-grams of each document that are scored."""
     for begin, end, first, last in zip(
         tokens.offsets, tokens.offsets[1:], positions.offsets, positions.offsets[1:], strict=False
     ):

@@ -22,7 +22,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Audit:
-    """One run of an audit. corpus: its paths; seed: the seed of the drawn keys."""
+    """One run of an audit.
+
+    corpus: its paths.
+    seed: the seed of the drawn keys.
+    """
 
     audit_id: str
     at: datetime
@@ -58,7 +62,7 @@ class Question:
 
     @classmethod
     def about(cls, kind: str, test: str, cluster: str, how: Format, dedup: str, **more: Any) -> "Question":  # noqa: ANN401
-        """A question about marks of one format."""
+        """Return a question about marks of one format."""
         return cls(kind, test, cluster=cluster, dedup=dedup, label=how.label(), method=how.name, **more)
 
 
@@ -67,8 +71,11 @@ def rate_rows(
 ) -> list[Row]:
     """Judge hits at all thresholds of all questions as one family.
 
-    answers: sums over clusters for every question, each [J]. thresholds: α, from large to small; a question uses the
-    first J. bound: see judgement.judge.
+    Args:
+        audit: the run.
+        answers: sums over clusters for every question, each [J].
+        thresholds: α, from large to small; a question uses the first J.
+        bound: see judgement.judge.
     """
     family: list[tuple[Question, float, Count]] = [
         (question, threshold, count)
@@ -99,10 +106,16 @@ def rate_rows(
 def row_of(
     audit: Audit, question: Question, family: int, tests: int, hits: int, chance: float, judged: Judgement
 ) -> Row:
-    """A row on independent tests that were judged elsewhere.
+    """Return a row on independent tests that were judged elsewhere.
 
-    family: rows that share the run's family error; chance: expected or planned chance of a hit in a test. judged: the
-    judgement; its p-value is that of hits as far from the plan.
+    Args:
+        audit: the run.
+        question: that the tests answer.
+        family: rows that share the run's family error.
+        tests: how many.
+        hits: of the tests.
+        chance: expected or planned chance of a hit in a test.
+        judged: the judgement; its p-value is that of hits as far from the plan.
     """
     return _shared(audit, question, family) | {
         "measure": "rate",
@@ -156,7 +169,7 @@ HOLDING_VERDICTS = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
 
 
 def holds_down_to(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """The smallest threshold at and above which a question's rates are known to hold; None: at no threshold."""
+    """Return the smallest threshold at and above which a question's rates are known to hold; None: at no threshold."""
     by_size = sorted(rows, key=lambda row: -row["threshold"])
     holding = [row["threshold"] for row in takewhile(lambda row: row["verdict"] in HOLDING_VERDICTS, by_size)]
     return min(holding) if holding else None
@@ -182,7 +195,7 @@ def wrong_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def failing(rows: Sequence[Row]) -> Iterator[str]:
-    """A sentence for people on every row whose p-values are too small."""
+    """Yield a sentence for people on every row whose p-values are too small."""
     for row in wrong_rows(rows):
         subject = " ".join(
             str(part)
@@ -204,5 +217,5 @@ def failing(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def number(count: float) -> str:
-    """A count that need not be whole, in few digits."""
+    """Write a count that need not be whole in few digits."""
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"

@@ -35,7 +35,7 @@ _BISECTIONS = 100  # enough to come from the largest score down to neighbouring 
 class CriticalScores(NamedTuple):
     """Scores that pass, and their chance, for U numbers of scored positions and J thresholds.
 
-    critical: float64[U, J], the smallest score with p ≤ α, ∞ where no score has one (whole numbers of a discrete law);
+    critical: float64[U, J], the smallest score with p ≤ α, ∞ where no score has one (whole numbers of a discrete law).
     chance: float64[U, J], P(p ≤ α) as the law has it: the largest attainable p ≤ α, 0 where there is none.
     """
 
@@ -46,8 +46,11 @@ class CriticalScores(NamedTuple):
 def critical_scores(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> CriticalScores:
     """Find, by bisection over scores, the least score that passes each threshold.
 
-    scored: T, int64[U]; thresholds: α[J], between 0 and 1. messages: M; a p-value is corrected for so many, as the best
-    of M is.
+    Args:
+        law: of the scores.
+        scored: T, int64[U].
+        thresholds: α[J], between 0 and 1.
+        messages: M; a p-value is corrected for so many, as the best of M is.
     """
     t = np.asarray(scored, np.int64)[:, None]
     log10_alpha = np.log10(np.asarray(thresholds, np.float64))[None, :]
@@ -66,12 +69,15 @@ def critical_scores(law: Law, scored: ArrayLike, thresholds: Sequence[float], me
 
 @functools.lru_cache(maxsize=256)
 def critical_scores_up_to(law: Law, longest: int, thresholds: tuple[float, ...], messages: int = 1) -> CriticalScores:
-    """Those of every number of scored positions 0 … longest, kept: bisection takes longer than a small experiment."""
+    """Return critical scores of every number of scored positions 0 … longest, and keep them.
+
+    Bisection takes longer than a small experiment.
+    """
     return critical_scores(law, np.arange(longest + 1), thresholds, messages)
 
 
 def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> NDArray[np.float64]:
-    """P(p ≤ α) as the law has it, without the scores: float64[U, J], as `critical_scores` gives it."""
+    """Return P(p ≤ α) as the law has it, without the scores: float64[U, J], as `critical_scores` gives it."""
     if law.discrete:
         return critical_scores(law, scored, thresholds, messages).chance
     t, alpha = np.asarray(scored, np.int64)[:, None], np.asarray(thresholds, np.float64)[None, :]
@@ -87,7 +93,7 @@ class RowMemory:
     def of(
         self, law: Hashable, scored: NDArray[np.int64], find: Callable[[list[int]], NDArray[np.float64]]
     ) -> NDArray[np.float64]:
-        """A row of J numbers for each of D documents: float64[D, J]."""
+        """Return a row of J numbers for each of D documents: float64[D, J]."""
         rows = self._known.setdefault(law, {})
         distinct, inverse = np.unique(scored, return_inverse=True)
         missing = [t for t in distinct.tolist() if t not in rows]
@@ -106,7 +112,7 @@ class RowMemory:
 def randomised_p(
     score: NDArray[np.generic], scored: NDArray[np.int64], law: Law, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """p-values that are uniform under a law, though its score may be discrete: float64[D].
+    """Return p-values that are uniform under a law, though its score may be discrete: float64[D].
 
     P(S' > S) + V · P(S' = S), with V uniform and S' an independent score. For a continuous score it is the plain
     p-value.
@@ -126,9 +132,13 @@ SUM_COLUMNS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected
 
 
 class ClusterSums(NamedTuple):
-    """Sums over clusters that make up a design effect; parts of a sum can be added. Each is float64 of one shape.
+    """Sums over clusters that make up a design effect, each float64 of one shape. Parts of a sum can be added.
 
-    tests: Σ n; hits: Σ h; expected: Σ e = Σ n q; hh, he, ee: Σ h², Σ he, Σ e²; clusters: how many.
+    tests: Σ n.
+    hits: Σ h.
+    expected: Σ e = Σ n q.
+    hh, he, ee: Σ h², Σ he, Σ e².
+    clusters: how many.
     """
 
     tests: NDArray[np.float64]
@@ -140,11 +150,11 @@ class ClusterSums(NamedTuple):
     clusters: NDArray[np.float64]
 
     def plus(self, other: "ClusterSums") -> "ClusterSums":
-        """Both sums together."""
+        """Return both sums together."""
         return ClusterSums(*(a + b for a, b in zip(self, other, strict=True)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """As columns of schemas.audit.AUDIT_COUNTS; counts as int64."""
+        """Return the sums as columns of schemas.audit.AUDIT_COUNTS; counts as int64."""
         count_columns = {"tests", "hits", "texts"}
         return {
             column: part.astype(np.int64) if column in count_columns else part
@@ -153,12 +163,12 @@ class ClusterSums(NamedTuple):
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, ArrayLike]) -> "ClusterSums":
-        """The sum over rows of these columns of AUDIT_COUNTS."""
+        """Return the sum over rows of these columns of AUDIT_COUNTS."""
         return cls(*(np.asarray(columns[column], np.float64) for column in SUM_COLUMNS))
 
 
 def cluster_sums(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArray[np.float64]) -> ClusterSums:
-    """Sums over the clusters on the first axis.
+    """Sum over the clusters on the first axis.
 
     Args:
         hits: h, [D, J].

@@ -21,7 +21,7 @@ from schemas.words import AuditVerdict
 
 
 def uniformity(p: NDArray[np.float64]) -> tuple[float, float]:
-    """Kolmogorov and Smirnov's test, one-sided, whether independent p-values are too small to be uniform.
+    """Test whether independent p-values are too small to be uniform, one-sided, by Kolmogorov and Smirnov.
 
     Returns:
         (distance, p-value): the largest excess of the empirical over the uniform distribution function, and the
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
 
 def binomial_limits(hits: float, tests: float, risk: float) -> Limits:
-    """Clopper and Pearson's limits of a rate, each one-sided; exact for whole numbers of independent tests.
+    """Compute Clopper and Pearson's limits of a rate, each one-sided; exact for whole numbers of independent tests.
 
     Args:
         hits: 0 to tests; a real number if it is effective.
@@ -54,20 +54,23 @@ def binomial_limits(hits: float, tests: float, risk: float) -> Limits:
 
 
 def binomial_tail(hits: float, tests: float, rate: float) -> float:
-    """P(at least so many hits) of a rate; real numbers of hits and tests as in `binomial_limits`. 0 below 1e-308."""
+    """Compute P(at least so many hits) of a rate. 0 below 1e-308.
+
+    Hits and tests are real numbers as in `binomial_limits`.
+    """
     if hits <= 0 or rate >= 1:
         return 1.0
     return float(special.betainc(hits, tests - hits + 1, rate))
 
 
 def poisson_limits(count: float, risk: float) -> Limits:
-    """Exact limits of a Poisson mean, each one-sided (Garwood 1936)."""
+    """Compute exact limits of a Poisson mean, each one-sided (Garwood 1936)."""
     low = float(special.gammaincinv(count, risk)) if count > 0 else 0.0
     return Limits(low, float(special.gammainccinv(count + 1, risk)))
 
 
 def design_effect(sums: ClusterSums) -> NDArray[np.float64]:
-    """Variance of the hits between clusters over the binomial variance; 1 where it is unknown.
+    """Return the variance of the hits between clusters over the binomial variance; 1 where it is unknown.
 
     The residual of a cluster is h − r e with r = Σh/Σe, so that a wrong law shows in the rate and not as dispersion.
     """
@@ -80,9 +83,9 @@ def design_effect(sums: ClusterSums) -> NDArray[np.float64]:
 
 
 def few_clusters(clusters: float, risk: float) -> float:
-    """Factor on a design effect that is estimated from so many clusters: (t/z)² of Student's and the normal law.
+    """Return the factor on a design effect that is estimated from so many clusters.
 
-    ∞ for a single cluster: it says nothing about the others.
+    It is (t/z)² of Student's and the normal law; ∞ for a single cluster, which says nothing about the others.
     """
     if clusters < 2:
         return np.inf
@@ -90,9 +93,12 @@ def few_clusters(clusters: float, risk: float) -> float:
 
 
 def clusters_of_one_size(labels: NDArray[np.generic]) -> float:
-    """As many clusters of one size as the clusters of N texts are worth: (Σn)² / Σn², whole where sizes are equal.
+    """Return how many clusters of one size the clusters of N texts are worth: (Σn)² / Σn², whole where sizes are equal.
 
-    labels: of each text's cluster, [N]. One template of 2,000 texts beside 2,000 other texts is worth 4.
+    One template of 2,000 texts beside 2,000 other texts is worth 4.
+
+    Args:
+        labels: of each text's cluster, [N].
     """
     sizes = np.unique(labels, return_counts=True)[1].astype(np.float64)
     return round(float(sizes.sum() ** 2 / (sizes**2).sum()), 6)
@@ -123,8 +129,9 @@ class Count(NamedTuple):
 class Judgement(NamedTuple):
     """The judgement of a count.
 
-    p_value: probability of at least so many hits when the rate is the expected one times the bound; low, high: limits
-    of the number of hits to expect, simultaneous over the family; verdict.
+    p_value: probability of at least so many hits when the rate is the expected one times the bound.
+    low, high: limits of the number of hits to expect, simultaneous over the family.
+    verdict: what follows from these.
     """
 
     p_value: float
@@ -134,9 +141,10 @@ class Judgement(NamedTuple):
 
 
 def counts(sums: ClusterSums) -> list[Count]:
-    """One count per threshold. The thresholds go from large to small.
+    """Return a count for each threshold. The thresholds go from large to small.
 
-    sums: over clusters, each [J].
+    Args:
+        sums: over clusters, each [J].
     """
     factors = np.maximum(design_effect(sums), 1.0)
     threshold_counts, carried = [], 1.0
@@ -175,7 +183,7 @@ def _effect(count: Count, risk: float) -> float:
 
 
 def _limits(count: Count, risk: float) -> Limits:
-    """Limits of the mean of the hits, each of which misses with this risk."""
+    """Return limits of the mean of the hits, each of which misses with this risk."""
     effect = _effect(count, risk)
     low, high = binomial_limits(count.hits / effect, count.tests / effect, risk)
     return Limits(low * count.tests, high * count.tests)
@@ -196,7 +204,7 @@ def _verdict(too_small: bool, high: float, expected: float) -> AuditVerdict:
 
 
 def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
-    """Which of a family of hypotheses are rejected at a family-wise error (Holm 1979): bool of the same length."""
+    """Say which hypotheses of a family are rejected at a family-wise error (Holm 1979): bool of the same length."""
     order = np.argsort(p_values, kind="stable")
     steps = error / np.arange(len(p_values), 0, -1)
     survivors = np.flatnonzero(p_values[order] > steps)
