@@ -346,7 +346,7 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
 
 
 def _why_not_opened(location: str, version: int | None, said: str) -> str:
-    """Say why a table cannot be opened, and what to do. said: deltalake's words."""
+    """Say why a table cannot be opened, and what to do. `said` has deltalake's words."""
     if "catalog-managed" in said:
         return f"a catalog has its newest commits (catalogManaged), which are not in its folder; {_WRITE_ROWS}"
     filesystem, inner = filesystem_of(location)

@@ -639,9 +639,10 @@ def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
 
 
 def _walk(folder: str, tables: TableFolders, hidden: list[str]) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-    """Yield a local folder and all below it, each with its files, and its real path where that is another.
+    """Yield the real path and the files of a local folder, and of each folder below it.
 
-    Nothing hidden is among them. `hidden` gets the hidden folders, and the hidden files that end in .parquet.
+    The path is empty where the folder is not behind a link. Nothing hidden is listed: `hidden` gets the hidden folders,
+    and the hidden files that end in .parquet.
     """
     # Each real folder is entered once, lest links go round in circles; OSError: one cannot be listed.
     entered = {os.path.realpath(folder)}

@@ -289,7 +289,11 @@ class Room:
         self._max_bytes, self._held = max_bytes, 0
 
     def take(self, request: Request, size: int) -> None:
-        """Count bytes that a request holds from now on. Raises HTTPException: 503, there is no room."""
+        """Count bytes that a request holds from now on.
+
+        Raises:
+            HTTPException: 503, there is no room.
+        """
         if self._held + size > self._max_bytes:
             raise HTTPException(503, "Too much is being sent at a time: send it again.", {"retry-after": "10"})
         self._held += size
