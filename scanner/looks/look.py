@@ -64,7 +64,12 @@ class Keeper(Protocol):
         """Name of the table of the rows, which is committed beside `verdicts`."""
 
     def rows(self, documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what is kept of a batch. verdicts: exact rows of VERDICTS on some of the documents, in their order."""
+        """Return what is kept of a batch.
+
+        Args:
+            documents: of the batch.
+            verdicts: exact rows of VERDICTS on some of the documents, in their order.
+        """
 
     def in_order(self, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Return rows in the order in which they are written."""

@@ -33,7 +33,7 @@ class PartsLook(Protocol):
     """Finds parts of texts that pass, tells what they change in verdicts, and proves them."""
 
     def segment_cutter(self, tokenizers: Mapping[str, HuggingFaceTokenizer]) -> CutTexts:
-        """Return what cuts texts into segments. tokenizers: the reference tokenizers, by name."""
+        """Return a function that cuts texts into segments. `tokenizers` are the reference tokenizers, by name."""
 
     def scored_parts(
         self,

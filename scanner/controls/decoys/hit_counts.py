@@ -52,7 +52,11 @@ class HitCounts:
 
 
 class DecoyHits(HitCounts):
-    """Hits of decoys of single keys. origin: as it stands in every row."""
+    """Hits of decoys of single keys.
+
+    Args:
+        origin: as it stands in every row.
+    """
 
     def __init__(self, decoys: Decoys, origin: BatchOrigin) -> None:
         super().__init__(origin, decoys.dedup)

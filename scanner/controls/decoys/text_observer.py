@@ -35,7 +35,10 @@ STRATA = tuple(f"{kind}_{part}" for kind in ("decoy", "decoy_all") for part in P
 
 
 class DecoyObserver(DecoyHits):
-    """Counts the decoys' hits in one piece of a shard. piece: its name (scanner.controls.decoys.text_sample)."""
+    """Counts the decoys' hits in one piece of a shard.
+
+    piece: its name (scanner.controls.decoys.text_sample).
+    """
 
     def __init__(self, decoys: Decoys, origin: BatchOrigin, piece: bytes) -> None:
         super().__init__(decoys, origin)

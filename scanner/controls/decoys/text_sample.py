@@ -23,7 +23,10 @@ class TextSample(NamedTuple):
 
 
 class TextSampler:
-    """Draws texts of one piece of a shard, each once. piece: its name, which draws and decoys' seeds hash."""
+    """Draws texts of one piece of a shard, each once.
+
+    piece: its name, which draws and decoys' seeds hash.
+    """
 
     def __init__(self, decoys: Decoys, piece: bytes) -> None:
         self._decoys, self._piece, self._drawn = decoys, piece, set[bytes]()

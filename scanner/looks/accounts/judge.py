@@ -110,7 +110,10 @@ class AccountPositions(NamedTuple):
 
 
 class AccountFindings(NamedTuple):
-    """Findings of K keys on A accounts. under_keys: what was scored."""
+    """Findings of K keys on A accounts.
+
+    under_keys: what was scored.
+    """
 
     outcomes: TextOutcomes
     under_keys: Sequence[AccountPositions]

@@ -30,7 +30,10 @@ from schemas.words import Naming
 
 
 class ModelPass:
-    """Has a model read the shards that it has not read. plan: of the pass, which names the model by its digest."""
+    """Has a model read the shards that it has not read.
+
+    plan: of the pass, which names the model by its digest.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
