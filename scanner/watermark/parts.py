@@ -110,10 +110,10 @@ class Parts(NamedTuple):
             The first position of each part and the one after its last, int64[L, 2]; and the number of each part's
             segment in its text, int64[L], −1 for windows.
         """
-        of_windows = windows(scored) if self.windows else np.array([[0, scored]])
+        window_ranges = windows(scored) if self.windows else np.array([[0, scored]])
         segments = self.segments.of_documents(np.array([document]))
-        number = np.concatenate([segments.number, np.full(len(of_windows), -1)])
-        return np.concatenate([np.stack([segments.begin, segments.end], axis=1), of_windows]), number
+        number = np.concatenate([segments.number, np.full(len(window_ranges), -1)])
+        return np.concatenate([np.stack([segments.begin, segments.end], axis=1), window_ranges]), number
 
 
 def join_segments(batches: list[Segments]) -> Segments:

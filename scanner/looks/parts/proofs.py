@@ -24,11 +24,7 @@ def parts_of(
     Segments have SHORTEST_PART scored positions or more and are less than the whole text. A position is where its token
     begins.
 
-    Args:
-        kinds: of parts.
-        tokenizer: the reference tokenizer.
-        text: as it is written.
-        places: int64[P], which of its tokens are scored.
+    Arguments and results as of scanner.looks.text_parts.PartsLook.
     """
     from scanner.watermark.proof import SHORTEST_PART, windows_of  # flags alone need mpmath
 
@@ -94,15 +90,7 @@ def prove_spans(
 ) -> Proof:
     """Prove all spans of one key in a text: `differs` where one is not confirmed.
 
-    Args:
-        path: the key's slow path; None: its format has none.
-        tokenizer: the reference tokenizer.
-        text: as it is written.
-        document_spans: of the key.
-        tests: M and K of SPEC §3.
-        dedup: which repeats are left out.
-        kinds: of parts.
-        common: n-grams that are left out of scoring; None: none are.
+    Arguments and results as of scanner.looks.text_parts.PartsLook.
     """
     if not isinstance(path, ProvesParts):
         return Proof.NOT_OFFERED

@@ -142,12 +142,7 @@ def with_spans(
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Return verdicts with the changes of spans in them, and rows of SPANS.
 
-    Args:
-        verdicts: exact rows of VERDICTS, of all documents of the batch.
-        keys: what rows say of each key.
-        batch: the documents and their scores.
-        misnaming_rate: largest p, on what a span shares with no other, at which it names.
-        salt: the batch's salt, as for Prover.prove.
+    Arguments and results as of scanner.looks.text_parts.PartsLook.
     """
     document_spans = locate_spans(batch.scores)
     drawn = batch.draw(document_spans, salt)

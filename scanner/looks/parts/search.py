@@ -51,20 +51,20 @@ def scored_parts(
 
     A segment has SHORTEST_WINDOW scored positions at least, and is less than the whole.
 
-    Args:
-        kinds: of parts.
-        segments: of the texts of the batch, by tokens; None: none are tested.
-        tokens: of the batch.
-        positions: of the documents.
-        documents: int64[D], their places in the batch.
+    Arguments and results as of scanner.looks.text_parts.PartsLook.
     """
     if segments is None:
         return Parts(kinds.windows, Segments.none(len(documents)))
-    of_these = segments.of_documents(documents)
-    begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
-    kept = (end - begin >= SHORTEST_WINDOW) & (end - begin < positions.scored[of_these.whose])
-    tested = Segments(offsets_of(kept)[of_these.offsets], begin[kept], end[kept], of_these.number[kept])
-    return Parts(kinds.windows, tested)
+    document_segments = segments.of_documents(documents)
+    begin, end = _scored_before(document_segments, tokens.offsets[documents], positions.index, positions.offsets)
+    is_tested = (end - begin >= SHORTEST_WINDOW) & (end - begin < positions.scored[document_segments.whose])
+    tested_segments = Segments(
+        offsets_of(is_tested)[document_segments.offsets],
+        begin[is_tested],
+        end[is_tested],
+        document_segments.number[is_tested],
+    )
+    return Parts(kinds.windows, tested_segments)
 
 
 @kernel
@@ -75,14 +75,14 @@ def _scored_before(
     # tokens: int64[D], where documents begin in the batch; index: places in the batch, each document's by offsets
     begin, end = np.empty_like(segments.begin), np.empty_like(segments.end)
     for d in range(len(tokens)):
-        at = offsets[d]
+        position = offsets[d]
         for s in range(segments.offsets[d], segments.offsets[d + 1]):
-            while at < offsets[d + 1] and index[at] < tokens[d] + segments.begin[s]:
-                at += 1
-            begin[s] = at - offsets[d]
-            while at < offsets[d + 1] and index[at] < tokens[d] + segments.end[s]:
-                at += 1
-            end[s] = at - offsets[d]
+            while position < offsets[d + 1] and index[position] < tokens[d] + segments.begin[s]:
+                position += 1
+            begin[s] = position - offsets[d]
+            while position < offsets[d + 1] and index[position] < tokens[d] + segments.end[s]:
+                position += 1
+            end[s] = position - offsets[d]
     return begin, end
 
 
@@ -135,35 +135,44 @@ def passing_spans(
     part_search: PartSearch, documents: NDArray[np.int64], messages: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> list[Span]:
     """Return spans of Q pairs of a document and a message, int64[Q] each, from the running sums of each pair."""
-    kept, parts = select_positions(part_search.positions, documents), part_search.parts.of_documents(documents)
-    found = []
+    pair_positions, parts = (
+        select_positions(part_search.positions, documents),
+        part_search.parts.of_documents(documents),
+    )
+    spans = []
     # a document without parts has no share for them: it is tested as a whole alone
-    for pair in np.flatnonzero(parts.exist_in(kept.scored) & _may_pass(part_search, kept, parts, sums)).tolist():
-        pair_sums = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
+    for pair in np.flatnonzero(
+        parts.exist_in(pair_positions.scored) & _may_pass(part_search, pair_positions, parts, sums)
+    ).tolist():
+        pair_sums = sums[pair_positions.offsets[pair] + pair : pair_positions.offsets[pair + 1] + pair + 1]
         where, number = parts.ranges_of(pair, len(pair_sums) - 1)
         chosen = _disjoint(pair_sums, where, part_search)
         if len(chosen):
-            found += _spans(part_search, int(documents[pair]), int(messages[pair]), where[chosen], number[chosen])
-    return found
+            spans += _spans(part_search, int(documents[pair]), int(messages[pair]), where[chosen], number[chosen])
+    return spans
 
 
-def _may_pass(part_search: PartSearch, kept: Positions, parts: Parts, sums: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _may_pass(
+    part_search: PartSearch, positions: Positions, parts: Parts, sums: NDArray[np.float64]
+) -> NDArray[np.bool_]:
     """Say which of Q pairs have a part whose p may pass, whatever a rounding does: bool[Q]."""
-    law, enough = part_search.law, part_search.limit.log10_p
-    best = best_of_scales(sums, kept, windows=parts.windows)
-    floors = np.append(_floors(law, enough, best.score.shape[1] - 1), -np.inf)
-    may = (best.length > 0) & (best.score >= floors)
-    may[:, -1] &= log10_p_of(law, best.score[:, -1], kept.scored) <= enough
-    found: NDArray[np.bool_] = np.asarray(may.any(axis=1), np.bool_)
+    law, highest_log10_p = part_search.law, part_search.limit.log10_p
+    best = best_of_scales(sums, positions, windows=parts.windows)
+    floors = np.append(_floors(law, highest_log10_p, best.score.shape[1] - 1), -np.inf)
+    may_pass = (best.length > 0) & (best.score >= floors)
+    may_pass[:, -1] &= log10_p_of(law, best.score[:, -1], positions.scored) <= highest_log10_p
+    passing: NDArray[np.bool_] = np.asarray(may_pass.any(axis=1), np.bool_)
     segments = parts.segments
     if len(segments.begin):
         # a segment needs at least the score that the longest windows no longer than it need
-        score, length = scores_of(segments, sums, kept), segments.end - segments.begin
+        score, length = scores_of(segments, sums, positions), segments.end - segments.begin
         scale = np.searchsorted(WINDOW_LENGTHS, length, side="right") - 1
-        high = np.flatnonzero(score >= _floors(law, enough, int(scale.max()) + 1)[scale])
-        high = high[log10_p_of(law, score[high], length[high]) <= enough]
-        found[segments.whose[high]] = True
-    return found
+        passing_segments = np.flatnonzero(score >= _floors(law, highest_log10_p, int(scale.max()) + 1)[scale])
+        passing_segments = passing_segments[
+            log10_p_of(law, score[passing_segments], length[passing_segments]) <= highest_log10_p
+        ]
+        passing[segments.whose[passing_segments]] = True
+    return passing
 
 
 @functools.lru_cache(maxsize=64)
@@ -185,13 +194,13 @@ def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], part_search: 
     """
     limit = part_search.limit
     log10_p = log10_p_of(part_search.law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0])
-    of_all = log10_any_of(log10_in_document(log10_p, len(where), limit.messages), limit.correction)
+    log10_p_global = log10_any_of(log10_in_document(log10_p, len(where), limit.messages), limit.correction)
     chosen: list[int] = []
-    left = passes(of_all, limit.rate)
-    while left.any() and len(chosen) < MOST_SPANS:
-        one = int(np.where(left, log10_p, np.inf).argmin())
-        chosen.append(one)
-        left &= (where[:, 1] <= where[one, 0]) | (where[:, 0] >= where[one, 1])
+    is_free = passes(log10_p_global, limit.rate)
+    while is_free.any() and len(chosen) < MOST_SPANS:
+        best = int(np.where(is_free, log10_p, np.inf).argmin())
+        chosen.append(best)
+        is_free &= (where[:, 1] <= where[best, 0]) | (where[:, 0] >= where[best, 1])
     return chosen
 
 
@@ -201,21 +210,21 @@ def _spans(
     """Return spans of C chosen parts, with scores by `score`: a difference of sums may be off in its last bits."""
     mark, tokens, positions, parts, limit, independent = part_search
     first = positions.offsets[document]
-    of_parts = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
-    of_message = np.full(len(chosen), message)
-    score = mark.score(tokens, of_parts, of_message).astype(np.float64)
+    part_ranges = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
+    part_messages = np.full(len(chosen), message)
+    score = mark.score(tokens, part_ranges, part_messages).astype(np.float64)
     tested = int(parts.of_documents(np.array([document])).count_parts(positions.scored[document : document + 1])[0])
-    log10_p = log10_p_of(mark.law, score, of_parts.scored)
-    of_all = log10_in_document(log10_p, tested, limit.messages)
-    evidence = mark.user_evidence(tokens, of_parts, of_message)
+    log10_p = log10_p_of(mark.law, score, part_ranges.scored)
+    log10_in_all = log10_in_document(log10_p, tested, limit.messages)
+    evidence = mark.user_evidence(tokens, part_ranges, part_messages)
     log10_own = np.full(len(chosen), -np.inf)
     if evidence is not None:
         log10_user = log10_p_of(mark.law, evidence.score[:, 0], evidence.scored)
         log10_own = corrected(log10_user, evidence.messages * tested, limit.correction)
-    log10_global = log10_any_of(of_all, limit.correction)
-    numbers = np.stack((score, log10_p, of_all, log10_global, log10_own), axis=1).tolist()
-    each = zip(chosen.tolist(), numbers, number.tolist(), strict=True)
-    return [Span._make([document, message, *where, *p, independent, segment]) for where, p, segment in each]
+    log10_global = log10_any_of(log10_in_all, limit.correction)
+    numbers = np.stack((score, log10_p, log10_in_all, log10_global, log10_own), axis=1).tolist()
+    rows = zip(chosen.tolist(), numbers, number.tolist(), strict=True)
+    return [Span._make([document, message, *where, *p, independent, segment]) for where, p, segment in rows]
 
 
 PROMISING = 0.1
@@ -249,17 +258,7 @@ def search_parts(
     too, so that no draw is computed twice. For more, documents are searched together with their parts by a mark that
     can.
 
-    Args:
-        mark: of the key.
-        tokens: of the batch.
-        positions: of the documents.
-        messages: M of SPEC §3.
-        correction: K of whole documents, of all or of each.
-        limit: that a span must pass.
-        parts: tested besides the whole; None: windows.
-
-    Returns:
-        Findings on the whole, and spans by document, the smallest p first; no spans for a mark that scores no parts.
+    A mark that scores no parts has no spans. Arguments and results as of scanner.looks.text_parts.PartsLook.
     """
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return search(mark, tokens, positions, messages, correction), []
@@ -267,19 +266,19 @@ def search_parts(
     spans = list[Span]()
     if messages == 1:
         sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)
-        found = findings_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, correction)
-        part_search = PartSearch(mark, tokens, positions, parts, limit, found.independent)
+        findings = findings_of(mark, mark.single_message(totals(sums, positions)), positions.scored, 1, correction)
+        part_search = PartSearch(mark, tokens, positions, parts, limit, findings.independent)
         documents = np.arange(len(positions.scored))
         spans += passing_spans(part_search, documents, np.zeros_like(documents), sums)
     else:
         best, pairs = search_together(mark, tokens, positions, limit, parts)
-        found = findings_of(mark, best, positions.scored, messages, correction)
-        part_search = PartSearch(mark, tokens, positions, parts, limit, found.independent)
-        for documents, some in _few(positions.scored, *pairs):
-            kept = select_positions(positions, documents)
-            sums = running_sums(mark.terms(tokens, kept, some), kept.offsets)
-            spans += passing_spans(part_search, documents, some, sums)
-    return found, sorted(spans, key=_best_first)
+        findings = findings_of(mark, best, positions.scored, messages, correction)
+        part_search = PartSearch(mark, tokens, positions, parts, limit, findings.independent)
+        for documents, pair_messages in _few(positions.scored, *pairs):
+            pair_positions = select_positions(positions, documents)
+            sums = running_sums(mark.terms(tokens, pair_positions, pair_messages), pair_positions.offsets)
+            spans += passing_spans(part_search, documents, pair_messages, sums)
+    return findings, sorted(spans, key=_best_first)
 
 
 def _few(
@@ -288,8 +287,8 @@ def _few(
     """Yield pairs with POSITIONS_AT_A_TIME positions together at most; a longer pair comes by itself."""
     ends, begin = np.cumsum(scored[documents]), 0
     while begin < len(ends):
-        before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + POSITIONS_AT_A_TIME, side="right")))
+        positions_before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, positions_before + POSITIONS_AT_A_TIME, side="right")))
         yield documents[begin:end], messages[begin:end]
         begin = end
 
@@ -304,7 +303,7 @@ def search_together(
         Documents and messages that stand out in some part, int64[Q] each. Every such pair comes once, in order. A
         document has MOST_PROMISING messages at most.
     """
-    found, others = list[_Pairs](), np.arange(len(positions.scored))
+    pair_lists, searched_documents = list[_Pairs](), np.arange(len(positions.scored))
     searched, is_segment = parts.with_wholes(positions)
     least = least_length(mark.law, limit.log10_p, int(positions.scored.max(initial=0)))
     if isinstance(mark, SearchesWindows):
@@ -313,18 +312,18 @@ def search_together(
         best, window, message = mark.search_parts(tokens, positions, searched, windows_of, limit.messages, PROMISING)
         there = ranges(positions, windows_of.begin[window], windows_of.end[window])
         log10_p = log10_p_of(mark.law, mark.score(tokens, there, message), there.scored)
-        found.append(_standing_out(windows_of.whose[window], message[:, None], log10_p[:, None], limit))
-        others = others[positions.scored > longest]
+        pair_lists.append(_standing_out(windows_of.whose[window], message[:, None], log10_p[:, None], limit))
+        searched_documents = searched_documents[positions.scored > longest]
     else:
         best = candidates(mark, tokens, ranges(positions, searched.begin, searched.end), limit.messages)
     log10_p = log10_p_of(mark.law, best.score, searched.length[:, None])
-    found.append(_standing_out(searched.whose, best.message, log10_p, limit))
+    pair_lists.append(_standing_out(searched.whose, best.message, log10_p, limit))
     if parts.windows:
-        for part, documents in coarse(select_positions(positions, others), least):
-            of_part = candidates(mark, tokens, part, limit.messages)
-            log10_p = log10_p_of(mark.law, of_part.score, part.scored[:, None])
-            found.append(_standing_out(others[documents], of_part.message, log10_p, limit))
-    pairs = _best_of(_Pairs(*map(np.concatenate, zip(*found, strict=True))))
+        for part, documents in coarse(select_positions(positions, searched_documents), least):
+            part_candidates = candidates(mark, tokens, part, limit.messages)
+            log10_p = log10_p_of(mark.law, part_candidates.score, part.scored[:, None])
+            pair_lists.append(_standing_out(searched_documents[documents], part_candidates.message, log10_p, limit))
+    pairs = _best_of(_Pairs(*map(np.concatenate, zip(*pair_lists, strict=True))))
     return best.of_documents(np.flatnonzero(~is_segment)), pairs
 
 
@@ -363,8 +362,8 @@ def _best_of(pairs: _Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     distinct = ordered.select(first)
     by_p = np.lexsort((distinct.log10_p, distinct.document))
     rank = np.arange(len(by_p)) - np.searchsorted(distinct.document, distinct.document)
-    kept = distinct.select(np.sort(by_p[rank < MOST_PROMISING]))
-    return kept.document, kept.message
+    best_pairs = distinct.select(np.sort(by_p[rank < MOST_PROMISING]))
+    return best_pairs.document, best_pairs.message
 
 
 def _best_first(span: Span) -> tuple[int, float, int, int]:
