@@ -40,7 +40,7 @@ class HalfOfAll(Format):
         return f"half-of-all;salt={self.salt}"
 
     def law(self) -> Binomial:
-        """The law of a score without a mark, exact: each distinct token counts with probability 1/2."""
+        """Return the law of a score without a mark, exact: each distinct token counts with probability 1/2."""
         return Binomial(Fraction(1, 2))
 
     def rule(self) -> WholeWindows:
@@ -48,7 +48,7 @@ class HalfOfAll(Format):
         return WholeWindows(0)
 
     def open(self, secret: bytes) -> "Opened":
-        """The format under a secret of 16 to 64 bytes."""
+        """Open the format under a secret of 16 to 64 bytes."""
         return Opened(self, secret)
 
     def seconds(self, messages: int) -> float:
@@ -56,7 +56,7 @@ class HalfOfAll(Format):
         return 1e-5
 
     def draw_key(self, entropy: bytes) -> bytes:
-        """A key that marks nothing, for decoys: with it, every scan checks the law on its own traffic."""
+        """Draw a key that marks nothing, for decoys: with it, every scan checks the law on its own traffic."""
         return entropy
 
 

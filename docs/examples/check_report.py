@@ -22,7 +22,7 @@ RESULTS = ("found", "not found", "cannot tell", "too short")
 
 
 def check(report: bytes, text: bytes, signpost: bytes) -> dict[str, object]:
-    """The statement of a report about a text. Raises ValueError: why the report is not good."""
+    """Return the statement of a report about a text. Raises ValueError: why the report is not good."""
     signed = json.loads(report)
     if not isinstance(signed, dict) or set(signed) != {"statement", "signature"}:
         raise ValueError("a report has a statement and a signature, and nothing else: of an answer, its field `report`")

@@ -34,7 +34,7 @@ def main(model_folder: Path, registry: Path, prompt: str) -> None:
 
 
 def write_for(user: str, registry: Path, model_folder: Path, prompt: str) -> str:
-    """What a model writes after a prompt, marked for a user."""
+    """Return what a model writes after a prompt, marked for a user."""
     opened = brickscan.open(registry)
     mark, message = opened.mark("first"), opened.messages("first", [user])[user]
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(model_folder / "tokenizer.json"))

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 
 def setting(name: str) -> str:
-    """A variable of the environment. Exits: it is not set, or is no word of visible ASCII; says its name alone."""
+    """Read a variable of the environment. Exits: it is not set, or is no word of visible ASCII; says only its name."""
     value = os.environ.get(name, "").strip()
     if not re.fullmatch(r"[!-~]+", value):
         sys.exit(f"the environment variable {name} is not set, or is more than a word of visible ASCII")
@@ -33,7 +33,7 @@ def setting(name: str) -> str:
 
 
 def checked(url: str) -> str:
-    """A URL to which a token may go. Exits: it is neither https nor of this machine."""
+    """Read a URL to which a token may go. Exits: it is neither https nor of this machine."""
     parts = urlsplit(url)
     local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
     if not parts.hostname or not (parts.scheme == "https" or local):
@@ -49,7 +49,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post(url: str, headers: dict[str, str], body: dict[str, Any]) -> int:
-    """The status that a server answers. Exits: it cannot be reached, or fails."""
+    """Return the status that a server answers. Exits: it cannot be reached, or fails."""
     content = json.dumps(body).encode()
     request = urllib.request.Request(url, content, {"Content-Type": "application/json"} | headers)  # noqa: S310 - checked
     try:
@@ -64,7 +64,7 @@ def post(url: str, headers: dict[str, str], body: dict[str, Any]) -> int:
 
 
 def report(verdict: dict[str, Any]) -> dict[str, Any]:
-    """The body of a report. Coop shows the post by its document; add its text to `data` if your item type has one."""
+    """Return the body of a report. Coop shows the post by its document; add the text to `data` if its type has one."""
     document = verdict["document"]
     sentences = [one for one in verdict["says"] if one.startswith(("Marked for", "How seldom", "Audit"))]
     return {

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 
 def setting(name: str) -> str:
-    """A variable of the environment. Exits: it is not set, or is no word of visible ASCII; says its name alone."""
+    """Read a variable of the environment. Exits: it is not set, or is no word of visible ASCII; says only its name."""
     value = os.environ.get(name, "").strip()
     if not re.fullmatch(r"[!-~]+", value):
         sys.exit(f"the environment variable {name} is not set, or is more than a word of visible ASCII")
@@ -31,7 +31,7 @@ def setting(name: str) -> str:
 
 
 def checked(url: str) -> str:
-    """A URL to which a token may go. Exits: it is neither https nor of this machine."""
+    """Read a URL to which a token may go. Exits: it is neither https nor of this machine."""
     parts = urlsplit(url)
     local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
     if not parts.hostname or not (parts.scheme == "https" or local):
@@ -47,7 +47,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post(url: str, headers: dict[str, str], body: dict[str, Any]) -> str:
-    """What became of a report: sent, sent before or refused. Exits: the server cannot be reached, or fails."""
+    """Say what became of a report: sent, sent before or refused. Exits: the server cannot be reached, or fails."""
     content = json.dumps(body).encode()
     request = urllib.request.Request(url, content, {"Content-Type": "application/json"} | headers)  # noqa: S310 - checked
     try:
@@ -64,7 +64,7 @@ def post(url: str, headers: dict[str, str], body: dict[str, Any]) -> str:
 
 
 def event(verdict: dict[str, Any]) -> dict[str, Any] | None:
-    """A report on the account that posted the document; None: neither the account nor the document's id has a DID."""
+    """Return a report on the account that posted the document; None: neither the account nor the document has a DID."""
     account, uri = verdict["document"]["account_id"] or "", verdict["document"]["doc_id"] or ""
     did = account if account.startswith("did:") else uri.removeprefix("at://").partition("/")[0]
     if not did.startswith("did:"):

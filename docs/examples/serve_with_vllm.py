@@ -48,7 +48,7 @@ class Gateway(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def marked_for(self, message: int) -> dict[str, int | str]:
-        """What goes into `vllm_xargs`: the message, and for a minute the proof that it comes from here."""
+        """Return what goes into `vllm_xargs`: the message, and for a minute the proof that it comes from here."""
         if self.secret is None:
             return {"brickscan_message": message}
         expires = int(time.time()) + 60
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def ask(url: str, api_key: str, prompt: str, tokens: int = 300) -> str:
-    """The answer to a prompt, as a client of OpenAI's interface asks for it."""
+    """Return the answer to a prompt, as a client of OpenAI's interface asks for it."""
     body = {"model": "served", "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {api_key}"}
     request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)  # noqa: S310

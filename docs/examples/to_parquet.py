@@ -28,7 +28,7 @@ class Number(str):
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of an object. Raises ValueError: one stands twice, and nobody can say which of them counts."""
+    """Return the fields of an object. Raises ValueError: one stands twice, and nobody can say which of them counts."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("a field stands twice")
@@ -41,7 +41,7 @@ READER = json.JSONDecoder(
 
 
 def as_json(value: Any) -> str:  # noqa: ANN401
-    """A value as JSON again, its numbers digit by digit."""
+    """Write a value as JSON again, its numbers digit by digit."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{as_json(name)}: {as_json(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list):
@@ -50,7 +50,7 @@ def as_json(value: Any) -> str:  # noqa: ANN401
 
 
 def of_json(source: TextIO, names: Sequence[str]) -> Iterator[Row | str]:
-    """The rows of JSON lines; a broken one as it stands."""
+    """Yield the rows of JSON lines; a broken one as it stands."""
     for line in source:
         if not line.strip():
             continue
@@ -68,7 +68,7 @@ def of_json(source: TextIO, names: Sequence[str]) -> Iterator[Row | str]:
 
 
 def of_csv(source: TextIO, names: Sequence[str]) -> Iterator[Row | str]:
-    """The rows of CSV whose header has the names; one with another number of fields as JSON, which can be mended.
+    """Yield the rows of CSV whose header has the names; one with another number of fields as JSON, which you can mend.
 
     A quote that does not end would swallow the rows behind it: its line is broken, and the next one is read anew.
     """

@@ -25,7 +25,7 @@ NAMESPACE = "brickscan-release"
 
 
 def git(*arguments: str) -> bytes:
-    """The output of a command of git in the repository."""
+    """Return the output of a command of git in the repository."""
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout  # noqa: S607
 
 

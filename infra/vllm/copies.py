@@ -22,7 +22,7 @@ _IMPORT = re.compile(r"^(\s*from )((?:scanner|schemas)[.\w]*)( import )", re.MUL
 
 
 def moved(text: str) -> str:
-    """The text of a module whose imports of brickscan find the copies."""
+    """Return the text of a module whose imports of brickscan find the copies."""
     return _IMPORT.sub(rf"\g<1>{INSIDE}.\g<2>\g<3>", text)
 
 

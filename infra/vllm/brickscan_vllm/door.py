@@ -89,7 +89,7 @@ class StepCounts:
         self._say(more[OUTCOMES.index("unmarked")], sum(more[: len(OUTCOMES)]))
 
     def _say(self, unmarked: int, steps: int) -> None:
-        """A line in the log, not more often than every few seconds."""
+        """Write a line in the log, at most every few seconds."""
         self._unsaid = [self._unsaid[0] + unmarked, self._unsaid[1] + steps]
         if self._unsaid[0] and time.monotonic() - self._last_said >= SECONDS:
             LOG.warning("%d of %d tokens were not marked", *self._unsaid)
@@ -169,7 +169,7 @@ class Door:
 
 @cache
 def door() -> Door:
-    """The door of this process."""
+    """Return the door of this process."""
     return Door(read_settings())
 
 

@@ -53,7 +53,7 @@ class ServedKey:
 
 
 def find_key(settings: Settings) -> MasterKey:
-    """The registry's record of the key, checked: a server can mark with its format, and it marks now.
+    """Return the registry's record of the key, checked: a server can mark with its format, and it marks now.
 
     Raises:
         Refused: there is no registry or no such key, others can change it, or it marks nothing now.
@@ -98,7 +98,7 @@ def check_message(key: MasterKey, message: int | None, name: str) -> None:
 
 
 def open_key(settings: Settings) -> ServedKey:
-    """The key, ready to mark: its secret is read here.
+    """Open the key, ready to mark: its secret is read here.
 
     Raises:
         Refused: as `find_key` does; SecretError: the secret cannot be read, or is not the one that was committed to.
@@ -231,7 +231,7 @@ class Marker:
 
 
 def _vectors(key: ServedKey, device: torch.device) -> "PlainVectors | Vectors":
-    """The key's vectors: by Triton on a GPU that has it, else by torch alone, with the same integers."""
+    """Return the key's vectors: by Triton on a GPU that has it, else by torch alone, with the same integers."""
     if device.type == "cuda":
         try:
             from scanner.gpu.vectors import Vectors

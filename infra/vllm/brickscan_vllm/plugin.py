@@ -68,7 +68,7 @@ class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
             self._rows.apply_staged_writes()
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:  # noqa: ANN401 - of vLLM
-        """Marked logits, for both runners."""
+        """Return marked logits, for both runners."""
         if isinstance(self._rows, SlotRows):
             return self._rows.apply(logits, ctx)
         return logits if self._rows is None else self._rows.apply(logits)

@@ -87,7 +87,7 @@ class Reads:
         self._settings, self._record = settings, find_key(settings)
 
     def __call__(self, params: Params) -> MarkRequest:
-        """The reading of a request. Raises as `read_request` and `find_key` do."""
+        """Return the reading of a request. Raises as `read_request` and `find_key` do."""
         try:
             return read_request(params, self._record, self._settings.service_message)
         except Refused:

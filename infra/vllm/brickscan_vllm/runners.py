@@ -23,12 +23,12 @@ Read = Callable[[Any], MarkRequest]
 
 
 def _row(request: MarkRequest) -> tuple[float, ...]:
-    """A request as numbers, exact in float64: messages lie below 2^32."""
+    """Write a request as numbers, exact in float64: messages lie below 2^32."""
     return tuple(float(getattr(request, name)) for name in _COLUMNS)
 
 
 def _sampling(rows: torch.Tensor, cuts: bool) -> RowSampling:
-    """Sampling of rows float64[R, 5]."""
+    """Read the sampling of rows, float64[R, 5]."""
     _, temperature, top_p, min_p, top_k = rows.unbind(dim=1)
     return RowSampling(temperature, top_p, min_p, top_k.long(), cuts)
 
@@ -82,7 +82,7 @@ class SlotRows:
     def _windows(
         self, input_ids: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, first_of_step: torch.Tensor
     ) -> torch.Tensor:
-        """The h tokens up to each row's last one: committed tokens, and from this step's first one the tokens fed."""
+        """Return the h tokens up to each row's last: committed ones, and from this step's first one the tokens fed."""
         row = torch.arange(len(slots), device=slots.device)[:, None]
         back = torch.arange(1 - self._marker.window, 1, device=slots.device)
         place = last[:, None] + back
@@ -104,7 +104,7 @@ class _Request:
         self.prompt, self.output = prompt, output
 
     def window(self, width: int) -> list[int] | None:
-        """The last tokens before the step; None: too few. A prompt that was given as vectors has none."""
+        """Return the last tokens before the step; None: too few. A prompt that was given as vectors has none."""
         tokens_out = self.output[-width:] if width else []
         missing = width - len(tokens_out)
         if missing:

@@ -38,7 +38,7 @@ class Settings(NamedTuple):
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this server.
+    """Return the settings of this server.
 
     Raises:
         Refused: a setting is missing or not allowed; names it.
@@ -90,7 +90,7 @@ LONGEST = 3600
 
 
 def make_token(secret: bytes, key_id: str, message: int, expires: int) -> str:
-    """The token of a message, as a gateway makes it."""
+    """Make the token of a message, as a gateway does."""
     stated = f"brickscan-token-v1|{key_id}|{message}|{expires}".encode()
     return f"{expires}.{hmac.new(secret, stated, hashlib.sha256).hexdigest()}"
 

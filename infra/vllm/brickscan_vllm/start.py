@@ -19,9 +19,9 @@ _V1_RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 
 def refuse_what_drops_the_mark() -> None:
-    """An entry point of vLLM's general plugins, called when a process of vLLM starts.
+    """Have vLLM refuse to decode speculatively, as an entry point of its general plugins.
 
-    When the V1 runner decodes speculatively, it silently loads no plugin for logits: here that is refused.
+    The V1 runner would then load no plugin for logits, without a word.
     """
     import importlib
 
@@ -79,7 +79,7 @@ def check_server(config: Config, settings: Settings, version: int) -> None:
 
 
 def tokenizer_file(model: Any) -> Path | None:  # noqa: ANN401 - vLLM's ModelConfig
-    """The tokenizer.json of a served model, in its folder or in the local cache of Hugging Face; None: not found."""
+    """Return the tokenizer.json of a served model, in its folder or in Hugging Face's local cache; None: not found."""
     local = Path(model.tokenizer) / "tokenizer.json"
     if local.is_file():
         return local
