@@ -87,6 +87,9 @@ OF_REGISTRY = (
 )
 """Namings that follow from a message and the registry; under all others nobody was looked for."""
 
+SPAN = "span"
+"""Value of `look` for a verdict that comes from its best span."""
+
 LEVELS = "levels"
 """Value of `look` for a flag by the whole text, whose tokens count by how much they surprised a model."""
 

@@ -1,17 +1,14 @@
 """A batch with its scores, as naming and the look at parts of texts see it."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from scanner.detection.attribution import DocumentSpan, FileHistory, KeyPositions, UserOfMessage
-from scanner.detection.sketches import sketch
 from scanner.text import HuggingFaceTokenizer
-from scanner.watermark.positions import reach_of
 from schemas.registry import MasterKey
 from schemas.words import Proof
 
@@ -65,39 +62,3 @@ class ScoredBatch:
     def user_of(self, existed_by: datetime | None) -> UserOfMessage:
         """Return what names users by key and message, in a document that existed then."""
         return self.users_at(existed_by or self.history.began)
-
-    def sketch(self, place: int, key: int) -> bytes | None:
-        """Return the sketch by which near-duplicates of a document are recognised."""
-        tokens = self.scores[key].tokens
-        ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
-        return sketch(ids, reach_of(self.scores[key].opened_key.watermark.rule))
-
-    def lengths(self, place: int, key: int) -> tuple[int, int]:
-        """Return tokens of a document, and how many are scored."""
-        positions_of_key = self.scores[key]
-        scored = positions_of_key.positions.scored[int(np.searchsorted(positions_of_key.documents, place))]
-        return int(positions_of_key.tokens.offsets[place + 1] - positions_of_key.tokens.offsets[place]), int(scored)
-
-    def draw(self, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
-        """Draw the documents whose spans are computed again.
-
-        salt: the batch's, as for Prover.prove.
-        """
-        if self.prover is None:
-            return set()
-        sizes: dict[int, int] = {}
-        for place, key in {(document_span.document, document_span.key) for document_span in document_spans}:
-            sizes[place] = sizes.get(place, 0) + self.lengths(place, key)[0]
-        return self.prover.draw(((place, self.text_of(place), size) for place, size in sizes.items()), salt)
-
-    def prove(
-        self, text: str, key: int, document_spans: Sequence[DocumentSpan], drawn: Collection[int]
-    ) -> Proof | None:
-        """Compute spans of one key in a text again; None: spans are not proved."""
-        if self.prover is None:
-            return None
-        return (
-            self.prover.prove_spans(text, key, document_spans)
-            if document_spans[0].document in drawn
-            else Proof.NOT_DRAWN
-        )

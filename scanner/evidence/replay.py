@@ -56,11 +56,10 @@ from scanner.storage.locations import absolute
 from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath, Proves
 from scanner.watermark.formats import format_of
-from scanner.watermark.parts import SPAN
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
-from schemas.words import LEVELS, Naming, Proof
+from schemas.words import LEVELS, SPAN, Naming, Proof
 
 COMPARED_COLUMNS = (
     *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),

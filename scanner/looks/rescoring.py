@@ -10,9 +10,9 @@ from scanner.errors import Refused
 from scanner.looks.levels.on_record import LevelRows
 from scanner.looks.text_parts import PARTS_LOOKS
 from scanner.watermark.format import ProofPath
-from scanner.watermark.parts import SPAN
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey
+from schemas.words import SPAN
 
 
 class RowScoring(Protocol):

@@ -61,7 +61,7 @@ class PartsLook(Protocol):
         messages: int,
         correction: ArrayLike,
         limit: Limit,
-        parts: Parts | None = None,
+        parts: Parts,
     ) -> tuple[KeyFindings, list[Span]]:
         """Search D documents as a whole, as scanner.watermark.rule.search does, and their parts.
 
@@ -72,7 +72,7 @@ class PartsLook(Protocol):
             messages: M of SPEC §3.
             correction: K of whole documents, of all or of each.
             limit: that a span must pass.
-            parts: tested besides the whole; None: windows.
+            parts: tested besides the whole.
 
         Returns:
             Findings on the whole, and spans by document, the smallest p first.
@@ -145,7 +145,7 @@ PARTS_LOOKS: tuple[PartsLook, ...] = (look,)
 def check_parts(*, tested: bool) -> None:
     """Raise Refused where parts of texts are to be tested, or were, and there is no such look."""
     if tested and not PARTS_LOOKS:
-        raise Refused("spans: this brickscan tests no parts of texts; leave the section out")
+        raise Refused("[spans]: this brickscan tests no parts of texts; leave the section out, or install the look")
 
 
 def parts_look() -> PartsLook:

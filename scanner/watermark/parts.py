@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from scanner.watermark.positions import Positions, Ranges, consecutive_positions, offsets_of
 from scanner.watermark.text_windows import count_windows, windows
 
-SPAN = "span"
-"""Value of `look` for a verdict that comes from its best span."""
-
 MOST_SEARCHES = 40
 """Most searches of the documents in a search for spans: two at each of 18 scales, one of segments, and a few more.
 """
@@ -73,11 +70,6 @@ class Parts(NamedTuple):
 
     windows: bool
     segments: Segments
-
-    @classmethod
-    def only_windows(cls, documents: int) -> "Parts":
-        """Return only the windows of so many documents."""
-        return cls(True, Segments.none(documents))
 
     def of_documents(self, documents: NDArray[np.int64]) -> "Parts":
         """Return the parts of some documents, int64[d]."""

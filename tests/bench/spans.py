@@ -94,14 +94,14 @@ def found(key_id: str, marked: list[Marked], human: list[str], hosts: int) -> It
             began, limit = time.process_time(), Limit(RATE, messages, 2)
             whole = search(mark, tokens, positions, messages)
             searched = time.process_time()
-            _, spans = search_parts(mark, tokens, positions, messages, 1, limit)
+            _, spans = search_parts(mark, tokens, positions, messages, 1, limit, Parts(True, Segments.none(1)))
             spent[0] += searched - began
             spent[1] += time.process_time() - searched
             right = [span for span in spans if span.message == one.message]
             here = bool((whole.message[0] == one.message)[0])
             before[i] += here and bool(passes(whole.log10_p_global[0, 0], RATE))
             after[i] += bool(right) or (here and bool(passes(corrected(whole.log10_p_global[0, 0], 1, 2), RATE)))
-            among = PartSearch(mark, tokens, positions, Parts.only_windows(1), limit, True)
+            among = PartSearch(mark, tokens, positions, Parts(True, Segments.none(1)), limit, True)
             sums = running_sums(mark.terms(tokens, positions, one.message), positions.offsets)
             missed += not right and bool(passing_spans(among, np.array([0]), np.array([one.message]), sums))
             if right:
@@ -201,7 +201,10 @@ def cost(corpus: Path, documents: int, pairs: int) -> Iterator[str]:
                 tokens = tokenizer.encode(chosen)
                 positions = mark.rule.positions(tokens, "ngram")
                 if run % 2:
-                    search_parts(mark, tokens, positions, messages, 2.0, Limit(RATE, messages, 2.0))
+                    search_parts(
+                        *(mark, tokens, positions, messages, 2.0, Limit(RATE, messages, 2.0)),
+                        Parts(True, Segments.none(len(positions.scored))),
+                    )
                 else:
                     search(mark, tokens, positions, messages, 2.0)
                 spent[run % 2].append(time.process_time() - began)

@@ -32,9 +32,8 @@ from scanner.watermark import Format, Watermark
 from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.formats import can_have_levels, format_of
 from scanner.watermark.laws import Law
-from scanner.watermark.parts import SPAN
 from schemas.tables import DOCUMENTS
-from schemas.words import Naming
+from schemas.words import SPAN, Naming
 
 DECISION, DECISION_WHOLE = "decision", "decision_whole"
 """Kinds of rows, whose clusters are texts under the same decoys: by every look; by the whole text alone."""

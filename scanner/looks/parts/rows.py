@@ -24,12 +24,13 @@ from scanner.detection.attribution import (
     each_user_once,
 )
 from scanner.detection.scored_batch import ScoredBatch, SpanKey
+from scanner.detection.sketches import sketch
 from scanner.looks.parts.segments import segments_of
 from scanner.text.quoting import parts_of
-from scanner.watermark.parts import SPAN
+from scanner.watermark.positions import reach_of
 from scanner.watermark.rule import passes
 from schemas.tables import SPANS, VERDICTS
-from schemas.words import Naming, Proof
+from schemas.words import SPAN, Naming, Proof
 
 
 def namings(
@@ -145,7 +146,7 @@ def with_spans(
     Arguments and results as of scanner.looks.text_parts.PartsLook.
     """
     document_spans = locate_spans(batch.scores)
-    drawn = batch.draw(document_spans, salt)
+    drawn = _draw(batch, document_spans, salt)
     rows: list[dict[str, Any]] = []
     changed: dict[int, dict[str, Any]] = {}
     for place, group in groupby(sorted(document_spans, key=_best_first), key=lambda span: span.document):
@@ -198,7 +199,7 @@ def _tell(
     token_characters, proofs = {}, {}
     for key in {document_span.key for document_span in document_spans}:
         token_characters[key] = keys[key].tokenizer.encode_with_offsets(text)[1]
-        proofs[key] = batch.prove(text, key, [span for span in document_spans if span.key == key], drawn)
+        proofs[key] = _prove(batch, text, key, [span for span in document_spans if span.key == key], drawn)
     characters = [span.characters(token_characters[span.key]) for span in document_spans]
     differs = Proof.DIFFERS in (proof_of_whole, *proofs.values())
     segments = [*segments_of(text)] if any(span.span.segment >= 0 for span in document_spans) else []
@@ -220,6 +221,44 @@ def _tell(
             strict=True,
         )
     ]
+
+
+def _sketch(batch: ScoredBatch, place: int, key: int) -> bytes | None:
+    """Return the sketch by which near-duplicates of a document are recognised."""
+    tokens = batch.scores[key].tokens
+    ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
+    return sketch(ids, reach_of(batch.scores[key].opened_key.watermark.rule))
+
+
+def _lengths(batch: ScoredBatch, place: int, key: int) -> tuple[int, int]:
+    """Return tokens of a document, and how many are scored."""
+    scores = batch.scores[key]
+    scored = scores.positions.scored[int(np.searchsorted(scores.documents, place))]
+    return int(scores.tokens.offsets[place + 1] - scores.tokens.offsets[place]), int(scored)
+
+
+def _draw(batch: ScoredBatch, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
+    """Draw the documents whose spans are computed again.
+
+    salt: the batch's, as for Prover.prove.
+    """
+    if batch.prover is None:
+        return set()
+    sizes: dict[int, int] = {}
+    for place, key in {(document_span.document, document_span.key) for document_span in document_spans}:
+        sizes[place] = sizes.get(place, 0) + _lengths(batch, place, key)[0]
+    return batch.prover.draw(((place, batch.text_of(place), size) for place, size in sizes.items()), salt)
+
+
+def _prove(
+    batch: ScoredBatch, text: str, key: int, document_spans: Sequence[DocumentSpan], drawn: Collection[int]
+) -> Proof | None:
+    """Compute spans of one key in a text again; None: spans are not proved."""
+    if batch.prover is None:
+        return None
+    if document_spans[0].document not in drawn:
+        return Proof.NOT_DRAWN
+    return batch.prover.prove_spans(text, key, document_spans)
 
 
 def _message(findings: SpanFindings) -> tuple[int, int]:
@@ -283,7 +322,7 @@ def _columns_of_span(
     names = NameColumns.of_nobody(np.array([best.naming], object))
     if entries:
         names.name_users(0, entries, existed_by, batch.history.began)
-    tokens, scored = batch.lengths(place, best.document_span.key)
+    tokens, scored = _lengths(batch, place, best.document_span.key)
     return {
         **names.first_row,
         "tokens": tokens,
@@ -297,7 +336,7 @@ def _columns_of_span(
         "flagged": True,
         "basis": key.basis,
         "proof": best.proof,
-        "sketch": batch.sketch(place, best.document_span.key),
+        "sketch": _sketch(batch, place, best.document_span.key),
         "look": SPAN,
     }
 

@@ -250,7 +250,7 @@ def search_parts(
     messages: int,
     correction: ArrayLike,
     limit: Limit,
-    parts: Parts | None = None,
+    parts: Parts,
 ) -> tuple[KeyFindings, list[Span]]:
     """Search D documents as a whole, as scanner.watermark.rule.search does, and their parts.
 
@@ -262,7 +262,6 @@ def search_parts(
     """
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return search(mark, tokens, positions, messages, correction), []
-    parts = Parts.only_windows(len(positions.scored)) if parts is None else parts
     spans = list[Span]()
     if messages == 1:
         sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)

@@ -11,7 +11,7 @@ from scanner.looks.parts import search
 from scanner.looks.parts.search import search_parts, search_together
 from scanner.watermark import GreenList, Gumbel
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
-from scanner.watermark.parts import Limit, Parts
+from scanner.watermark.parts import Limit, Parts, Segments
 from scanner.watermark.positions import Positions, select_positions
 from scanner.watermark.text_windows import (
     best_of_scales,
@@ -121,7 +121,8 @@ def passing_by_brute_force(mark, tokens, positions, limit: Limit) -> set[tuple[i
 
 
 def found_by(mark, tokens, positions, limit: Limit):
-    return search_parts(mark, tokens, positions, limit.messages, limit.correction, limit)[1]
+    parts = Parts(True, Segments.none(len(positions.scored)))
+    return search_parts(mark, tokens, positions, limit.messages, limit.correction, limit, parts)[1]
 
 
 @pytest.mark.parametrize("name", sorted(MARKS.keys() - MESSAGES))
@@ -191,7 +192,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
     )
     positions = mark.rule.positions(tokens, "ngram")
     limit, scored_at_once = Limit(1e-6, 40, 2), []
-    _, (documents, messages) = search_together(mark, tokens, positions, limit, Parts.only_windows(2))
+    _, (documents, messages) = search_together(mark, tokens, positions, limit, Parts(True, Segments.none(2)))
     assert np.bincount(documents).tolist() == [5, 5]
     assert len(set(zip(documents.tolist(), messages.tolist(), strict=True))) == 10
     of_all = mark.terms

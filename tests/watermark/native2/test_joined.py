@@ -7,7 +7,7 @@ import pytest
 
 from scanner.looks.parts.search import search_parts
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
-from scanner.watermark.parts import Limit, Parts
+from scanner.watermark.parts import Limit, Parts, Segments
 from scanner.watermark.positions import Tokens, select_positions
 from scanner.watermark.rule import search
 
@@ -38,7 +38,7 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
     of_document = np.arange(len(LENGTHS)) * 7
     limit, whole = Limit(1.0 - 1e-9, messages, 1), search(joined, tokens, positions, messages)
     score, terms = joined.score(tokens, positions, of_document), joined.terms(tokens, positions, of_document)
-    found, spans = search_parts(joined, tokens, positions, messages, 1, limit, Parts.only_windows(len(LENGTHS)))
+    found, spans = search_parts(joined, tokens, positions, messages, 1, limit, Parts(True, Segments.none(len(LENGTHS))))
     assert spans
     assert found.message.tolist() == whole.message.tolist()
     for d, mark in enumerate(marks):
@@ -51,7 +51,7 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
         assert score[d] == mark.score(tokens, one, int(of_document[d]))[0]
         of_terms = slice(positions.offsets[d], positions.offsets[d + 1])
         np.testing.assert_array_equal(terms[of_terms], mark.terms(tokens, one, int(of_document[d])))
-        _, of_one = search_parts(mark, tokens, one, messages, 1, limit, Parts.only_windows(1))
+        _, of_one = search_parts(mark, tokens, one, messages, 1, limit, Parts(True, Segments.none(1)))
         assert [span._replace(document=0) for span in spans if span.document == d] == of_one
 
 
