@@ -101,6 +101,7 @@ names: .venv/installed-dev
 audit-power: .venv/installed-dev
 	$(BIN)/python -m tests.bench.audit_power
 
+# which control sees which fault, by whole scans: ten minutes and more on a core
 planted-faults: .venv/installed-dev
 	$(BIN)/python -m tests.bench.planted_faults
 

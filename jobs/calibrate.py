@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli import end, run, when_interrupted
-from jobs.options import Folder, NamedPath, Real, Whole
+from jobs.options import Folder, NamedPath, Real, Whole, sign_results, yes_option
 from jobs.text import StepProgress, complain, tell
 from scanner.errors import Refused, install_of
 from scanner.printable import counted
-from scanner.registry import admit_key, find_key, load_registry, set_audit_secret
+from scanner.registry import admit_key, find_key, load_registry, make_audit_secret, read_secret, set_audit_secret
 from scanner.registry.keys_file import PublishedLine, faults, publish, read_published
 from schemas.words import AuditVerdict
 
@@ -89,9 +89,16 @@ def calibrate_and_tell(
     from scanner.audit.calibration.calibration_report import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
     from scanner.cluster.calibrate import run_calibration
-    from scanner.results.transactions import append_audits
+    from scanner.results.signatures import signer_of
+    from scanner.results.transactions import append_audits, refuse_changed_tables
 
     plan = plan_calibration(config, None if date is None else date.date())
+    if plan.audited is not None:  # hours of work follow: tables that cannot be committed to are refused before
+        sign_results(plan.results, plan.audited.registry)
+        signer = signer_of(plan.results)
+        if signer is not None and signer.missing_tables() == signer.signed_tables() == ["audits"]:
+            signer.give_up("audits")  # they can be made again, and no scan has results there
+        refuse_changed_tables(plan.results)
     audit = Audit.begin(plan.config_sha256, ", ".join(plan.locations), plan.config.seed, plan.config.family_error)
     began = time.monotonic()
     with (
@@ -220,6 +227,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
     from scanner.results.queries import audits
 
     key = find_key(load_registry(registry), key_id)
+    sign_results(results, registry)
     passed = admission_of(key, audits(results).collect(), candidates, down_to)
     admit_key(registry, key_id, passed)
     tell(
@@ -233,18 +241,62 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
 @click.command("audit-secret")
 @_registry
 @click.option("--secret", metavar="REFERENCE", help="As for `keys new`.  [default: file:secrets/decoys.secret]")
-def audit_secret(registry: Path, secret: str | None) -> None:
+@yes_option
+def audit_secret(registry: Path, secret: str | None, yes: bool) -> None:
     """Name the secret that scans draw decoy keys from; `keys new` makes one with a registry's first key.
 
-    Decoys test in every scan that p-values are not too small. Who knows the secret could write text that hits them.
-    Texts of verdicts are told apart by it too: after a change, rows that a commit moved to another file of a Delta or
-    Iceberg table are scanned again.
+    Decoys test in every scan that p-values are not too small. Who knows the secret could write text that hits them, and
+    sign tables of results that they changed. With another secret, all results that were signed are checked and signed
+    under it first, while no scan runs: where a table was changed, nothing happens. Results that are not there are
+    refused too; --yes goes on without those that were deleted for good. Texts of verdicts are told apart by
+    the secret too: after a change, rows that a commit moved to another file of a Delta or Iceberg table are scanned
+    again.
 
     \b
     Example:
       brickscan keys audit-secret --registry registry
+      brickscan keys audit-secret --registry registry --secret file:secrets/decoys-2027.secret
     """
+    if load_registry(registry).audit_secret is not None:
+        _sign_under(registry, secret, yes)
     tell(f"audit secret  {set_audit_secret(registry, secret)}")
+
+
+def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
+    """Sign all results of a registry under another secret.
+
+    Raises:
+        Refused: results were signed and are gone, and may come back; a table was changed.
+    """
+    from scanner.registry.signed_tables import read_signed_tables
+    from scanner.results.sign_anew import sign_under
+    from scanner.results.signatures import signer_of
+    from scanner.results.transactions import refuse_changed_tables
+
+    locations = read_signed_tables(str(registry)).locations()
+    if not locations:
+        return
+    gone = []
+    for location in locations:
+        sign_results(location, registry)
+        signer = signer_of(location)
+        if signer is not None and signer.missing_tables() == signer.signed_tables():
+            gone.append(location)
+        else:  # all places are looked at before one is changed
+            refuse_changed_tables(location)
+    if gone and not yes:
+        raise Refused(
+            f"audit secret: results were signed under it and are not there: {', '.join(gone)}. Nothing was changed. "
+            "Put them back or mount them first; if they were deleted for good, give --yes. Should they come back after "
+            "that, they are refused until `brickscan sign` signs them"
+        )
+    reference = make_audit_secret(registry, secret)
+    for location in locations:
+        if location in gone:
+            tell(f"{location}: there are no results any more")
+            continue
+        tables = sign_under(location, str(registry), read_secret(reference, registry))
+        tell(f"{location}: {counted(tables, 'table')} signed under {reference}")
 
 
 _file = click.argument("file", type=NamedPath(path_type=Path))

@@ -36,6 +36,7 @@ _COMMANDS = {
     "quarantine": ("jobs.nights:quarantine", "Show what could not be scored, and why."),
     "check": ("jobs.check:check", "Look at one text under each key, as a scan would."),
     "compact": ("jobs.upkeep:compact", "Merge the tables' small files, so that queries are fast."),
+    "sign": ("jobs.upkeep:sign", "Check that nobody changed the tables, and sign them anew."),
     "vacuum": ("jobs.upkeep:vacuum", "Delete files that no table needs."),
     "migrate": ("jobs.upkeep:migrate", "Move results of an older version on."),
     "retain": ("jobs.upkeep:retain", "Drop the nights that are older than a number of days."),

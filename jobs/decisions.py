@@ -78,9 +78,10 @@ def decide(
 ) -> None:
     """Record what was decided on a flag, or on many: confirmed, quoted, dismissed, unclear or allowed.
 
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. DOC: the id of a flagged document, or
-    PATH:ROW. No decision is ever changed: each decider's newest decision stands, and decisions of deciders who differ
-    are both shown. `flagged --open` lists flags without a decision, and `report` tells how often flags were right.
+    CONFIG: the file of the scan, whose registry's audit secret signs what is recorded. DOC: the id of a flagged
+    document, or PATH:ROW. No decision is ever changed: each decider's newest decision stands, and decisions of
+    deciders who differ are both shown. `flagged --open` lists flags without a decision, and `report` tells how
+    often flags were right.
 
     Each row of a file has `id` (of the flag, as `export` prints it), `decision` and `decided_by`, and may have
     `decided_at` (a time with its zone; otherwise the time at which it is recorded) and `note`; `schema decision` prints

@@ -257,8 +257,7 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     if result.equal:
         tell("The verdict comes out equal.")
     elif result.evidence_equal:
-        why = "" if result.registry.agrees is not False else f" {result.registry.sentence}."
-        tell(f"The evidence comes out equal; whose the message is does not: look at `brickscan users verify`.{why}")
+        tell("The evidence comes out equal; whose the message is does not: look at `brickscan users verify`.")
     else:
         tell("The verdict comes out DIFFERENTLY: do not use this flag.")
     return 0 if result.equal else 3
@@ -307,7 +306,6 @@ def report(results: str, day: datetime | None, out: Path) -> None:
         explainer.results,
         explainer.rate,
         day.date() if day else None,
-        explainer.with_registry_names,
         explainer.canaries,
     )
     with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as progress:

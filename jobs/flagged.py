@@ -144,6 +144,7 @@ def flagged(
     max_rows = most_shown(limit, everything=everything)
     from scanner.results.flags import WantedFlags, newest, sums
     from scanner.results.scan_list import with_generator
+    from scanner.results.signatures import unchecked
 
     location = results_at(results)
     if not scanned(location):
@@ -159,80 +160,15 @@ def flagged(
         flags = sums(location.folder, location.false_positive_rate, query, max_rows, by, canaries=left_out)
     if by is None:
         flags = flags._replace(rows=with_generator(location.folder, flags.rows))
-    notes = _impossible_rows(location.folder)
-    if location.registry is not None:
-        flags, contradicted = _against_registry(location, flags, by)
-        notes += contradicted
     if flags.totals.alarmed:
         warn = tell if form == "table" else complain
         warn(*_alarm(flags, location.folder))
-    notes += _show(flags, by, form)
+    notes = _show(flags, by, form)
+    if (why := unchecked(location.folder)) is not None:
+        notes.append(f"signatures of tables were not checked: {why}")
     if by is None and form == "table":
         notes += [*_drawn(flags), *_hash_alone(flags)]
     show_footer(form, [*_footer(flags, location, query, listed=by is None), *notes])
-
-
-def _against_registry(location: Results, flags: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
-    """Take the names off flags that the registry contradicts. Return the flags, and sentences on these."""
-    from scanner.evidence.registry_check import held_against, with_registry_names
-
-    if by is not None:
-        return _sums_against_registry(location, flags, by)
-    rows = flags.rows.to_dicts()
-    checks = held_against(str(location.registry), location.folder, rows)
-    as_registered = [with_registry_names(row, check) for row, check in zip(rows, checks, strict=True)]
-    wrong = [
-        f"{printable(row['path'])} row {row['row']}: {check.sentence}"
-        for row, check in zip(rows, checks, strict=True)
-        if check.agrees is False or check.erased
-    ]
-    silent = {
-        check.sentence
-        for row, check in zip(rows, checks, strict=True)
-        if row["user_id"] and check.agrees is None and not check.erased
-    }
-    return _with_names(flags, as_registered), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(silent))]
-
-
-def _sums_against_registry(location: Results, flags: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":
-    """Take names of users who never had the message off sums. Return the sums, and sentences on these."""
-    from scanner.evidence.registry_check import strangers
-    from scanner.registry import users_of
-
-    if by == "account":
-        return flags, []
-    users = flags.rows["user_id"].drop_nulls().unique().sort().to_list()
-    wrong = strangers(str(location.registry), location.folder, location.false_positive_rate, users)
-    notes = [
-        f"user {printable(user, LONGEST_ID_SHOWN)}: {counted(documents, 'document')} name this user for messages that "
-        "the registry never gave them: name nobody by these rows"
-        for user, documents in wrong.items()
-    ]
-    held = set(users_of(str(location.registry), users).select("user_id", "key_id", "message").iter_rows())
-
-    def never_held(row: Mapping[str, Any]) -> bool:
-        if by == "user":
-            return bool(row["documents"] <= wrong.get(row["user_id"], 0))
-        return row["user_id"] is not None and (row["user_id"], row["key_id"], row["message"]) not in held
-
-    nobody = {"user_id": None, "naming": Naming.CONTRADICTED}
-    return _with_names(flags, [row | nobody if never_held(row) else row for row in flags.rows.to_dicts()]), notes
-
-
-def _with_names(flags: "FlagList", as_registered: "Sequence[Mapping[str, Any]]") -> "FlagList":
-    import polars as pl
-
-    columns = [pl.Series(name, [row[name] for row in as_registered], pl.String) for name in ("user_id", "naming")]
-    return flags._replace(rows=flags.rows.with_columns(columns))
-
-
-def _impossible_rows(results: str) -> list[str]:
-    """Return a sentence on rows that cannot be shown, because they were changed."""
-    from scanner.results.queries import count_impossible_rows
-
-    rows = count_impossible_rows(results)
-    why = "left out, as no scan writes them: somebody changed the table"
-    return [f"{counted(rows, 'row')} of the table `flags` {why}"] if rows else []
 
 
 def _show(flags: "FlagList", by: "By | None", form: Form) -> list[str]:

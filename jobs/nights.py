@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +21,7 @@ from jobs.options import (
     show_footer,
     show_records,
     show_table,
+    signature_notes,
     since_option,
     time_of,
     until_option,
@@ -70,6 +71,7 @@ def status(results: str, limit: int, form: Form) -> None:
       brickscan status scan.toml
       brickscan status results --limit 100 --format json
     """
+    from scanner.comparing import compare_nights
     from scanner.results.flags import NO_FLAGS, counts_of_scans
     from scanner.results.scan_list import QuarantineFilter, in_quarantine, last_scans
 
@@ -77,19 +79,28 @@ def status(results: str, limit: int, form: Form) -> None:
     if not scanned(location):
         return
     last = last_scans(location.folder, limit)
+    compared = compare_nights(location.folder, {date.fromisoformat(night) for night in last.ended["night"]})
     hands = [
         *_registry_hands(location),
         *_hands(last, in_quarantine(location.folder, QuarantineFilter(), 0, "reason"), location),
+        *(f"amber: {night.moved}" for night in compared if night.moved),
         *_nights_to_scan_anew(location),
     ]
     counts_of = counts_of_scans(location.folder, location.false_positive_rate, canaries_of(location))
     rows = [row | counts_of.get(row["scan_id"], NO_FLAGS)._asdict() for row in last.ended.iter_rows(named=True)]
     if form != "table":
-        show_records(form, rows, {"scans": last.number, "needs_a_hand": hands}, _RECORD)
+        totals = {
+            "scans": last.number,
+            "needs_a_hand": hands,
+            "compared_nights": [night.record for night in compared],
+        }
+        show_records(form, rows, totals, _RECORD)
     elif rows:
         show_table(_HEAD, [_line(row) for row in rows], {"scan": 16})
     more = " (--limit shows more)" if last.number > len(rows) else ""
     notes = [f"{len(rows):,} of {counted(last.number, 'scan')} shown{more}"]
+    notes += signature_notes(location)
+    notes += [night.waiting for night in compared[:1] if night.waiting]
     show_footer(
         form, [*notes, *(["needs a hand:", *(f"- {hand}" for hand in hands)] if hands else ["nothing needs a hand"])]
     )
@@ -331,7 +342,7 @@ def quarantine(
     query = QuarantineFilter(since, until, reasons, accounts)
     listing = in_quarantine(location.folder, query, max_rows, by)
     _show(listing, by, form)
-    show_footer(form, [_footer(listing, filtered=any(query))])
+    show_footer(form, [_footer(listing, filtered=any(query)), *signature_notes(location)])
 
 
 def _show(listing: "QuarantineList", by: "By", form: Form) -> None:
@@ -421,7 +432,6 @@ def accounts(
     max_rows = most_shown(limit, everything=everything)
     from scanner.evidence.explainer import Explainer
     from scanner.looks.marked_accounts import marked_accounts, none_tested
-    from scanner.results.queries import count_impossible_rows
 
     location = results_at(results)
     if not scanned(location):
@@ -437,12 +447,9 @@ def accounts(
         f"{len(listed):,} of {counted(len(rows), 'marked account')} shown; {named:,} named for a user. A mark says "
         "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
     ]
-    if not none_tested(location.folder) and (wrong := count_impossible_rows(location.folder, "accounts")):
-        why = "left out, as no scan writes them: somebody changed the table"
-        lines.append(f"{counted(wrong, 'row')} of the table `accounts` {why}")
     if none_tested(location.folder):
         lines = ["No scan tested accounts: `accounts = { nights = 1 }` in the scan's configuration turns them on."]
-    show_footer(form, lines)
+    show_footer(form, [*lines, *signature_notes(location)])
 
 
 def _line_of_account(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -253,16 +253,39 @@ def results_at(path: str) -> Results:
     Raises:
         Refused: neither is there.
     """
-    from scanner.scan_plan import read_config, results_of
-
     if Path(path).is_file():
-        settings = read_config(Path(path))
-        registry = absolute("registry", settings.registry, Path(path).absolute().parent)
-        return Results(results_of(settings, Path(path)), settings.false_positive_rate, Path(path), registry)
+        from scanner.scan_plan import read_config, results_of
+
+        settings, base = read_config(Path(path)), Path(path).absolute().parent
+        folder, registry = results_of(settings, Path(path)), absolute("registry", settings.registry, base)
+        sign_results(folder, registry)
+        return Results(folder, settings.false_positive_rate, Path(path), registry)
     refuse_password("results", path)
     if not is_uri(path) and not Path(path).is_dir():
         raise Refused(f"results: {path!r} is no folder, nor the file of a scan's configuration; name one of them")
     return Results(path, 1.0, None, None)
+
+
+def sign_results(folder: str, registry: Path | str) -> None:
+    """Sign and check results under a registry's audit secret until the command ends, when the registry keeps count."""
+    from scanner.results.signatures import keep_signatures, sign_with
+
+    def keep() -> None:
+        if (why := keep_signatures(folder)) is not None:
+            complain(f"brickscan: {why}")
+
+    sign_with(folder, str(registry))
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.call_on_close(keep)
+
+
+def signature_notes(location: Results) -> list[str]:
+    """Return a sentence on why nobody checked the tables that were read by a configuration; none where they were."""
+    from scanner.results.signatures import unchecked
+
+    why = unchecked(location.folder) if location.config is not None else None
+    return [] if why is None else [f"signatures of tables were not checked: {why}"]
 
 
 def canaries_of(location: Results) -> "Sequence[Canary] | None":

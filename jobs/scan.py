@@ -99,6 +99,7 @@ def outcome_record(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
         "worker_bytes": totals.peak_memory,
         "retries": totals.retries,
         **{name: look.counts for name, look in sorted(outcome.looks.items())},
+        "compared_nights": [night.record for night in outcome.compared],
         "rows_dropped": outcome.dropped,
         "trial": outcome.trial,
         "left_out": [key._asdict() for key in outcome.unsupported_keys],

@@ -252,6 +252,7 @@ def _hands(outcome: "ScanOutcome", most_alarms: int | None) -> Iterator[str]:
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
     yield from _ended(outcome)
     yield from (hand for look in outcome.looks.values() for hand in look.hands)
+    yield from (f"AMBER: {night.moved}" for night in outcome.compared if night.moved)
     counts, over = outcome.totals.counts, outcome.unread.passed_over
     yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.unsupported_keys)
     if counts.values_not_read:

@@ -1,10 +1,11 @@
-"""`brickscan compact`, `vacuum`, `retain`, `redate`, `migrate`: upkeep of tables of results, also while scans run."""
+"""`brickscan compact`, `sign`, `vacuum`, `retain`, `redate`, `migrate`: upkeep of results, also while scans run."""
 
 from datetime import datetime
+from pathlib import Path
 
 import click
 
-from jobs.options import Day, Whole, confirm, dry_run_option, results_argument, results_at, yes_option
+from jobs.options import Day, NamedPath, Whole, confirm, dry_run_option, results_argument, results_at, yes_option
 from jobs.text import StepProgress, tell
 from scanner.printable import counted
 from scanner.storage.locations import table_uri
@@ -16,8 +17,9 @@ from schemas.words import VERSION
 def compact(results: str) -> None:
     """Merge the many small files of the tables, which makes queries faster; no row changes.
 
-    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. The merged files stay on the disk
-    until `brickscan vacuum` finds that they are not needed any more. Scans and other calls of this may run meanwhile.
+    CONFIG: the file of the scan, whose registry's audit secret signs what is written. The merged files stay on the
+    disk until `brickscan vacuum` finds that they are not needed any more. Scans and other calls of this may run
+    meanwhile.
 
     \b
     Example:
@@ -27,6 +29,38 @@ def compact(results: str) -> None:
 
     for table, gone, made in upkeep.compact(results_at(results).folder):
         tell(f"{table:<13} {counted(gone, 'file')} merged into {made:,}")
+
+
+@click.command()
+@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
+@yes_option
+@dry_run_option
+def sign(config: Path, yes: bool, dry_run: bool) -> None:
+    """Check all tables of results, and sign those anew that are not as brickscan left them.
+
+    CONFIG: the file of the scan. Each commit signs its table under the registry's audit secret, and whatever reads
+    results by CONFIG refuses a table that something else changed. If that was yours, such as another program's
+    compaction, this takes the tables as they are: what somebody changed by hand is believed from then on. A table that
+    is gone, since you deleted it, is given up. --dry-run checks alone, every file of every table.
+
+    \b
+    Example:
+      brickscan sign scan.toml --dry-run
+      brickscan sign scan.toml --yes
+    """
+    from scanner.results.sign_anew import faults_of_tables, sign_anew
+
+    folder = results_at(str(config)).folder
+    faults = {name: fault for name, fault in faults_of_tables(folder).items() if fault is not None}
+    if not faults:
+        tell("every table is as brickscan left it, in every byte")
+        return
+    lines = [f"{name}: {fault}" for name, fault in faults.items()]
+    if confirm([*lines, f"takes {counted(len(faults), 'table')} as they are now"], yes, dry_run):
+        for name in faults:
+            count = sign_anew(folder, name)
+            done = "given up" if count is None else f"signed; {counted(count, 'file')} written anew"
+            tell(f"{name:<13} {done}")
 
 
 @click.command()
@@ -83,10 +117,10 @@ def migrate(results: str) -> None:
 def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) -> None:
     """Drop the nights that are older than a number of days: verdicts, quarantine, counts and flags.
 
-    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. A night is the date of its data,
-    and ages from that date or the date (UTC) of its scan, the later one. What was scanned then stays known as done, so
-    no later scan takes it up again. Flags that are kept are those that no later scan took back. The files go with the
-    next `brickscan vacuum`. It may be interrupted, and called again, at any time.
+    CONFIG: the file of the scan, whose registry's audit secret signs what is written. A night is the date of its
+    data, and ages from that date or the date (UTC) of its scan, the later one. What was scanned then stays known as
+    done, so no later scan takes it up again. Flags that are kept are those that no later scan took back. The files
+    go with the next `brickscan vacuum`. It may be interrupted, and called again, at any time.
 
     \b
     Example:
@@ -114,9 +148,9 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
 def redate(results: str, scan_id: str, night: datetime) -> None:
     """Correct the date of the data of a scan, where its --date was wrong. The date that it stated stays on record.
 
-    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. SCAN_ID: as `brickscan status`
-    shows it. Verdicts stay as they are: no date decides them. A scan with a filter is refused, since its filter went by
-    the date; accounts that were tested by the wrong date stay as they were tested.
+    CONFIG: the file of the scan, whose registry's audit secret signs what is written. SCAN_ID: as `brickscan
+    status` shows it. Verdicts stay as they are: no date decides them. A scan with a filter is refused, since its
+    filter went by the date; accounts that were tested by the wrong date stay as they were tested.
 
     \b
     Example:

@@ -24,6 +24,7 @@ from jobs.options import (
     refuse_wrong_clock,
     show_footer,
     show_records,
+    sign_results,
     time_of,
     yes_option,
 )
@@ -402,6 +403,8 @@ def _remove(
         raise click.UsageError("--accounts goes with --results.")
     if results is not None and not exist(results):
         raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
+    if results is not None:
+        sign_results(results, registry)
     refuse_wrong_clock(registry)
     names = list(dict.fromkeys(user_ids))
     unknown = unknown_users(registry, names)

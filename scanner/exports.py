@@ -50,7 +50,7 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
             log10_p_shown=log10_p_shown(row),
             expected_by_chance_at_most=explained.expected,
         ),
-        registry_agrees=explained.registry.agrees,
+        checked=explained.not_checked is None,
         proof=row["proof"],
         audit=row["audit"],
         spans=tuple(VerdictSpan(**{name: span[name] for name in VerdictSpan.model_fields}) for span in explained.spans),
@@ -75,7 +75,7 @@ def account_verdict_of(explained: AccountExplanation, config: str) -> AccountVer
         id=f"brickscan-account-{identity}",
         **{field: row[field] for field in row_fields},
         named=tuple(look.users_named(row)),
-        registry_agrees=explained.registry.agrees,
+        checked=explained.not_checked is None,
         says=tuple(f"{heading}: {safe(sentence)}" for heading, sentence in look.what_was_found(explained)),
         does_not_say=DOES_NOT_SAY,
         explain=shlex.join(

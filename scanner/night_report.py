@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
-from scanner.audit.statistics.audit_rows import holds_down_to, refuse_impossible_audits
+from scanner.audit.statistics.audit_rows import holds_down_to
+from scanner.comparing import ComparedNight, compare_nights
 from scanner.controls.alarms import advise_on_scan
 from scanner.errors import Refused
 from scanner.evidence.advice import Precision, precision
@@ -28,25 +29,22 @@ from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import environment, page, write_private
 from scanner.evidence.sentences import record_of
-from scanner.looks.marked_accounts import account_look, lacking_accounts
+from scanner.looks.marked_accounts import account_look
 from scanner.printable import one_in, printable
 from scanner.results import audits, current_decisions, flagged, scans
 from scanner.results.canary_flags import of_canary
-from scanner.results.current_rows import flags as flags_of_all
-from scanner.results.current_rows import ranges_ever
 from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags
 from scanner.results.flags import FlagCount
-from scanner.results.queries import ask, possible_rows
+from scanner.results.queries import ask
 from scanner.results.scan_list import (
     QuarantineFilter,
     in_quarantine,
-    is_date,
     reasons_of_silent,
-    refuse_impossible_scans,
     resumed_by,
     silent_scans,
 )
 from scanner.results.shown_p_values import log10_p_shown
+from scanner.results.signatures import unchecked
 from scanner.storage.locations import exchange, make_private
 from schemas.registry import Canary
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
@@ -76,6 +74,8 @@ class Night:
     decided: how often flags were right, of this night and of all nights.
     canaries: how many flags are canaries' own.
     silent: scans that wrote no end, the result of `silent_scans`.
+    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
+    compared: the night held against the nights before it; None: it may still grow, or nothing compares nights.
     """
 
     day: date
@@ -91,6 +91,8 @@ class Night:
     decided: Mapping[str, Precision]
     canaries: int = 0
     silent: Sequence[Mapping[str, Any]] = ()
+    not_checked: str | None = None
+    compared: ComparedNight | None = None
 
     @property
     def counted(self) -> FlagCount:
@@ -149,7 +151,6 @@ def night_of(
     results: str,
     rate: float,
     day: date | None,
-    checked: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows,
     canaries: Collection[Canary] | None = (),
 ) -> Night:
     """Add a night up.
@@ -158,7 +159,6 @@ def night_of(
         results: folder or URI of the results.
         rate: a rate stricter than a scan's leaves out flags that it would not have made.
         day: the night; None: that of the newest scan.
-        checked: gives its flags as the registry says them (`Explainer.with_registry_names`).
         canaries: as for `of_canary`. Their own texts that were named right are counted separately.
 
     Raises:
@@ -167,7 +167,6 @@ def night_of(
     recorded_scans = ask(results, lambda: scans(results).sort("started_at", "scan_id").collect()).to_dicts()
     nights = [scan["night"] for scan in recorded_scans]
     night = f"{day}" if day else (nights[-1] if nights else "")
-    refuse_impossible_scans(scan for scan in recorded_scans if scan["night"] == night or not is_date(scan["night"]))
     night_scans = [scan for scan in recorded_scans if scan["night"] == night]
     silent = silent_scans(results, night, {scan["scan_id"] for scan in night_scans})
     if not night_scans and not silent:
@@ -178,19 +177,13 @@ def night_of(
     scan_filter = pl.col("scan_id").is_in(ids)
     flag_rows = ask(results, lambda: flagged(results, rate, scan_filter, canaries=True).collect())
     flag_rows = flag_rows.with_columns(canary=of_canary(canaries)).sort("log10_p_global", "path", "row")
-    checked_rows = checked(flag_rows.drop("canary").to_dicts())
-    light, why = _light(
-        night_scans, checked_rows, reasons_of_silent(silent, recorded_scans), partial(advise_on_scan, results)
-    )
-    rows = [row for row, canary in zip(checked_rows, flag_rows["canary"], strict=True) if not canary]
-    users = pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
-    flags = flag_rows.filter(~pl.col("canary")).with_columns(users)
-    faults = [
-        _unlike_shards(results, [scan["scan_id"] for scan in night_scans]),
-        lacking_accounts(results, night_scans),
-    ]
-    if any(faults):
-        light, why = "red", [*filter(None, faults), *why]
+    red, amber = reasons_of_silent(silent, recorded_scans)
+    compared = next(iter(compare_nights(results, [date.fromisoformat(night)])), None)
+    if compared is not None and compared.moved:
+        amber.append(compared.moved)
+    light, why = _light(night_scans, flag_rows.to_dicts(), (red, amber), partial(advise_on_scan, results))
+    flags = flag_rows.filter(~pl.col("canary"))
+    rows = flags.drop("canary").to_dicts()
     chance_flags = sum(
         scan["documents"] * min(rate, scan.get("false_positive_rate", rate)) for scan in scans_with_silent
     )
@@ -212,34 +205,11 @@ def night_of(
         by=_added_up(flags) | _unscored(results, ids),
         seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in scans_with_silent),
         decided={"this night": precision(decisions, [dict(row) for row in rows]), "all nights": precision(decisions)},
-        canaries=len(checked_rows) - len(rows),
+        canaries=len(flag_rows) - len(rows),
         silent=silent,
+        not_checked=unchecked(results),
+        compared=compared,
     )
-
-
-def _unlike_shards(results: str, ids: list[str]) -> str | None:
-    """Write a sentence where some scans have more or fewer rows of `flags` than `shards` says that they wrote."""
-    scan_filter, shard_columns = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
-
-    def differences() -> pl.DataFrame:
-        row_counts = (
-            flags_of_all(results)
-            .filter(scan_filter & possible_rows())
-            .group_by(shard_columns)
-            .agg(held=pl.len().cast(pl.Int64))
-        )
-        # flags may be kept longer than the rest of a night that is dropped, or dropped with it
-        sums = {"wrote": pl.sum("flagged") + pl.sum("canaries"), "dropped": pl.col("dropped_at").is_not_null().any()}
-        shard_counts = ranges_ever(results).filter(scan_filter).group_by(shard_columns).agg(**sums)
-        comparison = shard_counts.join(row_counts, on=shard_columns, how="full", coalesce=True)
-        surplus = pl.col("held").fill_null(0) - pl.col("wrote").fill_null(0)
-        gone = -surplus.clip(upper_bound=0).filter(~pl.col("dropped").fill_null(value=False)).sum()
-        return comparison.select(gone=gone, new=surplus.clip(0).sum()).collect()
-
-    ((gone, new),) = ask(results, differences).rows()
-    if not gone and not new:
-        return None
-    return f"{gone:,} flags that its scans wrote are gone, and {new:,} were added: somebody changed the table `flags`"
 
 
 def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
@@ -277,9 +247,6 @@ def _light(
     unproved = sum(row["proof"] == Proof.DIFFERS for row in flags)
     if unproved:
         red.append(f"{unproved:,} flags came out differently when they were computed again")
-    contradicted = sum(row["naming"] == Naming.CONTRADICTED for row in flags)
-    if contradicted:
-        red.append(f"{contradicted:,} flags name users of whom the registry says otherwise")
     lost = sum(scan["quarantined"] for scan in night_scans)
     read = sum(scan["documents"] for scan in night_scans)
     if read and lost > read / 100:
@@ -292,9 +259,7 @@ def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
     rate_filter = kind_filter & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
     order = ("audit_id", "kind", "label", "threshold")
     rows = ask(results, lambda: audits(results).filter(rate_filter).sort(order).collect())
-    audit_rows = rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
-    refuse_impossible_audits(audit_rows)
-    return audit_rows
+    return rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
 
 
 def _added_up(flags: pl.DataFrame) -> dict[str, list[tuple[str | None, int]]]:
@@ -509,6 +474,8 @@ def _record(night: Night, marked: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "night": night.day.isoformat(),
         "light": night.light,
         "why": night.why,
+        "checked": night.not_checked is None,
+        "compared": None if night.compared is None else night.compared.record,
         "documents": night.documents,
         "flagged": len(night.flags),
         "canaries": night.canaries,

@@ -17,7 +17,7 @@ from scanner.input.files import resolve
 from scanner.input.shards import key_set, verdict_settings
 from scanner.input.tables import DELTA_PREFIX, TableReading
 from scanner.key_support import ScanFilter, UnsupportedKey, supported_keys
-from scanner.registry import load_registry, registry_sha256
+from scanner.registry import audit_secret_of, load_registry, registry_sha256
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.storage.locations import absolute, is_uri, real_location
@@ -224,22 +224,6 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         unsupported_keys=unsupported,
         trial=bool(registry.trial),
     )
-
-
-def audit_secret_of(folder: str, registry: Registry) -> str:
-    """Return the reference to the audit secret of a registry.
-
-    A public digest would show whether a guessed text was there.
-
-    Raises:
-        Refused: it has none.
-    """
-    if registry.audit_secret is None:
-        raise Refused(
-            f"registry {folder!r} has no audit secret, under which rows of verdicts tell texts apart; make it with "
-            f"`brickscan keys audit-secret --registry {folder}`"
-        )
-    return registry.audit_secret
 
 
 def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:

@@ -89,24 +89,28 @@ AUDIT_COUNTS = pa.schema(
         pa.field("scan_id", pa.string(), nullable=False),
         pa.field("shard_id", pa.string(), nullable=False),
         pa.field("path", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),  # RESERVED_TEXT, or of a control (scanner.controls)
+        pa.field("kind", pa.string(), nullable=False),  # one of those below, or of a control (scanner.controls)
         pa.field("method", pa.string(), nullable=False),
         pa.field("dedup", pa.string(), nullable=False),
         pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
-        pa.field("threshold", pa.float64(), nullable=False),  # of p
-        pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the piece of a shard; of decisions: groups
-        pa.field("tests", pa.int64(), nullable=False),  # one for each text; for decoy_all one for each score
-        pa.field("hits", pa.int64(), nullable=False),  # p at or below the threshold
+        # of p; in rows of kind decoy_keys the chance that two decoys draw alike
+        pa.field("threshold", pa.float64(), nullable=False),
+        # distinct texts of the piece of a shard; of decisions: groups; of decoy_keys: pairs of decoys
+        pa.field("texts", pa.int64(), nullable=False),
+        pa.field("tests", pa.int64(), nullable=False),  # one for each text or pair; for decoy_all one for each score
+        # p at or below the threshold; of decoy_keys: pairs that draw alike
+        pa.field("hits", pa.int64(), nullable=False),
         pa.field("expected", pa.float64(), nullable=False),  # expected hits, if the law holds
         pa.field("hits_squared", pa.float64(), nullable=False),  # this and the next two: summed over texts
         pa.field("hits_times_expected", pa.float64(), nullable=False),
         pa.field("expected_squared", pa.float64(), nullable=False),
         pa.field("scanned_at", TIME, nullable=False),
         pa.field("label", pa.string(), nullable=False),  # the format's label, or `all` where many are counted together
-        # in rows of kind RESERVED_TEXT only
+        # in rows of kind RESERVED_TEXT and RESERVED_ACCOUNT only, and the key in those of SCORED_ACCOUNTS
         pa.field("key_id", pa.string()),
         pa.field("message", pa.int64()),
-        pa.field("text", pa.binary()),  # a keyed digest, and not `text_id`
+        # a keyed digest, and not `text_id`; in rows of kind decoy_keys the least digest of what a decoy draws
+        pa.field("text", pa.binary()),
         pa.field("account_id", pa.string()),  # null also where p is above 1e-3
         pa.field("stratum", pa.string()),  # part of the traffic, as a length or host; null: all of it
     ]
@@ -118,6 +122,9 @@ threshold that its corrected p is at or below: verdicts do not show the message.
 """
 
 RESERVED_TEXT = "reserved_text"
+
+RESERVED_ACCOUNT, SCORED_ACCOUNTS = "reserved_account", "scored_accounts"
+"""Kinds of rows on accounts: one whose best message is reserved at p ≤ 0.1, as a text's; and all that a key scored."""
 
 AUDITS = pa.schema(
     [
@@ -135,7 +142,7 @@ AUDITS = pa.schema(
         pa.field("commitment", pa.string()),  # commitment of that key
         pa.field("dedup", pa.string()),  # null: all cases of a format together
         pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
-        pa.field("threshold", pa.float64()),  # of p; null for uniformity
+        pa.field("threshold", pa.float64()),  # of p; null for uniformity; of decoy_keys: chance that two draw alike
         pa.field("tests", pa.int64(), nullable=False),
         pa.field(
             "cluster", pa.string(), nullable=False

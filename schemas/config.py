@@ -119,7 +119,9 @@ class ScanAuditConfig(_ConfigTable):
     # share of the documents, under keys of several messages, with all of them; 500 documents at least, where the input
     # has so many; 0: none
     all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01
-    decisions_share: Annotated[float, Field(ge=0, le=1)] = 0.005  # share of the documents, decided whole under decoys
+    # share of the documents that are decided whole under decoys; 1,000 documents at least, where the input has so many;
+    # 0: none, and no accounts
+    decisions_share: Annotated[float, Field(ge=0, le=1)] = 0.005
     family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)
     canaries: int | None = Field(default=None, ge=1)  # texts of canaries in each night's input; None: those that come

@@ -303,6 +303,35 @@ SPANS = pa.schema(
 )
 """Parts of documents that are marked, each with evidence of its own; for those alone who may see flags."""
 
+TEXT_COUNTS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),  # texts that were looked at
+        pa.field("missing", pa.int64(), nullable=False),  # documents without a text
+        pa.field("blank", pa.int64(), nullable=False),  # texts without a character that shows
+        pa.field("hidden", pa.int64(), nullable=False),  # texts with characters that show nothing, beyond emoji's
+        # texts with bytes that are no UTF-8, with U+FFFD, or with UTF-8 that was read in another encoding
+        pa.field("garbled", pa.int64(), nullable=False),
+        pa.field("without_account", pa.int64(), nullable=False),  # documents whose account is null, or not read
+        # 256 registers, a byte each, of which distinct accounts are estimated (HyperLogLog), under a secret
+        pa.field("accounts", pa.binary(), nullable=False),
+        # texts by the script of most of their letters; `none`: without a letter
+        pa.field(
+            "scripts",
+            pa.list_(pa.struct([pa.field("script", pa.string()), pa.field("texts", pa.int64())])),
+            nullable=False,
+        ),
+        # documents that were flagged, without those of canaries, by the best key of each
+        pa.field(
+            "flags",
+            pa.list_(pa.struct([pa.field("key_id", pa.string()), pa.field("documents", pa.int64())])),
+            nullable=False,
+        ),
+    ]
+)
+"""What shows of texts that something is wrong with their files: a row for a shard, or for each piece of it."""
+
 DECISIONS = pa.schema(
     [
         pa.field("decision_id", pa.string(), nullable=False),  # 32 hexadecimal digits; a second row of it never enters
@@ -387,7 +416,6 @@ FILTER_SKETCHES = pa.schema(
         pa.field("part", pa.int64(), nullable=False),  # number of this part of the cells
         pa.field("cells", pa.large_binary(), nullable=False),  # 64 bits each; a text sets one of them
         pa.field("learnt_at", TIME, nullable=False),
-        pa.field("signed", pa.binary()),  # digest of all that decides a filter in the row, under the key of the hash
     ]
 )
 """Sketches of the n-grams of a night, where `[filter]` asks for them, for as many nights as filters are learnt from."""
@@ -453,6 +481,20 @@ VERIFIED_USERS = pa.schema(
 of the newest `verified_at`, of scans that ended and ran then, are held against the registry before anybody is named. No
 names stand here.
 """
+
+SIGNED_TABLES = pa.schema(
+    [
+        pa.field("location", pa.string(), nullable=False),  # folder or URI of the results, as whoever signed saw it
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("table_id", pa.string(), nullable=False),  # of the Delta table: another one in its place has another
+        pa.field("results_id", pa.int64(), nullable=False),  # all tables of the results have it
+        pa.field("event", pa.string(), nullable=False),  # made, signed, signed anew or given up
+        pa.field("number", pa.int64(), nullable=False),  # of the signature; it grows with time
+        pa.field("earlier", pa.int64(), nullable=False),  # of the signature that it follows; -1: unknown, or none
+        pa.field("signed_at", TIME, nullable=False),
+    ]
+)
+"""Signatures of tables of results, kept with the registry: older states have smaller numbers."""
 
 USER_LIST = pa.schema(
     [

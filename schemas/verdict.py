@@ -72,8 +72,7 @@ class Verdict(_VerdictPart):
     naming: str
     named: tuple[str, ...]  # all who are named, the first is user_id
     p: VerdictP
-    # whether the registry says the same of the names; false: nobody is named; None: it was not asked, or cannot tell
-    registry_agrees: bool | None
+    checked: bool  # whether the tables were held against their signatures; false: without the audit secret nobody can
     proof: str | None  # whether it was computed again by a path that shares no code with the scan
     audit: str | None  # how the audit of its scan ended; None: it has not
     spans: tuple[VerdictSpan, ...]
@@ -106,7 +105,7 @@ class AccountVerdict(_VerdictPart):
     log10_p_global: float  # corrected for all messages of all keys
     messages_tested: int
     correction: float
-    registry_agrees: bool | None  # as of a Verdict
+    checked: bool  # as of a Verdict
     proof: str | None  # `proved`: the pooled score was computed again, and came out the same; else nobody is named
     audit: str | None
     says: tuple[str, ...]

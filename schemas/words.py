@@ -30,7 +30,7 @@ class Naming(StrEnum):
     QUOTED = "quoted"  # of accounts: a user passes on all posts, and not on own words alone
     UNPROVED = "unproved"  # a slow path computed another result than the flag: there is a bug, and nobody is named
     NONE = "none"  # not flagged
-    CONTRADICTED = "contradicted"  # in no table: the row contradicts itself or the registry, and names nobody
+    OTHER_REGISTRY = "other_registry"  # in no table: the registry never had the users by which the row's scan named
 
 
 WHY_NOBODY: Mapping[str, str] = {
@@ -44,7 +44,7 @@ WHY_NOBODY: Mapping[str, str] = {
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
     Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
     Naming.ASSUMED: "anyone can make this mark, and p holds only as far as a hash behaves",
-    Naming.CONTRADICTED: "the row and the registry say different things",
+    Naming.OTHER_REGISTRY: "its scan had another registry than this one, or users that this one lost",
 }
 """Words for people: why a flag names nobody."""
 
@@ -72,7 +72,7 @@ UNMET_CONDITION = {
     Naming.EVERYBODY: NamingCondition.HOLDER,
     Naming.HELD_LATER: NamingCondition.HOLDER,
     Naming.REMOVED: NamingCondition.HOLDER,
-    Naming.CONTRADICTED: NamingCondition.HOLDER,
+    Naming.OTHER_REGISTRY: NamingCondition.HOLDER,
     Naming.RESERVED: NamingCondition.RESERVED,
     Naming.AMBIGUOUS: NamingCondition.OWN_EVIDENCE,
     Naming.UNDECIDED: NamingCondition.OWN_EVIDENCE,
@@ -82,10 +82,8 @@ UNMET_CONDITION = {
 }
 """Why a text names nobody, by the condition that does not hold."""
 
-OF_REGISTRY = (
-    *(Naming.NAMED, Naming.UNALLOCATED, Naming.EVERYBODY, Naming.HELD_LATER, Naming.RESERVED, Naming.REMOVED),
-)
-"""Namings that follow from a message and the registry; under all others nobody was looked for."""
+OF_REGISTRY = (Naming.NAMED, Naming.UNALLOCATED, Naming.HELD_LATER, Naming.REMOVED)
+"""Namings that follow from a message and the users of a registry."""
 
 SPAN = "span"
 """Value of `look` for a verdict that comes from its best span."""

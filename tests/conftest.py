@@ -225,8 +225,11 @@ def night(tmp_path, registry, opened_once) -> "Night":
 
 @pytest.fixture
 def own_registry(night, registry) -> Path:
-    """A copy of the registry that a test may change."""
-    night.registry = Path(shutil.copytree(registry, night.folder / "registry"))
+    """A copy of the registry that a test may change, without its list of results that other tests signed and edited."""
+    from scanner.registry.signed_tables import SIGNED_TABLES_FOLDER
+
+    unsigned = shutil.ignore_patterns(SIGNED_TABLES_FOLDER)
+    night.registry = Path(shutil.copytree(registry, night.folder / "registry", ignore=unsigned))
     night.configure()
     return night.registry
 

@@ -12,6 +12,7 @@ import pytest
 
 from scanner.watermark.kernel import cache_folder
 from tests.support.deleted import OURS
+from tests.support.signed_tables import delete_results
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,6 +50,13 @@ CAPABILITIES = {
         (
             ("scanner/filtering.py", r"from scanner\.ngram_filter.*\n"),
             ("scanner/filtering.py", r"\bCOMMON_NGRAMS,"),
+        ),
+    ),
+    "night_comparison": Capability(
+        ("scanner/night_comparison",),
+        (
+            ("scanner/comparing.py", r"from scanner\.night_comparison.*\n"),
+            ("scanner/comparing.py", r"\bNIGHT_COMPARISON,"),
         ),
     ),
     "huggingface": stack("huggingface"),
@@ -131,6 +139,6 @@ def test_deleting_a_capability(capability, night, plain, marked, tmp_path, witho
     night.scan()
     whole = night.verdicts().drop("scan_id", "scanned_at")
     assert whole["flagged"].sum() == 1
-    shutil.rmtree(night.results)
+    delete_results(night.results, night.registry)
     run(tree, "-m", "tests.support.deleted", str(night.config))
     assert night.verdicts().drop("scan_id", "scanned_at").equals(whole)

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import shlex
-import shutil
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -18,6 +16,7 @@ from schemas.verdict import Verdict
 from tests.support.command_line import call
 from tests.support.hostile_pages import HOSTILE
 from tests.support.night import Night
+from tests.support.signed_tables import drop_table
 from tests.support.two_keys import message_of
 from tests.support.without_ray import open_once, put_in_the_place_of_ray
 
@@ -77,7 +76,7 @@ def test_decisions_on_exported_flags_come_back(scanned):
     places = {(verdict["document"]["path"], verdict["document"]["row"]) for verdict in verdicts}
     assert set(standing.select("path", "row").iter_rows()) == places
     assert precision(standing) == Precision(5, 5, 0, 0)
-    shutil.rmtree(Path(scanned.results) / "decisions")
+    drop_table(scanned.results, scanned.registry, "decisions")
 
 
 def test_no_cell_of_a_table_is_a_formula(scanned):

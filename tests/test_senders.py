@@ -127,7 +127,7 @@ def verdict(number: int, account: str) -> Verdict:
         naming="named",
         named=("alice",),
         p=VerdictP.model_construct(log10_p_global=-9.0),  # scripts read none of its numbers
-        registry_agrees=None,
+        checked=True,
         proof="proved",
         audit="passed",
         spans=(),

@@ -1,14 +1,14 @@
 """Finished shards on their way into the tables, a few at a time, verdicts last, then counted; and what they cost.
 
 The driver alone reports metrics to Prometheus, through Ray's, which puts `ray_` before each name: after each commit, so
-that the numbers agree with the tables, and workers pay nothing. Labels are `stage` and `state`, of a few values each,
-and Ray's own: no key, user, path or text is ever a label.
+that the numbers agree with the tables, and workers pay nothing. Labels are `stage`, `state` and `figure`, of a few
+values each, and Ray's own: no key, user, path or text is ever a label.
 """
 
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -328,8 +328,9 @@ SHARDS_LEFT = "brickscan_shards_left"
 WORKER_MEMORY = "brickscan_worker_memory_bytes"
 AUDIT_STATE = "brickscan_audit_state"
 AUDIT_ALARMS = "brickscan_audit_alarms"
+FIGURES_MOVED = "brickscan_figures_moved"
 METRIC_NAMES = {
-    *(f"{name}_total" for name in (*COUNTERS, STAGE_SECONDS, AUDIT_ALARMS)),
+    *(f"{name}_total" for name in (*COUNTERS, STAGE_SECONDS, AUDIT_ALARMS, FIGURES_MOVED)),
     SHARDS_LEFT,
     WORKER_MEMORY,
     AUDIT_STATE,
@@ -348,13 +349,14 @@ class Metrics:
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
 
-    def report(self, shards: int, totals: ScanTotals, *, audit: str) -> None:
+    def report(self, shards: int, totals: ScanTotals, *, audit: str, moved: Iterable[str] = ()) -> None:
         """Bring the metrics up to these totals. Without a connection to Ray nothing happens.
 
         Args:
             shards: how many the scan found to do.
             totals: the totals of what it has committed.
             audit: the state whose gauge is 1; all others are 0.
+            moved: figures of the night that are not as on the nights before it.
         """
         if not ray.is_initialized():
             return
@@ -366,8 +368,10 @@ class Metrics:
         self._set(WORKER_MEMORY, "Most memory that a worker has needed", totals.peak_memory, {})
         for state in AuditState:
             self._set(AUDIT_STATE, "1 for what the audit says", state == audit, {"state": state})
-        # the audit speaks last, and a gauge ends with its driver before anyone has looked, but a counter stays
+        # these come last, and a gauge ends with its driver before anyone has looked, but a counter stays
         self._count(AUDIT_ALARMS, "Scans whose audit raised the alarm", float(audit == AuditState.ALARM), {})
+        for figure in moved:
+            self._count(FIGURES_MOVED, "Nights with a figure unlike that of earlier nights", 1.0, {"figure": figure})
 
     def _count(self, name: str, text: str, value: float, labels: dict[str, str]) -> None:
         if name not in self._counters:

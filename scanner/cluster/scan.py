@@ -5,6 +5,7 @@ Endings stand in one table: cause, exit code, and whether `scans` gets a row.
 
 import contextlib
 import importlib.metadata
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,10 +26,11 @@ from scanner.cluster.todo import PiecePace, seconds_a_byte
 from scanner.cluster.unread_input import ALL_READ, UnreadInput, find_unread, reasons_of
 from scanner.cluster.work import ScanWork, find_work, inspect_input, refuse_wrong_columns, without_expired
 from scanner.cluster.worker import Worker
+from scanner.comparing import ComparedNight, compare_nights
 from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
-from scanner.errors import Refused
+from scanner.errors import BrickscanError, Refused, ScanFailed
 from scanner.filtering import FILTERS, fix_filter
 from scanner.follow_up import Actor, CommittedScan, Part, Result
 from scanner.input.files import InputFile, empty_in_a_store, list_files
@@ -43,10 +45,13 @@ from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.registry_record import record_verification, refuse_changed_since, verify_registry
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_early_clock, refuse_mixed
-from scanner.results.transactions import append_audits, append_scan, open_tables
+from scanner.results.signatures import keep_signatures, sign_with
+from scanner.results.transactions import append_audits, append_scan, open_tables, refuse_changed_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan
 from schemas.words import AuditState
+
+_log = logging.getLogger(__name__)
 
 
 class ExitCode(IntEnum):
@@ -130,10 +135,13 @@ def scan_row(
     totals: ScanTotals,
     looks: Iterable[LookResult],
     audit: ScanAudit | None,
+    *,
+    registry_changed: bool = False,
 ) -> dict[str, object]:
     """Return the row of schemas.tables.SCANS, without `finished_at` and `exit_code`.
 
     audit: None where the scan was not judged.
+    registry_changed: another registry may have named the users of its flags.
     """
     return {
         "scan_id": begun.scan_id,
@@ -154,7 +162,7 @@ def scan_row(
         "quarantined": totals.counts.quarantined,
         "files_quarantined": totals.files_quarantined,
         "flagged": totals.counts.flagged,
-        "audit": audit.state if audit else AuditState.NOT_JUDGED,
+        "audit": AuditState.ALARM if registry_changed else audit.state if audit else AuditState.NOT_JUDGED,
         "audited_scans": audit.traffic.scans if audit else [begun.scan_id],
         "scored_in_part": totals.counts.scored_in_part,
         "values_not_read": totals.counts.values_not_read,
@@ -186,6 +194,7 @@ class ScanOutcome:
     unsupported_keys: keys that no text was scored under.
     trial: the registry was made for a trial.
     looks: what each look did once all documents were committed, by its name.
+    compared: its night, held against the nights before it; empty: it was not.
     """
 
     scan_id: str
@@ -203,6 +212,7 @@ class ScanOutcome:
     unsupported_keys: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
     looks: Mapping[str, LookResult] = field(default_factory=lambda: {look.name: NO_RESULT for look in LOOKS})
+    compared: Sequence[ComparedNight] = ()
 
 
 def run_scan(
@@ -262,7 +272,8 @@ class _Scan:
         self._audit: ScanAudit | None = None
         self._looks: dict[str, LookRun] = {}  # by the name of their look
         self._unread = ALL_READ
-        self._dropped, self._recorded, self._stopped = 0, False, False
+        self._compared: Sequence[ComparedNight] = ()
+        self._dropped, self._recorded, self._stopped, self._registry_changed = 0, False, False, False
 
     def run(self, files: Sequence[InputFile] | None) -> ScanOutcome:
         try:
@@ -277,6 +288,7 @@ class _Scan:
                     self._audit = None
                     with contextlib.suppress(Exception):  # the error itself must be seen
                         self._record(ending.exit_code)
+                self._keep_signatures()  # whatever kept the row from being written, as a full disk does
                 raise
             exit_code = ending.exit_code
             open_tables(self._plan.results)  # a table may have come while the input was listed
@@ -303,7 +315,9 @@ class _Scan:
                 self._connect = self._ray_runs.enter_context(ray_begun(plan.config.cluster))
             self._wait("opening keys, tokenizers and users")
             check_plan(plan)
-            refuse_mixed(plan.results, trial=plan.trial)
+            refuse_mixed(plan.results, trial=plan.trial)  # before signatures, whose secrets differ then too
+            sign_with(plan.results, plan.registry)
+            refuse_changed_tables(plan.results)
             refuse_early_clock(plan.results)
             self._verified = verify_registry(plan.registry, plan.results)
             self._users_head = head_of(plan.registry)
@@ -323,14 +337,21 @@ class _Scan:
             self._commit()  # while Ray's metrics can still take it
 
             # 4. Run the looks that follow a scan, then judge p-values by every control.
+            keep_signatures(plan.results)  # workers of looks check what they read by what the registry keeps
             self._run_looks(whole=whole)
             self._judge(whole=whole)
             looked = any(look.result.counts for look in self._looks.values())
             if self._committer.totals.counts.flagged or looked:  # somebody may have been named
-                refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
+                try:
+                    refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
+                except ScanFailed:
+                    self._registry_changed = True
+                    raise
+            refuse_changed_tables(plan.results)
 
-            # 5. Learn what later nights leave out, and drop nights that are too old.
+            # 5. Hold the night against earlier ones, learn what later ones leave out, and drop those that are too old.
             if whole:
+                self._compare()
                 self._learn()  # before old nights are dropped, which asks for flags and may fail
         if self._share is None:
             self._drop_old_nights()
@@ -423,7 +444,10 @@ class _Scan:
 
     def _report_metrics(self) -> None:
         state = self._audit.state if self._audit else AuditState.NOT_JUDGED
-        self._metrics.report(self._work.shard_count - self._work.skipped, self._committer.totals, audit=state)
+        moved = [figure for night in self._compared for figure in night.figures]
+        self._metrics.report(
+            self._work.shard_count - self._work.skipped, self._committer.totals, audit=state, moved=moved
+        )
 
     def _run_looks(self, *, whole: bool) -> None:
         """Have each look do what follows a scan, now that all documents are committed."""
@@ -442,6 +466,16 @@ class _Scan:
         audited, unproved = [name for look in looks for name in look.audited], sum(look.unproved for look in looks)
         self._audit = audit_scan(self._plan, self._scan_id, ids, earlier, audited, unproved, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
+        self._report_metrics()
+
+    def _compare(self) -> None:
+        """Say what of the night is not as on the nights before it. Whatever that is, the scan ends as it does."""
+        night = self._plan.date or self._started_at.date()
+        keys = {key.key_id for key in self._plan.keys}
+        try:
+            self._compared = compare_nights(self._plan.results, [night], {night: keys})
+        except BrickscanError as error:
+            _log.warning("the night is not held against earlier ones: %s", error)
         self._report_metrics()
 
     def _learn(self) -> None:
@@ -474,16 +508,22 @@ class _Scan:
         """Write the scan's row, whole, once. An interrupt that comes meanwhile changes nothing of it."""
         begun = ScanStart(self._scan_id, self._started_at, self._users_head, self._share)
         looks = [look.result for look in self._looks.values()]
-        row = scan_row(self._plan, begun, self._work, self._committer.totals, looks, self._audit)
+        about = self._plan, begun, self._work, self._committer.totals, looks, self._audit
+        row = scan_row(*about, registry_changed=self._registry_changed)
         try:
             with interrupts_held():
                 ended = {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)}
                 append_scan(self._plan.results, row | ended)
                 self._recorded = True
+                self._keep_signatures()
         except KeyboardInterrupt:
             self._stopped = True
             if not self._recorded:
                 raise
+
+    def _keep_signatures(self) -> None:
+        if (why := keep_signatures(self._plan.results)) is not None:
+            _log.warning("%s", why)
 
     def _outcome(self, exit_code: ExitCode) -> ScanOutcome:
         names = [look.name for look in LOOKS]
@@ -503,4 +543,5 @@ class _Scan:
             self._plan.unsupported_keys,
             self._plan.trial,
             {name: self._looks[name].result if name in self._looks else NO_RESULT for name in names},
+            self._compared,
         )

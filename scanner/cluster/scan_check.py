@@ -33,7 +33,9 @@ from scanner.looks.looks import LOOKS, check_looks
 from scanner.printable import counted, in_hours
 from scanner.registry import open_key
 from scanner.results.registry_record import verify_registry
-from scanner.results.scan_list import readiness
+from scanner.results.scan_list import readiness, refuse_mixed
+from scanner.results.signatures import sign_with
+from scanner.results.transactions import refuse_changed_tables
 from scanner.scan_plan import Plan, make_plan
 from scanner.watermark.formats import format_of, price
 
@@ -79,6 +81,9 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     listed.refuse_none()
     wait("reading the users")
     check_users(plan)
+    refuse_mixed(plan.results, trial=plan.trial)  # before signatures, whose secrets differ then too
+    sign_with(plan.results, plan.registry)
+    refuse_changed_tables(plan.results)
     verify_registry(plan.registry, plan.results)
     yield _registry(plan)
     check_secrets(plan)

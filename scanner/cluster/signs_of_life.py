@@ -1,14 +1,17 @@
 """Signs of life of a worker: the driver takes one that is silent for too long for hung, and ends it.
 
-What a batch will take is estimated generously, from the bytes of its texts alone. A batch that may take long is cut,
-and before each part the worker says within how many seconds its next word is due.
+What a batch will take is estimated generously, from the bytes of its texts alone. A batch is cut into parts of
+PART_TEXT_BYTES, or fewer where so many would take long, and before each part the worker says within how many seconds
+its next word is due. Parts are not smaller than they need to be: each pays some milliseconds under every key.
+
+The generous estimate is 20 to 3,000 times too long. So it decides only until a part was scored: from then on the pace
+of this worker does, in seconds for each one that was estimated.
 """
 
 import math
 import time
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +26,22 @@ from scanner.watermark.formats import format_of
 from scanner.watermark.parts import FEW_SEARCHES, LONGEST_AT_ONCE, MOST_SEARCHES
 from scanner.watermark.rule import RANK_DECOYS, SECONDS_OF_A_RANK
 
-BETWEEN_SIGNS = 60.0
-"""Seconds of scoring between two signs of life, by the generous count of the stall limit, some ten times too long."""
+PART_TEXT_BYTES = 2**20
+"""Bytes of text that are scored between two signs of life, where they take no longer than SECONDS_A_PART. What is
+computed from so many stays in a cache of some MB."""
+
+FIRST_PART = 60.0
+"""Estimated seconds of a worker's first part: nothing was measured yet."""
+
+SECONDS_A_PART = 5.0
+"""Seconds of later parts, by the pace of the parts before."""
+
+LEAST_PACE = 1e-3
+"""Least pace that is believed: texts that are too short to be scored take next to nothing, and say little of others."""
+
+TIMES_THE_PACE = 30.0
+"""How many times as long as by the pace a part of many texts may take, before the driver takes its worker for hung. A
+byte of the slowest texts takes some ten times as long as one of others."""
 
 SIGNS_APART = 1.0
 """Seconds between two signs of life, but before work that is expected to take longer: the driver takes each of them."""
@@ -50,6 +67,7 @@ class SignsOfLife:
         self.seconds_a_byte = seconds_a_byte(plan) + reading_seconds
         self._windows_at_once, self._on_device = windows_at_once, on_device
         self._signed = -math.inf  # when the driver had the last sign of life
+        self._estimated = self._measured = 0.0  # seconds of the last parts, of which the newest weigh most
 
     def seconds_of(self, documents: pa.RecordBatch) -> NDArray[np.float64]:
         """Estimate generously the seconds of scoring each of D documents: float64[D]."""
@@ -57,13 +75,23 @@ class SignsOfLife:
         short = np.where(sizes <= LONGEST_AT_ONCE, self._share_of_short, 1.0)
         return np.asarray((sizes + 8) * short * self.seconds_a_byte, np.float64)  # one without a text takes some too
 
-    def cut(self, batch: pa.RecordBatch, *, one_by_one: bool = False) -> list[pa.RecordBatch]:
-        """Cut a batch into parts of so many seconds each, by the sizes of its texts; on a device, leave it uncut."""
+    def cut(self, batch: pa.RecordBatch, *, one_by_one: bool = False) -> Iterator[pa.RecordBatch]:
+        """Cut a batch into parts, each when the one before is scored; on a device, leave it uncut."""
         if one_by_one:
-            return [batch.slice(row, 1) for row in range(len(batch))]
-        if self._on_device:
-            return [batch] if len(batch) else []
-        return parts_of(batch, self.seconds_of(batch), max(BETWEEN_SIGNS, LEAST_TEXT_BYTES * self.seconds_a_byte))
+            yield from (batch.slice(row, 1) for row in range(len(batch)))
+            return
+        sizes, seconds = sizes_of(batch.column("text")), self.seconds_of(batch)
+        begin = 0
+        while begin < len(batch):
+            end = len(batch)
+            if not self._on_device:
+                most_seconds = max(self._estimate_of_part, LEAST_TEXT_BYTES * self.seconds_a_byte)
+                end = min(end_of_part(sizes, begin, PART_TEXT_BYTES), end_of_part(seconds, begin, most_seconds))
+            began = time.monotonic()
+            yield batch.slice(begin, end - begin)
+            self._measured = self._measured / 2 + time.monotonic() - began
+            self._estimated = self._estimated / 2 + float(seconds[begin:end].sum())
+            begin = end
 
     def before(self, documents: pa.RecordBatch, behind: int, *, single: bool) -> Iterator[Busy]:
         """Announce the documents that are scored next, where a sign is due, as before each document scored by itself.
@@ -71,7 +99,7 @@ class SignsOfLife:
         behind: rows that are done with when the first row of the file is next.
         """
         text_bytes = documents.column("text").nbytes
-        scoring = float(self.seconds_of(documents).sum())
+        scoring = self._longest(self.seconds_of(documents))
         proving = min(text_bytes, TOKENS_PROVED) * self._seconds_a_proof
         ranking = sum(
             min(RANK_DECOYS * text_bytes * seconds, SECONDS_OF_A_RANK * len(documents))
@@ -89,6 +117,24 @@ class SignsOfLife:
 
     def _within(self, expected: float) -> float:
         return self._plan.config.cluster.stall_seconds + SIGNS_APART + expected
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds for each estimated one; None: nothing was scored yet."""
+        return max(self._measured / self._estimated, LEAST_PACE) if self._estimated else None
+
+    @property
+    def _estimate_of_part(self) -> float:
+        """Estimated seconds of the next part."""
+        return FIRST_PART if self.pace is None else SECONDS_A_PART / self.pace
+
+    def _longest(self, seconds: NDArray[np.float64]) -> float:
+        """Return the most seconds that a part may take, of texts with so many estimated ones: float64[D]."""
+        estimated = float(seconds.sum())
+        if self.pace is None:
+            return estimated
+        # any single text may take all that is estimated for it; many are like those before
+        return min(estimated, TIMES_THE_PACE * self.pace * estimated + float(seconds.max(initial=0.0)))
 
     @cached_property
     def _share_of_short(self) -> float:
@@ -109,18 +155,12 @@ class SignsOfLife:
         return [form.seconds(messages) for form, messages in formats if not form.basis().proven]
 
 
-def parts_of(batch: pa.RecordBatch, costs: NDArray[np.generic], cost: float) -> list[pa.RecordBatch]:
-    """Cut a batch of D documents after each one that brings the costs since the last cut to `cost`.
+def end_of_part(costs: NDArray[np.generic], begin: int, most: float) -> int:
+    """Return where a part of a batch ends that begins at a document: behind the one that brings its costs to `most`.
 
     costs: of each document, [D].
     """
-    ends = np.cumsum(costs)
-    bounds = [0]
-    while bounds[-1] < len(batch):
-        cost_before = ends[bounds[-1] - 1] if bounds[-1] else 0
-        end = int(np.searchsorted(ends, cost_before + cost)) + 1
-        bounds.append(min(max(end, bounds[-1] + 1), len(batch)))  # a sum may be too large for `cost` to change it
-    return [batch.slice(begin, end - begin) for begin, end in pairwise(bounds)]
+    return min(begin + 1 + int(np.searchsorted(np.cumsum(costs[begin:]), most)), len(costs))
 
 
 def sizes_of(texts: pa.LargeBinaryArray) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from scanner.cluster.machines import give_back_memory
+from scanner.comparing import TextCounter, text_counters
 from scanner.controls.control import Observer, Subject
 from scanner.controls.observation import OpenControls, count_verdicts
 from scanner.detection.attribution import BatchOrigin, FileHistory, ScoreObserver
@@ -63,13 +64,17 @@ class TextScoring:
         keepers = (look.keeper(self._plan, self._scan_id, self._text_ids) for look in LOOKS)
         return [keeper for keeper in keepers if keeper is not None]
 
+    @cached_property
+    def _counters(self) -> list[TextCounter]:
+        return text_counters(self._text_ids)
+
     def prepare(self, device: "torch.device | None") -> None:
         """Open all that is needed, and compile kernels. Raises as `open_detector`."""
         self._device = device
         detector = self.detector
         give_back_memory()  # tokenizers leave a third of what they took while they were opened
-        detector.compile(self._controls.rehearsal())
-        self._text_ids  # noqa: B018 - read now, so that a secret that is gone is told before any work
+        # counters are opened now, so that a secret that is gone is told before any work
+        detector.compile(self._controls.rehearsal(), [lambda: self._counters])
 
     def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
         """Make what counts for controls in a piece that begins at this row; None: nothing counts."""
@@ -91,6 +96,7 @@ class TextScoring:
         }
         if self._plan.config.evidence.keep_text and flagged:
             batches["flag_texts"] = [texts_of_flags(documents, verdicts)]
+        batches |= {counter.table: [counter.rows(documents, verdicts, origin)] for counter in self._counters}
         return batches | {keeper.table: [keeper.rows(documents, verdicts)] for keeper in self._keepers}
 
     def count_flags(self, verdicts: pa.RecordBatch, path: str) -> int:
@@ -109,4 +115,5 @@ class TextScoring:
             "flag_texts": batches["flag_texts"],
             "audit_counts": [*batches["audit_counts"], *count_verdicts(plan, exact, self._text_ids)],
         }
+        tables |= {counter.table: counter.in_order(batches[counter.table]) for counter in self._counters}
         return tables | {keeper.table: keeper.in_order(batches[keeper.table]) for keeper in self._keepers}

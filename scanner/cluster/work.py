@@ -269,19 +269,19 @@ def find_work(plan: Plan, inspected: InspectedInput) -> ScanWork:
         Refused: a part of it was scanned with another `dedup`, `min_scored`, filter or other shares of looks.
         ScanFailed: a table cannot be written.
     """
-    work, logged = _compare_with_tables(plan, inspected)
-    settle(Tables(plan.results), logged)  # settle the leftovers of drivers that died over these
+    tables = Tables(plan.results)
+    work, logged = _compare_with_tables(plan, tables, inspected)
+    settle(tables, logged)  # settle the leftovers of drivers that died over these
     return work
 
 
 def work_left(plan: Plan, inspected: InspectedInput) -> ScanWork:
     """Find the work as `find_work` does, and write nothing."""
-    return _compare_with_tables(plan, inspected)[0]
+    return _compare_with_tables(plan, Tables(plan.results), inspected)[0]
 
 
-def _compare_with_tables(plan: Plan, inspected: InspectedInput) -> tuple[ScanWork, set[str]]:
+def _compare_with_tables(plan: Plan, tables: Tables, inspected: InspectedInput) -> tuple[ScanWork, set[str]]:
     """Return the work that is left, and ids of finished shards that are in the log of `verdicts`."""
-    tables = Tables(plan.results)
     logged = find_committed(tables, "verdicts", inspected.ids)
 
     def find_done(shards: Sequence[Shard]) -> set[str]:

@@ -6,14 +6,12 @@ Every summary, list and page says the same sentences first, made from the rows o
 from collections.abc import Sequence
 
 import polars as pl
-from deltalake import DeltaTable
 
 from scanner.audit.statistics.audit_rows import HOLDING_VERDICTS, Row
 from scanner.controls.controls import CONTROLS
 from scanner.printable import counted
 from scanner.results.queries import ask, audits, flagged, scans
-from scanner.results.transactions import read_whole
-from scanner.storage.locations import table_uri
+from scanner.results.transactions import has_table, read_whole
 from schemas.words import AuditState, AuditVerdict, Proof
 
 USE_NO_FLAG = "Use no flag of this scan."
@@ -46,8 +44,11 @@ def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int
             "machine is wrong. Run `brickscan selftest` on the machine, and report it."
         )
     advice = (control.advise(rows, law_holds=law_holds(rows)) for control in CONTROLS)
-    gone = "Its audit alarmed, and the rows that say why are gone from `audits`: restore it, or scan again."
-    return next(filter(None, advice), gone)
+    changed = (
+        "The registry was changed while it ran, so that its flags may name others than they should: scan its input "
+        "again into another folder."
+    )
+    return next(filter(None, advice), changed)
 
 
 def advise_on_scan(results: str, scan_id: str) -> str:
@@ -64,7 +65,7 @@ def advise_on_scan(results: str, scan_id: str) -> str:
     differing = pl.col("scan_id").is_in([audit_id, *covered]) & (pl.col("proof") == Proof.DIFFERS)
     unproved = ask(results, lambda: flagged(results, 1.0, differing, canaries=True).select(pl.len()).collect().item())
     accounts = 0
-    if DeltaTable.is_deltatable(table_uri(results, "accounts")):
+    if has_table(results, "accounts"):
         accounts = ask(
             results, lambda: read_whole(results, "accounts").filter(differing).select(pl.len()).collect().item()
         )

@@ -13,11 +13,14 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from scanner.detection.attribution import BatchOrigin, ScoreObserver
+from scanner.detection.attribution import BatchOrigin, KeyPositions, ScoreObserver
 from scanner.detection.detector import Detector
 from scanner.scan_plan import Plan
+from scanner.watermark import Watermark
 from schemas.words import AuditState
 
 if TYPE_CHECKING:
@@ -44,11 +47,55 @@ class Observer(ScoreObserver, Protocol):
         """Return the counts so far as rows of AUDIT_COUNTS."""
 
 
+class DecidedAccounts(NamedTuple):
+    """Decisions on A accounts by all of their posts.
+
+    account_ids, digests: names of the accounts, and their SHA-256.
+    key_ids: of the keys that give the decisions.
+    message: int64[A], the best; −1 where no key scored the account.
+    log10_p: float64[A], corrected; NaN where there is none.
+    flagged: bool[A].
+    scored: int64[A] of each key, by its id.
+    """
+
+    account_ids: Sequence[str]
+    digests: Sequence[bytes]
+    key_ids: Sequence[str]
+    message: NDArray[np.int64]
+    log10_p: NDArray[np.float64]
+    flagged: NDArray[np.bool_]
+    scored: Mapping[str, NDArray[np.int64]]
+
+
+class DecidesAccounts(Protocol):
+    """Decides on accounts by all of their posts, as the look at accounts does."""
+
+    def decide_under(
+        self, marks: Mapping[str, Watermark], scores: Sequence[KeyPositions], accounts: NDArray[np.int64], rate: float
+    ) -> NDArray[np.float64]:
+        """Decide on accounts under other marks in place of the keys. Corrections stay those of the keys.
+
+        Args:
+            marks: by the ids of the keys; other keys are left out.
+            scores: of all accounts, as an observer is shown them.
+            accounts: int64[A], places of the accounts.
+            rate: false-positive and misnaming rate.
+
+        Returns:
+            float64[A], log10 p of each decision; NaN where no key scored the account.
+        """
+
+
 class OpenControl(Protocol):
     """A control in a worker, with what it needs of secrets."""
 
     def observers(
-        self, subject: Subject, origin: BatchOrigin, piece: str, detector: Detector | None
+        self,
+        subject: Subject,
+        origin: BatchOrigin,
+        piece: str,
+        detector: Detector | None,
+        accounts: DecidesAccounts | None,
     ) -> Sequence[Observer]:
         """Return observers of a piece of work; none where the control counts nothing of this subject.
 
@@ -57,6 +104,7 @@ class OpenControl(Protocol):
             origin: of the piece, as it stands in every row.
             piece: text that names the piece; one that is worked through again has the same, and the same draws.
             detector: decides texts whole; None: there is none, as for accounts.
+            accounts: decides accounts whole; None: there is none, as for texts.
         """
 
 
@@ -139,6 +187,13 @@ class Control(ABC, Generic[Counts]):
     def rows_of_verdicts(self, plan: Plan, exact: Sequence[pa.RecordBatch], ids: "TextIds") -> list[pa.RecordBatch]:
         """Return rows of AUDIT_COUNTS on exact rows of VERDICTS, before what a key can be learnt from is removed."""
         del plan, exact, ids
+        return []
+
+    def rows_of_accounts(
+        self, plan: Plan, origin: BatchOrigin, decided: DecidedAccounts, ids: "TextIds"
+    ) -> list[pa.RecordBatch]:
+        """Return rows of AUDIT_COUNTS on accounts, of which only flagged ones are written."""
+        del plan, origin, decided, ids
         return []
 
     @abstractmethod

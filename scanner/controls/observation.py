@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from scanner.controls.control import Observer, Subject
+from scanner.controls.control import DecidedAccounts, DecidesAccounts, Observer, Subject
 from scanner.controls.controls import CONTROLS
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.detector import Detector
@@ -43,10 +43,17 @@ class OpenControls:
         return bool(self._opened)
 
     def observers(
-        self, subject: Subject, origin: BatchOrigin, piece: str, detector: Detector | None = None
+        self,
+        subject: Subject,
+        origin: BatchOrigin,
+        piece: str,
+        detector: Detector | None = None,
+        accounts: DecidesAccounts | None = None,
     ) -> Observers | None:
         """Return the observers of a piece of work, as `OpenControl.observers` does; None: no control observes it."""
-        observers_by_control = (control.observers(subject, origin, piece, detector) for control in self._opened)
+        observers_by_control = (
+            control.observers(subject, origin, piece, detector, accounts) for control in self._opened
+        )
         observers = [observer for control_observers in observers_by_control for observer in control_observers]
         return Observers(observers) if observers else None
 
@@ -58,3 +65,8 @@ class OpenControls:
 def count_verdicts(plan: Plan, exact: Sequence[pa.RecordBatch], ids: TextIds) -> list[pa.RecordBatch]:
     """Return rows of AUDIT_COUNTS that controls make of exact rows of VERDICTS."""
     return [batch for control in CONTROLS for batch in control.rows_of_verdicts(plan, exact, ids)]
+
+
+def count_accounts(plan: Plan, origin: BatchOrigin, decided: DecidedAccounts, ids: TextIds) -> list[pa.RecordBatch]:
+    """Return rows of AUDIT_COUNTS that controls make of decisions on accounts."""
+    return [batch for control in CONTROLS for batch in control.rows_of_accounts(plan, origin, decided, ids)]

@@ -6,11 +6,11 @@ the verdict, or the best of those who are named (SPEC §3, §4; SPEC_2 §3).
 
 import copy
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ from scanner.looks.text_parts import PARTS_LOOKS, parts_look
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import ScoresParts, SearchesWindows
 from scanner.watermark.formats import format_of
+from scanner.watermark.kernel import share_steps
 from scanner.watermark.parts import Limit, Segments
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, long_enough, most_ranked, ranked, search
@@ -179,7 +180,7 @@ class Detector:
         columns = verdict_columns(self._keys, lengths, outcomes, readable["reason"], scores.whole_is_enough)
 
         # 4. Prove flags, name their users, and sketch their texts.
-        user_of = partial(users_at, self._keys, self._holders)
+        user_of = functools.partial(users_at, self._keys, self._holders)
         batch = ScoredBatch(scores.positions, readable, stored_text, history, user_of, self._prover)
         if outcomes.decision.flagged.any():
             columns |= self._proved(outcomes, lengths, stored_text, salt)
@@ -232,19 +233,17 @@ class Detector:
 
         place: place of the key in `forms`.
         """
-        # 1. Leave out short texts, which cost nothing then.
-        documents, counted = long_enough(positions, self._rules.min_scored)
-        mark, messages = opened_key.watermark, opened_key.key.messages
-        scored = KeyPositions(opened_key, tokens, counted, documents)
-
-        # 2. Find the parts to be tested. Which there are, no score decides.
-        scores_parts = isinstance(mark, ScoresParts) and mark.law is not None
-        if self._parts and forms.has_parts is None and scores_parts:
-            kinds = self._rules.weights.part_kinds
-            scored = scored._replace(parts=self._parts.scored_parts(kinds, segments, tokens, counted, documents))
+        # 1. Find what is to be scored. Which texts and parts these are, no score decides.
+        scored = self._long_enough(opened_key, tokens, positions, segments, forms)
+        mark, messages, documents, counted = (
+            opened_key.watermark,
+            opened_key.key.messages,
+            scored.documents,
+            scored.positions,
+        )
         has_parts = scored.has_parts if forms.has_parts is None else forms.has_parts[place]
 
-        # 3. Correct p for all looks that a text of this form has, and search the whole texts and their parts.
+        # 2. Correct p for all looks that a text of this form has, and search the whole texts and their parts.
         corrections = terms.of_texts[forms.variant, forms.has_normal_form.astype(np.intp), has_parts.astype(np.intp)]
         if self._parts is None or terms.of_spans is None or scored.parts is None:
             findings = search(mark, tokens, counted, messages, corrections[documents])
@@ -255,11 +254,22 @@ class Detector:
             )
             scored = scored._replace(spans=spans)
 
-        # 4. Rank what passes among decoys, under keys without a proven law.
+        # 3. Rank what passes among decoys, under keys without a proven law.
         findings = ranked(findings, mark, tokens, counted, messages, self._ranked_rate, terms.most_ranked)
         if len(documents) < len(corrections):
             findings = findings.of_batch(documents, positions.scored, corrections)
         return findings, scored
+
+    def _long_enough(
+        self, opened_key: OpenedKey, tokens: Tokens, positions: Positions, segments: Segments | None, forms: TextForms
+    ) -> KeyPositions:
+        """Leave out short texts, which cost nothing then, and find the parts to be tested under one key."""
+        documents, counted = long_enough(positions, self._rules.min_scored)
+        scored, mark = KeyPositions(opened_key, tokens, counted, documents), opened_key.watermark
+        if self._parts is None or forms.has_parts is not None or not isinstance(mark, ScoresParts) or mark.law is None:
+            return scored
+        kinds = self._rules.weights.part_kinds
+        return scored._replace(parts=self._parts.scored_parts(kinds, segments, tokens, counted, documents))
 
     def _lengths_of_outcomes(
         self, stored_lengths: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
@@ -320,6 +330,16 @@ class Detector:
             for opened_key, terms in zip(self._keys, self._terms, strict=True)
         ]
 
+    def _random_text(self, opened_key: OpenedKey) -> tuple[Tokens, Positions, Segments | None]:
+        """Return random tokens, as of a text that is long enough under a key and of one too short, and their parts."""
+        length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + opened_key.watermark.rule.context
+        ids = np.random.default_rng(0).integers(opened_key.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
+        tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
+        name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
+        blank = utf8_of_stored(pa.array([b" ", b" "], pa.large_binary()))
+        segments = self._cut(blank, {name: tokens})[name] if self._cut else None
+        return tokens, counted_positions(self._rules.ngram_filter, name, rule, tokens, self._rules.dedup), segments
+
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
         """Return a detector with the same rules under other marks. It proves no flag.
 
@@ -342,22 +362,41 @@ class Detector:
         other._rules = dataclasses.replace(self._rules, false_positive_rate=rate, misnaming_rate=rate)
         return other
 
-    def compile(self, observer: ScoreObserver | None = None) -> None:
+    def compile(self, observer: ScoreObserver | None = None, further: Sequence[Callable[[], object]] = ()) -> None:
         """Score random tokens as those of a text and of one too short, so that documents find every kernel compiled.
 
-        It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees.
+        It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees. Processes
+        that begin at the same time share the work (scanner.watermark.kernel.share_steps).
+
+        Args:
+            observer: is shown the scores.
+            further: what else compiles kernels.
         """
-        scores = []
         forms = TextForms(AS_WRITTEN, np.zeros(2, np.bool_))
-        for opened_key, terms in zip(self._keys, self._terms, strict=True):
-            length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + opened_key.watermark.rule.context
-            ids = np.random.default_rng(0).integers(opened_key.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
-            tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
-            name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
-            positions = counted_positions(self._rules.ngram_filter, name, rule, tokens, self._rules.dedup)
-            blank = utf8_of_stored(pa.array([b" ", b" "], pa.large_binary()))
-            segments = self._cut(blank, {name: tokens})[name] if self._cut else None
-            scores.append(self._score_key(opened_key, terms, tokens, positions, segments, forms, 0)[1])
-        if observer is not None:
-            observer.observe([bytes(32), b"1" * 32], scores, lambda _: "")
-        normalise("a text")  # a proof looks whether a text is its own normal form
+
+        @functools.cache
+        def random_texts() -> list[tuple[OpenedKey, KeyTerms, Tokens, Positions, Segments | None]]:
+            return [
+                (opened_key, terms, *self._random_text(opened_key))
+                for opened_key, terms in zip(self._keys, self._terms, strict=True)
+            ]
+
+        def show() -> None:
+            if observer is not None:
+                scores = [
+                    self._long_enough(key, tokens, positions, segments, forms)
+                    for key, _, tokens, positions, segments in random_texts()
+                ]
+                observer.observe([bytes(32), b"1" * 32], scores, lambda _: "")
+
+        def search_without_parts() -> None:
+            for key, _, tokens, positions, _ in random_texts():
+                search(key.watermark, tokens, positions, key.key.messages)
+
+        share_steps(
+            lambda: [self._score_key(*text, forms, 0) for text in random_texts()],
+            lambda: normalise("a text"),  # a proof looks whether a text is its own normal form
+            *further,
+            show,
+            search_without_parts,
+        )

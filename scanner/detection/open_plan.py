@@ -11,6 +11,7 @@ from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
+from scanner.detection.stated_shares import account_correction, span_correction, text_corrections
 from scanner.looks.normalising import check_variants
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
 from scanner.scan_plan import Plan
@@ -85,12 +86,17 @@ def open_prover(
     for opened_key in opened_keys:
         secret = check_secret(registry, opened_key.key)
         path = _opener_of_path(opened_key, secret, slow_path)
-        corrections = rules.weights.corrections(opened_key.key, rules.keys_tested)
-        correction_of_spans = rules.weights.correction_of_spans(opened_key.key, rules.keys_tested)
+        shares = rules.shares_of_proofs, opened_key.key, rules.keys_tested
         common = rules.ngram_filter.of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
         keys.append(
             ProvedKey(
-                path, opened_key.tokenizer.reference, opened_key.key.messages, corrections, correction_of_spans, common
+                path,
+                opened_key.tokenizer.reference,
+                opened_key.key.messages,
+                corrections=text_corrections(*shares),
+                correction_of_spans=span_correction(*shares),
+                correction_of_accounts=account_correction(*shares),
+                common=common,
             )
         )
     return Prover(keys, secret[:64], rules)

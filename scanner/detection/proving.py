@@ -1,11 +1,11 @@
 """Every flag is proved before its row is committed: computed again from the stored text and the key's secret.
 
 The slow path has code of its own (scanner.watermark.proof): the reference tokenizer, plain ciphers, and p-values in
-high precision. It shares with the first the normal form of a text and the number of tests that p is corrected for. It
-covers every message that passed, by its whole score and by what names need besides
-(scanner.watermark.format.UserEvidence), and the second best of the key that gives the verdict; spans are proved by
-scanner.looks.parts. The search is not made again: it can only miss. Where a key must beat decoys, their
-scores are not computed again either.
+high precision. The number of tests that p is corrected for has a path of its own too
+(scanner.detection.stated_shares). So both paths share the normal form of a text only. A proof covers every message
+that passed, by its whole score and by what names need besides (scanner.watermark.format.UserEvidence), and the second
+best of the key that gives the verdict; spans are proved by scanner.looks.parts. The search is not made again: it can
+only miss. Where a key must beat decoys, their scores are not computed again either.
 """
 
 import hashlib
@@ -51,8 +51,9 @@ class ProvedKey(NamedTuple):
     open_path: opens its slow path; None: its format has none.
     tokenizer: the reference tokenizer.
     messages: M of SPEC §3.
-    corrections: K of whole texts, float64[variant, has_normal_form, has_parts] (ErrorShares.corrections).
+    corrections: K of whole texts, float64[variant, has_normal_form, has_parts] (scanner.detection.stated_shares).
     correction_of_spans: K of spans; None: spans are not tested.
+    correction_of_accounts: K of all posts of an account; None: accounts are not tested.
     common: n-grams that are left out of scoring; None: none are.
     """
 
@@ -61,6 +62,7 @@ class ProvedKey(NamedTuple):
     messages: int
     corrections: NDArray[np.float64]
     correction_of_spans: float | None = None
+    correction_of_accounts: float | None = None
     common: LeftOut | None = None
 
     @property
@@ -191,6 +193,11 @@ class Prover:
     def offers(self, key: int) -> bool:
         """Return whether a key, by its place, has a slow path."""
         return self._keys.value[key].open_path is not None
+
+    def correction_of_accounts(self, key: int) -> float:
+        """Return K of all posts of an account under a key, by its place; NaN where accounts are not tested."""
+        correction = self._keys.value[key].correction_of_accounts
+        return math.nan if correction is None else correction
 
     def prove_spans(self, text: str, key: int, document_spans: Sequence[DocumentSpan]) -> Proof:
         """Compute spans of one key, by its place, in a text again: `differs` where one differs."""

@@ -2,10 +2,11 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scanner.detection.left_out import NO_FILTER, NgramFilter
+from scanner.detection.stated_shares import StatedShares
 from scanner.error_shares import NO_VARIANTS, ErrorShares
 from scanner.looks.normalising import check_variants
 from scanner.looks.text_parts import check_parts
@@ -28,6 +29,7 @@ class Rules:
         weights: of looks and of variants. Normalised texts with a weight are scored too, where they differ. Spans with
             a weight are looked for.
         ngram_filter: n-grams that are left out of scoring.
+        stated: the shares that proofs correct by, as the configuration states them; None: the weights on record.
     """
 
     false_positive_rate: float
@@ -37,6 +39,7 @@ class Rules:
     min_scored: int = ScanConfig.model_fields["min_scored"].default
     weights: ErrorShares = NO_VARIANTS
     ngram_filter: NgramFilter = NO_FILTER
+    stated: StatedShares | None = None
 
     @classmethod
     def of(cls, config: ScanConfig, keys_tested: int, ngram_filter: NgramFilter = NO_FILTER) -> "Rules":
@@ -44,7 +47,8 @@ class Rules:
         check_variants(config.variants)
         check_parts(tested=config.spans.tested)
         rates = config.false_positive_rate, keys_tested, config.misnaming_rate
-        return cls(*rates, config.dedup, config.min_scored, ErrorShares.of(config), ngram_filter)
+        weights, stated = ErrorShares.of(config), StatedShares.of_config(config)
+        return cls(*rates, config.dedup, config.min_scored, weights, ngram_filter, stated)
 
     @classmethod
     def recorded(
@@ -58,6 +62,15 @@ class Rules:
         check_parts(tested=weights.span is not None)
         rates = scan["false_positive_rate"], keys_tested, scan["misnaming_rate"]
         return cls(*rates, scan["dedup"], scan["min_scored"], weights, ngram_filter)
+
+    def for_levels(self) -> "Rules":
+        """Return the rules of the look at texts whose tokens count by a model."""
+        return replace(self, weights=self.weights.for_levels(), stated=self.shares_of_proofs.of_levels())
+
+    @property
+    def shares_of_proofs(self) -> StatedShares:
+        """The shares by which proofs correct p-values."""
+        return self.stated or StatedShares.on_record(**self.weights._asdict())
 
     @functools.cached_property
     def rates(self) -> tuple[float, float]:

@@ -113,14 +113,13 @@ class AdviceRule(NamedTuple):
 
 def _not_to_be_used(explained: Explanation) -> bool:
     row = explained.row
-    refuted = row["proof"] == Proof.DIFFERS or row["naming"] in (Naming.UNPROVED, Naming.CONTRADICTED)
+    refuted = row["proof"] == Proof.DIFFERS or row["naming"] == Naming.UNPROVED
     return bool(refuted or row["audit"] == AuditState.ALARM)
 
 
 def _for_nobody_known(explained: Explanation) -> bool:
     row = explained.row
-    held = row["user_id"] is not None and explained.registry.agrees is True
-    return row["naming"] != Naming.EVERYBODY and not (row["naming"] == Naming.NAMED and held)
+    return row["naming"] != Naming.EVERYBODY and not (row["naming"] == Naming.NAMED and row["user_id"] is not None)
 
 
 def others_can_mark(key: MasterKey | None) -> bool:
@@ -155,7 +154,7 @@ def _copied(explained: Explanation) -> bool:
 
 RULES = (
     AdviceRule(
-        "the audit alarmed, the registry says otherwise, or it came out differently when it was computed again",
+        "the audit alarmed, or it came out differently when it was computed again",
         None,
         _not_to_be_used,
     ),
@@ -170,7 +169,12 @@ RULES = (
         lambda explained: explained.canary or bool((explained.case.scan or {}).get("trial")),
     ),
     AdviceRule(
-        "too little to name a user, or the registry does not know the user", ReviewDecision.UNCLEAR, _for_nobody_known
+        "nobody checked that the tables are as brickscan wrote them",
+        None,
+        lambda explained: explained.not_checked is not None,
+    ),
+    AdviceRule(
+        "too little to name a user, or the user is not known any more", ReviewDecision.UNCLEAR, _for_nobody_known
     ),
     AdviceRule("others can make this key's mark, as under version 1", ReviewDecision.UNCLEAR, _others_can_make_it),
     AdviceRule(

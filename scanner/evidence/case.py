@@ -1,6 +1,5 @@
 """Find one flagged document again, with its row, its scan and the filter of that scan."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,18 +12,13 @@ from scanner.detection.rows import TextIds
 from scanner.errors import Refused
 from scanner.filtering import open_filter
 from scanner.input.shards import key_set
-from scanner.printable import printable
-from scanner.registry import read_secret
+from scanner.registry import read_audit_secret
 from scanner.results import flagged
 from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import ask, verdicts
 from scanner.results.scan_list import recorded_scan
-from schemas.registry import MAX_MESSAGES, Registry
 
 _SHOWN = 10
-
-
-_NUMBERS = ("score", "log10_p", "log10_p_global", "messages_tested", "correction")  # of every flagged row
 
 
 @dataclass(frozen=True)
@@ -65,30 +59,8 @@ def find_case(results: str, rate: float, document: str) -> FlagCase:
         where = ", ".join(f"{row['path']}:{row['row']}" for row in rows.head(_SHOWN).iter_rows(named=True))
         raise Refused(f"document {document!r}: {len(rows)} flagged documents have this id; choose one: {where}")
     row = rows.row(0, named=True)
-    refuse_impossible(row)
     scan = recorded_scan(results, row["scan_id"])
     return FlagCase(row, scan and _under_its_keys(results, row, scan))
-
-
-def refuse_impossible(row: Mapping[str, Any]) -> None:
-    """Raise Refused for a flagged row with a value that no scan writes: somebody changed it, so it proves nothing.
-
-    Only its message may be missing: it is not shown where naming is undecided.
-    """
-    wrong = [name for name in _NUMBERS if row[name] is None or not math.isfinite(row[name])]
-    wrong += [name for name in ("messages_tested", "correction") if row[name] is not None and not row[name] >= 1]
-    wrong += [name for name in ("key_id", "text_sha256") if row[name] is None]
-    if not 0 <= (row["message"] or 0) < MAX_MESSAGES:
-        wrong.append("message")
-    rank = row.get("p_rank")
-    if rank is not None and not math.isnan(rank) and not 0 < rank <= 1:
-        wrong.append("p_rank")
-    if wrong:
-        where = printable(f"{row['path']}:{row['row']}")
-        raise Refused(
-            f"{where}: its flag has {wrong[0]} = {printable(str(row[wrong[0]]))}, as no scan writes it. Somebody "
-            "changed the results: restore the table `flags` from a backup before anything is decided by it"
-        )
 
 
 def _under_its_keys(results: str, row: Mapping[str, Any], scan: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +82,7 @@ def _named(document: str) -> pl.Expr:
     return by_id | ((pl.col("path") == path) & (pl.col("row") == int(row)))
 
 
-def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> NgramFilter:
+def filter_of(results: str, folder: str, case: FlagCase) -> NgramFilter:
     """Open the filter under which a verdict was given, or an empty one if its scan did not end or had none.
 
     Raises:
@@ -120,16 +92,4 @@ def filter_of(results: str, folder: str, registry: Registry, case: FlagCase) -> 
     sha256 = (case.scan or {}).get("filter_sha256")
     if sha256 is None:
         return NO_FILTER
-    return open_filter(results, sha256, text_ids_of(folder, registry).ngram_secret())
-
-
-def text_ids_of(folder: str, registry: Registry) -> TextIds:
-    """Return what makes digests of texts under the audit secret of a registry.
-
-    Raises:
-        Refused: the registry has no audit secret.
-        SecretError: the audit secret cannot be read.
-    """
-    if registry.audit_secret is None:
-        raise Refused(f"registry {folder!r} has no audit secret, which filters and digests of texts need; restore it")
-    return TextIds(read_secret(registry.audit_secret, folder))
+    return open_filter(results, sha256, TextIds(read_audit_secret(folder)).ngram_secret())

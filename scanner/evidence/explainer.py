@@ -4,12 +4,9 @@ The text is read again from its file, and is shown only if it is, byte for byte,
 """
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,12 +18,11 @@ from scanner.controls.alarms import advise_on_scan
 from scanner.detection.attribution import OpenedKey
 from scanner.detection.left_out import LeftOut, NgramFilter
 from scanner.detection.open_plan import open_keys
-from scanner.detection.rounding import nearly_equal
 from scanner.detection.rows import TextIds
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners
-from scanner.evidence.case import FlagCase, filter_of, find_case, refuse_impossible, text_ids_of
+from scanner.evidence.case import FlagCase, filter_of, find_case
 from scanner.evidence.copied_text import CopiedShare, EarlierPost, copied_share, earlier_of_others
 from scanner.evidence.explanation import (
     Explanation,
@@ -34,40 +30,29 @@ from scanner.evidence.explanation import (
     TextEvidence,
     UserRuns,
     evidence_of_text,
-    log10_p_in,
-)
-from scanner.evidence.registry_check import (
-    CHANGED_ROW,
-    NOT_ASKED,
-    RegistryCheck,
-    held_against,
-    unless_contradicted,
-    with_registry_names,
 )
 from scanner.evidence.related_flags import ACCOUNT, MESSAGE, TEXT, GroupCounts, alike_with, equal_in, naming_users
-from scanner.evidence.stored_texts import OF_FILE, MovedRow, StoredText, StoredTexts
+from scanner.evidence.stored_texts import StoredText, StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.looks.normalising import scored_text
 from scanner.looks.rescoring import row_look
-from scanner.printable import printable
-from scanner.registry import find_key, load_registry
+from scanner.registry import find_key, load_registry, read_audit_secret
 from scanner.results.decision_log import users_of
 from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS
 from scanner.results.queries import ask, spans
-from scanner.results.scan_list import refuse_impossible_scans
 from scanner.results.shown_p_values import log10_p_shown
-from scanner.scan_plan import read_config, results_of
+from scanner.results.signatures import open_results, unchecked
+from scanner.scan_plan import read_config
 from scanner.storage.locations import absolute
 from scanner.text.quoting import TextPart, parts_of
 from scanner.watermark import Tokens
 from scanner.watermark.parts import PartKinds
 from scanner.watermark.positions import reach_of
-from scanner.watermark.rule import corrected
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry
-from schemas.words import LEVELS, AuditState, Naming
+from schemas.words import AuditState, Naming
 
 EARLIER_TEXTS_HELD = 256
 """Earlier posts that are held, since many flags may share runs with the same ones."""
@@ -87,10 +72,7 @@ class Glance(NamedTuple):
 
 
 class _TextFindings(NamedTuple):
-    """The fields of an Explanation that follow from the text.
-
-    moved: no scan can have read this text there.
-    """
+    """The fields of an Explanation that follow from the text."""
 
     text: str | None = None
     why_none: str | None = None
@@ -98,8 +80,6 @@ class _TextFindings(NamedTuple):
     parts: Sequence[TextPart] = ()
     text_evidence: TextEvidence | None = None
     no_evidence: str | None = None
-    of_file: Mapping[str, Any] = MappingProxyType({})
-    moved: bool = False
     others: tuple[UserRuns, ...] = ()
 
 
@@ -109,61 +89,6 @@ MOST_OTHER_USERS = 3
 
 def _as_scored(case: FlagCase, stored_text: StoredText) -> str:
     return scored_text(read_text(stored_text.text)[0] or "", case.row["variant"])
-
-
-def _unless_scored_otherwise(case: FlagCase, evidence: TextEvidence | None, check: RegistryCheck) -> RegistryCheck:
-    """Return the registry's word, or a contradiction where the text gives other numbers than the row has.
-
-    The registry was then asked about a stranger.
-    """
-    # Nobody is named by a p-value smaller than that of the text. Parts are compared by `brickscan replay` alone.
-    row = case.row
-    if evidence is None or row["look"] not in (None, LEVELS) or check.agrees is False:
-        return check
-    recorded_counts, computed_counts = (row["tokens"], row["scored"]), (evidence.tokens, evidence.scored)
-    lead_in = f"its text, scored again for message {row['message']}, has"
-    if recorded_counts != computed_counts or not nearly_equal(row["score"], evidence.score):
-        why = (
-            f"{lead_in} score {evidence.score:g} from {evidence.scored:,} of {evidence.tokens:,} tokens, and the "
-            f"row says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
-        )
-    elif mismatch := _smaller(case, evidence.log10_p):
-        why = "{} {} {:g}, and the row says {:g}".format(lead_in, *mismatch)
-    else:
-        return check
-    return RegistryCheck(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
-
-
-def _smaller(case: FlagCase, log10_p: float) -> tuple[str, float, float] | None:
-    """Find a p of a row that is smaller than its text allows.
-
-    Args:
-        case: the flag.
-        log10_p: p of the text, not corrected, NaN: the format has no law.
-
-    Returns:
-        The name of the p, the one of the text and the one of the row; None where there is no such p.
-    """
-    row = case.row
-    keys = (case.scan or {}).get("keys", ())
-    messages = next((key["messages"] for key in keys if key["key_id"] == row["key_id"]), None)
-    whole = float(corrected(log10_p, messages or row["messages_tested"], row["correction"]))
-    for name, computed_p, recorded_p in (
-        ("log10 p", log10_p, row["log10_p"]),
-        ("corrected log10 p", whole, row["log10_p_global"]),
-    ):
-        if recorded_p < computed_p and not nearly_equal(recorded_p, computed_p):
-            return name, computed_p, recorded_p
-    return None
-
-
-def _as_filed(row: Mapping[str, Any], check: RegistryCheck, file_values: Mapping[str, Any]) -> RegistryCheck:
-    """Return the registry's word, or a contradiction where the row has another id, account or time than its file."""
-    for name, value in file_values.items():
-        if row[name] is not None and row[name] != value and check.agrees is not False:
-            why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
-            return RegistryCheck(False, f"not asked: {why}. {CHANGED_ROW}")
-    return check
 
 
 class Explainer:
@@ -181,13 +106,12 @@ class Explainer:
         self.results, self.rate = str(path), 1.0
         if isinstance(path, Path):
             self._config, self._base = read_config(path), path.absolute().parent
-            self.results, self.rate = results_of(self._config, path), self._config.false_positive_rate
+            self.results, self.rate = open_results(self._config, path), self._config.false_positive_rate
             self._folder = absolute("registry", self._config.registry, self._base)
             paths = [path for path in self._config.input.paths if "{date}" not in path]
             locations = [resolve(path, self._base, None) for path in paths]
-            columns = Columns.of(self._config.input)
-            self._rows = StoredTexts(columns, locations, self.results, self._text_id)
-            self._texts = StoredTexts(Columns(columns.text, None, None, None), locations, self.results, self._text_id)
+            columns = Columns(Columns.of(self._config.input).text, None, None, None)
+            self._texts = StoredTexts(columns, locations, self.results, self._text_id)
         self._opened: dict[str, OpenedKey] = {}
         self._filters: dict[str | None, NgramFilter] = {}
         self._advise = lru_cache(partial(advise_on_scan, self.results))
@@ -222,31 +146,18 @@ class Explainer:
 
     def explain_cases(self, cases: Sequence[FlagCase]) -> Iterator[Explanation]:
         """Explain flags that were found. Raises as `explain` does."""
-        for case in cases:
-            refuse_impossible(case.row)
-        refuse_impossible_scans(case.scan for case in cases if case.scan)
-        checks = self.held_against([case.row for case in cases])
-        cases = [
-            replace(case, row=with_registry_names(case.row, check)) for case, check in zip(cases, checks, strict=True)
-        ]
         rows = [case.row for case in cases]
         place = self.results, self.rate
         counts_by_columns = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
         user_counts, piece_counts = naming_users(*place, rows), alike_with(*place, rows)
         spans_of, earlier_posts = self._spans(rows), earlier_of_others(*place, rows)
-        for case, check in zip(cases, checks, strict=True):
+        for case in cases:
             message_counts, account_counts, text_counts = (
                 counts.get(tuple(case.row[name] for name in columns), GroupCounts(1, 1, 1))
                 for columns, counts in counts_by_columns.items()
             )
             reading = self._text_of(case)
             parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
-            if reading.moved and check.agrees is not False:
-                check = RegistryCheck(False, f"not asked: {reading.why_none}. {CHANGED_ROW}, or the file")
-            check = _as_filed(case.row, _unless_scored_otherwise(case, reading.text_evidence, check), reading.of_file)
-            check = self._as_text_speaks(case, reading.text, parts, check)
-            file_values = {name: value for name, value in reading.of_file.items() if case.row[name] is not None}
-            case = replace(case, row={**with_registry_names(case.row, check), **file_values})
             alarm = self._advise(case.row["scan_id"]) if case.row["audit"] == AuditState.ALARM else None
             read = case.scan["documents"] if case.scan and alarm is None else None
             stated_rate = case.scan["false_positive_rate"] if case.scan else self.rate
@@ -260,75 +171,31 @@ class Explainer:
                 parts=reading.parts,
                 text_evidence=reading.text_evidence,
                 no_evidence=reading.no_evidence,
-                others=() if check.agrees is False else reading.others,
+                others=reading.others,
                 of_user=user_counts.get(case.row["user_id"]) if case.row["naming"] == Naming.NAMED else None,
                 of_message=message_counts,
                 of_account=None if case.row["account_id"] is None else account_counts,
                 of_text=text_counts,
                 near_duplicates=piece_counts.get(tuple(case.row[name] for name in EVIDENCE_COLUMNS)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
-                spans=[with_registry_names(part, check) for part in parts] if check.agrees is False else parts,
+                spans=parts,
                 copied=self._copied(case, earlier_posts.get((case.row["path"], case.row["row"]), [])),
                 canary=self._names_canary(case.row),
-                registry=check,
+                not_checked=unchecked(self.results),
                 alarm=alarm,
                 owned=self.is_owned(case.row),
             )
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-        columns = (*_DOCUMENT, "first_seen_at", "created_at")  # since when the document existed
-        documents = pl.LazyFrame([{name: row[name] for name in columns} for row in rows], infer_schema_length=None)
+        documents = pl.LazyFrame([{name: row[name] for name in _DOCUMENT} for row in rows], infer_schema_length=None)
 
         def query_spans() -> pl.DataFrame:
             return spans(self.results).join(documents, on=_DOCUMENT).sort("char_from", "char_to").collect()
 
         document_spans: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for span in self.with_registry_names(ask(self.results, query_spans).to_dicts() if rows else []):
+        for span in ask(self.results, query_spans).to_dicts() if rows else []:
             document_spans.setdefault(tuple(span[name] for name in _DOCUMENT), []).append(span)
         return document_spans
-
-    def _as_text_speaks(
-        self, case: FlagCase, text: str | None, parts: Sequence[Mapping[str, Any]], check: RegistryCheck
-    ) -> RegistryCheck:
-        """Return the registry's word, or a contradiction where neither text nor parts speak for a message that names.
-
-        These are the messages by which the row or one of its parts names a user.
-        """
-        # By chance a stranger's message has so small a p-value in one of 1 / rate texts. Where parts were dropped, or
-        # are of the text before it was normalised, nothing is asked.
-        row = case.row
-        lost = row["variant"] is not None or (row["look"] is not None and not parts)
-        if text is None or self._config is None or check.agrees is False or lost:
-            return check
-        stated_rate = case.scan["false_positive_rate"] if case.scan else self._config.false_positive_rate
-        dedup = case.scan["dedup"] if case.scan else self._config.dedup
-        entries = (entry for name in ("named", "further_messages") for entry in row[name] or ())
-        named_messages = (
-            (entry["key_id"], entry["message"]) for entry in (row, *entries, *parts) if entry["naming"] == Naming.NAMED
-        )
-        for key_id, message in dict.fromkeys(named_messages):
-            named_parts = [part for part in parts if (part["key_id"], part["message"]) == (key_id, message)]
-            ranges = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in named_parts)]
-            with contextlib.suppress(Refused):  # a missing key keeps no other flag from being explained
-                opened_key, common = self.open_key(key_id), self.common(replace(case, row={**row, "key_id": key_id}))
-                about = text, message, Omissions(dedup, common), ranges
-                law = opened_key.watermark.law
-                if law and log10_p_in(opened_key.watermark, opened_key.tokenizer.reference, *about) > math.log10(
-                    stated_rate
-                ):
-                    why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"
-                    return RegistryCheck(False, f"not asked: {why}, and names stand by it. {CHANGED_ROW}")
-        return check
-
-    def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistryCheck]:
-        """Return the registry's word on the names of each of some flags."""
-        if self._config is None:
-            return [unless_contradicted(row, NOT_ASKED.sentence) for row in rows]
-        return held_against(self._folder, self.results, rows)
-
-    def with_registry_names(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return rows of flags, or of their spans; a row that the registry contradicts names nobody."""
-        return [with_registry_names(row, check) for row, check in zip(rows, self.held_against(rows), strict=True)]
 
     def scored_text(self, case: FlagCase) -> tuple[str, Tokens, OpenedKey]:
         """Return the text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.
@@ -340,7 +207,7 @@ class Explainer:
         """
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        text = _as_scored(case, self._stored(case))
+        text = _as_scored(case, self._texts.of(case))
         opened_key = self._open(self._key(case))
         return text, opened_key.tokenizer.reference.encode([text]), opened_key
 
@@ -357,23 +224,14 @@ class Explainer:
         opened_key = self._open(self._key(case))
         digest = (case.scan or {}).get("filter_sha256")
         if digest not in self._filters:  # opened once, for all flags of a night
-            self._filters[digest] = filter_of(self.results, self._folder, self._registry, case)
+            self._filters[digest] = filter_of(self.results, self._folder, case)
         return self._filters[digest].of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
 
     def stored_text(self, case: FlagCase) -> bytes:
         """Return the text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        return self._stored(case).text
-
-    def _stored(self, case: FlagCase) -> StoredText:
-        """Return a flag's text with what stands beside it, or only the text: the file may lack a column now."""
-        with contextlib.suppress(Refused):
-            stored_text = self._rows.of(case)
-            if stored_text.row is not None:
-                return stored_text
-        stored_text = self._texts.of(case)
-        return stored_text if stored_text.row is None else stored_text._replace(row={})
+        return self._texts.of(case).text
 
     @property
     def reads_texts(self) -> bool:
@@ -393,14 +251,14 @@ class Explainer:
 
     def open_filter(self, sha256: str) -> NgramFilter:
         """Open the filter of a digest. Raises as `common` does."""
-        return filter_of(self.results, self._folder, self._registry, FlagCase({}, {"filter_sha256": sha256}))
+        return filter_of(self.results, self._folder, FlagCase({}, {"filter_sha256": sha256}))
 
     def glance(self, case: FlagCase) -> "Glance | None":
         """Return a line of a flag's text, and how much of the text is quoted; None where the text cannot be read."""
         if self._config is None:
             return None
         try:
-            text = _as_scored(case, self._stored(case))
+            text = _as_scored(case, self._texts.of(case))
         except Refused:
             return None
         quoted = sum(part.end - part.begin for part in parts_of(text) if part.kind == "quoted")
@@ -470,7 +328,7 @@ class Explainer:
             Refused: the registry has no audit secret.
             SecretError: the audit secret cannot be read.
         """
-        return text_ids_of(self._folder, self._registry)
+        return TextIds(read_audit_secret(self._folder))
 
     def _text_id(self, sha256: bytes) -> bytes:
         return bytes(self.text_ids.of(pa.array([sha256], pa.binary()))[0].as_py())
@@ -494,29 +352,24 @@ class Explainer:
         if self._config is None:
             return _TextFindings(why_none="name the scan's configuration instead of its results to see the text")
         try:
-            stored_text = self._stored(case)
+            stored_text = self._texts.of(case)
         except Refused as error:
-            return _TextFindings(why_none=str(error), moved=isinstance(error, MovedRow))
-        column_names = Columns.of(self._config.input).names
-        file_values = {
-            name: stored_text.row[name] for name, kind in OF_FILE.items() if stored_text.row and column_names[kind]
-        }
+            return _TextFindings(why_none=str(error))
         text = _as_scored(case, stored_text)
         parts, message = parts_of(text), case.row["message"]
         if message is None:  # undecided: the best may be a stranger
-            return _TextFindings(
-                text, None, stored_text.not_from_file, parts, None, "no message is shown for this flag", file_values
-            )
+            why = "no message is shown for this flag"
+            return _TextFindings(text, None, stored_text.not_from_file, parts, None, why)
         try:
             opened_key, common = self._as_it_counted(case, text), self.common(case)
         except Refused as error:  # a missing key keeps no other flag from being explained
-            return _TextFindings(text, None, stored_text.not_from_file, parts, None, str(error), file_values)
+            return _TextFindings(text, None, stored_text.not_from_file, parts, None, str(error))
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = opened_key.tokenizer.reference
         about = text, message, opened_key.key.messages, Omissions(dedup, common), parts
         evidence = evidence_of_text(opened_key.watermark, tokenizer, *about)
         others = self._other_users(case, text, Omissions(dedup, common), parts)
-        return _TextFindings(text, None, stored_text.not_from_file, parts, evidence, None, file_values, others=others)
+        return _TextFindings(text, None, stored_text.not_from_file, parts, evidence, None, others)
 
     def _other_users(
         self, case: FlagCase, text: str, omissions: Omissions, parts: Sequence[TextPart]

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scanner.detection.left_out import LeftOut
 from scanner.evidence.case import FlagCase
 from scanner.evidence.copied_text import CopiedShare
-from scanner.evidence.registry_check import NOT_ASKED, RegistryCheck
 from scanner.evidence.related_flags import GroupCounts
 from scanner.text import HuggingFaceTokenizer
 from scanner.text.quoting import Kind, TextPart
@@ -167,37 +166,6 @@ def evidence_of_text(
     )
 
 
-def log10_p_in(
-    mark: Watermark,
-    tokenizer: HuggingFaceTokenizer,
-    text: str,
-    message: int,
-    omissions: Omissions,
-    ranges: Sequence[tuple[int, int]],
-) -> float:
-    """Compute the smallest log10 p of one message, not corrected, in some places of a text; 0 where nothing is scored.
-
-    Args:
-        mark: the watermark, whose format has a law.
-        tokenizer: the key's reference tokenizer.
-        text: the text as it was scored.
-        message: the message.
-        omissions: what is left out of scoring.
-        ranges: for each place, its first character and the one after its last.
-    """
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
-    positions = mark.rule.positions(tokens, omissions.dedup)
-    index = positions.index if omissions.common is None else omissions.common.without(tokens, positions).index
-    log10_ps = [0.0]
-    for begin, end in ranges:
-        chosen = index[(offsets[index, 0] >= begin) & (offsets[index, 1] <= end)]
-        if len(chosen):
-            part = Positions(chosen, np.array([0, len(chosen)], np.int64))
-            log10_ps.append(float(log10_p_of(mark.law, mark.score(tokens, part, message), part.scored)[0]))
-    return min(log10_ps)
-
-
 def _user_evidence(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> UserEvidenceFinding | None:
     evidence = (
         mark.user_evidence(tokens, positions, np.array([message])) if isinstance(mark, TellsUserEvidence) else None
@@ -286,7 +254,7 @@ class Explanation:
     copied: what it shares with earlier flagged posts of other accounts, None: no such post is alike, or the texts
         cannot be read.
     canary: whether it names a canary of the registry.
-    registry: whether the registry says the same of the names; where it does not, the row names nobody.
+    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
     """
 
     case: FlagCase
@@ -307,7 +275,7 @@ class Explanation:
     spans: Sequence[Mapping[str, Any]] = ()
     copied: CopiedShare | None = None
     canary: bool = False
-    registry: RegistryCheck = NOT_ASKED
+    not_checked: str | None = None
     alarm: str | None = None
     """What to do, and why, where the audit of its scan alarmed."""
     owned: bool | None = None

@@ -6,7 +6,7 @@ the page's policy (`default-src 'none'`) lets nothing in it load or run.
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from markupsafe import escape
 from scanner.evidence.advice import advise, by_chance, in_short
 from scanner.evidence.explanation import RUN_STRENGTHS, Explanation
 from scanner.evidence.posted_text import is_inside_letter, shown_characters
-from scanner.evidence.sentences import DOES_NOT_SAY, name, what_was_found
+from scanner.evidence.sentences import DOES_NOT_SAY, name, signature_in_words, what_was_found
 from scanner.printable import amount, printable, safe
 from schemas.words import LEVELS, Naming
 
@@ -74,12 +74,13 @@ def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[Page
     user_runs += [other.runs for other in explained.others[: MOST_HUES - 1]]
     spans = explained.spans if explained.row["variant"] is None else ()
     ends = ("char_from", "char_to")
-    marked_ranges = [tuple(_behind_letter(text, min(span[end], len(text))) for end in ends) for span in spans]
     # 2. cuts, none of them within a letter
     edges = [edge for runs in user_runs for run in runs for edge in (run.begin, run.end)]
     edges += [edge for part in explained.parts for edge in (part.begin, part.end)]
-    cuts = {_behind_letter(text, min(edge, len(text))) for edge in (0, *edges, len(text))}
-    bounds = sorted(cuts.union(*marked_ranges))
+    edges += [span[end] for span in spans for end in ends]
+    behind = _behind_letters(text, [0, *edges, len(text)])
+    marked_ranges = [tuple(behind[span[end]] for end in ends) for span in spans]
+    bounds = sorted({*behind.values()})
     # 3. the strongest run of any user over each segment
     places, part = [0] * len(user_runs), 0
     speaking = {kind: kind not in explained.silent for kind in ("quoted", "own")}
@@ -123,11 +124,16 @@ def lines_of(found: Sequence[PageSegment]) -> list[PageLine]:
     return [PageLine(line, any(part.marked and part.text.strip() for part in line)) for line in lines]
 
 
-def _behind_letter(text: str, place: int) -> int:
-    """Find the next place that is not within what a reader sees as one letter or emoji."""
-    while is_inside_letter(text, place):
-        place += 1
-    return place
+def _behind_letters(text: str, places: Iterable[int]) -> dict[int, int]:
+    """Find, for each place, the next one of the text that is not within what a reader sees as one letter or emoji."""
+    behind, end = {}, 0
+    for place in sorted({*places}):
+        # a letter that holds several places is walked once: a text may be one letter of 40,000 characters
+        end = max(end, min(place, len(text)))
+        while is_inside_letter(text, end):
+            end += 1
+        behind[place] = end
+    return behind
 
 
 def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
@@ -190,6 +196,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     templates.filters["amount"] = amount
+    templates.filters["signature"] = signature_in_words
     return templates
 
 

@@ -37,7 +37,6 @@ from scanner.evidence import check_claim
 from scanner.evidence.case import FlagCase, filter_of, find_case
 from scanner.evidence.check_claim import Mark, any_of
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.registry_check import RegistryCheck, held_against
 from scanner.evidence.stored_texts import OF_FILE, StoredTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
@@ -51,7 +50,8 @@ from scanner.registry.keys_file import gives_p_values
 from scanner.results.earlier_scans import RecordedHistory, recorded_history
 from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
-from scanner.scan_plan import read_config, results_of
+from scanner.results.signatures import open_results
+from scanner.scan_plan import read_config
 from scanner.storage.locations import absolute
 from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath, Proves
@@ -94,13 +94,11 @@ class Replay(NamedTuple):
     """A verdict and its result today.
 
     not_from_file: why the text is the one that the scan kept. What stood beside it in its file is then not compared.
-    registry: what the registry says of the names on record.
     """
 
     case: FlagCase
     fields: list[FieldComparison]
     not_from_file: str | None
-    registry: RegistryCheck
 
     @property
     def equal(self) -> bool:
@@ -126,7 +124,7 @@ def replay(config_file: Path, document: str) -> Replay:
         TokenizerError: a tokenizer cannot be used.
     """
     config, base = read_config(config_file), config_file.absolute().parent
-    results = results_of(config, config_file)
+    results = open_results(config, config_file)
     case = find_case(results, config.false_positive_rate, document)
     if case.scan is None:
         raise Refused(f"{case.where}: its scan did not end, so that what it tested is not on record; scan again")
@@ -136,7 +134,7 @@ def replay(config_file: Path, document: str) -> Replay:
     locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
     columns = Columns.of(config.input)
     stored_text = StoredTexts(columns, locations, results).of(case)
-    ngram_filter = filter_of(results, folder, registry, case)
+    ngram_filter = filter_of(results, folder, case)
     look, text = row_look(case.row["look"], case.where), read_text(stored_text.text)[0] or ""
     scoring = None if look is None else look.recorded(results, case.row, case.scan, text, case.where)
     replayed = dict(_detected(config, folder, results, keys, case, stored_text.text, ngram_filter, scoring))
@@ -146,11 +144,9 @@ def replay(config_file: Path, document: str) -> Replay:
         name for name, kind in OF_FILE.items() if columns.names[kind] is not None and stored_text.row is not None
     ]
     replayed |= {name: (stored_text.row or {})[name] for name in file_columns}
-    (check,) = held_against(folder, results, [case.row])
-    why = f"the row says otherwise than the registry: {check.sentence}" if check.agrees is False else _CHANGED
     rooms = {"score": room, "log10_p": room}
     fields = [
-        _compare(name, case.row, replayed, why, rooms.get(name, 0.0))
+        _compare(name, case.row, replayed, _CHANGED, rooms.get(name, 0.0))
         for name in (*file_columns, *COMPARED_COLUMNS)
         if name in case.row
     ]
@@ -167,7 +163,7 @@ def replay(config_file: Path, document: str) -> Replay:
         name, agrees, why_not = look.compare(case.row, verdict)
         again = None if verdict is None else verdict["log10_p_global"]
         fields.append(FieldComparison(name, case.row["log10_p_global"], again, equal=agrees, why=why_not or None))
-    return Replay(case, fields, stored_text.not_from_file, check)
+    return Replay(case, fields, stored_text.not_from_file)
 
 
 def _existed(case: FlagCase, history: RecordedHistory, known_at: datetime | None) -> FieldComparison:
@@ -208,7 +204,7 @@ def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
 
 
 class _Holders:
-    """Whom a message names: nobody, as `contradicted`, where the registry's users are not as scans saw them."""
+    """Whom a message names: nobody where the registry's users are not as scans saw them."""
 
     def __init__(self, folder: str, results: str, key_ids: Sequence[str]) -> None:
         self._folder, self._results, self._key_ids = folder, results, key_ids
@@ -218,7 +214,7 @@ class _Holders:
         with contextlib.suppress(Refused):
             record = users_on_record(self._folder, self._results)
             return VerifiedHolders(self._folder, self._key_ids, record).naming(key_id, message, at)
-        return NamedUser(Naming.CONTRADICTED, None, None)
+        return NamedUser(Naming.UNALLOCATED, None, None)
 
 
 def _detected(

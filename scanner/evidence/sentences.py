@@ -50,6 +50,13 @@ def account_of(row: Mapping[str, Any]) -> str:
     return account if account.casefold().startswith("account") else f"account {account}"
 
 
+def signature_in_words(not_checked: str | None) -> str:
+    """Say whether the tables were held against their signatures."""
+    if not_checked is not None:
+        return f"not checked: {not_checked}"
+    return "the tables that this was read from are as brickscan wrote them, in every byte"
+
+
 def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     """Yield pairs of a heading and a sentence, in the order in which people ask."""
     row = explained.row
@@ -67,7 +74,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         yield "Variant", f"the text was scored {row['variant']}: without what hides a mark; it is shown like that"
     yield "Posted", f"by {account_of(row)}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
-    yield "By the registry", explained.registry.sentence
+    yield "Signature", signature_in_words(explained.not_checked)
     if explained.key is not None:
         cautions = format_of(explained.key).cautions(explained.key.messages)
         if cautions:
@@ -306,7 +313,7 @@ def record_of(explained: Explanation) -> dict[str, Any]:
         "held_by": explained.key.held_by if explained.key else None,
         "log10_p_shown": log10_p_shown(row),
         "expected_by_chance_at_most": explained.expected,
-        "registry_agrees": explained.registry.agrees,
+        "checked": explained.not_checked is None,
         "name": None
         if explained.user_evidence is None
         else explained.user_evidence._asdict() | {"log10_p": _plain(explained.log10_p_own)},

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import polars as pl
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.evidence.case import FlagCase
@@ -20,17 +19,11 @@ from scanner.input.documents import Reader, Unreadable
 from scanner.input.files import InputFile, InputTables
 from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS
-from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import ask
-from scanner.results.transactions import read_whole
-from scanner.storage.locations import table_uri
+from scanner.results.transactions import has_table, read_whole
 
 OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
 """Columns that stand beside the text, by their name in a configuration."""
-
-
-class MovedRow(Refused):
-    """A row of a file that is as it was scanned, in which another text stands than the row says."""
 
 
 class StoredText(NamedTuple):
@@ -71,15 +64,12 @@ class StoredTexts:
         """Return the text of a flag.
 
         Raises:
-            MovedRow: no scan can have read the text there.
             Refused: the file or the row is gone, cannot be read, or holds another text than was scanned, and no scan
                 kept the text.
         """
         try:
             row = self._in_its_file(case)
             return StoredText(bytes(row["text"]), row)
-        except MovedRow:
-            raise
         except Refused as error:
             text = self._kept.of(case.row)
             if text is None or not self._is_the_scanned(text, case):
@@ -97,11 +87,6 @@ class StoredTexts:
             raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
         row: Mapping[str, Any] = part.to_pylist()[0]
         if not self._is_the_scanned(row["text"], case):
-            if self._is_as_scanned(case):
-                raise MovedRow(
-                    f"{case.where}: another text stands there than the row says, in a file of the size and time that "
-                    "it had when it was scanned"
-                )
             raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
         return row
 
@@ -112,20 +97,6 @@ class StoredTexts:
         if self._text_id is not None and case.row["text_sha256"] is None:  # not flagged
             return bool(self._text_id(digest) == case.row["text_id"])
         return bool(digest == case.row["text_sha256"])
-
-    def _is_as_scanned(self, case: FlagCase) -> bool:
-        """Return whether the file that was read last has the size and time that it had for the row's scan.
-
-        A row without a scan on record is compared with all scans.
-        """
-        path_filter = pl.col("path") == case.row["path"]
-        file_ranges = ask(
-            self._results, lambda: ranges_ever(self._results).filter(path_filter).select("scan_id", "file").collect()
-        )
-        # a post beside a flag is known by its place alone
-        scan_ranges = file_ranges.filter(scan_id=case.row.get("scan_id", ""))
-        mark = self._sound and self._sound.stamp
-        return mark in (file_ranges if scan_ranges.is_empty() else scan_ranges)["file"].to_list()
 
     def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:
         file = self._tables.find(path)
@@ -162,7 +133,7 @@ class KeptTexts:
 
     def _read(self) -> Mapping[bytes, bytes]:
         """Read texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
-        if not DeltaTable.is_deltatable(table_uri(self._results, "flag_texts")):
+        if not has_table(self._results, "flag_texts"):
             return {}
         row_filter = (pl.col("path") == self._path) & pl.col("row").is_between(self._rows.start, self._rows.stop - 1)
         rows = read_whole(self._results, "flag_texts", pl.Series([self._path])).filter(row_filter)

@@ -6,7 +6,6 @@ from datetime import date, datetime
 from typing import Any, NamedTuple, Protocol
 
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.registry_check import RegistryCheck
 from scanner.text.quoting import TextPart, parts_of
 
 NO_DECISION = (
@@ -42,7 +41,8 @@ class AccountPost(NamedTuple):
 class AccountExplanation:
     """A marked account explained.
 
-    row: of ACCOUNTS with `audit`, as the registry says it.
+    row: of ACCOUNTS with `audit`.
+    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
     trial: its keys are dated back.
     posts: strongest first.
     read: how many posts could be read again.
@@ -52,7 +52,7 @@ class AccountExplanation:
     """
 
     row: Mapping[str, Any]
-    registry: RegistryCheck
+    not_checked: str | None
     trial: bool
     posts: Sequence[AccountPost]
     read: int
@@ -84,21 +84,10 @@ class AccountLook(Protocol):
     def none_tested(self, results: str) -> bool:
         """Return whether no scan tested accounts."""
 
-    def lacking_accounts(self, results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
-        """Say that rows are gone which scans of a night wrote.
-
-        Args:
-            results: folder or URI.
-            of_night: rows of SCANS of the night's scans.
-
-        Returns:
-            A sentence; None if no row is gone.
-        """
-
     def marked_accounts(
         self, explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
     ) -> list[Mapping[str, Any]]:
-        """Return rows of ACCOUNTS with `audit`, as the registry says them, smallest p first.
+        """Return rows of ACCOUNTS with `audit`, smallest p first.
 
         Args:
             explainer: of the results.

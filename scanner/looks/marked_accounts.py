@@ -25,11 +25,6 @@ def none_tested(results: str) -> bool:
     return not ACCOUNT_LOOKS or account_look().none_tested(results)
 
 
-def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
-    """See AccountLook.lacking_accounts; None where there is no look."""
-    return account_look().lacking_accounts(results, of_night) if ACCOUNT_LOOKS else None
-
-
 def marked_accounts(
     explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
 ) -> list[Mapping[str, Any]]:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from scanner.detection.left_out import NO_FILTER, NgramFilter
@@ -25,9 +24,10 @@ from scanner.errors import Refused
 from scanner.key_support import ScanFilter, UnsupportedKey, supported_keys
 from scanner.ngram_filter.common_ngrams import CELLS_AN_NGRAM, CommonNgrams, Sketch, hash_key
 from scanner.ngram_filter.sketches import SKETCHES_TABLE, hashed_under, keyed_digest, read_sketch, sketches_before
-from scanner.registry import load_registry, read_secret
-from scanner.results.transactions import TableEntry, commit, faults_named, open_tables, read_whole
-from scanner.scan_plan import Plan, audit_secret_of, read_config, results_of
+from scanner.registry import read_audit_secret
+from scanner.results.signatures import open_results
+from scanner.results.transactions import TableEntry, commit, faults_named, has_table, open_tables, read_whole
+from scanner.scan_plan import Plan, read_config
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import absolute, table_uri
 from scanner.storage.toml import digest
@@ -169,8 +169,8 @@ def filter_of_config(config_file: Path, night: date) -> NightFilter | None:
     if config.filter is None:
         return None
     folder = absolute("registry", config.registry, config_file.absolute().parent)
-    secret = TextIds(read_secret(audit_secret_of(folder, load_registry(folder)), folder)).ngram_secret()
-    return filter_of(results_of(config, config_file), config, night, secret)
+    secret = TextIds(read_audit_secret(folder)).ngram_secret()
+    return filter_of(open_results(config, config_file), config, night, secret)
 
 
 def fixed_filter(results: str, night: date) -> str | None:
@@ -181,7 +181,7 @@ def fixed_filter(results: str, night: date) -> str | None:
 
 def filters_used(results: str, night: date) -> set[str]:
     """Return digests of the filters under which scans of a night left n-grams out."""
-    if not DeltaTable.is_deltatable(table_uri(results, "scans")):
+    if not has_table(results, "scans"):
         return set()
     of_night = read_whole(results, "scans").filter(pl.col("night") == night.isoformat())
     return set(of_night.select("filter_sha256").drop_nulls().unique().collect()["filter_sha256"])
@@ -236,7 +236,7 @@ def _refuse_another_secret(rows: Sequence[Mapping[str, Any]], key: NDArray[np.ui
 
 
 def _rows(results: str, wanted: pl.Expr, *columns: str) -> list[dict[str, Any]]:
-    if not DeltaTable.is_deltatable(table_uri(results, FILTERS_TABLE)):
+    if not has_table(results, FILTERS_TABLE):
         return []
     with faults_named(results):
         rows = read_whole(results, FILTERS_TABLE).filter(wanted)
@@ -249,7 +249,7 @@ def _filter_rows(results: str, config: ScanConfig, night: date, key: NDArray[np.
     if config.filter is None:
         raise ValueError("the configuration has no section [filter]")
     for (tokenizer, reach), of_kind in sketches_before(results, config, night, hashed_under(key)):
-        each = (read_sketch(results, sample, tokenizer, reach, key) for sample, _ in of_kind)
+        each = (read_sketch(results, sample, tokenizer, reach) for sample, _ in of_kind)
         common = functools.reduce(Sketch.merge, each).common(config.filter.texts)
         texts = sum(learnt for _, learnt in of_kind)
         share = float(np.unpackbits(common).mean())

@@ -1,4 +1,4 @@
-"""Sketches of n-grams in the results: the table `filter_sketches`, whose rows are signed.
+"""Sketches of n-grams in the results: the table `filter_sketches`.
 
 Sketches of several nights are merged by OR. Where a night has several, the one that learnt most counts: each scan
 samples the whole input anew, and together they would hold more n-grams than a sketch has room for. Sketches that count
@@ -7,26 +7,23 @@ accounts, and those that count texts, are never merged: their samples tell them 
 
 import hashlib
 import hmac
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from scanner.errors import Refused
 from scanner.ngram_filter import common_ngrams
 from scanner.ngram_filter.common_ngrams import CELLS_AN_NGRAM, Sketch
-from scanner.results.transactions import faults_named, read_whole
+from scanner.results.transactions import faults_named, has_table, read_whole
 from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
 from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.locations import table_uri
-from scanner.storage.toml import digest
 from schemas.config import ScanConfig
 from schemas.tables import FILTER_SKETCHES
 
@@ -64,18 +61,8 @@ def write_sketches(
         parts = sketch.cells.reshape(-1, CELLS_A_ROW)
         of_learner = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach, "texts": learnt}
         rows = [of_learner | {"part": i, "cells": part.astype("<u8").tobytes()} for i, part in enumerate(parts)]
-        signed = [row | {"signed": _signature(row, key)} for row in rows]
-        batches.append(pa.RecordBatch.from_pylist(signed, FILTER_SKETCHES))
+        batches.append(pa.RecordBatch.from_pylist(rows, FILTER_SKETCHES))
     return write_file(results, SKETCHES_TABLE, batches)
-
-
-_SIGNED = ("sample", "night", "tokenizer_sha256", "reach", "texts", "ngrams", "part")
-"""Columns of a part of a sketch that its signature holds, beside its cells: what no editor of tables can write."""
-
-
-def _signature(row: Mapping[str, Any], key: NDArray[np.uint64]) -> bytes:
-    cells = hashlib.sha256(row["cells"]).hexdigest()
-    return keyed_digest(key, digest([*(row[name] for name in _SIGNED), cells]))
 
 
 def keyed_digest(key: NDArray[np.uint64], digest_of_rows: str) -> bytes:
@@ -87,7 +74,7 @@ _OF_ACCOUNTS = "accounts:"
 
 
 def sample_name(by_account: bool, digest_of_rows: str) -> str:
-    """Name the sample that a sketch was learnt from, which is signed. `by_account`: each account counts once."""
+    """Name the sample that a sketch was learnt from. `by_account`: each account counts once."""
     return f"{_OF_ACCOUNTS}{digest_of_rows}" if by_account else digest_of_rows
 
 
@@ -114,7 +101,7 @@ def sketches_before(
 
     A night has one sample at most for a tokenizer and reach, of those that count what the configuration counts.
     """
-    if config.filter is None or not DeltaTable.is_deltatable(table_uri(results, SKETCHES_TABLE)):
+    if config.filter is None or not has_table(results, SKETCHES_TABLE):
         return
     first = (night - timedelta(days=config.filter.nights)).isoformat()
     same_kind = pl.col("sample").str.starts_with(_OF_ACCOUNTS) == (config.input.account is not None)
@@ -128,7 +115,7 @@ def sketches_before(
         yield (str(tokenizer), int(str(reach))), samples.select("sample", "texts").rows()
 
 
-def read_sketch(results: str, sample: str, tokenizer: str, reach: int, key: NDArray[np.uint64]) -> Sketch:
+def read_sketch(results: str, sample: str, tokenizer: str, reach: int) -> Sketch:
     """Read what was learnt from the texts of a sample.
 
     Args:
@@ -136,19 +123,13 @@ def read_sketch(results: str, sample: str, tokenizer: str, reach: int, key: NDAr
         sample: its name.
         tokenizer: SHA-256.
         reach: how many previous tokens an n-gram has.
-        key: of the hash of n-grams.
 
     Raises:
-        Refused: the table lacks a part of it, or has one twice, or one that no scan wrote.
+        Refused: the table lacks a part of it, or has one twice.
     """
     of_sketch = (pl.col("sample") == sample) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
     with faults_named(results):
         parts = read_whole(results, SKETCHES_TABLE).filter(of_sketch).collect().sort("part")
-    if any(row["signed"] != _signature(row, key) for row in parts.iter_rows(named=True)):
-        raise Refused(
-            f"results: table {table_uri(results, SKETCHES_TABLE)} has a part of sample {sample} that was changed after "
-            "a scan wrote it; restore the table from a backup or an older version of it, or take that sample out"
-        )
     cells = np.frombuffer(b"".join(parts["cells"]), "<u8")
     number = CELLS_AN_NGRAM * common_ngrams.CELLS_OF_A_ROW
     if len(cells) != number or parts["part"].to_list() != [*range(len(parts))]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         admit_key,
         begin_trial,
         check_secret,
+        make_audit_secret,
         new_key,
         open_key,
         retire_key,
@@ -28,7 +29,13 @@ if TYPE_CHECKING:
         suggested_parameters,
         tokenizer_path,
     )
-    from scanner.registry.keys_file import find_key, load_registry, registry_sha256
+    from scanner.registry.keys_file import (
+        audit_secret_of,
+        find_key,
+        load_registry,
+        read_audit_secret,
+        registry_sha256,
+    )
     from scanner.registry.naming import Holders, NamedUser, VerifiedHolders
     from scanner.registry.record import NO_RECORD, NamesPart, Record
     from scanner.registry.secrets import read_secret
@@ -57,6 +64,7 @@ __all__ = [
     "WantedUsers",
     "add_users",
     "admit_key",
+    "audit_secret_of",
     "begin_trial",
     "check_secret",
     "erase_users",
@@ -67,12 +75,14 @@ __all__ = [
     "list_users",
     "load_registry",
     "look_alikes",
+    "make_audit_secret",
     "make_canaries",
     "messages_held",
     "new_key",
     "numbers_of_heads",
     "open_key",
     "pages",
+    "read_audit_secret",
     "read_secret",
     "registry_sha256",
     "remove_users",

@@ -394,13 +394,15 @@ AUDIT_SECRET = f"file:secrets/{_DECOYS}"
 
 
 def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
-    """Name the secret that the audits of scans draw decoy keys from. Returns its reference.
+    """Name the secret that decoy keys are drawn from and tables are signed under. Returns its reference.
+
+    Tables that are signed under another one are first to be signed under this (scanner.results.sign_anew.sign_under).
 
     Raises:
         Refused: there is no registry, or the reference is not valid; SecretError: the secret cannot be read or made.
     """
     registry = change_registry(
-        folder, lambda registry: registry.model_copy(update={"audit_secret": _audit_secret(Path(folder), secret)})
+        folder, lambda registry: registry.model_copy(update={"audit_secret": make_audit_secret(Path(folder), secret)})
     )
     return str(registry.audit_secret)
 
@@ -418,7 +420,7 @@ def audit_secret_beside(folder: Path, reference: str) -> str | None:
         return None
     neighbour = f"file:{os.path.join(os.path.dirname(file), _DECOYS)}"
     try:
-        return _audit_secret(folder, neighbour)
+        return make_audit_secret(folder, neighbour)
     except SecretError:
         path = secret_path(neighbour, folder)
         if path is not None and os.path.lexists(path):
@@ -426,7 +428,7 @@ def audit_secret_beside(folder: Path, reference: str) -> str | None:
         return None
 
 
-def _audit_secret(folder: Path, secret: str | None) -> str:
+def make_audit_secret(folder: Path, secret: str | None) -> str:
     """Return a reference to an existing secret. A file that does not exist is made."""
     reference = AUDIT_SECRET if secret is None else secret
     try:

@@ -30,6 +30,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused
+from scanner.registry.secrets import read_secret
 from scanner.storage.locations import MOST_LIST, filesystem_of, is_uri, read_named, writable_by_others, write_whole
 from scanner.storage.toml import digest, explain_error, read_toml, read_toml_text
 from schemas.registry import MasterKey, Registry
@@ -168,6 +169,32 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
 
 _NOT_IN_DIGEST = ("one_of", "held_by")
 """Fields of a key that the digest leaves out where they are null."""
+
+
+def audit_secret_of(folder: Path | str, registry: Registry) -> str:
+    """Return the reference to the audit secret of a registry.
+
+    Decoys are drawn from it, rows of verdicts tell texts apart by it, and tables of results are signed under it.
+
+    Raises:
+        Refused: it has none.
+    """
+    if registry.audit_secret is None:
+        raise Refused(
+            f"registry {str(folder)!r} has no audit secret, under which tables are signed and texts told apart; "
+            f"make it with `brickscan keys audit-secret --registry {folder}`, or put back the registry that had one"
+        )
+    return registry.audit_secret
+
+
+def read_audit_secret(folder: Path | str) -> bytes:
+    """Read the audit secret of a registry.
+
+    Raises:
+        Refused: there is no registry, or it has none.
+        SecretError: the secret cannot be read.
+    """
+    return read_secret(audit_secret_of(folder, load_registry(folder)), folder)
 
 
 def registry_sha256(registry: Registry) -> str:

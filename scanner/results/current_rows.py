@@ -24,14 +24,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS
 from scanner.results.canary_flags import of_canary
+from scanner.results.names_of_registry import without_foreign_names
 from scanner.results.transactions import TableEntry, Tables, additions, kept_tables, read_whole, try_to_commit
-from scanner.storage.data_files import AFTER_VERDICTS, OF_A_NIGHT, SCHEMAS, write_file
-from scanner.storage.delta import attempts
+from scanner.storage.data_files import AFTER_VERDICTS, OF_A_NIGHT, SCHEMAS, read_file, write_file
+from scanner.storage.delta import attempts, files_of
 from scanner.storage.locations import table_uri
 from schemas.tables import DECADES, NAMED_LISTS
 from schemas.words import OF_PASS, Naming
@@ -61,7 +63,7 @@ def enter_side_rows(results: str | Tables, name: str, entries: Sequence[TableEnt
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept_table = tables.now(name)
         names = {shard: f"{shard}:{scan_id}" for entry in entries for shard in entry.transactions}
-        committed = kept_table.versions([*names, *names.values()])
+        committed = tables.versions(name, [*names, *names.values()])
         missing = [entry for entry in entries if names[entry.transaction] not in committed]
         if not missing:
             return
@@ -70,7 +72,8 @@ def enter_side_rows(results: str | Tables, name: str, entries: Sequence[TableEnt
             transactions.append(Transaction(shard, CONTESTED if shard in committed else number))
             transactions.append(Transaction(names[shard], 1))
         files = [file for entry in missing for file in entry.files]
-        if try_to_commit(table, name, additions(files), transactions):
+        earlier = kept_table.lasting(committed) if committed else {}
+        if try_to_commit(tables.results, table, name, additions(files), transactions, earlier):
             return
 
 
@@ -83,7 +86,7 @@ def settle(results: str | Tables, shards: Iterable[str]) -> None:
         ScanFailed: others kept committing first, or a table cannot be written.
     """
     tables = kept_tables(results)
-    winners = tables.now("verdicts")[1].versions(shards)
+    winners = tables.now("verdicts")[1].lasting(shards)  # those that expire are in no signature
     for name in side_tables(tables):
         _settle(tables, name, winners)
 
@@ -103,14 +106,14 @@ def drop_runs(tables: Tables, runs: Iterable[tuple[str, str]]) -> None:
         for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
             table, _ = tables.now(name)
             actions = _without(table, tables.results, name, {shard for shard, _ in dead}, dead.__contains__)
-            if not actions or try_to_commit(table, name, actions, []):
+            if not actions or try_to_commit(tables.results, table, name, actions, []):
                 break
 
 
 def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept_table = tables.now(name)
-        numbers = kept_table.versions(winners)
+        numbers = kept_table.lasting(winners)
         conflicts = {shard: winners[shard] for shard, number in numbers.items() if winners[shard] != number}
         if not conflicts:
             return
@@ -119,7 +122,8 @@ def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
             return run[0] in conflicts and run_number(run[1]) != conflicts[run[0]]
 
         transactions = [Transaction(shard, winner) for shard, winner in conflicts.items()]
-        if try_to_commit(table, name, _without(table, tables.results, name, conflicts, is_loser), transactions):
+        actions = _without(table, tables.results, name, conflicts, is_loser)
+        if try_to_commit(tables.results, table, name, actions, transactions, kept_table.lasting(conflicts)):
             return
 
 
@@ -135,18 +139,19 @@ def _without(
         shards: only rows of these shards are looked at.
         goes: picks the rows to drop, by shard_id and scan_id.
     """
-    shard_filter = pc.field("shard_id").isin(list(shards))
+    shard_ids = pa.array(list(shards), pa.string())
     removals: list[AddAction | RemoveAction] = []
     batches: list[pa.RecordBatch] = []
-    for part in table.to_pyarrow_dataset().get_fragments():
-        if not part.count_rows(filter=shard_filter):
+    for file_name in files_of(table)["path"]:
+        file = pq.ParquetFile(pa.BufferReader(read_file(results, name, file_name)))
+        ids = file.read(["shard_id", "scan_id"])
+        if not pc.any(pc.is_in(ids["shard_id"], shard_ids)).as_py():
             continue
-        rows = part.to_table(SCHEMAS[name])
-        pairs = zip(rows["shard_id"].to_pylist(), rows["scan_id"].to_pylist(), strict=True)
+        pairs = zip(ids["shard_id"].to_pylist(), ids["scan_id"].to_pylist(), strict=True)
         stays = [not goes(pair) for pair in pairs]
         if not all(stays):
-            removals.append(RemoveAction(part.path, True, int(time.time() * 1000)))
-            batches += rows.filter(pa.array(stays)).to_batches()
+            removals.append(RemoveAction(file_name, True, int(time.time() * 1000)))
+            batches += file.read().cast(SCHEMAS[name]).filter(pa.array(stays)).to_batches()
     file = write_file(results, name, batches)
     return [*removals, *additions([file] if file else [])]
 
@@ -154,7 +159,9 @@ def _without(
 EVERY_ROW = pl.lit(value=True)
 """Filter that takes every row."""
 
-_NAMES_NOBODY = [str(why) for why in (Naming.NONE, Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.ASSUMED, Naming.UNPROVED)]
+_NAMES_NOBODY = [
+    *map(str, (Naming.NONE, Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.ASSUMED, Naming.UNPROVED, Naming.OTHER_REGISTRY))
+]
 """Namings of rows in which no message may be named."""
 
 _OF_SHARD = ["shard_id", "scan_id"]
@@ -290,11 +297,11 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
 
 def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Return the rows of `verdicts` that stand, one a document. Raises as `shards` does."""
-    ranges = shards(results)
+    ranges, rows = shards(results), without_foreign_names(results, "verdicts", rows)
     paths = _rescanned(ranges)
     shard_ranges = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
     rescanned_rows = rows.join(paths, on="path", how="semi").join(shard_ranges, on=_OF_RANGE, how="left")
-    exact_flags = flags(results).select(*_ROW, "log10_p_global", *NAMED_LISTS)
+    exact_flags = without_foreign_names(results, "flags", flags(results)).select(*_ROW, "log10_p_global", *NAMED_LISTS)
     rescanned_rows = rescanned_rows.join(exact_flags, on=_ROW, how="left", suffix="_exact")
     rescanned_rows = rescanned_rows.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in NAMED_LISTS)
     by_age = rescanned_rows.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
-from deltalake import DeltaTable
 from pydantic import ValidationError
 
 from scanner.errors import Refused, did_you_mean
@@ -22,8 +21,8 @@ from scanner.printable import counted, printable
 from scanner.results.decision_log import DECIDED_ON, NewDecision, decisions, on_documents, record
 from scanner.results.flags import FLAG_ID_PREFIX, flag_id
 from scanner.results.queries import ask, flagged
-from scanner.results.transactions import find_committed
-from scanner.storage.locations import read_named, table_uri
+from scanner.results.transactions import find_committed, has_table
+from scanner.storage.locations import read_named
 from scanner.storage.toml import explain_error
 from schemas.verdict import Decision
 from schemas.words import AuditState
@@ -83,7 +82,7 @@ def record_file(results: str, rate: float, path: Path) -> FileOutcome:
         ScanFailed: the table cannot be read or written.
     """
     lines = {_decision_id(line.decision): line for line in _read_lines(path)}
-    exists = DeltaTable.is_deltatable(table_uri(results, "decisions"))
+    exists = has_table(results, "decisions")
     recorded_ids = find_committed(results, "decisions", lines) if exists else set()
     # A row that was recorded needs no flag any more: its night may have been dropped since.
     missing = {decision_id: line for decision_id, line in lines.items() if decision_id not in recorded_ids}

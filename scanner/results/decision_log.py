@@ -14,13 +14,12 @@ from typing import Any, Literal
 
 import polars as pl
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from scanner.errors import Refused
 from scanner.results.queries import ask
-from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
+from scanner.results.signatures import keep_signatures
+from scanner.results.transactions import TableEntry, commit, has_table, open_tables, read_whole
 from scanner.storage.data_files import write_file
-from scanner.storage.locations import table_uri
 from schemas.tables import DECISIONS
 from schemas.verdict import LONGEST_NAME, LONGEST_NOTE
 from schemas.words import Naming, ReviewDecision
@@ -99,7 +98,9 @@ def record(results: str, decisions: Sequence[tuple[NewDecision, Mapping[str, Any
     file = write_file(results, "decisions", [pa.RecordBatch.from_pylist(rows, DECISIONS)])
     first, *others = (row["decision_id"] for row in rows)
     entry = TableEntry(first, (file,) if file else (), tuple(others), "decision_id")
-    return commit(results, "decisions", [entry])
+    entered = commit(results, "decisions", [entry])
+    keep_signatures(results)  # a server of reviews may run for months
+    return entered
 
 
 def _row(decision: NewDecision, flag: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def users_of(flag: Mapping[str, Any]) -> list[str]:
 
 def decisions(results: str) -> pl.LazyFrame:
     """Return all decisions, oldest first, as in schemas.tables.DECISIONS; empty if there are none."""
-    if not DeltaTable.is_deltatable(table_uri(results, "decisions")):
+    if not has_table(results, "decisions"):
         return pl.LazyFrame(schema=pl.Schema(DECISIONS))
     return read_whole(results, "decisions").sort("decided_at", "decision_id")
 

@@ -4,7 +4,7 @@ Files and texts are looked up once a scan, of all flags and of all ranges of row
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from scanner.detection.attribution import EarlierScans
 from scanner.input.files import InputFile, time_of_ns
 from scanner.registry import given_at
 from scanner.results.current_rows import flags, ranges_ever
-from scanner.results.queries import ask, quarantine, scans
+from scanner.results.queries import ask, quarantine
 from scanner.scan_plan import Plan
 from schemas.words import Naming
 
@@ -120,68 +120,6 @@ class RecordedHistory(NamedTuple):
 def _modified(mark: str | None) -> datetime | None:
     time = (mark or "").rpartition(":")[2]
     return time_of_ns(int(time)) if time.isascii() and time.isdigit() and 0 < int(time) < _LAST_MOMENT else None
-
-
-class ScanOfRow(NamedTuple):
-    """A row's scan, as `scans` and `shards` have it, whatever the row says.
-
-    began: when the scan began; None: neither table has it.
-    ended: when the scan was done with the row at the latest; None: neither table has it.
-    recorded: `scans` has it.
-    head: of the users' chain; None: there was none, or it is not known.
-    next_head: of the next scan that began after the end; None: there is none.
-    file: when the row's file was there, as far as the tables tell.
-    """
-
-    began: datetime | None
-    ended: datetime | None
-    recorded: bool
-    head: str | None
-    next_head: str | None
-    file: datetime | None
-
-
-def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[ScanOfRow]:
-    """Return the scan of each of some rows of VERDICTS, SPANS or ACCOUNTS. Raises Refused: there are no results."""
-    scan_rows = scans(results).select("scan_id", "started_at", "finished_at", "users_head").collect()
-    scans_by_id = {row["scan_id"]: row for row in scan_rows.to_dicts()}
-    heads = scan_rows.drop_nulls("users_head").sort("started_at")
-    pairs = pl.LazyFrame({name: [row[name] for row in rows] for name in _OF_SHARD}, dict.fromkeys(_OF_SHARD, pl.String))
-    ranges = ranges_ever(results).join(pairs.unique(), on=_OF_SHARD, how="semi")
-    ranges_by_shard = {tuple(row[name] for name in _OF_SHARD): row for row in ranges.collect().to_dicts()}
-    ran, modified = [], {}
-    for row in rows:
-        scan, part = scans_by_id.get(row["scan_id"]), ranges_by_shard.get((row["shard_id"], row["scan_id"]))
-        began = scan["started_at"] if scan else part["began_at"] if part else None
-        ended = min(
-            [record[name] for record, name in ((scan, "finished_at"), (part, "scanned_at")) if record], default=None
-        )
-        position = len(heads) if ended is None else int(heads["started_at"].search_sorted(ended))
-        next_head = heads["users_head"][position] if position < len(heads) else None
-        ran.append(ScanOfRow(began, ended, scan is not None, scan["users_head"] if scan else None, next_head, None))
-        if part is not None and began is not None and "path" in row:
-            modified[row["path"], began] = part["since"] or _modified(part["file"])
-    if not modified:
-        return ran
-    first_scans = _files(
-        results,
-        _requested_files(
-            ((path, modified_at, began) for (path, began), modified_at in modified.items()), all_scans=False
-        ),
-    )
-    first = {
-        (path, scan_began): first_at
-        for path, scan_began, first_at in first_scans.select("path", "before", "first").iter_rows()
-    }
-
-    def file_time(row: Mapping[str, Any], began: datetime | None) -> datetime | None:
-        file_and_time = row.get("path"), began
-        times = [first.get(file_and_time), None if row.get("created_at") else modified.get(file_and_time)]
-        return min((time for time in times if time is not None), default=None)
-
-    return [
-        scan_of_row._replace(file=file_time(row, scan_of_row.began)) for row, scan_of_row in zip(rows, ran, strict=True)
-    ]
 
 
 def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> RecordedHistory:

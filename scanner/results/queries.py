@@ -1,11 +1,11 @@
 """The queries that people ask of the tables of results: lazy frames of polars."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime
 from functools import reduce
 from operator import and_
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import polars as pl
 from deltalake import DeltaTable
@@ -22,12 +22,13 @@ from scanner.results.current_rows import (
     ranges_ever,
     shards,
 )
+from scanner.results.names_of_registry import without_foreign_names
+from scanner.results.signatures import signer_of
 from scanner.results.transactions import faults_named, read_whole
 from scanner.storage.data_files import OF_USERS
 from scanner.storage.delta import open_table
 from scanner.storage.locations import table_uri
-from schemas.tables import NAMED_LISTS
-from schemas.words import OF_REGISTRY, AuditState, Naming
+from schemas.words import AuditState
 
 _ATTEMPTS = 10
 
@@ -35,8 +36,16 @@ Answer = TypeVar("Answer")
 
 
 def exist(results: str) -> bool:
-    """Return whether results exist, which means that a scan made the tables."""
-    return DeltaTable.is_deltatable(table_uri(results, "verdicts"))
+    """Return whether results exist, which means that a scan made the tables.
+
+    Raises:
+        Refused: the table of verdicts was signed, and is gone.
+    """
+    there = DeltaTable.is_deltatable(table_uri(results, "verdicts"))
+    signer = None if there else signer_of(results)
+    if signer is not None:
+        signer.refuse_missing("verdicts")
+    return there
 
 
 def ask(results: str, question: Callable[[], Answer]) -> Answer:
@@ -164,49 +173,8 @@ def flagged(
 def flags_at_rate(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY_ROW) -> pl.LazyFrame:
     """Return the flags at a rate, those of canaries too, in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), NAMED_LISTS)
-
-
-def possible_rows(table: Literal["flags", "accounts"] = "flags") -> pl.Expr:
-    """Return a filter for rows of a table that a scan can have written: with a p-value up to 1, and flags with a text.
-
-    Lists leave the other rows out silently. Columns without which a row has no place take no null.
-    """
-    has_p = (pl.col("log10_p_global") <= 0).fill_null(value=False)
-    return has_p & pl.col("text_sha256").is_not_null() if table == "flags" else has_p
-
-
-def count_impossible_rows(results: str, table: Literal["flags", "accounts"] = "flags") -> int:
-    """Count the rows of a table that no scan can have written. Raises as `verdicts` does."""
-    possible = possible_rows(table)
-    return int(ask(results, lambda: read_whole(results, table).filter(~possible).select(pl.len()).collect().item()))
-
-
-def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.LazyFrame:
-    """Mark rows that contradict themselves as `contradicted`, and remove their names: no scan writes such rows."""
-    # A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here
-    # no registry is asked: scanner.evidence.registry_check holds rows against it.
-    row_namings, registry_namings = (
-        [str(naming) for naming in namings] for namings in (set(Naming) - {Naming.NONE}, OF_REGISTRY)
-    )
-    is_of_registry = pl.col("naming").is_in(registry_namings)
-    faults = [
-        ~pl.col("naming").is_in(row_namings),
-        pl.col("user_id").is_not_null() & (pl.col("naming") != Naming.NAMED),
-        is_of_registry & pl.col("message").is_null(),
-    ]
-    for name in lists:
-        field = pl.element().struct.field
-        is_wrong_entry = (field("user_id").is_not_null() & (field("naming") != Naming.NAMED)) | (
-            ~field("naming").is_in(registry_namings) | field("message").is_null() | field("key_id").is_null()
-        )
-        faults += [
-            ~is_of_registry & (pl.col(name).list.len() > 0),
-            pl.col(name).list.eval(is_wrong_entry.fill_null(value=True)).list.any(),
-        ]
-    contradicted = pl.any_horizontal(fault.fill_null(value=False) for fault in faults)
-    stays = (pl.when(~contradicted).then(name).alias(name) for name in ("user_id", *lists))
-    return rows.with_columns(*stays, naming=pl.when(contradicted).then(pl.lit(Naming.CONTRADICTED)).otherwise("naming"))
+    rows = without_foreign_names(results, "flags", flags(results).filter(strict))
+    return newest_flags(results, rows, wanted)
 
 
 def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
@@ -220,7 +188,7 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     standing_flags = current_flags(results, flags(results).filter(strict)).select(flag_columns)
     by_age = rows.filter(strict).join(standing_flags, on=flag_columns, how="semi").sort("scanned_at", "scan_id")
     part = ["path", "row", "key_id", "message", "char_from", "char_to"]
-    return _without_contradictions(by_age.unique(part, keep="last", maintain_order=True), ())
+    return without_foreign_names(results, "spans", by_age.unique(part, keep="last", maintain_order=True))
 
 
 def accounts(results: str, false_positive_rate: float = 1.0, night: date | None = None) -> pl.LazyFrame:
@@ -239,7 +207,7 @@ def accounts(results: str, false_positive_rate: float = 1.0, night: date | None 
     if night is not None:
         rows = rows.filter(pl.col("night") == night.isoformat())
     newest = rows.sort("scanned_at", "scan_id").unique(["account_id", "keys"], keep="last", maintain_order=True)
-    return _without_contradictions(newest, NAMED_LISTS)
+    return without_foreign_names(results, "accounts", newest)
 
 
 def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import NO_RECORD, NamesPart, Record, given_rows, numbers_of_heads, verify_since
 from scanner.results.queries import ask, exist, scans
-from scanner.results.transactions import TableEntry, commit, open_tables, read_whole
-from scanner.scan_plan import read_config, results_beside, results_of
+from scanner.results.signatures import open_results, sign_with
+from scanner.results.transactions import TableEntry, commit, has_table, open_tables, read_whole
+from scanner.scan_plan import read_config, results_beside
 from scanner.storage.data_files import write_file
-from scanner.storage.locations import absolute, table_uri
+from scanner.storage.locations import absolute
 from schemas.tables import NAMED_LISTS, VERIFIED_USERS
 from schemas.words import Naming
 
@@ -76,13 +76,16 @@ def users_of_config(config_file: Path) -> Record:
     """Return `users_on_record` of the registry and the results of a scan's configuration."""
     config = read_config(config_file)
     registry = absolute("registry", config.registry, config_file.absolute().parent)
-    return users_on_record(registry, results_of(config, config_file))
+    return users_on_record(registry, open_results(config, config_file))
 
 
 def users_beside(registry: str | Path) -> Record:
     """Return `users_on_record` of the results of the `scan.toml` beside a registry; NO_RECORD without one."""
     results = results_beside(registry)
-    return NO_RECORD if results is None else users_on_record(registry, results)
+    if results is None:
+        return NO_RECORD
+    sign_with(results, str(registry))
+    return users_on_record(registry, results)
 
 
 def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:
@@ -100,23 +103,23 @@ def refuse_changed_since(registry: str, results: str, scan_id: str, began: Recor
             raise Refused(f"registry {registry}: {other}, so that workers had another registry")
     except Refused as changed:
         raise ScanFailed(
-            f"{changed}. It was changed while this scan ran: believe no name of this scan that `brickscan flagged` "
-            "with the scan's configuration does not confirm"
+            f"{changed}. It was changed while this scan ran: use no flag of it, and scan its input again into another "
+            "folder"
         ) from None
 
 
 def _other_holders(registry: str, results: str, scan_id: str, events: int) -> str | None:
-    """Return a sentence where rows of a scan name other users than the registry does; else None.
+    """Return a sentence where rows of a scan, or of one that was killed, name other users than the registry; else None.
 
     Rows that name nobody differ too, where their message was given before event number `events`.
     """
     columns = ["key_id", "message", "user_id", "naming"]
 
     def named() -> pl.DataFrame:
-        frames = []
+        frames, ended = [], scans(results).select("scan_id").filter(pl.col("scan_id") != scan_id)
         for table in ("flags", "spans", "accounts"):
-            if DeltaTable.is_deltatable(table_uri(results, table)):
-                rows = read_whole(results, table).filter(scan_id=scan_id)
+            if has_table(results, table):
+                rows = read_whole(results, table).join(ended, on="scan_id", how="anti")
                 lists = [name for name in NAMED_LISTS if name in rows.collect_schema()]
                 listed = (rows.select(name).explode(name).unnest(name).select(columns) for name in lists)
                 frames += [rows.select(columns), *listed]
@@ -136,55 +139,14 @@ def _other_holders(registry: str, results: str, scan_id: str, events: int) -> st
     return f"of {len(wrong_rows):,} messages, such as {first}, rows say another user"
 
 
-def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) -> str | None:
-    """Return a sentence where the files of some messages are not as scans of these results saw them; else None.
-
-    Reads these files, and the events that came since the last scan.
-
-    Args:
-        registry: its folder.
-        results: folder or URI.
-        messages: rows of key_id and message.
-
-    Raises:
-        ScanFailed: a file is missing.
-    """
-    try:
-        verify_since(registry, _on_record(results), messages)
-    except Refused as changed:
-        return str(changed)
-    return None
-
-
 def _on_record(results: str) -> Record:
-    """Return the newest verification, with all checkpoints, by scans that ended, and ran when the row says so.
-
-    Raises:
-        Refused: rows contradict each other.
-    """
-    # Rows of other scans, as of one that was killed, are passed over: then more is verified again. Refused: rows differ
-    # in what a file or the chain was like, which no scan changes.
-    if not DeltaTable.is_deltatable(table_uri(results, VERIFIED_USERS_TABLE)):
+    """Return the newest verification, with all checkpoints."""
+    if not has_table(results, VERIFIED_USERS_TABLE):
         return NO_RECORD
-    ran = scans(results).select("scan_id", "started_at", "finished_at").unique("scan_id")
-
-    def rows_of_scans() -> pl.DataFrame:
-        during = pl.col("verified_at").is_between("started_at", pl.min_horizontal("finished_at", datetime.now(UTC)))
-        return read_whole(results, VERIFIED_USERS_TABLE).join(ran, on="scan_id").filter(during).collect()
-
-    rows = ask(results, rows_of_scans)
-    points, files = rows.drop_nulls("events"), rows.drop_nulls("file")
-    for name, facts in (("file", files.select(NamesPart._fields)), ("events", points.select("events", "head"))):
-        differing = facts.unique().filter(pl.col(name).is_duplicated())[name]
-        if len(differing):
-            raise Refused(
-                f"results {results}: rows of the table {VERIFIED_USERS_TABLE} say different things of {name} "
-                f"{differing[0]}, so it was changed: delete its folder, and the next scan follows the registry's "
-                "whole chain"
-            )
+    rows = ask(results, lambda: read_whole(results, VERIFIED_USERS_TABLE).collect())
+    points, files = rows.drop_nulls("events").select("events", "head"), rows.drop_nulls("file")
     parts = files.join(rows.select(pl.col("verified_at").max()), on="verified_at", how="semi")
     names_parts = (NamesPart(*row) for row in parts.select(NamesPart._fields).iter_rows())
-    points = points.select("events", "head")
     return Record(NO_RECORD.checkpoints | set(points.iter_rows()), frozenset(names_parts))
 
 

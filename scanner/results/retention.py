@@ -22,7 +22,7 @@ and the notes on their flags are deleted: both may show who somebody is.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -31,7 +31,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Transaction
+from deltalake import Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
@@ -39,10 +39,21 @@ from scanner.input.shards import Shard
 from scanner.results.current_rows import current_flags, drop_runs, flags, run_number, settle, shards, side_tables
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
-from scanner.results.transactions import NO_RUN, ORPHANS_AFTER_HOURS, Tables, read_whole, try_to_commit
-from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
+from scanner.results.transactions import (
+    NIGHT,
+    NO_RUN,
+    ORPHANS_AFTER_HOURS,
+    Tables,
+    find_versions,
+    frozen_id,
+    has_table,
+    read_whole,
+    shards_of_frozen_nights,
+    try_to_commit,
+)
+from scanner.results.upkeep import RewrittenFile, delete_unneeded, existing_tables, keep_rows, rewrite
 from scanner.storage.data_files import OF_A_NIGHT, OF_USERS, SCHEMAS
-from scanner.storage.delta import attempts, open_table
+from scanner.storage.delta import LoggedTransaction, attempts, open_table
 from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS, SHARDS
 from schemas.words import Naming
@@ -52,8 +63,6 @@ EXPIRE_AFTER = timedelta(days=30)
 """Time until transactions of a frozen night expire, longer than any scan runs: a scan that looked for its work before
 the night was frozen goes by the transactions.
 """
-
-_DAY = pl.col("began_at").dt.strftime("%Y-%m-%d")
 
 YOUNGEST_FROZEN = timedelta(days=1)
 """Least age of the newest row of a night, so that no scan of that night still commits."""
@@ -67,8 +76,8 @@ def freeze(results: str, now: datetime) -> list[str]:
     """
     tables, rows = Tables(results), read_whole(results, "shards")
     old = rows.filter(pl.col("began_at") < datetime.combine(now - FREEZE_AFTER, datetime.min.time(), UTC))
-    nights = old.group_by(night=_DAY).agg(pl.col("scanned_at").max()).sort("night").collect()
-    ready = tables.now("shards")[1].versions(map(_expiring, nights["night"]))
+    nights = old.group_by(night=NIGHT).agg(pl.col("scanned_at").max()).sort("night").collect()
+    ready = find_versions(tables, "shards", map(_expiring, nights["night"]))
     frozen = []
     for night, newest in nights.iter_rows():
         if _expiring(night) not in ready and newest < now - YOUNGEST_FROZEN:
@@ -83,15 +92,8 @@ def done_in_frozen_nights(tables: Tables, shards: Sequence[Shard]) -> set[str]:
         return set()
     shard_ids = pl.LazyFrame({"shard_id": [shard.shard_id for shard in shards]}, schema={"shard_id": pl.String})
     paths = pl.Series([shard.file.path for shard in shards], dtype=pl.String)
-    rows = read_whole(tables.results, "shards", paths).select("shard_id", "scanned_at", night=_DAY)
-    shard_rows = rows.join(shard_ids, on="shard_id", how="semi").collect()
-    frozen = tables.now("shards")[1].versions(map(_frozen, shard_rows["night"].unique()))
-    dated = shard_rows.select("shard_id", "night", "scanned_at").iter_rows()
-    return {shard for shard, night, scanned_at in dated if scanned_at.timestamp() < frozen.get(_frozen(night), 0)}
-
-
-def _frozen(night: str) -> str:
-    return f"frozen:{night}"
+    rows = read_whole(tables.results, "shards", paths).join(shard_ids, on="shard_id", how="semi")
+    return shards_of_frozen_nights(tables, rows)
 
 
 def _expiring(night: str) -> str:
@@ -107,13 +109,13 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
         newest: time of the night's newest row.
     """
     # not the present time, by a clock that may be wrong: rows that come later have their transactions
-    frozen = Transaction(_frozen(night), math.floor(newest.timestamp()) + 1)
-    committed = tables.now("shards")[1].versions([frozen.app_id])
+    frozen = Transaction(frozen_id(night), math.floor(newest.timestamp()) + 1)
+    committed = find_versions(tables, "shards", [frozen.app_id])
     if not committed:
         runs = _runs(tables, night, frozen.version)
         shards = runs["shard_id"].unique().to_list()
         settle(tables, shards)
-        won = tables.now("verdicts")[1].versions(shards)
+        won = find_versions(tables, "verdicts", shards)
         drop_runs(tables, [run for run in runs.iter_rows() if run[0] not in won])
         _set(tables, "shards", lambda _: [frozen])
     done_shards = _done(tables, _runs(tables, night, committed.get(frozen.app_id, frozen.version)))
@@ -125,29 +127,30 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
 
 def _runs(tables: Tables, night: str, end: int) -> pl.DataFrame:
     """Return shard_id and scan_id of a night's rows in `shards` that are older than `end`, in seconds since 1970."""
-    row_filter = (night == _DAY) & (pl.col("scanned_at") < datetime.fromtimestamp(end, UTC))
+    row_filter = (night == NIGHT) & (pl.col("scanned_at") < datetime.fromtimestamp(end, UTC))
     return read_whole(tables.results, "shards").filter(row_filter).select("shard_id", "scan_id").collect()
 
 
 def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
     """Return the shards whose verdicts are of these runs: a row here must not stand for work of another night."""
-    won = tables.now("verdicts")[1].versions(runs["shard_id"])
+    won = find_versions(tables, "verdicts", runs["shard_id"])
     return {shard for shard, scan_id in runs.iter_rows() if won.get(shard) in (run_number(scan_id), NO_RUN)}
 
 
-def _with_a_time(logged: dict[str, int], done_shards: Iterable[str]) -> list[Transaction]:
+def _with_a_time(logged: Mapping[str, LoggedTransaction], done_shards: Iterable[str]) -> list[Transaction]:
     """Return a table's transactions of shards and their runs (scanner.results.current_rows), with the time now."""
     shards, now = set(done_shards), int(time.time() * 1000)
-    transactions = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
+    transactions = ((name, logged[name].version) for name in logged if name.partition(":")[0] in shards)
     return [Transaction(name, version, last_updated=now) for name, version in transactions]
 
 
-def _set(tables: Tables, name: str, choose: Callable[[dict[str, int]], list[Transaction]]) -> None:
+def _set(tables: Tables, name: str, choose: Callable[[Mapping[str, LoggedTransaction]], list[Transaction]]) -> None:
     """Commit transactions chosen by those that a table has."""
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept_table = tables.now(name)
-        transactions = choose(kept_table.all())
-        if not transactions or try_to_commit(table, name, [], transactions):
+        transactions = choose(kept_table.logged())
+        earlier = kept_table.lasting(transaction.app_id for transaction in transactions)
+        if not transactions or try_to_commit(tables.results, table, name, [], transactions, earlier):
             return
 
 
@@ -209,7 +212,7 @@ def expired_rows(results: str, before: date, *, keep_flags: bool = False) -> Exp
     def old_scans() -> pl.DataFrame:
         ranges = shards(results).group_by("scan_id").agg(pl.col("night").max(), pl.col("documents").sum())
         flag_counts = flags(results).group_by("scan_id").agg(flagged=pl.len())
-        sides = [name for name in OF_A_NIGHT if name in _ALONE and DeltaTable.is_deltatable(table_uri(results, name))]
+        sides = [name for name in OF_A_NIGHT if name in _ALONE and has_table(results, name)]
         ids = [rows.select("scan_id") for rows in (ranges, *(read_whole(results, name) for name in sides))]
         scans = pl.concat([*ids, *([] if keep_flags else [flag_counts.select("scan_id")])]).unique()
         counts = scans.join(ranges, on="scan_id", how="left").join(flag_counts, on="scan_id", how="left")
@@ -253,7 +256,7 @@ def retain(
     ids = pl.DataFrame({"scan_id": scans}, schema={"scan_id": pl.String})
     row_count = 0
     for name in IN_ORDER:
-        if DeltaTable.is_deltatable(table_uri(results, name)):
+        if has_table(results, name):
             removals = ask(results, lambda: _taken_back(results, ids)) if keep_flags and name in _OF_FLAGS else ids
             change = partial(_marked, ids) if name == "shards" else partial(_without, name, removals)
             row_count += rewrite(results, name, change, partial(_may_hold, removals["scan_id"]), partial(watch, name))
@@ -392,15 +395,17 @@ def erase_user(
     if not user_ids:
         return 0
     open_table(table_uri(results, "verdicts"))
+    existing_tables(results)  # refuses a link before anything is changed
     row_counts = {}
-    if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
+    if has_table(results, "account_posts"):
         rewrite(results, "account_posts", partial(_without_posts, _accounts_of(results, user_ids)))
-        _delete_replaced(table_uri(results, "account_posts"))
+        delete_unneeded(results, "account_posts", 0, ORPHANS_AFTER_HOURS)
     # texts before names, and verdicts before what is made of them
     for name in sorted(OF_USERS, key=lambda name: ("user_id" in SCHEMAS[name].names, name != "verdicts")):
-        if DeltaTable.is_deltatable(table_uri(results, name)):  # not every scan makes them all
+        if has_table(results, name):  # not every scan makes them all
             row_counts[name] = rewrite(results, name, partial(_erased, name, user_ids), watch=partial(watch, name))
-            _delete_replaced(table_uri(results, name))  # also where no name was left: an erasure may have died before
+            # also where no name was left: an erasure may have died before
+            delete_unneeded(results, name, 0, ORPHANS_AFTER_HOURS)
     return row_counts["verdicts"]
 
 
@@ -436,14 +441,15 @@ def erase_accounts(
     row_count = 0
     for name in _tables_of_accounts(results):
         row_count += rewrite(results, name, partial(_without_accounts, name, account_ids), watch=partial(watch, name))
-        _delete_replaced(table_uri(results, name))
+        delete_unneeded(results, name, 0, ORPHANS_AFTER_HOURS)
     return row_count
 
 
 def _tables_of_accounts(results: str) -> list[str]:
     open_table(table_uri(results, "verdicts"))
+    existing_tables(results)  # refuses a link before anything is changed
     names = (name for name, schema in SCHEMAS.items() if "account_id" in schema.names)
-    return [name for name in names if DeltaTable.is_deltatable(table_uri(results, name))]
+    return [name for name in names if has_table(results, name)]
 
 
 def _without_accounts(name: str, account_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
@@ -505,7 +511,7 @@ def _without_posts(account_ids: Sequence[str], file: pq.ParquetFile) -> Rewritte
 
 def _accounts_of(results: str, user_ids: Sequence[str]) -> list[str]:
     """Return the accounts whose posts name one of these users."""
-    if not DeltaTable.is_deltatable(table_uri(results, "accounts")):
+    if not has_table(results, "accounts"):
         return []
     rows = read_whole(results, "accounts").collect().to_arrow()
     return pl.Series(rows["account_id"]).filter(_anywhere(rows, user_ids)).unique().to_list()
@@ -534,18 +540,3 @@ def _others(rows: pa.Table, column: str, user_ids: Sequence[str]) -> pa.ChunkedA
     )
     frame = pl.DataFrame(rows.select([column]))
     return frame.select(pl.col(column).list.eval(entry)).to_arrow()[column]
-
-
-def _delete_replaced(uri: str) -> None:
-    for _ in attempts(f"attempts to delete files with names in {uri}"):
-        table = open_table(uri)
-        try:
-            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-            table.vacuum(ORPHANS_AFTER_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
-        except CommitFailedError:
-            continue
-        except (DeltaError, OSError) as error:
-            if open_table(uri).version() == table.version():
-                raise ScanFailed(f"results: files of {uri} cannot be deleted: {in_a_line(error)}") from None
-            continue
-        return

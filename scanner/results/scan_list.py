@@ -7,14 +7,14 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
-from scanner.printable import counted, printable
+from scanner.printable import counted
 from scanner.registry.clock import refuse_clock_before
 from scanner.results.canary_flags import of_canary
 from scanner.results.current_rows import flags, newest_quarantine, ranges_ever, shards
@@ -23,7 +23,7 @@ from scanner.results.transactions import refuse_other
 from scanner.storage.data_files import TABLES
 from scanner.storage.locations import is_uri, table_uri
 from scanner.watermark.formats import generator_of
-from schemas.words import AuditState, Dedup
+from schemas.words import AuditState
 
 
 class LastScans(NamedTuple):
@@ -73,7 +73,7 @@ def last_scans(results: str, limit: int) -> LastScans:
     """Return the newest scans, `limit` at most, and all silent ones.
 
     Raises:
-        Refused: there are no results, or a row of them is as no scan writes it.
+        Refused: there are no results.
         ScanFailed: names were erased at every attempt.
     """
 
@@ -101,9 +101,7 @@ def last_scans(results: str, limit: int) -> LastScans:
         )
         return LastScans(ended, int(number.item()), silent)
 
-    listing = ask(results, question)
-    refuse_impossible_scans(row for row in listing.ended.iter_rows(named=True) if not is_date(row["night"]))
-    return listing
+    return ask(results, question)
 
 
 def nights_to_scan_anew(results: str, marked_since: Mapping[str, date]) -> dict[str, list[str]]:
@@ -138,28 +136,13 @@ def nights_to_scan_anew(results: str, marked_since: Mapping[str, date]) -> dict[
     return {key_id: nights for key_id, nights in waiting.items() if nights}
 
 
-def refuse_impossible_scans(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise Refused for a row of SCANS with a value that no scan writes: nothing can be said of its night by it."""
-    for row in rows:
-        rates = [name for name in ("false_positive_rate", "misnaming_rate") if row[name] is not None]
-        faults = [name for name in rates if not 0 < row[name] < 1]
-        faults += ["min_scored"] * (row["min_scored"] < 1) + ["dedup"] * (row["dedup"] not in get_args(Dedup))
-        faults += ["night"] * (not is_date(row["night"]))
-        if faults:
-            raise Refused(
-                f"scan {printable(row['scan_id'])}: its row has {faults[0]} = {printable(str(row[faults[0]]))}, as no "
-                "scan writes it. Somebody changed the results: restore the table `scans` from a backup"
-            )
-
-
 def recorded_scan(results: str, scan_id: str) -> dict[str, Any] | None:
     """Return a scan's row of SCANS; None: it did not end.
 
     Raises:
-        Refused: there are no results, or the row is as no scan writes it.
+        Refused: there are no results.
     """
     rows = ask(results, lambda: scans(results).filter(pl.col("scan_id") == scan_id).collect()).to_dicts()
-    refuse_impossible_scans(rows)
     return rows[0] if rows else None
 
 

@@ -4,14 +4,21 @@ Every shard's rows enter a table together with an application transaction of the
 that was committed before, so the id is looked up on a snapshot of the table and the commit made through that same
 snapshot, without retries: when anyone committed in between, Delta refuses it, and the look-up is done again. The tables
 beside verdicts are committed first (scanner.results.current_rows) and verdicts last, as the mark that a shard is done.
+
+When a night is frozen (scanner.results.retention), its transactions get a time at which Delta drops them, and leave the
+table's signature. From then on `shards` says what is done: a row there that is older than the version, in seconds since
+1970, of the transaction of its night.
 """
 
+import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import deltalake
@@ -24,11 +31,37 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.data_files import SCHEMAS, TABLES, WITH_BOUNDS, DataFile, write_file
-from scanner.storage.delta import KeptTable, attempts, make_table, open_table, read, refuse_other_version
-from scanner.storage.locations import filesystem_of, make_private, table_uri
+from scanner.results.signatures import (
+    Signer,
+    TransactionSum,
+    checked_rows,
+    keep_signatures,
+    open_results,
+    signature_of,
+    signer_of,
+    unchecked,
+)
+from scanner.storage.data_files import SCHEMAS, TABLES, WITH_BOUNDS, DataFile, read_file, write_file
+from scanner.storage.delta import (
+    KeptTable,
+    LoggedTransaction,
+    attempts,
+    files_of,
+    files_with_paths,
+    make_table,
+    open_table,
+    place_of,
+    read,
+    refuse_other_version,
+)
+from scanner.storage.locations import make_private, refuse_link, table_uri
 from schemas.audit import AUDITS
 from schemas.tables import SCANS
+
+_log = logging.getLogger(__name__)
+
+SECONDS_OF_A_MAKER = 5.0
+"""Seconds after which who made a table has had the registry keep that, or cannot."""
 
 ORPHANS_AFTER_HOURS = 24
 """Hours after which a file that is no part of its table cannot be a running scan's, which would have committed it."""
@@ -47,6 +80,22 @@ def additions(files: Iterable[DataFile], *, changes: bool = True) -> list[AddAct
 
 NO_RUN = 1
 """Version of a transaction that names no run."""
+
+
+def has_table(results: str, name: str) -> bool:
+    """Return whether a table exists. Not every scan makes all tables.
+
+    Raises:
+        Refused: it was signed, and is gone, and nobody gave it up.
+    """
+    there = DeltaTable.is_deltatable(table_uri(results, name))
+    signer = None if there else signer_of(results)
+    if signer is not None:
+        signer.refuse_missing(name)
+    return there
+
+
+Answer = TypeVar("Answer")
 
 
 class TableEntry(NamedTuple):
@@ -74,16 +123,121 @@ class Tables:
 
     def __init__(self, results: str) -> None:
         self.results = results
-        self._kept: dict[str, KeptTable] = {}
+        self._opened: dict[str, _OpenTable] = {}
+        self._frozen: set[str] = set()  # shards that frozen nights have done, as far as was asked
 
     def now(self, name: str) -> tuple[DeltaTable, KeptTable]:
-        """Return a table as it is now, and its transactions. Raises ScanFailed: it cannot be read."""
-        kept_table = self._kept.setdefault(name, KeptTable(table_uri(self.results, name)))
-        return kept_table.now(), kept_table
+        """Return a table as it is now, and its transactions, both as they were signed.
+
+        Raises:
+            Refused: it is not as it was signed.
+            ScanFailed: it cannot be read.
+        """
+        if name not in self._opened:
+            self._opened[name] = _OpenTable(self.results, name)
+        return self._opened[name].now()
 
     def has(self, name: str) -> bool:
         """Return whether such a table exists. Not every scan makes all tables."""
-        return name in self._kept or DeltaTable.is_deltatable(table_uri(self.results, name))
+        return name in self._opened or has_table(self.results, name)
+
+    def versions(self, name: str, transactions: Iterable[str]) -> dict[str, int]:
+        """Return the versions of those of the given transactions that a table has, as of the last call of `now`.
+
+        Raises:
+            Refused: one of them expires, and is of no frozen night, so that somebody wrote it.
+            ScanFailed: the table cannot be read.
+        """
+        logged = self._opened[name].kept_table.logged()
+        versions = {app_id: logged[app_id].version for app_id in transactions if app_id in logged}
+        shards = {app_id.partition(":")[0] for app_id in versions if logged[app_id].expires}
+        if not shards <= self._frozen:  # seldom: expiring transactions that were not looked up before
+            self._frozen = shards_of_frozen_nights(self, read_whole(self.results, "shards"))
+            if not shards <= self._frozen:
+                raise _unscanned(self.results, name)
+        return versions
+
+
+def shards_of_frozen_nights(tables: Tables, rows: pl.LazyFrame) -> set[str]:
+    """Return the ids of the shards that frozen nights have done.
+
+    Args:
+        tables: of the results.
+        rows: of `shards`; others are not looked at.
+
+    Raises:
+        Refused: a table is not as it was signed.
+        ScanFailed: a table cannot be read.
+    """
+    dated = rows.select("shard_id", "scanned_at", night=NIGHT).collect()
+    frozen = tables.now("shards")[1].lasting(map(frozen_id, dated["night"].unique()))
+    ends = {night: frozen.get(frozen_id(night), 0) for night in dated["night"].unique()}
+    is_done = pl.col("scanned_at").dt.epoch("us") < pl.col("night").replace_strict(ends, default=0) * 1_000_000
+    return set(dated.filter(is_done)["shard_id"])
+
+
+def frozen_id(night: str) -> str:
+    """Return the transaction of `shards` that freezes a night, such as 2026-11-21."""
+    return f"frozen:{night}"
+
+
+NIGHT = pl.col("began_at").dt.strftime("%Y-%m-%d")
+"""The night of a row of `shards`: the date (UTC) at which its scan began."""
+
+
+class _OpenTable:
+    """A table that is kept open, and checked in each version before anybody goes by its transactions."""
+
+    def __init__(self, results: str, name: str) -> None:
+        self._name, self._signer = name, signer_of(results)
+        self.kept_table = KeptTable(table_uri(results, name))
+        self._checked: tuple[DeltaTable | None, int] = None, -1  # the table, and the version of it, that were checked
+        if self._signer is not None:
+            self._sum = TransactionSum(self._signer, self.kept_table.now(), name)
+            self.kept_table.watch(self._sum.change)
+
+    def now(self) -> tuple[DeltaTable, KeptTable]:
+        table = self.kept_table.now()
+        checked, version = self._checked
+        if self._signer is not None and (table is not checked or table.version() != version):
+            table, _ = open_checked(self.kept_table.now, self._check)
+            self._checked = table, table.version()
+        return table, self.kept_table
+
+    def _check(self, table: DeltaTable) -> None:
+        if self._signer is not None:
+            self._signer.refresh()  # others may have committed, and somebody put the table back to what was before
+            self.kept_table.logged()  # brings the sum up to date
+            self._signer.is_signed(table, self._name, self._sum)
+
+
+def open_checked(
+    open_now: Callable[[], DeltaTable], check: Callable[[DeltaTable], Answer]
+) -> tuple[DeltaTable, Answer]:
+    """Return a table as it is now, and what a check says of it; one that others commit to meanwhile is opened again.
+
+    Args:
+        open_now: opens the table.
+        check: raises Refused for a table that is not as it was signed.
+
+    Raises:
+        Refused: what the check raises of a table that nobody commits to.
+        ScanFailed: others kept committing.
+    """
+    for _ in attempts("checks of a table"):
+        table = open_now()
+        try:
+            answer = check(table)
+            break
+        except Refused:
+            if not _has_moved_on(table):
+                raise
+    return table, answer
+
+
+def _has_moved_on(table: DeltaTable) -> bool:
+    """Return whether others committed to a table since it was opened."""
+    return DeltaTable(table.table_uri).version() > table.version()
 
 
 def kept_tables(results: str | Tables) -> Tables:
@@ -91,9 +245,16 @@ def kept_tables(results: str | Tables) -> Tables:
     return results if isinstance(results, Tables) else Tables(results)
 
 
+def find_versions(results: str | Tables, name: str, transactions: Iterable[str]) -> dict[str, int]:
+    """Return the versions of those of the given transactions that a table has now. Raises as `Tables.versions`."""
+    tables = kept_tables(results)
+    tables.now(name)
+    return tables.versions(name, transactions)
+
+
 def find_committed(results: str | Tables, name: str, transactions: Iterable[str]) -> set[str]:
-    """Return those of the given transactions that a table has."""
-    return set(kept_tables(results).now(name)[1].versions(transactions))
+    """Return those of the given transactions that a table has now. Raises as `Tables.versions`."""
+    return set(find_versions(results, name, transactions))
 
 
 def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run: int | None = None) -> set[str]:
@@ -108,8 +269,8 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
     """
     tables, own_transactions = kept_tables(results), set[str]()
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
-        table, kept_table = tables.now(name)
-        versions = kept_table.versions(transaction for entry in entries for transaction in entry.transactions)
+        table, _ = tables.now(name)
+        versions = tables.versions(name, (transaction for entry in entries for transaction in entry.transactions))
         own_transactions = {transaction for transaction, by in versions.items() if by == run}
         missing = [
             _without_committed(tables.results, name, entry, versions)
@@ -120,7 +281,9 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
             break
         names = [transaction for entry in missing for transaction in entry.transactions]
         actions = additions(file for entry in missing for file in entry.files)
-        if try_to_commit(table, name, actions, [Transaction(transaction, run or NO_RUN) for transaction in names]):
+        if try_to_commit(
+            tables.results, table, name, actions, [Transaction(transaction, run or NO_RUN) for transaction in names]
+        ):
             own_transactions |= set(names)
             break
     return own_transactions
@@ -137,38 +300,68 @@ def _without_committed(results: str, name: str, entry: TableEntry, committed: Co
     first, *others = (transaction for transaction in entry.transactions if transaction not in committed)
     if len(others) == len(entry.others):
         return entry
-    filesystem, folder = filesystem_of(table_uri(results, name))
     batches: list[pa.RecordBatch] = []
     for file in entry.files:
         try:
-            rows = pq.read_table(f"{folder}/{file.name}", schema=SCHEMAS[name], filesystem=filesystem)
+            rows = pq.read_table(pa.BufferReader(read_file(results, name, file.name)), schema=SCHEMAS[name])
         except (OSError, pa.ArrowException) as error:
-            raise ScanFailed(f"results: {folder}/{file.name} cannot be read: {in_a_line(error)}") from None
+            uri = f"{table_uri(results, name)}/{file.name}"
+            raise ScanFailed(f"results: {uri} cannot be read: {in_a_line(error)}") from None
         batches += rows.filter(pc.is_in(rows[entry.column], pa.array([first, *others]))).to_batches()
     written = write_file(results, name, batches)
     return entry._replace(transaction=first, files=(written,) if written else (), others=tuple(others))
 
 
 def try_to_commit(
-    table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], transactions: list[Transaction]
+    results: str,
+    table: DeltaTable,
+    name: str,
+    actions: list[AddAction | RemoveAction],
+    transactions: list[Transaction],
+    earlier_versions: Mapping[str, int] = MappingProxyType({}),
+    anew: Mapping[str, LoggedTransaction] | None = None,
 ) -> bool:
-    """Commit to a table through the snapshot that was looked at. Return False if another commit came since.
+    """Commit to a table through the snapshot that was looked at, signed. Return False if another commit came since.
+
+    Args:
+        results: folder or URI.
+        table: as it was looked at.
+        name: of the table.
+        actions: files that come and go.
+        transactions: of the commit.
+        earlier_versions: of those of the transactions that the table has, and that do not expire.
+        anew: transactions of the table, which is signed as it is, whoever changed it.
 
     Raises:
+        Refused: the table is signed, and this process has no secret to sign it with, or another one.
         ScanFailed: the table cannot be written.
     """
-    properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
+    signer, signature = signer_of(results), None
+    if signer is not None:
+        try:
+            signature = signer.sign(table, name, actions, transactions, earlier_versions, anew)
+        except Refused:
+            if _has_moved_on(table):
+                return False
+            raise
+    elif signature_of(table) is not None:
+        raise Refused(
+            f"results: table {place_of(table)} is signed, and changed only by who can sign it: {unchecked(results)}"
+        )
+    signed = [] if signature is None else signature.as_transactions()
+    properties = CommitProperties(max_commit_retries=0, app_transactions=[*transactions, *signed])
     try:
         table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
     except CommitFailedError:
         return False
     except (DeltaError, OSError) as error:
         raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None
+    if signer is not None and signature is not None:
+        signer.commit_done(table, name, signature, anew=anew is not None)
     return True
 
 
 Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
 ResultsPath = str | os.PathLike[str]
 
 
@@ -179,9 +372,9 @@ def folder_of(path: ResultsPath) -> str:
         Refused: the path is a file, and no configuration of a scan.
     """
     if Path(path).is_file():
-        from scanner.scan_plan import read_config, results_of  # it brings kernels, which take a second
+        from scanner.scan_plan import read_config  # it brings kernels, which take a second
 
-        return results_of(read_config(Path(path)), Path(path))
+        return open_results(read_config(Path(path)), Path(path))
     return os.fspath(path)
 
 
@@ -201,21 +394,33 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
     Raises:
         Refused: they cannot be made, or a table of another version or with other columns is there.
     """
+    signer, made, end = signer_of(results), False, time.monotonic() + SECONDS_OF_A_MAKER
     for name in names:
         uri, schema = table_uri(results, name), SCHEMAS[name]
+        # no statistics of names in Delta's log, where an erasure could not reach them
+        bounded = ",".join(name for name in WITH_BOUNDS if name in schema.names) or "scan_id"
+        statistics = {"delta.dataSkippingStatsColumns": bounded}
         try:
             make_private(results)
             make_private(uri)
-            if not DeltaTable.is_deltatable(uri):
-                # no statistics of names in Delta's log, where an erasure could not reach them
-                bounded = ",".join(name for name in WITH_BOUNDS if name in schema.names) or "scan_id"
-                make_table(uri, schema, {"delta.dataSkippingStatsColumns": bounded})
-            table = DeltaTable(uri)
+            for folder in (uri, f"{uri}/_delta_log"):
+                refuse_link(folder)  # commits would go to another folder, such as a copy
+            table_made = None if has_table(results, name) else make_table(uri, schema, statistics)
+            table = table_made or DeltaTable(uri)
+            if signer is not None:
+                if table_made is None and signer.is_nobodys(table, name, end):
+                    table_made = make_table(uri, schema, statistics, "overwrite")  # it has another id
+                    table = table_made or DeltaTable(uri)
+                if table_made is not None:
+                    signer.table_made(table_made, name)
+                    made = True
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
                 f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"
             ) from None
         refuse_other(table, name)
+    if made and (why := keep_signatures(results)) is not None:  # before anything is committed to them
+        _log.warning("%s", why)
 
 
 def refuse_other(table: DeltaTable, name: str) -> None:
@@ -241,11 +446,24 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
             rows too. None: all files.
 
     Raises:
-        Refused: there is no such table, or it is of another version or has other columns.
+        Refused: there is no such table, it is of another version or has other columns, or it was changed by hand. The
+            same, when the rows are collected, of one of its files.
     """
-    table = open_table(table_uri(results, name))
-    refuse_other(table, name)
-    return read(table, paths)
+
+    def open_now() -> DeltaTable:
+        table = open_table(table_uri(results, name))
+        refuse_other(table, name)
+        return table
+
+    signer = signer_of(results)
+    if signer is None:
+        return read(open_now(), paths)
+    signer.refresh()
+    table, is_signed = open_checked(open_now, lambda table: signer.is_signed(table, name))
+    if not is_signed:
+        return read(table, paths)
+    file_names = files_of(table)["path"].to_list() if paths is None else files_with_paths(table, paths)
+    return checked_rows(results, name, file_names)
 
 
 @contextmanager
@@ -260,6 +478,34 @@ def faults_named(results: str) -> Iterator[None]:
         ) from error
 
 
+def refuse_changed_tables(results: str) -> None:
+    """Refuse results of which a table, or what its log says to be done, is not as brickscan left it.
+
+    The content of files is not read here: it is checked when rows are read.
+
+    Raises:
+        Refused: somebody changed a table.
+        ScanFailed: a log cannot be read.
+    """
+    signer = signer_of(results)
+    if signer is not None:
+        with faults_named(results):
+            _refuse_changed(results, signer)
+
+
+def _refuse_changed(results: str, signer: Signer) -> None:
+    signer.refresh()
+    tables = Tables(results)
+    for name in SCHEMAS:
+        if has_table(results, name):
+            tables.versions(name, tables.now(name)[1].logged())
+
+
+def _unscanned(results: str, name: str) -> Refused:
+    why = "its log has transactions of shards that no scan scanned, so somebody changed it"
+    return Refused(f"results: table {table_uri(results, name)}: {why}: put the table back from a copy")
+
+
 def append_scan(results: str, row: Mapping[str, object]) -> None:
     """Append a row to `scans`, once however often it is called. Raises ScanFailed: the table cannot be written."""
     file = write_file(results, "scans", [pa.RecordBatch.from_pylist([row], SCANS)])
@@ -272,9 +518,9 @@ def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
     Raises:
         ScanFailed: the table cannot be made or written, or another is there.
     """
-    uri = table_uri(results, "audits")
     try:
         open_tables(results, ["audits"])
-        deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append")
-    except (Refused, DeltaError, OSError) as error:  # hours of work end here: no refusal before it
-        raise ScanFailed(f"results: table {uri} cannot be written: {in_a_line(error)}") from None
+        file = write_file(results, "audits", [pa.RecordBatch.from_pylist(list(rows), AUDITS)])
+        commit(results, "audits", [TableEntry(uuid.uuid4().hex, (file,) if file else ())])
+    except Refused as error:  # hours of work end here: no refusal before it
+        raise ScanFailed(f"results: table {table_uri(results, 'audits')} cannot be written: {error}") from None

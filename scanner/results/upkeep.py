@@ -26,9 +26,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.current_rows import side_tables
 from scanner.results.transactions import ORPHANS_AFTER_HOURS, Tables, additions, try_to_commit
-from scanner.storage.data_files import SCHEMAS, DataFile, write_file
-from scanner.storage.delta import KeptTable, attempts, open_table
-from scanner.storage.locations import filesystem_of, table_uri
+from scanner.storage.data_files import SCHEMAS, DataFile, read_file, write_file
+from scanner.storage.delta import attempts, files_of, open_table, removed_files
+from scanner.storage.locations import delete_files, filesystem_of, refuse_link, table_uri
 
 FILES_AT_ONCE = 16
 """Files that are looked at side by side: on an object store each look is a few requests."""
@@ -64,18 +64,15 @@ class RewrittenFile(NamedTuple):
     table: pa.Table
 
 
-def put_in_place(
-    results: str, name: str, kept: KeptTable, replacements: Sequence[Replacement], *, merged: bool
-) -> list[Replacement]:
+def put_in_place(tables: Tables, name: str, replacements: Sequence[Replacement], *, merged: bool) -> list[Replacement]:
     """Commit that files replace others.
 
     Files that were not placed are deleted: they may hold a name that was erased meanwhile. Where the result of a commit
     is unknown they stay, for scanner.results.upkeep.vacuum: a store may carry it out after its answer was lost.
 
     Args:
-        results: folder or URI.
+        tables: of the results.
         name: of the table.
-        kept: the open table.
         replacements: to be placed.
         merged: the rows are the same, which readers of Delta's change feed are told.
 
@@ -88,8 +85,8 @@ def put_in_place(
     offer: list[Replacement] = []
     answered = True
     try:
-        for _ in attempts(f"commits to {table_uri(results, name)}"):
-            table = kept.now()
+        for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
+            table, _ = tables.now(name)
             present = set(files_of(table)["path"])
             if offer and present.isdisjoint(_parts(offer)) and _files(offer) <= present:
                 break  # a commit of ours whose answer was lost
@@ -97,13 +94,13 @@ def put_in_place(
             if not offer:
                 break
             answered = False
-            placed = try_to_commit(table, name, _actions(offer, merged=merged), [])
+            placed = try_to_commit(tables.results, table, name, _actions(offer, merged=merged), [])
             answered = True
             if placed:
                 break
     finally:
         if answered:
-            _delete_unplaced(results, name, kept, replacements)
+            _delete_unplaced(tables, name, replacements)
     return offer
 
 
@@ -131,16 +128,16 @@ def rewrite(
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
-    kept_table, seen_paths, rows, done = KeptTable(table_uri(results, name)), set[str](), 0, 0
+    tables, seen_paths, rows, done = Tables(results), set[str](), 0, 0
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-        while not (unseen_files := _unseen(may_hold(files_of(kept_table.now())), seen_paths)).is_empty():
+        while not (unseen_files := _unseen(may_hold(files_of(tables.now(name)[0])), seen_paths)).is_empty():
             total = len(seen_paths) + unseen_files.height
             for paths in _groups(unseen_files):
                 rewritten = pool.map(lambda path: _rewritten(results, name, path, change), paths)
                 changed = {path: anew for path, anew in zip(paths, rewritten, strict=True) if anew}
                 files = {path: write_file(results, name, anew.table.to_batches()) for path, anew in changed.items()}
                 replaced = [Replacement((path,), file) for path, file in files.items()]
-                placed = put_in_place(results, name, kept_table, replaced, merged=False)
+                placed = put_in_place(tables, name, replaced, merged=False)
                 rows += sum(changed[replacement.parts[0]].rows for replacement in placed)
                 seen_paths |= {*paths, *(replacement.file.name for replacement in placed if replacement.file)}
                 done += len(paths)
@@ -160,12 +157,6 @@ def keep_rows(name: str, file: pq.ParquetFile, kept: pl.Series) -> RewrittenFile
         return None
     rows = file.read().cast(SCHEMAS[name]).filter(kept.to_arrow()) if kept.any() else pa.table({})
     return RewrittenFile(int((~kept).sum()), rows)
-
-
-def files_of(table: DeltaTable) -> pl.DataFrame:
-    """Return a row a file, oldest first, with columns such as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`."""
-    files = pl.DataFrame(pa.table(table.get_add_actions(flatten=True)))
-    return files.sort("modification_time", "path")
 
 
 def _unseen(files: pl.DataFrame, seen_paths: set[str]) -> pl.DataFrame:
@@ -195,12 +186,10 @@ def _rewritten(
         ScanFailed: a file that the table needs cannot be read.
     """
     uri = table_uri(results, name)
-    filesystem, folder = filesystem_of(uri)
     try:
-        with filesystem.open_input_file(f"{folder}/{path}") as source:
-            return change(pq.ParquetFile(source))
+        return change(pq.ParquetFile(pa.BufferReader(read_file(results, name, path))))
     except (OSError, pa.ArrowException) as error:
-        if path not in set(files_of(KeptTable(uri).now())["path"]):  # others replaced it meanwhile
+        if path not in set(files_of(Tables(results).now(name)[0])["path"]):  # others replaced it meanwhile
             return None
         raise ScanFailed(f"results: {uri}/{path} cannot be read: {in_a_line(error)}") from None
 
@@ -222,9 +211,9 @@ def _files(replacements: Sequence[Replacement]) -> set[str]:
     return {replacement.file.name for replacement in replacements if replacement.file}
 
 
-def _delete_unplaced(results: str, name: str, kept_table: KeptTable, replacements: Sequence[Replacement]) -> None:
-    filesystem, folder = filesystem_of(table_uri(results, name))
-    for unplaced in _files(replacements) - set(files_of(kept_table.now())["path"]):
+def _delete_unplaced(tables: Tables, name: str, replacements: Sequence[Replacement]) -> None:
+    filesystem, folder = filesystem_of(table_uri(tables.results, name))
+    for unplaced in _files(replacements) - set(files_of(tables.now(name)[0])["path"]):
         with contextlib.suppress(FileNotFoundError):  # placed, then replaced and deleted by others
             filesystem.delete_file(f"{folder}/{unplaced}")
 
@@ -264,38 +253,66 @@ def compact(results: str) -> list[Upkeep]:
         Refused: there are no results.
         ScanFailed: a table cannot be read or written, or others kept committing first.
     """
-    return [_compact(results, name, KeptTable(table_uri(results, name))) for name in existing_tables(results)]
+    tables = Tables(results)
+    return [_compact(tables, name) for name in existing_tables(results)]
 
 
 def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
     """Remove the files that were never committed, or that were replaced, longer ago than the retention.
 
     Raises:
-        Refused: there are no results, or a retention out of range.
+        Refused: there are no results, a retention out of range, or a table's folder is a link.
         ScanFailed: a table cannot be read or written.
     """
     if not LEAST_HOURS <= retention_hours <= MOST_HOURS:
         raise Refused(f"vacuum: a retention of {retention_hours} hours; {LEAST_HOURS} to {MOST_HOURS} are allowed")
-    upkeep = []
-    for name in existing_tables(results):
-        try:
-            file_names = open_table(table_uri(results, name)).vacuum(
-                retention_hours, dry_run=False, enforce_retention_duration=False, full=True
-            )
-        except (DeltaError, OSError) as error:
-            raise ScanFailed(f"vacuum: table {table_uri(results, name)} cannot be cleaned: {error}") from None
-        upkeep.append(Upkeep(name, len(file_names), 0))
-    return upkeep
+    names = existing_tables(results)
+    return [Upkeep(name, delete_unneeded(results, name, retention_hours, retention_hours), 0) for name in names]
+
+
+def delete_unneeded(results: str, name: str, replaced_hours: int, orphan_hours: int) -> int:
+    """Delete the files of a table that it needs no more.
+
+    Delta's own `vacuum` must not be used: it follows links, and deletes what lies behind them (deltalake 1.6.6).
+
+    Args:
+        results: folder or URI.
+        name: of the table.
+        replaced_hours: hours since a file was replaced.
+        orphan_hours: hours since a file was written that was never committed, or replaced so long ago that the log has
+            forgotten it.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        ScanFailed: the table cannot be read, or a file cannot be deleted.
+    """
+    uri, now = table_uri(results, name), time.time()
+
+    def unneeded(changed_at: Mapping[str, float]) -> list[str]:
+        table = open_table(uri)  # opened after the files were listed: what was committed meanwhile is needed
+        replaced_at, files = removed_files(table), changed_at.keys() - set(files_of(table)["path"])
+        old = {file for file in files - replaced_at.keys() if changed_at[file] <= now - orphan_hours * 3600}
+        old |= {file for file in files & replaced_at.keys() if replaced_at[file] <= now - replaced_hours * 3600}
+        return [file for file in old if file.startswith("part-") and file.endswith(".parquet")]
+
+    try:
+        return delete_files(uri, unneeded)
+    except (DeltaError, OSError) as error:
+        raise ScanFailed(f"results: files of {uri} cannot be deleted: {in_a_line(error)}") from None
 
 
 def existing_tables(results: str) -> list[str]:
-    """Return the names of the tables in a folder of results. Raises Refused: there are none."""
+    """Return the names of the tables in a folder of results. Raises Refused: there are none, or one is a link."""
     names = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
     if not names:
         raise Refused(
             f"results: there are no tables in {results}; run `brickscan scan` or `brickscan calibrate` "
             "first, or name another folder"
         )
+    for name in names:
+        refuse_link(table_uri(results, name))
     return names
 
 
@@ -304,20 +321,20 @@ def merge_bookkeeping(results: str) -> None:
 
     Each flush leaves a few files in them, and a scan reads all of `shards` when it begins.
     """
-    for name in side_tables(Tables(results)):
-        kept_table = KeptTable(table_uri(results, name))
-        if sum(size < MERGED_BYTES // 2 for size in _sizes(kept_table.now()).values()) >= MANY_FILES:
-            _compact(results, name, kept_table)
+    tables = Tables(results)
+    for name in side_tables(tables):
+        if sum(size < MERGED_BYTES // 2 for size in _sizes(tables.now(name)[0]).values()) >= MANY_FILES:
+            _compact(tables, name)
 
 
-def _compact(results: str, name: str, kept_table: KeptTable) -> Upkeep:
+def _compact(tables: Tables, name: str) -> Upkeep:
     """Merge the groups of a table, many in a commit: each commit costs as much as the table's log is long."""
     done = Upkeep(name, 0, 0)
-    groups = iter(list(_small(_sizes(kept_table.now()))))
+    groups = iter(list(_small(_sizes(tables.now(name)[0]))))
     while batch := list(islice(groups, GROUPS_A_COMMIT)):
-        files = [(tuple(group), _merge(results, name, group, kept_table)) for group in batch]
+        files = [(tuple(group), _merge(tables, name, group)) for group in batch]
         merged = [Replacement(group, file) for group, file in files if file]
-        placed = put_in_place(results, name, kept_table, merged, merged=True)
+        placed = put_in_place(tables, name, merged, merged=True)
         done = Upkeep(name, done.gone + sum(len(replacement.parts) for replacement in placed), done.made + len(placed))
     return done
 
@@ -342,23 +359,22 @@ def _small(sizes: Mapping[str, int]) -> Iterator[list[str]]:
         yield group
 
 
-def _merge(results: str, name: str, group: list[str], kept_table: KeptTable) -> DataFile | None:
+def _merge(tables: Tables, name: str, group: list[str]) -> DataFile | None:
     """Write one file of the rows of many, not part of the table yet; None: one of them was taken away meanwhile.
 
     Raises:
         ScanFailed: a file that the table needs cannot be read.
     """
-    uri = table_uri(results, name)
-    filesystem, folder = filesystem_of(uri)
+    uri = table_uri(tables.results, name)
     batches: list[pa.RecordBatch] = []
     for path in group:
         try:
-            with filesystem.open_input_file(f"{folder}/{path}") as source:
-                rows = pq.read_table(source, schema=SCHEMAS[name], use_threads=False)
+            source = pa.BufferReader(read_file(tables.results, name, path))
+            rows = pq.read_table(source, schema=SCHEMAS[name], use_threads=False)
         except (pa.ArrowException, OSError) as error:  # stores say in different words that it is gone
-            if path not in _sizes(kept_table.now()):
+            if path not in _sizes(tables.now(name)[0]):
                 return None
             fault = f"{uri}/{path}, which the table needs, cannot be read: {in_a_line(error)}"
             raise ScanFailed(f"results: {fault}; restore it from a copy") from None
         batches += rows.to_batches()
-    return write_file(results, name, batches)
+    return write_file(tables.results, name, batches)

@@ -31,6 +31,7 @@ from scanner.results.decision_log import (
 )
 from scanner.results.flags import FlagCount, WantedFlags, by_need, count_flags, flags_at
 from scanner.results.queries import ask, keys_of_scans, of_trial
+from scanner.results.signatures import unchecked
 from schemas.words import Naming
 
 
@@ -161,6 +162,7 @@ class FlagPage(NamedTuple):
 
     first: how many flags come before them.
     keys: all keys that any scan had.
+    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
     """
 
     entries: Sequence[ListedFlag]
@@ -168,6 +170,7 @@ class FlagPage(NamedTuple):
     counts: FlagCounts
     measured: Precision
     keys: list[str]
+    not_checked: str | None
 
 
 class ListedAccounts(NamedTuple):
@@ -220,7 +223,8 @@ class ReviewSession:
         decisions = ask(self.results, lambda: current_decisions(self.results).collect())
         entries = self._entries(request, rows, page.to_dicts())
         counts = self._counts(request, len(order))
-        return FlagPage(entries, first, counts, precision(decisions), keys_of_scans(self.results))
+        keys = keys_of_scans(self.results)
+        return FlagPage(entries, first, counts, precision(decisions), keys, unchecked(self.results))
 
     def _order(self, choice: WantedFlags) -> pl.DataFrame:
         return by_need(self.results, self._rate, choice, self._canaries)
@@ -233,10 +237,8 @@ class ReviewSession:
         return FlagCounts(on_list, total.flagged - state_count.flagged, state_count.flagged - on_list, total)
 
     def _entries(
-        self, request: FlagRequest, flag_rows: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
+        self, request: FlagRequest, rows: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
     ) -> Sequence[ListedFlag]:
-        with self._explaining:
-            rows = self._explainer.with_registry_names(flag_rows)
         decisions, earlier_posts = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
         glances = self._glances_at(rows)
 

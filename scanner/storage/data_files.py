@@ -1,10 +1,14 @@
 """Parquet files of tables: written durably into a table's folder, and part of the table once they are committed.
 
+A file's name ends with the SHA-256 of its content, so that whoever knows the name knows what the file must hold.
 Nothing here knows Delta's log, so that a worker, which commits nothing, holds no library that does.
 """
 
+import hashlib
 import json
 import os
+import re
+import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from scanner.errors import ScanFailed, in_a_line
+from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.storage.locations import filesystem_of, table_uri
 from schemas.audit import AUDIT_COUNTS, AUDITS
 from schemas.tables import (
@@ -31,6 +35,7 @@ from schemas.tables import (
     SCANS,
     SHARDS,
     SPANS,
+    TEXT_COUNTS,
     VERDICTS,
     VERIFIED_USERS,
 )
@@ -38,6 +43,7 @@ from schemas.tables import (
 TABLES: Mapping[str, pa.Schema] = {
     "quarantine": QUARANTINE,
     "audit_counts": AUDIT_COUNTS,
+    "text_counts": TEXT_COUNTS,
     "flags": FLAGS,
     "spans": SPANS,
     "shards": SHARDS,
@@ -126,9 +132,12 @@ def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> Da
         return None
     sink = pa.BufferOutputStream()
     dictionaries = [c for c in rows.column_names if c not in _DISTINCT]
-    pq.write_table(rows, sink, _ROWS_A_GROUP.get(name), compression="zstd", use_dictionary=dictionaries)
+    # names stay in Delta's log after an erasure: without the salt, a digest would show whether a guessed name was there
+    salted = rows.replace_schema_metadata({"brickscan.salt": secrets.token_hex(16)})
+    pq.write_table(salted, sink, _ROWS_A_GROUP.get(name), compression="zstd", use_dictionary=dictionaries)
     data = sink.getvalue()
-    file = DataFile(f"part-{uuid.uuid4().hex}.parquet", len(data), len(rows), _stats(rows))
+    file_name = f"part-{uuid.uuid4().hex}-{hashlib.sha256(data).hexdigest()}.parquet"
+    file = DataFile(file_name, len(data), len(rows), _stats(rows))
     filesystem, folder = filesystem_of(table_uri(results, name))
     try:
         if isinstance(filesystem, fs.LocalFileSystem):
@@ -139,6 +148,33 @@ def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> Da
     except OSError as error:
         raise ScanFailed(f"results: {folder}/{file.name} cannot be written: {in_a_line(error)}") from None
     return file
+
+
+_NAME = re.compile(r"part-[0-9a-f]{32}-([0-9a-f]{64})\.parquet")
+
+
+def sha256_in(file_name: str) -> str | None:
+    """Return the SHA-256, in hexadecimal, that the name of a file states; None: brickscan did not write it."""
+    match = _NAME.fullmatch(file_name)
+    return match and match[1]
+
+
+def read_file(results: str, name: str, file_name: str) -> pa.Buffer:
+    """Read the bytes of a file of a table, and hold them against the SHA-256 that its name states, if it states any.
+
+    Raises:
+        OSError: it cannot be read.
+        Refused: its content is not what was written.
+    """
+    filesystem, folder = filesystem_of(table_uri(results, name))
+    with filesystem.open_input_file(f"{folder}/{file_name}") as source:
+        data = source.read_buffer()
+    if sha256_in(file_name) not in (None, hashlib.sha256(data).hexdigest()):
+        raise Refused(
+            f"results: {folder}/{file_name}: its content is not what brickscan wrote, so somebody changed it. Believe "
+            "nothing of it: put the file back from a copy, or scan its input again into another folder"
+        )
+    return data
 
 
 def _write_durably(folder: Path, name: str, data: pa.Buffer) -> None:

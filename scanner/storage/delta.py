@@ -7,15 +7,16 @@ driver that commits all night long opens each of its tables once, and reads from
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
@@ -49,7 +50,7 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
         return pl.scan_delta(table)
     files = [unquote(uri.removeprefix("file://")) for uri in table.file_uris()]
     if paths is not None:
-        file_names = _holding(table, paths)
+        file_names = {*files_with_paths(table, paths)}
         files = [file for file in files if file.rpartition("/")[2] in file_names]
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
@@ -57,36 +58,52 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
     return pl.scan_parquet(files, glob=False, schema=schema)
 
 
-def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
-    """Return the names of a table's files whose range of `path` may hold a given path, or that state no range."""
+def files_of(table: DeltaTable) -> pl.DataFrame:
+    """Return a row a file, oldest first, with columns such as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`."""
     files = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
+    return files.sort("modification_time", "path")
+
+
+def files_with_paths(table: DeltaTable, paths: pl.Series) -> list[str]:
+    """Return the names of a table's files whose range of `path` may hold a given path, or that state no range."""
+    files = files_of(table)
     if not {"min.path", "max.path"} <= set(files.columns):
-        return set(files["path"])
+        return files["path"].to_list()
     sorted_paths = paths.unique().sort()
     first = sorted_paths.search_sorted(files["min.path"].fill_null(""), "left")
     reach = sorted_paths.search_sorted(files["max.path"].fill_null(chr(0x10FFFF)), "right")
-    return set(files["path"].filter(pl.Series(first) < pl.Series(reach)))
+    return files["path"].filter(pl.Series(first) < pl.Series(reach)).to_list()
 
 
-def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) -> None:
-    """Make an empty table, unless it is there or another process makes it at the same time.
+def make_table(
+    uri: str, schema: pa.Schema, configuration: Mapping[str, str], mode: Literal["error", "overwrite"] = "error"
+) -> DeltaTable | None:
+    """Make an empty table, and return it. None: it is there, or another process makes it at the same time.
+
+    mode: overwrite: a table that is there is made anew, with another id.
 
     Raises:
         DeltaError: it cannot be made.
         OSError: it cannot be made.
     """
     try:
-        DeltaTable.create(
+        return DeltaTable.create(
             uri,
             schema,
-            mode="ignore",
+            mode=mode,
             configuration={TABLE_VERSION: str(VERSION), **configuration},
             raise_if_key_not_exists=False,
             commit_properties=CommitProperties(max_commit_retries=0),
         )
-    except CommitFailedError:  # what deltalake raises, in spite of `ignore`, when another was faster
+    except DeltaError:
         if not DeltaTable.is_deltatable(uri):
             raise
+        return None
+
+
+def place_of(table: DeltaTable) -> str:
+    """Return the folder of a table as people know it: a plain path, or the URI of another machine's folder."""
+    return unquote(table.table_uri.removeprefix("file://")).rstrip("/")
 
 
 def refuse_other_version(table: DeltaTable) -> None:
@@ -95,7 +112,7 @@ def refuse_other_version(table: DeltaTable) -> None:
     Raises:
         Refused: it has no version, one from before 0.1.0, or a newer one.
     """
-    uri = unquote(table.table_uri.removeprefix("file://")).rstrip("/")
+    uri = place_of(table)
     version = table.metadata().configuration.get(TABLE_VERSION)
     if version is None or (version.isdecimal() and int(version) < VERSION):
         raise Refused(f"table {uri}: {MADE_BEFORE}, and is read no more; name another folder")
@@ -122,20 +139,70 @@ def attempts(subject: str) -> Iterator[None]:
 
 
 def open_table(uri: str) -> DeltaTable:
-    """Open a table of results as it is now. Raises Refused: it is not there, or of another version."""
+    """Open a table of results as it is now. Raises Refused: it is not there, of another version, or its log edited."""
     try:
         table = DeltaTable(uri)
     except (TableNotFoundError, OSError):
         first = _MAKES.get(uri.rpartition("/")[2], "run `brickscan scan`")
         raise Refused(f"results: there is no table {uri} yet; {first} first, or name another folder") from None
+    except ValueError as error:  # of a log in which columns or types are others than those of its checkpoint or files
+        raise Refused(
+            f"results: table {uri}: its log contradicts itself ({in_a_line(error)}), so somebody changed it: put the "
+            "table back from a copy"
+        ) from None
     refuse_other_version(table)
     return table
 
 
-_LOOKED_UP = 20
-"""Transactions that deltalake is asked for one by one; more than these are read from the log at once."""
-
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+
+class LoggedTransaction(NamedTuple):
+    """An application transaction as a log has it.
+
+    version: its version.
+    expires: Delta drops it some time after a time that stands with it.
+    """
+
+    version: int
+    expires: bool
+
+
+def logged_transactions(table: DeltaTable) -> dict[str, LoggedTransaction]:
+    """Return all application transactions of a table as it was opened.
+
+    Raises:
+        ScanFailed: the log cannot be read, or is kept in another form.
+    """
+    try:
+        return _Log(table.table_uri).transactions(table.version())
+    except _UNREADABLE as error:
+        raise _unreadable(table, error) from None
+
+
+def removed_files(table: DeltaTable) -> dict[str, float]:
+    """Return when files left a table, in seconds since 1970, as far as the log remembers: for a week at least.
+
+    Raises:
+        ScanFailed: the log cannot be read, or is kept in another form.
+    """
+    try:
+        rows = _Log(table.table_uri).removals(table.version())
+        return {unquote(row["path"]): (row.get("deletionTimestamp") or 0) / 1000 for row in rows}
+    except _UNREADABLE as error:
+        raise _unreadable(table, error) from None
+
+
+_UNREADABLE = (OSError, KeyError, ValueError, TypeError, pa.ArrowException)
+"""What reading a log raises that is damaged, or written in another form."""
+
+
+def _unreadable(table: DeltaTable, error: Exception) -> ScanFailed:
+    return ScanFailed(f"results: the log of table {place_of(table)} cannot be read: {in_a_line(error)}")
+
+
+LogObserver = Callable[[str, LoggedTransaction | None, LoggedTransaction | None], None]
+"""Takes in a transaction of a log that came, changed or went: its id, as it was, and as it is; None: not there."""
 
 
 class KeptTable:
@@ -144,12 +211,16 @@ class KeptTable:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._table: DeltaTable | None = None
-        self._logged: dict[str, int] | None = None  # transactions of the log, as far as it was read
-        self._read = -1  # the last version in it
-        self._looked_up = 0
+        self._logged: dict[str, LoggedTransaction] = {}  # transactions of the log, as far as it was read
+        self._read: int | None = None  # the last version in it; None: nothing was read
+        self._observe: LogObserver | None = None
+
+    def watch(self, observe: LogObserver) -> None:
+        """Have every change of the transactions told, from the first on. Call it before they are first asked for."""
+        self._observe = observe
 
     def now(self) -> DeltaTable:
-        """Return the table as it is now. The same object is brought up to date by the next call.
+        """Return the table as it is now. The same object is brought up to date by the next call, or another one comes.
 
         Raises:
             Refused: it is of another version.
@@ -162,50 +233,62 @@ class KeptTable:
                 except (DeltaError, OSError):  # commits were cleaned up that this object has not read
                     self._table = None
             if self._table is None:
-                self._table = DeltaTable(self._uri)
+                self._table, self._read = DeltaTable(self._uri), None  # nothing of what was read is believed
                 refuse_other_version(self._table)
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, ValueError) as error:
             raise ScanFailed(f"results: table {self._uri} cannot be read: {in_a_line(error)}") from None
         return self._table
 
-    def versions(self, transactions: Iterable[str]) -> dict[str, int]:
-        """Return the versions of the given application transactions, as of the last call of `now`.
+    @property
+    def table(self) -> DeltaTable:
+        """The table as of the last call of `now`."""
+        return self._table or self.now()
 
-        Many are read from the log: its newest checkpoint and the commits after that (the Delta protocol's "Transaction
-        Identifiers"). Where the log is kept in another form, each is looked up.
+    def logged(self) -> Mapping[str, LoggedTransaction]:
+        """Return all application transactions of the table as of the last call of `now`.
+
+        They are read from the log: its newest checkpoint and the commits after that (the Delta protocol's "Transaction
+        Identifiers").
 
         Raises:
-            ScanFailed: the table cannot be read.
+            ScanFailed: the log cannot be read, or is kept in another form.
         """
-        table, names = self._table or self.now(), set(transactions)
-        self._looked_up += len(names)
-        if self._looked_up > _LOOKED_UP and self._read_log(table):
-            logged = self._logged or {}
-            return {name: logged[name] for name in names if name in logged}
-        versions = ((name, table.transaction_version(name)) for name in names)
-        return {name: version for name, version in versions if version is not None}
-
-    def all(self) -> dict[str, int]:
-        """Return all transactions of the table as of the last call of `now`; empty where the log has another form."""
-        table = self._table or self.now()
-        return dict(self._logged or {}) if self._read_log(table) else {}
-
-    def _read_log(self, table: DeltaTable) -> bool:
-        """Read what is new in the log, or all of it. Return False if the log is of a form that is not read here."""
-        folder = _Log(table.table_uri)
+        table = self.table
         try:
-            if self._logged is None or self._read > table.version():
-                self._logged, self._read = folder.checkpoint(table.version())
-            try:
-                self._logged |= folder.commits(self._read + 1, table.version())
-            except FileNotFoundError:  # cleaned up behind a newer checkpoint
-                self._logged, self._read = folder.checkpoint(table.version())
-                self._logged |= folder.commits(self._read + 1, table.version())
-        except (OSError, KeyError, pa.ArrowException):
-            self._logged = None
-            return False
+            self._read_log(table)
+        except _UNREADABLE as error:
+            self._read = None
+            raise _unreadable(table, error) from None
+        return self._logged
+
+    def lasting(self, transactions: Iterable[str]) -> dict[str, int]:
+        """Return the versions of those of the given transactions that do not expire. Raises as `logged`."""
+        logged = self.logged()
+        return {name: logged[name].version for name in transactions if name in logged and not logged[name].expires}
+
+    def _read_log(self, table: DeltaTable) -> None:
+        """Read what is new in the log, or all of it."""
+        log, dropped, newer = _Log(table.table_uri), set[str](), None
+        if self._read is not None and self._read <= table.version():
+            with suppress(FileNotFoundError):  # cleaned up behind a newer checkpoint
+                newer = log.commits(self._read + 1, table.version())
+        if newer is None:
+            newer = log.transactions(table.version())
+            dropped = self._logged.keys() - newer.keys()
+        if self._observe is not None:
+            for name, later in newer.items():
+                if (earlier := self._logged.get(name)) != later:
+                    self._observe(name, earlier, later)
+            for name in dropped:
+                self._observe(name, self._logged[name], None)
+        self._logged |= newer
+        for name in dropped:
+            del self._logged[name]
         self._read = table.version()
-        return True
+
+
+def _logged(transaction: Mapping[str, Any]) -> LoggedTransaction:
+    return LoggedTransaction(transaction["version"], transaction.get("lastUpdated") is not None)
 
 
 class _Log:
@@ -213,23 +296,43 @@ class _Log:
         self._filesystem, folder = filesystem_of(unquote(table_uri.removeprefix("file://")))
         self._folder = f"{folder.rstrip('/')}/_delta_log"
 
-    def checkpoint(self, version: int) -> tuple[dict[str, int], int]:
-        """Return the transactions of the newest checkpoint up to a version, and its own version; -1: there is none."""
+    def transactions(self, version: int) -> dict[str, LoggedTransaction]:
+        """Return all transactions up to a version."""
+        rows, newest = self._checkpoint("txn", version)
+        return {row["appId"]: _logged(row) for row in rows} | self.commits(newest + 1, version)
+
+    def removals(self, version: int) -> list[Mapping[str, Any]]:
+        """Return the actions that removed files, oldest first, as far as the log up to a version remembers them."""
+        rows, newest = self._checkpoint("remove", version)
+        return [*rows, *(row for commit in range(newest + 1, version + 1) for row in self._commit("remove", commit))]
+
+    def _checkpoint(self, kind: str, version: int) -> tuple[list[Mapping[str, Any]], int]:
+        """Return the actions of a kind in the newest checkpoint up to a version, and its version; -1: there is none."""
         names = [info.base_name for info in self._filesystem.get_file_info(fs.FileSelector(self._folder))]
         points = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
+        if len(points) < sum(".checkpoint." in name for name in names):
+            raise KeyError("a checkpoint in parts, or of another form, which deltalake might read instead")
         newest = max((point for point in points if point <= version), default=-1)
         if newest < 0:
-            return {}, newest
+            return [], newest
         with self._filesystem.open_input_file(f"{self._folder}/{newest:020d}.checkpoint.parquet") as source:
-            column = pq.read_table(source, columns=["txn"]).column("txn").combine_chunks()
-        rows = column.drop_null()
-        return dict(zip(rows.field("appId").to_pylist(), rows.field("version").to_pylist(), strict=True)), newest
+            column = pq.read_table(source, columns=[kind]).column(kind).combine_chunks()
+        return column.drop_null().to_pylist(), newest
 
-    def commits(self, first: int, last: int) -> dict[str, int]:
+    def _commit(self, kind: str, commit: int) -> list[Mapping[str, Any]]:
+        """Return the actions of a kind in a commit. Raises FileNotFoundError: it was cleaned up."""
+        with self._filesystem.open_input_stream(f"{self._folder}/{commit:020d}.json") as source:
+            lines = source.read().splitlines()
+        # a key may be written with escapes: all lines are read that may hold one
+        actions = [json.loads(line) for line in lines if f'"{kind}"'.encode() in line or b"\\u" in line]
+        return [action[kind] for action in actions if kind in action]
+
+    def commits(self, first: int, last: int) -> dict[str, LoggedTransaction]:
         """Return the transactions of the commits first … last. Raises FileNotFoundError: one was cleaned up."""
-        versions: dict[str, int] = {}
+        transactions: dict[str, LoggedTransaction] = {}
         for commit in range(first, last + 1):
-            with self._filesystem.open_input_stream(f"{self._folder}/{commit:020d}.json") as source:
-                actions = [json.loads(line) for line in source.read().splitlines() if b'"txn"' in line]
-            versions.update((action["txn"]["appId"], action["txn"]["version"]) for action in actions if "txn" in action)
-        return versions
+            named = self._commit("txn", commit)
+            if len({transaction["appId"] for transaction in named}) < len(named):
+                raise KeyError("a commit has a transaction twice, of which readers choose differently")
+            transactions |= {transaction["appId"]: _logged(transaction) for transaction in named}
+        return transactions

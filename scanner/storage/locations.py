@@ -12,7 +12,9 @@ import json
 import os
 import posixpath
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
@@ -226,6 +228,61 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def delete_files(location: str, choose: Callable[[Mapping[str, float]], Iterable[str]]) -> int:
+    """Delete regular files that lie directly in a folder. No link is followed or deleted, and no folder looked into.
+
+    Who can write the folder could else have us delete what lies behind a link.
+
+    Args:
+        location: of the folder, a resolved path or a URI.
+        choose: gets the files' names, with the times of their last change in seconds since 1970; returns the names of
+            those to be deleted.
+
+    Returns:
+        The number of files that were deleted.
+
+    Raises:
+        OSError: the folder is a link, or cannot be read, or a file cannot be deleted.
+    """
+    from pyarrow import fs
+
+    filesystem, folder = filesystem_of(location)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            changed_at: dict[str, float] = {}
+            for name in os.listdir(descriptor):
+                with suppress(FileNotFoundError):  # another process deletes the same
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        changed_at[name] = status.st_mtime
+            names = {*choose(changed_at)}
+            for name in names:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        return len(names)
+    infos = [info for info in filesystem.get_file_info(fs.FileSelector(folder)) if info.is_file]
+    names = {*choose({info.base_name: info.mtime.timestamp() for info in infos})}
+
+    def delete(name: str) -> None:
+        with suppress(FileNotFoundError):
+            filesystem.delete_file(f"{folder}/{name}")
+
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        list(pool.map(delete, names))
+    return len(names)
+
+
+def refuse_link(location: str) -> None:
+    """Raise Refused for a local folder that is a link: whatever is written or deleted in it, lies elsewhere."""
+    if os.path.islink(real := location.removeprefix("file://")):
+        raise Refused(
+            f"{real}: is a link, and its files are another folder's: put the folder itself there, or mount it"
+        )
 
 
 def table_uri(results: str, name: str) -> str:

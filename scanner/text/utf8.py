@@ -19,4 +19,5 @@ class Utf8(NamedTuple):
         encoded = [text.encode(errors="surrogatepass") for text in texts]
         offsets = np.zeros(len(encoded) + 1, np.int64)
         np.cumsum([*map(len, encoded)], out=offsets[1:])
+        offsets.setflags(write=False)  # as of stored texts, for which kernels are compiled
         return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)

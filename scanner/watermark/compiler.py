@@ -198,6 +198,15 @@ def _can_write(folder: Path) -> bool:
     return True
 
 
+def _forget_compiled(function: Callable[..., Any]) -> bool:
+    """Delete a kernel's files from the cache. Return whether there were any."""
+    place = PlaceInCache.from_function(function, function.__code__.co_filename)
+    files = [*Path(place.get_cache_path()).glob(f"*{place.get_disambiguator()}*.nb?")]
+    for file in files:
+        file.unlink(missing_ok=True)
+    return bool(files)
+
+
 def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[..., Any]:
     """Compile a function for this machine at the first call, once among all processes that share the cache.
 
@@ -214,7 +223,12 @@ def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[.
 
     def compile_once(signature: object) -> object:
         with _one_process(name):
-            return find_or_compile(signature)
+            try:
+                return find_or_compile(signature)
+            except (AttributeError, ImportError):  # the cache's list names types of arguments, by a name of before
+                if not _forget_compiled(function):
+                    raise
+                return find_or_compile(signature)
 
     dispatcher.compile = compile_once
     return cast(Callable[..., Any], dispatcher)

@@ -334,7 +334,7 @@ class SearchesWindows(Watermark, Protocol, metaclass=MarkAbility):
             tokens: of a batch.
             positions: of D documents.
             parts: of the positions of all documents.
-            windows: likewise, of documents of 2^16 positions at most.
+            windows: likewise, of documents of LONGEST_AT_ONCE positions at most.
             count: messages 0 … count−1 are searched.
             share: a window is returned if chance alone gives a message as good to at most this share of windows.
 

@@ -3,6 +3,8 @@
 numba takes most of a second to import, and most commands call no kernel: a kernel imports it when it is first called.
 """
 
+import contextlib
+import fcntl
 import functools
 import operator
 import os
@@ -47,6 +49,29 @@ def compiled_before() -> bool:
 def compiled_count() -> int:
     """Return how many compiled kernels this machine's disk holds."""
     return sum(1 for _ in Path(cache_folder()).rglob("*.nbc"))
+
+
+def share_steps(*steps: Callable[[], object]) -> None:
+    """Run steps that compile kernels; of several processes, each begins with one that no other is at.
+
+    For example, two workers begin on a new machine: one compiles scores, the other normal forms and then decoys. A
+    kernel that both need is compiled once, and the process that comes second loads it.
+    """
+    postponed = []
+    for number, step in enumerate(steps):
+        with contextlib.ExitStack() as locks:
+            try:
+                Path(cache_folder()).mkdir(parents=True, exist_ok=True)
+                lock = locks.enter_context((Path(cache_folder()) / f"step-{number}.lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                postponed.append(step)
+                continue
+            except OSError:  # without a cache, or locks, each process compiles all for itself
+                pass
+            step()
+    for step in postponed:
+        step()
 
 
 class Kernel:

@@ -20,8 +20,10 @@ MOST_SEARCHES = 40
 FEW_SEARCHES = 16
 """Most searches of documents whose windows are searched all at once, generously: such documents take four."""
 
-LONGEST_AT_ONCE = 2**16
-"""Most positions of documents whose windows are searched all at once, where the mark can; more take memory."""
+LONGEST_AT_ONCE = 2**16 - 1
+"""Most positions of documents whose windows are searched all at once, where the mark can; more take memory.
+Their counts fit 16 bits.
+"""
 
 
 class PartKinds(NamedTuple):

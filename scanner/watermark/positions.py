@@ -206,7 +206,9 @@ def _copy_runs(values: NDArray[Any], begins: NDArray[np.int64], offsets: NDArray
         end = begins[i] + offsets[i + 1] - offsets[i]
         if i + 1 < len(begins) and begins[i + 1] == end:  # runs that follow each other are copied together
             continue
-        out[offsets[first] : offsets[i + 1]] = values[begins[first] : end]
+        begin, place = uint64(begins[first]), uint64(offsets[first])
+        for k in range(uint64(offsets[i + 1]) - place):  # slices take twice as long where runs are short
+            out[place + k] = values[begin + k]
         first = i + 1
 
 

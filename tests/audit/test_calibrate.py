@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from jobs.calibrate import calibrate, module, table
 from jobs.cli import run
@@ -21,12 +23,18 @@ from scanner.audit.calibration.calibration_plan import plan_calibration
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster import calibrate as calibrating
 from scanner.cluster.corpus import CorpusPart, Encoding
-from scanner.registry import new_key
+from scanner.errors import Refused
+from scanner.registry import new_key, set_audit_secret
+from scanner.results import signatures
+from scanner.results.signatures import keep_signatures, sign_with
+from scanner.results.transactions import append_audits
+from scanner.storage.locations import table_uri
 from scanner.text import sha256_file
 from schemas.audit import AUDIT_KINDS, AUDITS
 from schemas.words import AuditVerdict
 from tests.fixed import fix_secrets
 from tests.support.demo_texts import DEMO, sample_texts
+from tests.support.rows import filled
 
 CONFIG = """\
 results = "audit"
@@ -254,3 +262,35 @@ def test_nothing_to_do_is_refused(tmp_path, capsys):
     config.write_text(config.read_text().split("[law]")[0])
     assert run(calibrate, [str(config)]) == 2
     assert "[law], [figure] or [keys]" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_results_are_looked_at_before_the_work(tmp_path, monkeypatch):
+    """Hours of work end with rows in `audits`: deleted results are begun anew, and edited ones refused, before it."""
+    registry = tmp_path / "registry"
+    new_key(registry, "seen", format="greenlist", window=4, gamma="1/4", messages=16, tokenizer=DEMO / "tokenizer.json")
+    set_audit_secret(registry)
+    config, folder = make(tmp_path, ["a text"], more=KEYS), str(tmp_path / "audit")
+
+    class AtWork(Exception):
+        """The work has begun."""
+
+    def begin_work(*_arguments):
+        raise AtWork
+
+    monkeypatch.setattr(calibrating, "run_calibration", begin_work)
+    sign_with(folder, str(registry))
+    append_audits(folder, [filled(AUDITS, audit_id="first")])
+    assert keep_signatures(folder) is None
+    shutil.rmtree(folder)
+    signatures._signers.clear()
+    with pytest.raises(AtWork):
+        calibrate.callback(config, None, 1e-6, False, False)
+    append_audits(folder, [filled(AUDITS, audit_id="second")])
+    assert keep_signatures(folder) is None
+
+    uri = table_uri(folder, "audits")
+    write_deltalake(uri, pa.Table.from_pylist([filled(AUDITS, audit_id="forged")], AUDITS), mode="overwrite")
+    signatures._signers.clear()
+    with pytest.raises(Refused, match="audits: its files are not those that brickscan committed"):
+        calibrate.callback(config, None, 1e-6, False, False)

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from jobs.demo import TOKENIZER, make_registry
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
+from scanner.detection.stated_shares import StatedShares
 from scanner.looks.accounts.follow_up import ACCOUNTS_TABLE, AccountUnit, AccountWorker
 from scanner.looks.accounts.judge import AccountJudge
 from scanner.looks.accounts.post_rows import by_account
@@ -92,7 +94,8 @@ def proofs(folder: Path, accounts: int, sizes: Sequence[int]) -> Iterator[str]:
     """Lines on what proofs add to the test of accounts of so many posts."""
     make_registry(folder)
     keys, texts, random = load_registry(folder).keys, np.array(cut(sample()[1]), object), np.random.default_rng(1)
-    opened, rules = open_keys(folder, keys), Rules(1.0, len(keys))
+    stated = StatedShares(account=Fraction(len(keys), 2))
+    opened, rules = open_keys(folder, keys), Rules(1.0, len(keys), stated=stated)
     for size in sizes:
         posts, seconds = posts_of([random.choice(texts, size).tolist() for _ in range(accounts)]), list[float]()
         for prover in (None, None, lambda keys: open_prover(folder, keys, rules)):  # the first compiles

@@ -53,9 +53,10 @@ class Options(NamedTuple):
 INIT = Options("what init writes, 100,000 users", audit=AUDIT, looks=LOOKS_OF_INIT)
 SPANS = LOOKS_OF_INIT["spans"]
 BARE = Options("100,000 users, bare")
+ONE = Options("one message, bare", messages=ONE_MESSAGE)
 EACH = (
     BARE,
-    Options("one message, bare", messages=ONE_MESSAGE),
+    ONE,
     Options("one message, what init writes", messages=ONE_MESSAGE, audit=AUDIT, looks=LOOKS_OF_INIT),
     Options("100,000 users, decoys", audit=AUDIT),
     Options("100,000 users, normalised", looks={"variants": LOOKS_OF_INIT["variants"]}),
@@ -83,7 +84,9 @@ def _scans(
     """Scans of the same posts in turns, so that a busy machine slows all of them; their times are told beside BARE."""
     with tempfile.TemporaryDirectory() as name:
         posts = write_posts(Path(name) / "posts.parquet", tokens, options)
-        scans = [_prepare(Path(name) / str(i), tokenizer, posts, method, way, options) for i, way in enumerate(ways)]
+        scans = [
+            prepare_scan(Path(name) / str(i), tokenizer, posts, method, way, options) for i, way in enumerate(ways)
+        ]
         raw = [[text or b"" for text in part] for part in texts_of(*scans[0])]
         size = sum(len(text) for batch in raw for text in batch) / 1e6
         for scan in scans:
@@ -105,9 +108,10 @@ def _scans(
         yield Comparison(6, what, "MB/s", *rates, median(ratios), spread, len(runs), note)
 
 
-def _prepare(
+def prepare_scan(
     folder: Path, tokenizer: Path, posts: Path, method: str, way: Options, options: Namespace
 ) -> tuple[Plan, list[Piece]]:
+    """Plan a scan of posts in a new folder."""
     folder.mkdir()
     config = make_scan(folder, tokenizer, 1, 1, [posts], way.audit, **VERSION_2[method] | way.messages)
     plan = make_plan(add_looks(config, way.looks))

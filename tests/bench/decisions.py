@@ -113,7 +113,8 @@ def _line(words: np.ndarray, case: tuple[int, dict[str, Any], str], options: arg
             of_group = {
                 b"%d" % (number + i): text for i, text in enumerate(texts(words, TEXTS_A_DRAW, options.words, random))
             }
-            for kind, sums in whole_texts.count_hits(detector, str(seed).encode(), of_group).items():
+            marks = whole_texts.marks(whole_texts.seed(str(seed).encode(), of_group))
+            for kind, sums in whole_texts.count_hits(detector, marks, of_group).items():
                 totals[kind] = totals[kind].plus(sums) if kind in totals else sums
             number += TEXTS_A_DRAW
         spent = (time.process_time() - began) / number

@@ -61,7 +61,7 @@ def fill(folder: str, rows: int, share: float) -> int:
         if begin == 0:
             real = write_file(folder, "verdicts", first_verdicts().to_batches())
             of_verdicts += additions([real] if real else [])
-        assert try_to_commit(KeptTable(table_uri(folder, "verdicts")).now(), "verdicts", of_verdicts, [])
+        assert try_to_commit(folder, KeptTable(table_uri(folder, "verdicts")).now(), "verdicts", of_verdicts, [])
     DeltaTable(f"{folder}/verdicts").create_checkpoint()
     return total
 

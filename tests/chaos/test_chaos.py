@@ -201,7 +201,7 @@ def test_drivers_die_while_a_night_is_frozen(new_night, chance, judge, nodes):
         nights.append(night := new_night())
         night.configure(more=f'address = "{nodes.address}"')
         # late enough for the first flush: `during the commit` counts every table's commit
-        died = night.run(at=chance.choice(MOMENTS), commit=chance.randint(7, 12), delay=0)
+        died = night.run(at=chance.choice(MOMENTS), commit=chance.randint(9, 14), delay=0)
         assert died.returncode == -signal.SIGKILL, died.stdout
         assert not night.verdicts().is_empty()
         # some freezes have fewer commits, and the driver lives

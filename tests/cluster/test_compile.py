@@ -42,8 +42,9 @@ print(len(before), sorted(compiled() - before))
 
 @pytest.mark.costly
 def test_no_document_waits_for_a_kernel_to_be_compiled(night, plain, marked):
-    night.configure(audit="share = 1.0\nall_messages_share = 1.0")
-    night.write("a", [marked(1, 60, 1), *(plain(60, i) for i in range(6)), "short"])
+    looks = "variants = { normalised = true }\nspans = { windows = true, segments = true }"
+    night.configure(more=looks, audit="share = 1.0\nall_messages_share = 1.0")
+    night.write("a", [marked(1, 60, 1), *(plain(60, i) for i in range(5)), f"A Name {plain(60, 5)}", "short"])
     command = [sys.executable, "-c", SCAN_HERE, str(night.config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,9 @@ from deltalake import DeltaTable
 
 from scanner.cluster import commits
 from scanner.errors import ScanFailed
-from scanner.storage.locations import table_uri
+from scanner.registry.signed_tables import read_signed_tables
+from scanner.results.signatures import signature_of
+from scanner.storage.locations import real_location, table_uri
 from tests.support.night import Night
 from tests.support.two_keys import message_of
 
@@ -92,6 +94,14 @@ def tables_of(results: str) -> dict[str, Counter[str]]:
     return rows | {"verified_users": Counter(dict.fromkeys(rows["verified_users"], 1))}
 
 
+def assert_numbers_are_kept(results: str, registry: str) -> None:
+    """The registry has the number of each table's last signature: what is put back to an earlier one is seen."""
+    for entry in read_signed_tables(registry).of(real_location(results)):
+        signature = signature_of(DeltaTable(table_uri(results, entry.table)))
+        number = None if entry.event == "made" else entry.number
+        assert (entry.table, number) == (entry.table, signature.number if signature else None)
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize("after", [9, 11])
 def test_every_table_after_interruptions(night, monkeypatch, after):
@@ -107,6 +117,7 @@ def test_every_table_after_interruptions(night, monkeypatch, after):
             night.scan()
             ended = True
         interrupted += not ended
+        assert_numbers_are_kept(str(night.folder / "disturbed"), str(night.registry))
     assert interrupted >= 4
     disturbed = tables_of(str(night.folder / "disturbed"))
     differing = {name: (rows - disturbed[name], disturbed[name] - rows) for name, rows in undisturbed.items()}

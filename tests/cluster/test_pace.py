@@ -1,6 +1,5 @@
 """Pieces by the pace of a scan: each document once, ten-odd seconds a piece, the same rows as of whole shards."""
 
-import shutil
 from types import SimpleNamespace
 
 import polars as pl
@@ -39,6 +38,7 @@ from scanner.input.files import InputFile, list_files
 from scanner.input.shards import Range, Shard
 from scanner.results.transactions import open_tables, read_whole
 from tests.support.rows import same
+from tests.support.signed_tables import delete_results
 
 
 def shard(number: int, documents: int, text_bytes: int = 1) -> Shard:
@@ -172,6 +172,6 @@ def test_pieces_have_the_rows_of_their_shard_and_are_committed_once(night, plain
             read_whole(plan.results, "audit_counts").filter(kind="decoy_best").select(pl.col("tests").sum()).collect()
         )
         rows[name] = night.verdicts(), night.quarantine().drop("scan_id", "scanned_at"), kept, audit
-        shutil.rmtree(plan.results)
+        delete_results(plan.results, plan.registry)
     assert same(rows["whole"][0], rows["pieces"][0])
     assert all(a.equals(b) for a, b in zip(rows["whole"][1:], rows["pieces"][1:], strict=True))

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import shutil
 
 import pytest
 
@@ -16,6 +15,7 @@ from scanner.input.shards import DriverShare
 from scanner.registry import make_canaries
 from tests.support.command_line import call
 from tests.support.rows import same
+from tests.support.signed_tables import delete_results
 
 pytestmark = pytest.mark.usefixtures("without_ray")
 
@@ -47,7 +47,7 @@ def test_three_drivers_at_once_one_of_which_dies(shared, monkeypatch):
     night = shared
     assert night.scan().exit_code == 0
     expected = night.verdicts()
-    shutil.rmtree(night.results)
+    delete_results(night.results, night.registry)
     monkeypatch.setattr(commits, "SHARDS_A_COMMIT", 1)
     monkeypatch.setattr(commits, "LEAST_SECONDS_BETWEEN_COMMITS", 0.0)
     ended: list[ScanOutcome] = []

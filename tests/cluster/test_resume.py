@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 from scanner import results
 from tests.support.night import Night
 from tests.support.rows import same
+from tests.support.signed_tables import delete_results
 from tests.support.without_ray import put_in_the_place_of_ray
 
 SHARDS, ROWS = 24, 80
@@ -47,7 +47,7 @@ def full(tmp_path_factory, registry, plain) -> FullNight:
 @pytest.fixture
 def night(full) -> Night:
     """The full night without results."""
-    shutil.rmtree(full.night.results)
+    delete_results(full.night.results, full.night.registry)
     return full.night
 
 

@@ -51,8 +51,9 @@ def test_a_scan_ends_by_dropping_old_nights_once_a_day(night, plain, keep_flags)
     night.configure(more=f'retain = "2d"\nretain_flags = {str(keep_flags).lower()}')
     night.write("b", [plain(40, 2)])
     second = night.scan()
-    # five rows of a flag: the flag, its text and its reading, a span, a decision
-    assert second.dropped == 2 * (3 + 5 + 5 * (not keep_flags))
+    # of each night three verdicts and a row of each of six tables: counts of texts and of audits, posts, accounts,
+    # shards, quarantine; and five rows of a flag: the flag, its text and its reading, a span, a decision
+    assert second.dropped == 2 * (3 + 6 + 5 * (not keep_flags))
     left = results.nights(night.results).collect()["night"]  # one more if midnight passed between the scans
     assert left.filter(left.is_in(before["night"].implode())).to_list() == before["night"].to_list()[:3]
     young = {first.scan_id, second.scan_id, scan_of(1), scan_of(2)}

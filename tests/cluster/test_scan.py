@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import signal
 import sys
 from contextlib import nullcontext
@@ -31,6 +30,7 @@ from scanner.results import transactions
 from scanner.scan_plan import make_plan
 from schemas.tables import STAGES
 from tests.support.inspection import inspect
+from tests.support.signed_tables import delete_results
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")  # tests with `ray_cluster` use Ray all the same
@@ -218,7 +218,7 @@ def test_documents_that_kill_their_worker(night, plain, monkeypatch):
     night.write("b", accident, account=["bob"] * 8)
     night.scan()
     expected = night.verdicts()
-    shutil.rmtree(night.results)
+    delete_results(night.results, night.registry)
     texts = pq.read_table(night.input / "a.parquet")
     bad = texts["text"].to_pylist()
     bad[0], bad[2] = "KILL", "RAISE"

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from polars import DataFrame
 
 from scanner.cluster import embedded, machines
@@ -217,6 +218,18 @@ def test_the_first_thing_that_cannot_be_right_is_refused(night, plain, monkeypat
     code, out, _ = call("scan", night.config, "--check", "--summary", "json")
     assert json.loads(out) == {"exit_code": 2, "error": err.removeprefix("brickscan: ").rstrip("\n")}
     assert code == 2
+
+
+def test_an_edited_log_is_refused(night, plain):
+    """It said of shards that nobody scanned that they were done."""
+    night.write("a", [plain(40, 1)])
+    night.scan()
+    uri = table_uri(night.results, "verdicts")
+    version = DeltaTable(uri).version() + 1
+    forged = json.dumps({"txn": {"appId": "a shard that nobody scanned", "version": 1}})
+    (Path(uri) / "_delta_log" / f"{version:020}.json").write_text(forged)
+    code, out, err = call("scan", night.config, "--check")
+    assert (code, "verdicts: its log has other transactions than brickscan committed" in err) == (2, True), out + err
 
 
 def test_a_quiet_night_may_be_allowed(night):

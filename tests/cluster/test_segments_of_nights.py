@@ -1,7 +1,6 @@
 """Quotations as spans in whole scans: with new keys, frozen nights, packs, cut texts and canaries."""
 
 import re
-import shutil
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
@@ -15,6 +14,7 @@ from scanner.registry import add_users, make_canaries, new_key
 from scanner.results.retention import freeze
 from scanner.results.transactions import read_whole
 from tests.fixed import fix_secrets
+from tests.support.signed_tables import delete_results
 from tests.support.two_keys import TOKENIZER, marked_text, message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -111,6 +111,6 @@ def test_packs_of_small_files_have_the_rows_of_files_alone(night, registry, quot
     in_packs = spans_in(night).drop("scan_id", "scanned_at")
     assert in_packs.height == 3
     monkeypatch.setattr("scanner.cluster.packs.MOST_IN_A_PACK", 1)
-    shutil.rmtree(night.results)
+    delete_results(night.results, night.registry)
     night.scan()
     assert spans_in(night).drop("scan_id", "scanned_at").equals(in_packs)

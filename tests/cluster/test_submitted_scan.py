@@ -37,7 +37,8 @@ def test_the_metrics_of_a_scan(submitted):
     assert any(0 < part.get(("brickscan_shards_left",), 0) < 3 for part in seen), "nothing was seen while it ran"
     last = {series: value for part in seen for series, value in part.items()}  # gauges end with their driver
     assert {name for name, *_ in last} == METRIC_NAMES - {
-        f"brickscan_{what}_total" for what in ("files_quarantined", "too_short", "filtered", "audit_alarms")
+        f"brickscan_{what}_total"
+        for what in ("files_quarantined", "too_short", "filtered", "audit_alarms", "figures_moved")
     }
 
     verdicts = pl.read_delta(results.table_uri(done.results, "verdicts"))

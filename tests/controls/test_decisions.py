@@ -7,9 +7,16 @@ import pytest
 from scanner import error_shares, results
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import counts, judge
-from scanner.controls.decoys.whole_texts import DECISION, DECISION_WHOLE, TEXTS_A_DRAW, WholeTextDecoys
+from scanner.controls.decoys.whole_texts import (
+    DECISION,
+    DECISION_NORMALISED,
+    DECISION_WHOLE,
+    TEXTS_A_DRAW,
+    WholeTextDecoys,
+)
+from scanner.detection.detector import BatchScores, Detector, TextForms
 from scanner.detection.open_plan import open_detector
-from scanner.error_shares import ErrorShares
+from scanner.error_shares import NORMALISED, ErrorShares
 from scanner.looks.normalising import normalise
 from scanner.looks.parts import search
 from scanner.watermark import log10_any_of, rule
@@ -21,6 +28,22 @@ pytestmark = pytest.mark.usefixtures("one_tokenizer")
 ALL_LOOKS = "variants = { normalised = true }\nspans = { windows = true }"
 KEYS = (Key(20, format="gumbel-v2"), *[Key(1, format="gumbel-v2")] * 2)
 ERROR = 1e-3
+
+
+def multiply_normalised(patch: pytest.MonkeyPatch, factor: float) -> None:
+    """p-values of normalised texts are so many times what they should be."""
+    score = Detector._score
+
+    def wrong(self: Detector, tokens, segments, forms: TextForms) -> BatchScores:
+        scores = score(self, tokens, segments, forms)
+        if forms.variant != NORMALISED:
+            return scores
+        findings = [
+            of_key._replace(log10_p_global=of_key.log10_p_global + np.log10(factor)) for of_key in scores.findings
+        ]
+        return scores._replace(findings=findings)
+
+    patch.setattr(Detector, "_score", wrong)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +61,10 @@ def counted(folder, texts: list[str], more: str = ALL_LOOKS, kind: str = DECISIO
         {b"%d" % i: texts[i] for i in range(begin, min(begin + TEXTS_A_DRAW, len(texts)))}
         for begin in range(0, len(texts), TEXTS_A_DRAW)
     ]
-    first, *others = [whole_texts.count_hits(detector, b"piece", group)[kind] for group in groups]
+    first, *others = [
+        whole_texts.count_hits(detector, whole_texts.marks(whole_texts.seed(b"piece", group)), group)[kind]
+        for group in groups
+    ]
     for sums in others:
         first = first.plus(sums)
     return first
@@ -102,6 +128,18 @@ def test_a_factor_of_two_between_two_keys_is_seen_by_whole_texts_where_all_looks
 
 
 @pytest.mark.costly
+@pytest.mark.seconds
+def test_normalised_texts_whose_p_is_a_tenth_are_seen(tmp_path, texts, monkeypatch):
+    """Without marked text, so that no proof can see it. Words in random order have another normal form."""
+    sound = counted(tmp_path / "sound", texts, kind=DECISION_NORMALISED)
+    assert not too_small(sound)
+    assert sound.tests[0] == len(texts)
+    assert sound.hits[0] < sound.expected[0] + 5 * np.sqrt(sound.expected[0])
+    multiply_normalised(monkeypatch, 0.1)
+    assert too_small(counted(tmp_path / "wrong", texts, kind=DECISION_NORMALISED))
+
+
+@pytest.mark.costly
 def test_a_scan_that_drops_a_correction_ends_in_alarm_which_other_controls_do_not_raise(tmp_path, texts, monkeypatch):
     """Keys are corrected for as if each were the only one: p-values of one key at a time are as they should be."""
     keys = [Key(1, format="gumbel-v2")] * 4
@@ -130,8 +168,9 @@ def test_counts_are_those_of_a_plain_loop(tmp_path, texts):
     plan = make(tmp_path, ["some text"], KEYS[0])
     whole_texts, detector = WholeTextDecoys(bytes(range(32)), plan), open_detector(plan)
     group = {b"%d" % i: text for i, text in enumerate(texts[:TEXTS_A_DRAW])}
-    sums = whole_texts.count_hits(detector, b"piece", group)[DECISION]
-    (mark,) = whole_texts.marks(b"piece" + b"".join(group)).values()
+    marks = whole_texts.marks(b"piece" + b"".join(group))
+    sums = whole_texts.count_hits(detector, marks, group)[DECISION]
+    (mark,) = marks.values()
     (test,) = detector._keys
     hits = np.zeros(len(THRESHOLDS))
     for text in group.values():

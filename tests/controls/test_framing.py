@@ -13,8 +13,9 @@ import pytest
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster import text_scoring as written
 from scanner.controls import scan_audit
-from scanner.controls.reserved.framing import MOST_TOP_ACCOUNTS
+from scanner.controls.reserved.accounts import AccountHits
 from scanner.controls.reserved.texts import LARGEST_P
+from scanner.controls.reserved.top_accounts import MOST_TOP_ACCOUNTS
 from scanner.controls.scan_audit import ScanAudit, judge_scan
 from scanner.detection import open_plan as plan_module
 from scanner.scan_plan import Plan
@@ -98,6 +99,18 @@ def test_texts_of_few_accounts_are_told_as_possible_framing(night, framed, accou
     (explained,) = re.findall(r"key k0: .* without the texts of (\d+) account", said)
     assert 1 <= int(explained) <= accounts  # one text that remains may be chance
     assert "So the law holds" in said
+
+
+@pytest.mark.parametrize(("framed", "state"), [(5, "possible framing"), (3 * MOST_TOP_ACCOUNTS, "alarm")])
+def test_few_accounts_framed_by_all_of_their_posts_are_told_and_many_alarm(night, framed, state):
+    """Of 500 accounts, so many whose best message is reserved at 1e-8."""
+    hits = AccountHits(np.arange(framed) % 25 * 20 + 19, np.full(framed, -8.0), 500, np.array(THRESHOLDS) / 2)
+    counts = reserved_of(night.verdicts.filter(pl.col("row") >= FRAMED))._replace(accounts={"k0": hits})
+    everything = {"decoys": night.decoys, "reserved": counts, "canaries": None}
+    rows = night.verdicts.filter(pl.col("row") >= FRAMED)
+    audit = judge_scan(night.plan, "scan", measured(rows, -6.0), everything)
+    assert audit.state == state
+    assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} == {"reserved_accounts"}
 
 
 def test_without_such_texts_there_is_nothing_to_tell(night):

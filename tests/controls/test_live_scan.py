@@ -1,7 +1,6 @@
 """The audit of whole scans: exit code, sentence, tables and flags, over a killed and a resumed night."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +25,7 @@ from schemas.registry import Admission
 from tests.fixed import fix_secrets
 from tests.support.command_line import call
 from tests.support.demo_texts import DEMO
+from tests.support.signed_tables import drop_table
 
 CONFIG = """\
 version = 2
@@ -185,7 +185,7 @@ def test_counts_that_a_dead_driver_left_are_replaced(config, human_texts):
     plan = make_plan(config)
     run_scan(plan, lambda work, totals: None)
     whole = results.audit_counts(plan.results).collect()
-    shutil.rmtree(Path(plan.results) / "verdicts")  # as if the driver had died before it committed verdicts
+    drop_table(plan.results, plan.registry, "verdicts")  # as if the driver had died before it committed verdicts
     again = run_scan(plan, lambda work, totals: None)
     counts = results.audit_counts(plan.results).collect()
     assert set(counts["scan_id"]) == {again.scan_id}

@@ -1,51 +1,53 @@
-"""The table of planted faults: what is sound alarms as rarely as stated, and each control sees a fault of its kind."""
+"""Faults that are planted in whole scans of 3,000 texts are seen by the controls that the audit's page names.
+
+Only faults that change no law: a process remembers what laws computed, and the table has a process for each fault.
+"""
 
 import pytest
-from scipy import stats
 
-from schemas.config import ScanAuditConfig
-from tests.bench.planted_faults import FAULTS, alarms, refuted
+from tests.bench import planted_faults
+from tests.bench.planted_faults import FAULTS, cells, nights
 
-NAMES = ("decoys", "whole decisions", "reserved", "strata", "canaries")
-
-
-def seen_by(title: str) -> set[str]:
-    (fault,) = (fault for fault in FAULTS if fault.title == title)
-    return {name for name, share in zip(NAMES, alarms(fault, 200), strict=True) if share > 0.9}
-
-
-def test_a_night_without_a_fault_does_not_alarm():
-    """A control is expected to alarm in 0.2 of 200 nights at most."""
-    assert max(alarms(FAULTS[0], 200)) <= 0.02
-
-
-@pytest.mark.parametrize(
-    ("title", "controls"),
-    [
-        ("one format's p × 0.5", {"decoys", "strata"}),
-        (
-            "a generator repeats, each n-gram counts four times in 5 % of the texts",
-            {"decoys", "whole decisions", "reserved"},
-        ),
-        ("correction for messages dropped", {"decoys", "whole decisions", "reserved"}),
-        ("half of the marked text is not found", {"canaries"}),
-    ],
-)
-def test_a_fault_is_seen_by_the_controls_of_its_kind(title, controls):
-    assert seen_by(title) == controls
+SEEN = {
+    ("none", True): set(),
+    ("none", False): set(),
+    ("parts pay neither keys nor look", True): {"proofs"},
+    ("correction for keys dropped", True): {"proofs"},
+    ("all decoys share one key", False): {"decoys"},
+    ("normalised texts: p × 0.1", False): {"whole decisions"},
+    ("the second p-value of names pays for one user", False): {"decoys"},
+    ("accounts count n-grams in each post", False): {"whole decisions"},
+    ("accounts: p × 0.1", False): {"whole decisions"},
+    ("half of the marked text is not found", True): {"canaries"},
+}
+"""Controls that see a fault, by its title and whether text is marked; others may see it too."""
 
 
 @pytest.mark.costly
 @pytest.mark.seconds
-def test_proofs_come_out_differently_where_p_values_are_wrong_and_only_there():
-    assert refuted(FAULTS[0]) == 0
-    assert refuted(FAULTS[2]) > 30
+@pytest.mark.parametrize(("title", "marked"), SEEN)
+def test_a_planted_fault_is_seen(title, marked):
+    (night,) = nights(title, 3_000, 1, marked=marked)
+    seen = {control for control, alarms in night.items() if alarms}
+    assert seen >= SEEN[title, marked]
+    assert bool(seen) == (title != "none")
 
 
-@pytest.mark.costly
-@pytest.mark.seconds
-def test_sound_nights_alarm_by_whole_decisions_as_rarely_as_stated():
-    """By all looks and by whole texts alone; so many alarms would have a probability below 0.001 at the stated rate."""
-    nights = 3000
-    seen = dict(zip(NAMES, alarms(FAULTS[0], nights), strict=True))
-    assert seen["whole decisions"] * nights <= stats.binom.isf(0.001, nights, ScanAuditConfig().family_error)
+def test_every_fault_has_a_title_of_its_own():
+    titles = [fault.title for fault in FAULTS]
+    assert len(set(titles)) == len(titles)
+    assert {title for title, _ in SEEN} <= set(titles)
+
+
+def test_cells_say_from_how_many_documents_on_a_control_alarms_in_every_night(monkeypatch):
+    def alarms(_title: str, size: int, runs: int, *, marked: bool) -> list[dict[str, bool]]:
+        """Decoys see marked text from 12,500 on, and proofs in one of two nights of 3,000."""
+        return [
+            dict.fromkeys(planted_faults.CONTROLS_SHOWN, False)
+            | {"decoys": marked and size >= 12_500, "proofs": size == 3_000 and run == 0}
+            for run in range(runs)
+        ]
+
+    monkeypatch.setattr(planted_faults, "nights", alarms)
+    assert cells("none", [3_000, 12_500, 50_000]) == ["12,500", "decoys", "not", ""]
+    assert cells("none", [3_000]) == ["not", "", "not", ""]

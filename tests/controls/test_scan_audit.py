@@ -56,9 +56,11 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert kinds.keys() == {kind for control in CONTROLS for kind in control.kinds} - {
         *CANARY_WORDS,
         "decision_whole",  # only where parts are tested or texts normalised
+        "decision_normalised",  # only where texts are normalised
+        "decoy_own",  # only for keys with groups
         *("decoy", "decoy_length", "decoy_host"),  # only for keys of one message
         "decoy_spans",  # only where parts of texts are tested
-        "decoy_accounts",  # only where accounts are tested
+        *("decoy_accounts", "decision_accounts", "reserved_accounts"),  # only where accounts are tested
         "decoy_levels",  # only where a model reads texts
     }
     tests = {(row["kind"], row["method"]): row["tests"] for row in audit.rows}

@@ -101,7 +101,7 @@ def test_migrate_says_that_there_is_nothing_to_move(tmp_path):
     open_tables(str(folder))
     assert call("migrate", folder) == (
         0,
-        f"8 tables of version {VERSION}, which this brickscan writes: nothing to move on\n",
+        f"9 tables of version {VERSION}, which this brickscan writes: nothing to move on\n",
         "",
     )
     code, _, err = call("migrate", tmp_path / "nowhere")

@@ -12,9 +12,9 @@ import pytest
 from scanner.results import upkeep
 from scanner.results.current_rows import flags
 from scanner.results.queries import ask
-from scanner.results.retention import _delete_replaced, _without_names, count_accounts, erase_accounts, erase_user
+from scanner.results.retention import _without_names, count_accounts, erase_accounts, erase_user
 from scanner.results.transactions import TableEntry, commit, open_tables
-from scanner.results.upkeep import rewrite
+from scanner.results.upkeep import delete_unneeded, rewrite
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import table_uri
 from schemas.tables import FLAGS
@@ -65,10 +65,10 @@ def test_it_gets_its_turn_beside_a_scan_that_is_first_each_time(named, monkeypat
     written = []
     others = iter(range(100, 110))
 
-    def busy(table, name, actions, transactions, real=upkeep.try_to_commit):
+    def busy(results, table, name, actions, transactions, real=upkeep.try_to_commit):
         if (number := next(others, None)) is not None:
             add(named, f"late {number}", [verdict(number, user="alice", message=1)])
-        return real(table, name, actions, transactions)
+        return real(results, table, name, actions, transactions)
 
     def writes(folder, name, batches, real=upkeep.write_file):
         written.append(name)
@@ -123,7 +123,7 @@ def test_a_query_of_flags_is_asked_again_when_an_erasure_that_was_through_with_v
         if not asked:
             asked.append("alice")
             rewrite(folder, "flags", partial(_without_names, "flags", asked))
-            _delete_replaced(table_uri(folder, "flags"))
+            delete_unneeded(folder, "flags", 0, 24)
         return rows.collect()
 
     assert ask(folder, question)["user_id"].to_list() == [None]

@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.results import retention
 from scanner.results.queries import ask
 from scanner.results.retention import erase_user
 from scanner.results.scan_list import readiness
@@ -355,7 +356,7 @@ def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_co
         return sum("alice" in pq.read_table(file)["user_id"].to_pylist() for file in files)
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaTable, "vacuum", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(retention, "delete_unneeded", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             erase_user(folder, ["alice"])
     assert holding() == 1

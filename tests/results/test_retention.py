@@ -64,7 +64,7 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
     old = expired_rows(year, cutoff(1))
     assert (len(old.nights), set(old.scans), old.documents, old.flagged) == (2, nights(range(2, 4)), 6, 2)
     rows = retain(year, old.scans, keep_flags=keep_flags)
-    assert rows == 2 * (3 + 5 + 5 * (not keep_flags))  # five rows of a flag: flag, text, reading, span, decision
+    assert rows == 2 * (4 + 5 + 5 * (not keep_flags))  # five rows of a flag: flag, text, reading, span, decision
     for name in IN_ORDER:
         stays = range(NIGHTS if name in OF_FLAG and keep_flags else 2)
         assert scans_in(year, name) == nights(stays), name
@@ -118,12 +118,12 @@ def test_a_commit_meanwhile_is_not_lost(year, monkeypatch):
     """Between the look at the table and the commit, another process merges files and adds rows."""
     met = []
 
-    def meanwhile(table, name, actions, transactions, real=upkeep.try_to_commit):
+    def meanwhile(results, table, name, actions, transactions, real=upkeep.try_to_commit):
         if not met:
             met.append(name)
             compact(year)
             enter(year, "verdicts", "late", [verdict(9, scan_id=scan_of(0), shard_id="late")])
-        return real(table, name, actions, transactions)
+        return real(results, table, name, actions, transactions)
 
     monkeypatch.setattr(upkeep, "try_to_commit", meanwhile)
     retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
@@ -142,11 +142,11 @@ def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, mo
     compact(year)
     read, there = [], files_in(year, "verdicts")
 
-    def busy(table, name, actions, transactions, real=upkeep.try_to_commit):
+    def busy(results, table, name, actions, transactions, real=upkeep.try_to_commit):
         if name == "verdicts" and len(others) < 5:
             others.append(f"late {len(others)}")
             enter(year, name, others[-1], [verdict(9 + len(others), scan_id=scan_of(0), shard_id=others[-1])])
-        return real(table, name, actions, transactions)
+        return real(results, table, name, actions, transactions)
 
     def opened(source, real=pq.ParquetFile):
         read.append(source)
@@ -167,7 +167,7 @@ def test_one_who_gives_up_leaves_no_file_behind(year, monkeypatch):
     compact(year)
     there = files_in(year, "verdicts")
     monkeypatch.setattr(delta, "COMMIT_ATTEMPTS", 2)
-    monkeypatch.setattr(upkeep, "try_to_commit", lambda _table, name, *_: name != "verdicts")
+    monkeypatch.setattr(upkeep, "try_to_commit", lambda _results, _table, name, *_: name != "verdicts")
     with pytest.raises(ScanFailed, match="others committed first"):
         retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
     assert files_in(year, "verdicts") == there
@@ -285,7 +285,7 @@ def test_the_command_asks_and_says_what_it_would_drop(year):
 @pytest.mark.costly
 def test_the_command_drops(year):
     code, out, _ = call("retain", year, "--keep", 1, "--keep-flags", "--yes")
-    assert (code, out) == (0, "16 rows dropped\n")
+    assert (code, out) == (0, "18 rows dropped\n")
     again = ("retain", year, "--keep", 1, "--yes")
     none_left = "no night is older than 1 day, from its date or its scan, the later one\n"
     assert call(*again, "--keep-flags") == (

@@ -61,13 +61,14 @@ def test_scans_newest_first_and_nothing_to_do(folder):
     put(folder, [ended(i) for i in range(7)], [row for i in range(7) for row in shards_of(i, 4)])
     code, out, err = call("status", folder)
     assert (code, err) == (0, "")
-    head, *lines, shown, last = out.splitlines()
+    head, *lines, shown, waiting, last = out.splitlines()
     assert head.split() == ["scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit"]
     assert lines[0].split() == [
         *("s0", "2026-08-31", "2026-08-31", "03:00", "0:01:15", "done", "12,345", "0", "2", "no", "alarm")
     ]
     assert [line.split()[0] for line in lines] == [f"s{i}" for i in range(5)]
     assert shown == "5 of 7 scans shown (--limit shows more)"
+    assert waiting == "night 2026-08-31 has too little to be held against: 1 earlier night, of 28"
     assert last == "nothing needs a hand"
     assert "7 of 7 scans shown\n" in call("status", folder, "--limit", 7)[1]
 
@@ -79,7 +80,7 @@ def test_every_exit_code_has_its_word():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"audit": "alarm", "exit_code": 3}, "Use no flag of this scan. Its audit alarmed"),
+        ({"audit": "alarm", "exit_code": 3}, "Use no flag of this scan. The registry was changed while it ran"),
         ({"audit": "possible framing"}, "possible framing: texts of few accounts carry messages that nobody holds"),
         ({"exit_code": 4, "quarantined": 0}, "scan s0: nothing was read"),
         ({"exit_code": 4, "files_quarantined": 1}, "scan s0: more could not be read than the configuration allows; "),
@@ -155,7 +156,9 @@ def test_what_is_in_quarantine_is_told_with_the_command_that_shows_it(folder):
 def test_csv(folder):
     put(folder, [ended(0, files_quarantined=2, shards=6), ended(1)], [*shards_of(0, 4), *shards_of(1, 4)])
     code, out, err = call("status", folder, "--format", "csv", "--limit", 1)
-    assert (code, err) == (0, "1 of 2 scans shown (--limit shows more)\nnothing needs a hand\n")
+    shown, waiting, last = err.splitlines()
+    assert (code, shown, last) == (0, "1 of 2 scans shown (--limit shows more)", "nothing needs a hand")
+    assert waiting.startswith("night 2026-08-31 has too little")
     (row,) = csv.DictReader(io.StringIO(out))
     assert (row["scan_id"], row["exit_code"], row["committed"], row["shards"]) == ("s0", "0", "4", "6")
     assert "  2 + 2 files  " in call("status", folder)[1].splitlines()[1]

@@ -1,5 +1,6 @@
 """Merging and removing files of the tables: no row changes and nothing is done twice, whatever else runs."""
 
+import json
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 from scanner import results
 from scanner.errors import Refused, ScanFailed
 from scanner.results import transactions, upkeep
-from scanner.results.retention import erase_user
+from scanner.results.retention import erase_accounts, erase_user
 from scanner.results.transactions import TableEntry, append_audits, append_scan, commit, find_committed
 from scanner.results.upkeep import compact, vacuum
 from scanner.storage.data_files import write_file
@@ -302,6 +303,90 @@ def test_an_erasure_removes_the_files_of_failed_attempts_of_a_day_ago(folder):
     age(folder, {lost}, 1.5)
     erase_user(folder, ["alice"])
     assert files_of(folder) == part_of(folder) | {being_written}
+
+
+def old_files(folder: Path) -> Path:
+    """A folder of files that vacuum would delete in a table: named like data files, and 30 days old."""
+    (folder / "deeper").mkdir(parents=True)
+    for file in (folder / "part-0.parquet", folder / "deeper" / "part-1.parquet", folder / "keys.toml"):
+        file.write_bytes(b"of others")
+        os.utime(file, (time.time() - 30 * DAY,) * 2)
+    return folder
+
+
+DELETING = {
+    "vacuum": vacuum,
+    "an erasure": lambda folder: erase_user(folder, ["alice"]),
+    "an erasure of accounts": lambda folder: erase_accounts(folder, ["an account"]),
+}
+
+
+@pytest.mark.parametrize("delete", DELETING.values(), ids=DELETING)
+def test_no_link_is_followed_and_no_folder_looked_into(folder, tmp_path, delete):
+    add(folder, "t", [verdict(1, user="alice")])
+    others, table = old_files(tmp_path / "others"), Path(table_uri(folder, "verdicts"))
+    (table / "x").symlink_to(others)
+    (table / "part-linked.parquet").symlink_to(others / "part-0.parquet")
+    (table / "part-folder.parquet").symlink_to(others)
+    (table / "part-nowhere.parquet").symlink_to(tmp_path / "nowhere")
+    (table / "cycle").symlink_to(table)
+    old_files(table / "subfolder")
+    (table / "unlike-data.toml").write_bytes(b"")
+    age(folder, {"unlike-data.toml"}, 30)
+    before = {path for path in (*tmp_path.rglob("*"),) if "part-" not in path.name or "others" in path.parts}
+    lost = entry(folder, "x", [verdict(9)]).files[0].name
+    age(folder, {lost}, 8)
+    delete(folder)
+    assert not (table / lost).exists()
+    assert before <= {*tmp_path.rglob("*")}
+    assert {path.name for path in table.rglob("part-*")} >= {"part-linked.parquet", "part-0.parquet", "part-1.parquet"}
+    assert len(all_rows(folder)) == 1
+
+
+@pytest.mark.parametrize("change", [*DELETING.values(), compact], ids=[*DELETING, "compact"])
+def test_a_table_that_is_a_link_is_refused(folder, tmp_path, change):
+    for i in range(2):
+        add(folder, f"t{i}", [verdict(i, user="alice")])
+    table, elsewhere = Path(table_uri(folder, "flags")), tmp_path / "elsewhere"
+    table.rename(elsewhere)
+    table.symlink_to(elsewhere)
+    before = files_of(folder)
+    with pytest.raises(Refused, match="flags: is a link"):
+        change(folder)
+    assert files_of(folder) == before
+    with pytest.raises(ScanFailed, match="flags cannot be deleted"):  # it became a link after it was looked at
+        upkeep.delete_unneeded(folder, "flags", 0, 24)
+
+
+def test_paths_of_removals_lead_nowhere_else(folder, tmp_path):
+    """Whoever can write the log can have it say that a file left the table, wherever that lies."""
+    add(folder, "t", [verdict(1)])
+    others, log = old_files(tmp_path / "others"), Path(table_uri(folder, "verdicts")) / "_delta_log"
+    (Path(table_uri(folder, "verdicts")) / "x").symlink_to(others)
+    for path in ("x/part-0.parquet", f"{others}/part-0.parquet", f"file://{others}/part-0.parquet", "..%2F..%2Fothers"):
+        removal = {"path": path, "deletionTimestamp": 1, "dataChange": True, "extendedFileMetadata": False}
+        version = DeltaTable(table_uri(folder, "verdicts")).version() + 1
+        (log / f"{version:020}.json").write_text(json.dumps({"remove": removal}))
+    assert {done.gone for done in vacuum(folder)} == {0}
+    assert sorted(path.name for path in others.rglob("part-*")) == ["part-0.parquet", "part-1.parquet"]
+
+
+def test_vacuum_goes_by_a_checkpoint_too(folder):
+    """What was replaced lately stays for readers, also after the commits that replaced it are cleaned up."""
+    for i in range(4):
+        add(folder, f"t{i}", [verdict(i)])
+    merged = part_of(folder)
+    age(folder, merged, 30)
+    compact(folder)
+    uri = table_uri(folder, "verdicts")
+    DeltaTable(uri).create_checkpoint()
+    for file in (Path(uri) / "_delta_log").glob("*.json"):
+        os.utime(file, (time.time() - 60 * DAY,) * 2)
+    DeltaTable(uri).cleanup_metadata()
+    assert {done.gone for done in vacuum(folder, 24)} == {0}
+    assert merged <= files_of(folder)
+    upkeep.delete_unneeded(folder, "verdicts", 0, 24)
+    assert files_of(folder) == part_of(folder)
 
 
 def test_a_missing_file_is_told_and_nothing_is_merged(folder):

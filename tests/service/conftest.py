@@ -9,6 +9,7 @@ import pytest
 from scanner.registry import add_users
 from tests.support.hostile_pages import HOSTILE
 from tests.support.night import Night
+from tests.support.signed_tables import drop_table
 from tests.support.two_keys import marked_text, message_of
 from tests.support.without_ray import open_once, put_in_the_place_of_ray
 
@@ -44,6 +45,6 @@ def scanned(tmp_path_factory, registry, words) -> Night:
 @pytest.fixture
 def night(scanned) -> Iterator[Night]:
     """The scanned night without decisions."""
-    shutil.rmtree(Path(scanned.results) / "decisions", ignore_errors=True)
+    drop_table(scanned.results, scanned.registry, "decisions")
     yield scanned
-    shutil.rmtree(Path(scanned.results) / "decisions", ignore_errors=True)
+    drop_table(scanned.results, scanned.registry, "decisions")

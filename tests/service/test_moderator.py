@@ -1,18 +1,22 @@
 """Forty flags, twenty of them traps, decided by keys as the pages advise; and each kind of page, as axe sees it."""
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urljoin
 
+import polars as pl
 import pytest
+from deltalake import write_deltalake
 
 from scanner import results
+from schemas.tables import FLAGS
 from tests.support.command_line import call
-from tests.support.moderated import Moderated, moderated_night
-from tests.support.reviewing import loaded, opened, serving
+from tests.support.moderated import PEOPLE, Moderated, moderated_night
+from tests.support.reviewing import Asking, loaded, opened, serving
 from tests.support.without_ray import open_once, put_in_the_place_of_ray
 
 WORDS_A_MINUTE = 240
@@ -76,6 +80,33 @@ def test_a_moderator_who_follows_the_pages_decides_forty_flags_right_and_in_time
     took += sum(one.words for one in seen) / WORDS_A_MINUTE * 60 + SECONDS_TO_ACT * len(seen)
     print(f"{60 * len(seen) / took:.1f} flags a minute")
     assert 60 * len(seen) / took >= FLAGS_A_MINUTE
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("edit", ["another user", "a flag less"])
+def test_edited_flags_are_not_shown(moderated, edit):
+    """Each page says that somebody changed the table and shows nothing of it, and a form in hand decides nothing."""
+    night, flags = moderated.night, Path(f"{moderated.night.results}/flags")
+    decided = results.decisions(night.results).collect()
+    shutil.copytree(flags, night.folder / edit)
+    rows = pl.read_delta(str(flags))
+    changed = rows.with_columns(user_id=pl.lit("victim")) if edit == "another user" else rows.head(-1)
+    with serving(night, "vera") as app:
+        asking = Asking(app)
+        form = asking.form()
+        write_deltalake(str(flags), changed.to_arrow().cast(FLAGS), mode="overwrite")
+        pages = [asking.ask("GET", f"/?state={state}", Cookie=asking.cookie) for state in ("open", "all")]
+        pages.append(asking.ask("GET", f"/flag?{form['flag']}", Cookie=asking.cookie))
+        pages.append(asking.post(form))
+        for status, _, page in pages:
+            assert status == 404
+            assert "flags: its files are not those that brickscan committed, so somebody changed it" in page
+            assert "Believe nothing of it" in page
+            assert not any(name in page for name in ("victim", *PEOPLE))
+        shutil.rmtree(flags)
+        shutil.copytree(night.folder / edit, flags)
+        assert asking.ask("GET", "/", Cookie=asking.cookie)[0] == 200
+    assert results.decisions(night.results).collect().equals(decided)
 
 
 @pytest.mark.costly

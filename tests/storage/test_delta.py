@@ -1,12 +1,15 @@
 """Tables are read from folders of any name, empty ones too."""
 
+import json
+
 import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from scanner.storage.delta import KeptTable, make_table, read
+from scanner.errors import Refused, ScanFailed
+from scanner.storage.delta import KeptTable, LoggedTransaction, make_table, open_table, read
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "é", "#1?", "a+b=c&d"])
@@ -17,6 +20,22 @@ def test_a_folder_of_any_name(tmp_path, name):
     for n in (1, 2):
         write_deltalake(folder, pa.table({"n": [n]}), mode="append")
     assert sorted(read(DeltaTable(folder)).filter(pl.col("n") > 0).collect()["n"]) == [1, 2]
+
+
+def test_a_log_that_contradicts_itself_is_refused_by_name(tmp_path):
+    """Columns that partition the table, say, of which its files know nothing."""
+    folder, schema = str(tmp_path / "table"), pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    make_table(folder, schema, {})
+    write_deltalake(folder, pa.table({"n": [1]}, schema), mode="append")
+    log = tmp_path / "table" / "_delta_log"
+    lines = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    edited = next(line for line in lines if "metaData" in line)
+    edited["metaData"]["partitionColumns"] = ["n"]
+    (log / f"{2:020}.json").write_text(json.dumps(edited))
+    with pytest.raises(Refused, match=f"table {folder}: its log contradicts itself"):
+        open_table(folder)
+    with pytest.raises(ScanFailed, match=f"table {folder} cannot be read"):
+        KeptTable(folder).now()
 
 
 @pytest.mark.seconds
@@ -36,39 +55,52 @@ def test_many_transactions_are_read_at_once(tmp_path, keep):
     if keep in ("no commit before the checkpoint", "a checkpoint of another form"):
         for commit in range(20):
             (log / f"{commit:020d}.json").unlink()
-    if keep == "a checkpoint of another form":  # its form is not read: each transaction is looked up
+    if keep == "a checkpoint of another form":  # deltalake might read it and we another one
         checkpoint = log / "00000000000000000020.checkpoint.parquet"
         checkpoint.rename(log / "00000000000000000020.checkpoint.0000000001.0000000001.parquet")
         (log / "_last_checkpoint").unlink()
+        with pytest.raises(ScanFailed, match="cannot be read"):
+            KeptTable(folder).logged()
+        return
     table = DeltaTable(folder)
     wanted = [*(f"shard-{n}" for n in range(60)), "again"]
     expected = {name: table.transaction_version(name) for name in wanted}
-    found = KeptTable(folder).versions(wanted)
+    found = versions_of(KeptTable(folder))
     assert found == {name: version for name, version in expected.items() if version is not None}
     assert len(found) == 31
     assert found["again"] == 29
-    assert KeptTable(folder).versions(wanted[:3]) == {name: found[name] for name in wanted[:3]}
+
+
+def versions_of(table: KeptTable) -> dict[str, int]:
+    return {name: transaction.version for name, transaction in table.logged().items()}
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
 def test_a_kept_table_learns_what_others_committed(tmp_path, cleaned):
     folder, schema = str(tmp_path / "table"), pa.schema([("n", pa.int64())])
     make_table(folder, schema, {})
-    kept, many = KeptTable(folder), [f"t{n}" for n in range(40)]
-    assert kept.versions(many) == {}
+    kept, observed = KeptTable(folder), dict[str, int]()
+
+    def observe(name: str, earlier: LoggedTransaction | None, later: LoggedTransaction | None) -> None:
+        assert observed.pop(name, None) == (earlier and earlier.version)
+        if later is not None:
+            observed[name] = later.version
+
+    kept.watch(observe)
+    assert kept.logged() == {}
     for n in range(40):
         properties = CommitProperties(app_transactions=[Transaction(f"t{n}", n), Transaction("last", n)])
         DeltaTable(folder).create_write_transaction([], "append", schema, commit_properties=properties)
         if n % 7 == 0:
             assert kept.now().version() == n + 1
-            assert kept.versions([*many, "last"]) == {f"t{m}": m for m in range(n + 1)} | {"last": n}
+            assert versions_of(kept) == observed == {f"t{m}": m for m in range(n + 1)} | {"last": n}
         if cleaned and n == 33:
             DeltaTable(folder).create_checkpoint()
             for commit in range(30, 34):  # `kept` has read one of these commits, not the others
                 (tmp_path / "table" / "_delta_log" / f"{commit:020d}.json").unlink()
-    assert kept.versions(["t39"]) == {}  # `kept` looked at an earlier snapshot
+    assert "t39" not in kept.logged()  # `kept` looked at an earlier snapshot
     kept.now()
-    assert kept.versions([*many, "last"]) == {f"t{m}": m for m in range(40)} | {"last": 39}
+    assert versions_of(kept) == observed == {f"t{m}": m for m in range(40)} | {"last": 39}
 
 
 @pytest.mark.parametrize("other_was_faster", [True, False])

@@ -31,6 +31,8 @@ FLOORS = [
     "scanner.results",
     "scanner.ngram_filter",
     "scanner.filtering",
+    "scanner.night_comparison",
+    "scanner.comparing",
     "scanner.audit.statistics",
     "scanner.controls",
     "scanner.looks.look",

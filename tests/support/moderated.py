@@ -14,9 +14,11 @@ from scanner.registry import list_users, new_key, restore_users, set_canaries
 from scanner.watermark.native.version2_marks import Version2Mark
 from schemas.registry import Canaries, Canary, is_reserved
 from schemas.tables import FLAGS, USER_EVENTS
+from schemas.words import Naming, Proof
 from tests.fixed import fix_secrets
 from tests.support.night import Night
 from tests.support.opened import opened
+from tests.support.signed_tables import sign_as_it_is
 from tests.support.two_keys import TOKENIZER, Words, marked_text, plain_text
 from tests.watermark.pairs import batch_tokens
 
@@ -43,7 +45,10 @@ class Moderated(NamedTuple):
 
 
 def moderated_night(folder: Path, words: Words) -> Moderated:
-    """Scan a night under a key of version 2, `new`, and one of version 1, `old`; somebody edits two of its rows."""
+    """Scan a night under a key of version 2, `new`, and one of version 1, `old`. Two flags have a proof that differs.
+
+    No text makes a proof differ, so these two rows are written by hand, and signed as an operator would.
+    """
     registry = folder / "registry"
     _make_keys(registry)
     posts = _posts(registry, words)
@@ -56,11 +61,13 @@ def moderated_night(folder: Path, words: Words) -> Moderated:
     about = {"doc_id": [post.name for post in posts], "account": [post.account for post in posts], "posted": times}
     night.write("posts", [post.text for post in posts], **about)
     night.scan()
-    edited = [post.name for post in posts if post.name.startswith("edited")]
     rows = pl.read_delta(f"{night.results}/flags")
-    other = pl.when(pl.col("doc_id").is_in(edited)).then(pl.col("account_id")).otherwise("user_id")
-    changed = rows.with_columns(user_id=other).to_arrow().cast(FLAGS)
+    refuted = pl.col("doc_id").str.starts_with("refuted")
+    unproved = {"naming": Naming.UNPROVED, "proof": Proof.DIFFERS, "user_id": None, "named": None, "held_since": None}
+    columns = (pl.when(refuted).then(pl.lit(value)).otherwise(name).alias(name) for name, value in unproved.items())
+    changed = rows.with_columns(*columns).to_arrow().cast(FLAGS)
     write_deltalake(f"{night.results}/flags", changed, mode="overwrite")
+    sign_as_it_is(night)
     return Moderated(night, {post.name: post.right for post in posts})
 
 
@@ -97,7 +104,7 @@ def _posts(registry: Path, words: Words) -> list[Post]:
         posts.append(Post(f"version-1-{i}", PEOPLE[i], old(version_1[PEOPLE[i]], LENGTH, 500 + i), "unclear"))
     free = next(message for message in range(1000, 1600) if not is_reserved(message))
     posts.append(Post("nobody", "nobody-s", new(free, 600), "unclear"))
-    posts += [Post(f"edited-{i}", f"victim-{i}", new(held[PEOPLE[i]], 700 + i), None) for i in range(2)]
+    posts += [Post(f"refuted-{i}", PEOPLE[i], new(held[PEOPLE[i]], 700 + i), None) for i in range(2)]
     return posts
 
 

@@ -1,6 +1,7 @@
 """A change of one kernel file leaves no old kernel behind; none is compiled twice, wherever the same sources lie."""
 
 import fcntl
+import functools
 import os
 import pickle
 import shutil
@@ -221,6 +222,36 @@ def test_a_kernel_that_reads_what_no_digest_knows_is_refused():
         digest_after("import schemas\n" + LINES.replace("total = 0.0", "total = schemas.ZERO"))
 
 
+ARGUMENTS = """
+from typing import NamedTuple
+from scanner.watermark.kernel import kernel
+
+class {name}(NamedTuple):
+    number: int
+
+@kernel
+def doubled(argument):
+    return 2 * argument.number
+
+print(doubled({name}(21)))
+"""
+
+
+def test_a_kernel_outlives_the_name_of_the_type_of_its_arguments(tmp_path):
+    """After an upgrade, the list of what is compiled names a class that is gone."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for name in ("Before", "Before", "Behind"):
+        (tmp_path / "arguments.py").write_text(ARGUMENTS.format(name=name))
+        run = subprocess.run(
+            [sys.executable, "-c", "import arguments"],
+            env=environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+        )
+        assert run.stdout == "42\n", run.stderr
+
+
 def test_a_process_that_was_stopped_while_it_compiled_stops_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(compiler, "cache_folder", lambda: str(tmp_path))
     monkeypatch.setattr(compiler, "LONGEST_WAIT", 0.1)
@@ -230,6 +261,24 @@ def test_a_process_that_was_stopped_while_it_compiled_stops_no_other(tmp_path, m
         began = time.monotonic()
         assert doubled(21) == 42
     assert time.monotonic() - began >= 0.1
+
+
+def test_processes_share_steps(tmp_path, monkeypatch):
+    """A process begins with what no other is at; what another one did not finish is done all the same."""
+    monkeypatch.setattr(kernel, "cache_folder", lambda: str(tmp_path))
+    done = []
+    with (tmp_path / "step-0.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        kernel.share_steps(*(functools.partial(done.append, number) for number in range(3)))
+    assert done == [1, 2, 0]
+
+
+def test_steps_without_cache(monkeypatch):
+    """Where no lock can be written, each process does all steps in order."""
+    monkeypatch.setattr(kernel, "cache_folder", lambda: "/dev/null/cache")
+    done = []
+    kernel.share_steps(*(functools.partial(done.append, number) for number in range(3)))
+    assert done == [0, 1, 2]
 
 
 @pytest.mark.parametrize("home", ["not writable", "none"])

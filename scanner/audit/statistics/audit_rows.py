@@ -12,8 +12,6 @@ import numpy as np
 
 from scanner.audit.statistics.hits import ClusterSums
 from scanner.audit.statistics.judgement import Count, Judgement, counts, holm, judge, uniformity
-from scanner.errors import Refused
-from scanner.printable import printable
 from scanner.watermark import Format
 from schemas.words import AuditVerdict
 
@@ -173,20 +171,6 @@ def holds_down_to(rows: Sequence[Mapping[str, Any]]) -> float | None:
     by_size = sorted(rows, key=lambda row: -row["threshold"])
     holding = [row["threshold"] for row in takewhile(lambda row: row["verdict"] in HOLDING_VERDICTS, by_size)]
     return min(holding) if holding else None
-
-
-def refuse_impossible_audits(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raise Refused for a row that counts a rate with a value that no audit writes: nothing is shown of it."""
-    for row in rows:
-        numbers = ("tests", "expected", "hits", "low", "high")
-        wrong_columns = ["threshold"] * (row["threshold"] is None or not 0 < row["threshold"] <= 1)
-        wrong_columns += [name for name in numbers if row[name] is None or not row[name] >= 0]
-        wrong_columns += [name for name in ("expected", "hits") if not wrong_columns and row[name] > row["tests"]]
-        if wrong_columns:
-            raise Refused(
-                f"audit {printable(row['audit_id'])}: a row has {wrong_columns[0]} = {row[wrong_columns[0]]}, "
-                "as no audit writes it. Somebody changed the results: restore the table `audits` from a backup"
-            )
 
 
 def wrong_rows(rows: Sequence[Row]) -> list[Row]:

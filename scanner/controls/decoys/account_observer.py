@@ -1,7 +1,8 @@
 """Decoys of accounts: how often the pooled score of all posts passes under keys that mark nothing.
 
 A decoy key is made for one account and one set of scans whose posts are tested together, so that a resumed pass makes
-the same key again.
+the same key again. Whole decisions are made by the look at accounts itself, with a decoy in place of each key, on some
+accounts together.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,11 +10,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from scanner.audit.statistics.hits import LOG10_THRESHOLDS, cluster_sums
+from scanner.controls.control import DecidesAccounts
 from scanner.controls.decoys.draws import Decoys
-from scanner.controls.decoys.hit_counts import DecoyHits
+from scanner.controls.decoys.hit_counts import DecoyHits, HitCounts, HitSubject
+from scanner.controls.decoys.whole_texts import DECISION_ACCOUNTS, WholeTextDecoys
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.watermark import select_positions
 from scanner.watermark.rule import log10_p_best
+
+ACCOUNTS_A_DRAW = 8
+"""Most accounts that are decided under the same decoys. They are a cluster, and accounts are few."""
 
 
 class AccountDecoyObserver(DecoyHits):
@@ -46,6 +52,7 @@ class AccountDecoyObserver(DecoyHits):
         score = []
         for account, seed in zip(accounts, seeds, strict=True):
             mark, message = kind.open(key.messages, seed), int.from_bytes(seed[:8], "little") % key.messages
+            self.compare(kind.format, key.messages, [mark])
             score.append(
                 mark.score(key_positions.tokens, select_positions(key_positions.positions, [account]), message)
             )
@@ -53,3 +60,34 @@ class AccountDecoyObserver(DecoyHits):
         hit = log10_p_best(kind.law, np.concatenate(score), scored, 1)[:, None] <= LOG10_THRESHOLDS
         sums = cluster_sums(hit, np.ones(len(hit)), self._decoys.chances(kind.law, scored, 1))
         self.count("decoy_accounts", key_positions.opened_key, sums, 1)
+
+
+class WholeAccountObserver(HitCounts):
+    """Has the drawn accounts of a part of a pass decided whole, some at a time, and counts hits.
+
+    Args:
+        decoys: of all keys under test.
+        judge: decides on accounts.
+        origin, dedup: as they stand in every row.
+        piece: name of the posts that are tested together.
+    """
+
+    def __init__(
+        self, decoys: WholeTextDecoys, judge: DecidesAccounts, origin: BatchOrigin, dedup: str, piece: bytes
+    ) -> None:
+        super().__init__(origin, dedup)
+        self._decoys, self._judge, self._piece = decoys, judge, piece
+
+    def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
+        """Have the drawn accounts of a batch decided. `digests` are SHA-256 of their names."""
+        del text_of
+        if not self._decoys.can_replace_any(scores):
+            return
+        drawn = self._decoys.drawn_accounts(self._piece, digests)
+        for begin in range(0, len(drawn), ACCOUNTS_A_DRAW):
+            accounts = drawn[begin : begin + ACCOUNTS_A_DRAW]
+            marks = self._decoys.marks(self._decoys.seed(self._piece, [digests[i] for i in accounts.tolist()]))
+            for key_id, mark in marks.items():
+                self.compare(*self._decoys.form_of(key_id), [mark])
+            sums = self._decoys.count_account_hits(self._judge, marks, scores, accounts)
+            self.add(HitSubject(DECISION_ACCOUNTS, self._decoys.messages, "all"), sums)

@@ -4,13 +4,17 @@ Each text that is scored under a decoy, with one message or with all of them one
 kinds: by scored length, and by host.
 """
 
+import math
+
 import polars as pl
 
 from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.hits import ClusterSums
 from scanner.controls.control import ScanRows
+from scanner.controls.decoys.distinct import DECOY_KEYS, pair_sums
 from scanner.controls.decoys.text_observer import STRATA
-from scanner.controls.decoys.whole_texts import DECISION, DECISION_WHOLE
+from scanner.controls.decoys.whole_texts import DECISIONS
+from schemas.audit import AUDIT_COUNTS
 
 KEY_COLUMNS = ("kind", "method", "dedup", "messages", "label")
 COUNT_KEY_COLUMNS = (*KEY_COLUMNS, "stratum", "threshold")
@@ -27,17 +31,39 @@ def sum_counts(rows: ScanRows, kinds: frozenset[str]) -> pl.DataFrame:
     return sums.collect(engine="streaming")
 
 
-def law_answers(counts: pl.DataFrame, kinds: frozenset[str]) -> list[tuple[Question, ClusterSums]]:
-    """Return the sums of each question on the law, of decoys with a key for each document.
+def compare_decoys(rows: ScanRows) -> pl.DataFrame:
+    """Count pairs of decoys over all shards, as columns of `sum_counts`: those of a piece, and those of two pieces.
 
-    The document is the cluster. For whole decisions, the decoys of some documents together are the cluster.
+    Pieces are held against each other by their least draws.
+    """
+    counts = rows.counts.filter(pl.col("kind") == DECOY_KEYS, ~pl.col("shard_id").is_in(list(rows.earlier)))
+    pieces = counts.select(*COUNT_KEY_COLUMNS, "tests", "hits", "text").collect()
+    summed = []
+    for values, part in pieces.group_by(COUNT_KEY_COLUMNS, maintain_order=True):
+        equal_pieces = sum(math.comb(number, 2) for number in part["text"].value_counts()["count"].to_list())
+        pairs = int(part["tests"].sum()) + math.comb(len(part), 2)
+        if not pairs:  # a single decoy has none to be compared with
+            continue
+        alike = int(part["hits"].sum()) + equal_pieces
+        columns = dict(zip(COUNT_KEY_COLUMNS, values, strict=True))
+        sums = pair_sums(pairs, alike, columns["threshold"]).columns()
+        summed.append(columns | {name: sums[name][0].item() for name in SUMMED_COLUMNS})
+    schema = pl.DataFrame(AUDIT_COUNTS.empty_table()).select(*COUNT_KEY_COLUMNS, *SUMMED_COLUMNS).schema
+    return pl.DataFrame(summed, schema=schema)
+
+
+def law_answers(counts: pl.DataFrame, kinds: frozenset[str]) -> list[tuple[Question, ClusterSums]]:
+    """Return the sums of each question on the law, of decoys with a key for each document, or on decoys themselves.
+
+    The document is the cluster. For whole decisions, the decoys of some documents together are the cluster, and for
+    decoys themselves a pair of keys.
     """
     answers, law_counts = [], counts.filter(pl.col("kind").is_in(sorted(kinds)))
     for values, part in law_counts.sort(*KEY_COLUMNS, "threshold", descending=True).group_by(
         KEY_COLUMNS, maintain_order=True
     ):
         columns = dict(zip(KEY_COLUMNS, values, strict=True))
-        cluster = "key" if columns["kind"] in (DECISION, DECISION_WHOLE) else "document"
+        cluster = "key" if columns["kind"] in (*DECISIONS, DECOY_KEYS) else "document"
         answers.append((Question(test="exact", cluster=cluster, **columns), ClusterSums.of_columns(part.to_dict())))
     return answers
 

@@ -4,13 +4,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
-from scanner.controls.control import Conclusion, Control, JudgedScan, Observer, OpenControl, ScanRows, Subject
-from scanner.controls.decoys.account_observer import AccountDecoyObserver
+from scanner.controls.control import (
+    Conclusion,
+    Control,
+    DecidesAccounts,
+    JudgedScan,
+    Observer,
+    OpenControl,
+    ScanRows,
+    Subject,
+)
+from scanner.controls.decoys.account_observer import AccountDecoyObserver, WholeAccountObserver
+from scanner.controls.decoys.distinct import DECOY_KEYS
 from scanner.controls.decoys.draws import Decoys, open_decoys
 from scanner.controls.decoys.level_observer import LevelDecoyObserver
 from scanner.controls.decoys.text_observer import STRATA, DecoyObserver, Rehearsal
 from scanner.controls.decoys.whole_texts import (
     DECISION,
+    DECISION_ACCOUNTS,
+    DECISION_NORMALISED,
     DECISION_WHOLE,
     WholeTextDecoys,
     WholeTextObserver,
@@ -32,8 +44,11 @@ STRATUM_WORDS = dict(zip(STRATA, 2 * ("texts of scored length", "host"), strict=
 _LAW_KINDS = {
     DECISION: "decoys, whole decisions",
     DECISION_WHOLE: "decoys, decisions on whole texts",
+    DECISION_NORMALISED: "decoys, decisions on normalised texts",
+    DECISION_ACCOUNTS: "decoys, whole decisions on accounts",
     "decoy": "decoys",
     "decoy_best": "decoys, best message",
+    "decoy_own": "decoys, what one user alone reads",
     "decoy_all": "decoys, all messages",
     "decoy_spans": "decoys, parts of texts",
     "decoy_accounts": "decoys, posts of accounts",
@@ -47,7 +62,14 @@ class OpenDecoys:
     def __init__(self, decoys: Decoys | None, whole_texts: WholeTextDecoys | None, dedup: str) -> None:
         self._decoys, self._whole_texts, self._dedup = decoys, whole_texts, dedup
 
-    def observers(self, subject: Subject, origin: BatchOrigin, piece: str, detector: Detector | None) -> list[Observer]:
+    def observers(
+        self,
+        subject: Subject,
+        origin: BatchOrigin,
+        piece: str,
+        detector: Detector | None,
+        accounts: DecidesAccounts | None,
+    ) -> list[Observer]:
         """Return observers of a piece of work. Args: as scanner.controls.control.OpenControl."""
         observers, name = list[Observer](), piece.encode()
         if self._decoys is not None:
@@ -62,6 +84,8 @@ class OpenDecoys:
                     observers.append(Rehearsal(self._decoys))
         if self._whole_texts is not None and detector is not None and subject is Subject.TEXTS:
             observers.append(WholeTextObserver(self._whole_texts, detector, origin, self._dedup, name))
+        if self._whole_texts is not None and accounts is not None and subject is Subject.ACCOUNTS:
+            observers.append(WholeAccountObserver(self._whole_texts, accounts, origin, self._dedup, name))
         return observers
 
 
@@ -72,17 +96,24 @@ class DecoyControl(Control["pl.DataFrame"]):
       variant or part
     - decision_whole: the same, where parts are tested or texts normalised: texts that normalising leaves as they are →
       that of the whole text
+    - decision_normalised: the same, where texts are normalised: texts with another normal form → that of the normalised
+      text
+    - decision_accounts: an account by the look at accounts, under decoys in place of all keys → the corrected p of its
+      decision
     - decoy: a text under a key of its own, with one message, where the key under test has one → p of that message
     - decoy_best, decoy_all: a text under a key of its own, with all messages → p of the best; p of each, or of each
       pair of group and user
+    - decoy_own: a text under a key of its own with groups, where one group is looked into → the second p-value that
+      names need, on what the group's best user shares with no other
     - decoy_spans: the windows of a document, under one message and under all → p of the best window
     - decoy_accounts: the posts of an account → p of their pooled score
     - decoy_levels: a text whose tokens count by a model → p of one message
+    - decoy_keys: two decoys of one format → they draw alike; it tests decoys, and not the law
     - STRATA: as decoy and decoy_all, by parts of the traffic → the same; a family of its own
     """
 
     name: ClassVar[str] = "decoys"
-    kinds = _LAW_KINDS | dict.fromkeys(STRATA, "")
+    kinds = _LAW_KINDS | dict.fromkeys((DECOY_KEYS, *STRATA), "")
     law_kinds = frozenset(_LAW_KINDS)
     families: ClassVar[int] = 2
 
@@ -97,19 +128,25 @@ class DecoyControl(Control["pl.DataFrame"]):
 
     def count(self, plan: Plan, rows: ScanRows) -> "pl.DataFrame":
         """Add up the counts of the shards."""
-        from scanner.controls.decoys.answers import sum_counts
+        import polars as pl
+
+        from scanner.controls.decoys.answers import compare_decoys, sum_counts
 
         del plan
-        return sum_counts(rows, frozenset(self.kinds))
+        return pl.concat([sum_counts(rows, frozenset(self.kinds) - {DECOY_KEYS}), compare_decoys(rows)])
 
     def judge(self, plan: Plan, audit: "Audit", traffic: "Traffic", counts: "pl.DataFrame") -> "list[Row]":
-        """Judge the law on all decoys as one family, and parts of the traffic as another."""
+        """Judge the law on all decoys, and decoys themselves, as one family; parts of the traffic as another."""
         from scanner.audit.statistics.audit_rows import rate_rows
         from scanner.controls.decoys.answers import law_answers, strata_answers
 
         del traffic
+        law_rows = rate_rows(audit, law_answers(counts, self.law_kinds | {DECOY_KEYS}), DEEP_THRESHOLDS)
+        for row in law_rows:
+            if row["kind"] == DECOY_KEYS:
+                row["threshold"] = row["expected"] / row["tests"]
         return [
-            *rate_rows(audit, law_answers(counts, self.law_kinds), DEEP_THRESHOLDS),
+            *law_rows,
             *rate_rows(audit, strata_answers(counts, plan.config.dedup), DEEP_THRESHOLDS),
         ]
 
@@ -133,6 +170,11 @@ class DecoyControl(Control["pl.DataFrame"]):
 
         del law_holds
         wrong = wrong_rows(rows)
+        if any(row["kind"] == DECOY_KEYS for row in wrong):
+            return (
+                "Decoys are not distinct: keys that should differ draw alike, so the p-values of this scan were not "
+                "tested. Run `brickscan selftest`, and report it."
+            )
         if wrong and all(row["kind"] in STRATA for row in wrong):
             where = ", ".join(sorted({f"{STRATUM_WORDS[row['kind']]} {row['stratum']}" for row in wrong}))
             return (

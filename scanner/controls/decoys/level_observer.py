@@ -41,7 +41,9 @@ class LevelDecoyObserver(DecoyHits):
         log10_p = []
         for place in places.tolist():
             seed, positions = seeds[int(scores.documents[place])], select_positions(scores.positions, [place])
-            mark = scores.opened_key.to_device(kind.open(key.messages, seed))
+            decoy = kind.open(key.messages, seed)
+            self.compare(kind.format, key.messages, [decoy])
+            mark = scores.opened_key.to_device(decoy)
             score = mark.score(scores.tokens, positions, int.from_bytes(seed[:8], "little") % key.messages)
             log10_p.append(float(log10_p_best(mark.law, score, positions.scored, 1)[0]))
         if log10_p:

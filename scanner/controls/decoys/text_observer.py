@@ -22,10 +22,10 @@ from scanner.controls.decoys.hit_counts import DecoyHits
 from scanner.controls.decoys.text_sample import TextSample, TextSampler
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.looks.text_parts import parts_look
-from scanner.watermark import select_positions
-from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, Watermark
+from scanner.watermark import Positions, select_positions
+from scanner.watermark.format import CountsHits, JoinsKeys, ScoresParts, TellsUserEvidence, Watermark
 from scanner.watermark.parts import Limit
-from scanner.watermark.rule import log10_p_best, log10_p_of, search
+from scanner.watermark.rule import KeyFindings, log10_p_best, log10_p_of, search
 from scanner.watermark.text_windows import log10_in_document, running_sums, totals
 
 PARTS = ("length", "host")
@@ -71,6 +71,7 @@ class DecoyObserver(DecoyHits):
         place_seeds = [seeds[d] for d in scores.documents[places].tolist()]
         messages = np.array([int.from_bytes(seed[:8], "little") % key.messages for seed in place_seeds])
         marks = [kind.open(key.messages, seed) for seed in place_seeds]
+        self.compare(kind.format, key.messages, marks)
         for mark, indices in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
             positions = select_positions(scores.positions, places[indices])
             if scores.parts is not None and isinstance(mark, ScoresParts):
@@ -108,8 +109,20 @@ class DecoyObserver(DecoyHits):
         key, scored = scores.opened_key.key, scores.positions.scored[places]
         kind = self._decoys.kinds[key.key_id]
         place_seeds = [seeds[d] for d in scores.documents[places].tolist()]
+        # first, so that of two processes that begin one compiles this and the other searches
+        if isinstance(kind.format, CountsHits):
+            secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in place_seeds]
+            critical = self._decoys.critical(kind.law, scored)
+            positions = select_positions(scores.positions, places)
+            hits = kind.format.count_all(secrets, scores.tokens, positions, key.messages, critical)
+            chance = self._decoys.chances(kind.law, scored, 1, DEEP_THRESHOLDS)
+            counted = np.full(len(scored), kind.format.counted(key.messages))
+            self._count_parts("decoy_all", scores, places, hits, counted, chance)
         score, best = np.zeros(len(places)), np.zeros(0 if scores.parts is None else len(places))
-        marks = [scores.opened_key.to_device(kind.open(key.messages, seed)) for seed in place_seeds]
+        marks = [kind.open(key.messages, seed) for seed in place_seeds]
+        if key.key_id not in self._decoys.one_message_keys:  # else the decoy of a text was compared with one message
+            self.compare(kind.format, key.messages, marks)
+        marks = [scores.opened_key.to_device(mark) for mark in marks]
         for mark, indices in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
             positions = select_positions(scores.positions, places[indices])
             search_arguments = mark, scores.tokens, positions, key.messages
@@ -122,18 +135,28 @@ class DecoyObserver(DecoyHits):
                     place = indices[span.document]
                     best[place] = min(best[place], span.log10_p)
             score[indices] = findings.score[:, 0]
+            self._count_own(scores, mark, positions, findings)
         hit = log10_p_best(kind.law, score, scored, key.messages)[:, None] <= LOG10_THRESHOLDS[None, :]
         chance = self._decoys.chances(kind.law, scored, key.messages)
         self.count("decoy_best", scores.opened_key, cluster_sums(hit, np.ones(len(hit)), chance), key.messages)
         self._count_spans(scores, places, best, key.messages)
-        if isinstance(kind.format, CountsHits):
-            secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in place_seeds]
-            critical = self._decoys.critical(kind.law, scored)
-            positions = select_positions(scores.positions, places)
-            hits = kind.format.count_all(secrets, scores.tokens, positions, key.messages, critical)
-            chance = self._decoys.chances(kind.law, scored, 1, DEEP_THRESHOLDS)
-            counted = np.full(len(scored), kind.format.counted(key.messages))
-            self._count_parts("decoy_all", scores, places, hits, counted, chance)
+
+    def _count_own(self, scores: KeyPositions, mark: Watermark, positions: Positions, findings: KeyFindings) -> None:
+        """Count the p-values on what a message shares with no other, by which users of a group are named.
+
+        Which group is looked into depends on its own positions alone, so that of its best user the p-value holds. Where
+        several are looked into, the best of all is the one whose user fits, and no law is stated for it.
+        """
+        single = np.flatnonzero((findings.message[:, 0] >= 0) & (findings.message[:, 1] < 0))
+        if not len(single) or not isinstance(mark, TellsUserEvidence):
+            return
+        evidence = mark.user_evidence(scores.tokens, select_positions(positions, single), findings.message[single, 0])
+        if evidence is not None:
+            law = self._decoys.kinds[scores.opened_key.key.key_id].law
+            hits = findings.log10_p_own[single, :1] <= LOG10_THRESHOLDS[None, :]
+            chance = self._decoys.chances(law, evidence.scored, evidence.messages)
+            sums = cluster_sums(hits, np.ones(len(hits)), chance)
+            self.count("decoy_own", scores.opened_key, sums, evidence.messages)
 
     def _count_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
         """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""

@@ -4,7 +4,7 @@ A text is a hit where the smallest corrected p of its verdict or its spans reach
 messages, keys, variants, units and parts together, and other decoys test each of these alone. Expected hits are
 computed in this file alone, from the configured shares and REACH_OF_GROUPS (a search of groups misses messages), so a
 correction that is dropped elsewhere shows. Where there are several looks, texts count once more by the whole text
-alone.
+alone, and texts with another normal form by the normalised text alone.
 
 They have draws and an observer of their own, and are judged in one family with all other decoys: so they are no control
 for themselves.
@@ -12,16 +12,18 @@ for themselves.
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.hits import THRESHOLDS, ClusterSums, RowMemory, chances, cluster_sums
-from scanner.controls.decoys.draws import draw_numbers
+from scanner.controls.control import DecidesAccounts
+from scanner.controls.decoys.draws import draw_numbers, share_of
 from scanner.controls.decoys.hit_counts import HitCounts, HitSubject
 from scanner.detection.attribution import BatchOrigin, KeyPositions
 from scanner.detection.detector import Detector
@@ -35,8 +37,21 @@ from scanner.watermark.laws import Law
 from schemas.tables import DOCUMENTS
 from schemas.words import SPAN, Naming
 
-DECISION, DECISION_WHOLE = "decision", "decision_whole"
-"""Kinds of rows, whose clusters are texts under the same decoys: by every look; by the whole text alone."""
+DECISION, DECISION_WHOLE, DECISION_NORMALISED = "decision", "decision_whole", "decision_normalised"
+"""Kinds of rows, whose clusters are texts under the same decoys: by every look; by the whole text alone; by the
+normalised text alone.
+"""
+
+DECISION_ACCOUNTS = "decision_accounts"
+"""Kind of rows whose clusters are accounts under the same decoys, decided by all of their posts."""
+
+DECISIONS = (DECISION, DECISION_WHOLE, DECISION_NORMALISED, DECISION_ACCOUNTS)
+
+FEWEST_DECISIONS = 1000
+"""Fewest documents that are decided whole, where the input has so many: fewer make too few clusters."""
+
+POSTS_OF_FEWEST = 10_000
+"""Fewest documents whose accounts are decided whole, where the input has so many: accounts are fewer than documents."""
 
 TEXTS_A_DRAW = 64
 """Most texts that are decided under the same decoys: one by one they take several times as long. They are a cluster."""
@@ -61,6 +76,7 @@ class _DecoyKey(NamedTuple):
     """A key's format and law, its share of the false-positive rate, and whether its messages share draws."""
 
     how: Format
+    messages: int
     law: Law
     draw_key: Callable[[bytes], bytes]
     share: float
@@ -115,14 +131,19 @@ class WholeTextDecoys:
 
     def __init__(self, secret: bytes, plan: Plan) -> None:
         self._secret, self._weights = secret, plan.weights
-        self._limit = int(plan.config.audit.decisions_share * 2.0**63)
+        share = share_of(plan.config.audit.decisions_share, FEWEST_DECISIONS, plan.documents)
+        self._limit = int(share * 2.0**63)
+        share_of_accounts = share_of(plan.config.audit.share, POSTS_OF_FEWEST, plan.documents)
+        self._limit_of_accounts = int(share_of_accounts * 2.0**63) if share else 0
+        self._nights = plan.config.accounts.nights if plan.config.accounts else 1
+        self._min_scored = plan.config.min_scored
         self._keys: dict[str, _DecoyKey] = {}
         self._chances = RowMemory()
         for key in plan.keys:
             how, share = format_of(key), 1.0 / (key.one_of or plan.keys_tested)
             if (law := how.law()) is not None and isinstance(how, DrawsKeys):
                 groups = isinstance(how, CountsHits) and how.counted(key.messages) < key.messages
-                self._keys[key.key_id] = _DecoyKey(how, law, how.draw_key, share, groups)
+                self._keys[key.key_id] = _DecoyKey(how, key.messages, law, how.draw_key, share, groups)
         self.messages = sum(key.messages for key in plan.keys if key.key_id in self._keys)
 
     def __repr__(self) -> str:
@@ -136,6 +157,15 @@ class WholeTextDecoys:
         data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decision-v1").digest()
         return np.flatnonzero(draw_numbers(data, digests) < np.uint64(self._limit))
 
+    def drawn_accounts(self, piece: bytes, digests: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the drawn accounts of a part of a pass, by digests of their names."""
+        data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decision-v1").digest()
+        return np.flatnonzero(draw_numbers(data, digests) < np.uint64(self._limit_of_accounts))
+
+    def can_replace_any(self, scores: Sequence[KeyPositions]) -> bool:
+        """Return whether decoys can take the place of any of some keys."""
+        return any(key_positions.opened_key.key.key_id in self._keys for key_positions in scores)
+
     def marks(self, seed: bytes) -> dict[str, Watermark]:
         """Return a decoy of each key, by its id. Equal keys have other decoys too, as they are other keys."""
         made = {}
@@ -144,25 +174,40 @@ class WholeTextDecoys:
             made[key_id] = key.how.open(key.draw_key(data.digest()))
         return made
 
-    def count_hits(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> dict[str, ClusterSums]:
-        """Count hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J], by kind.
+    def seed(self, piece: bytes, digests: Iterable[bytes]) -> bytes:
+        """Return the seed from which the decoys of some texts together are made."""
+        return piece + b"".join(digests)
+
+    def form_of(self, key_id: str) -> tuple[Format, int]:
+        """Return format and messages of a key under test."""
+        return self._keys[key_id].how, self._keys[key_id].messages
+
+    def count_hits(
+        self, detector: Detector, marks: Mapping[str, Watermark], texts: Mapping[bytes, str]
+    ) -> dict[str, ClusterSums]:
+        """Count hits of texts, by their digests, under decoys: a cluster's sums, each [J], by kind.
 
         DECISION: by every look. DECISION_WHOLE, where looks share the rate: by the whole text, of texts that are their
         own normal form. All looks together reach so little of what is expected that a factor of two would hide.
+        DECISION_NORMALISED, where texts are normalised: by the normalised text where it has the smaller p, of texts
+        that differ from it.
         """
-        seed = piece + b"".join(texts)
         documents = pa.RecordBatch.from_pylist(
             [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
         )
         scored = _ScoreRecorder()
-        result = detector.under(self.marks(seed), _NoHolders(), THRESHOLDS[0]).score_batch(
+        result = detector.under(marks, _NoHolders(), THRESHOLDS[0]).score_batch(
             documents, BatchOrigin("", "", ""), scored
         )
         log10_p, weights, written = np.full(len(texts), np.inf), self._weights, [*texts.values()]
         forms = normalise_all(written) if weights.normalised else written
         differs = np.array([form != text for form, text in zip(forms, written, strict=True)])
-        whole, chance = self._chance(scored.scores, differs)
+        whole, of_normalised, chance = self._chance(scored.scores, differs)
         sums, is_span = {}, np.array([look == SPAN for look in result.verdicts["look"].to_pylist()])
+        if weights.normalised and differs.any():
+            log10_p_normalised = np.full(len(texts), np.inf)
+            _lower(log10_p_normalised, result.verdicts.filter(pc.is_valid(result.verdicts["variant"])))
+            sums[DECISION_NORMALISED] = _cluster(log10_p_normalised[differs], of_normalised[differs])
         _lower(log10_p, result.verdicts.filter(pa.array(~is_span)))  # a part's p stands in for a whole text's
         if (weights.normalised or weights.span) and not differs.all():
             sums[DECISION_WHOLE] = _cluster(log10_p[~differs], whole[~differs])
@@ -170,19 +215,44 @@ class WholeTextDecoys:
             _lower(log10_p, rows)
         return {DECISION: _cluster(log10_p, chance)} | sums
 
+    def count_account_hits(
+        self,
+        judge: DecidesAccounts,
+        marks: Mapping[str, Watermark],
+        scores: Sequence[KeyPositions],
+        accounts: NDArray[np.int64],
+    ) -> ClusterSums:
+        """Count hits of accounts under decoys in place of all keys: a cluster's sums, each [J].
+
+        scores: of all accounts, as an observer is shown them.
+        accounts: int64[A], places of the accounts.
+        """
+        log10_p = judge.decide_under(marks, scores, accounts, THRESHOLDS[0])
+        missed = np.zeros((len(accounts), len(_ALPHA)))  # log of the chance that no key passes
+        weight = np.full(len(accounts), (self._weights.account or 0.0) / self._nights)
+        for key_positions in scores:
+            key = self._keys.get(key_positions.opened_key.key.key_id)
+            if key is None:
+                continue
+            scored = key_positions.positions.scored[accounts]
+            reached = self._as_written(key, key.messages, scored, weight)
+            missed += np.log1p(-np.where(scored[:, None] >= self._min_scored, reached, 0.0))
+        return _cluster(np.where(np.isnan(log10_p), np.inf, log10_p), -np.expm1(missed))
+
     def _chance(
         self, scores: Sequence[KeyPositions], differs: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return the most that sound p-values reach of each threshold in each text.
 
         Returns:
             By the whole text as written, [D, J].
+            By the normalised text, [D, J].
             By any look, [D, J].
         """
         # Scores increase in the same draws, so looks pass together rather than apart: the chance that none passes is at
         # least the product of theirs.
         weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
-        others, normalised = whole.copy(), weights.normalised or 0.0
+        by_normalised, by_parts, normalised = whole.copy(), whole.copy(), weights.normalised or 0.0
         for key_positions in scores:
             key, places = self._keys[key_positions.opened_key.key.key_id], key_positions.documents
             messages, scored, parted = (
@@ -195,10 +265,10 @@ class WholeTextDecoys:
             look = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
             whole_weights = look * (weights.as_written + np.where(differs, 0.0, normalised))
             whole[places] += np.log1p(-self._as_written(key, messages, scored, whole_weights[places]))
-            others += np.log1p(-key.level(np.where(differs, look * normalised, 0.0)))
+            by_normalised += np.log1p(-key.level(np.where(differs, look * normalised, 0.0)))
             level = key.level(np.where(parted, weights.span or 0.0, 0.0)[places])
-            others[places] += np.log1p(-level * key.reach(level, scored))
-        return -np.expm1(whole), -np.expm1(whole + others)
+            by_parts[places] += np.log1p(-level * key.reach(level, scored))
+        return -np.expm1(whole), -np.expm1(by_normalised), -np.expm1(whole + by_normalised + by_parts)
 
     def _as_written(
         self, key: _DecoyKey, messages: int, scored: NDArray[np.int64], weight: NDArray[np.float64]
@@ -253,6 +323,9 @@ class WholeTextObserver(HitCounts):
         return super().rows()
 
     def _decide(self) -> None:
-        for kind, sums in self._decoys.count_hits(self._detector, self._piece, self._waiting).items():
+        marks = self._decoys.marks(self._decoys.seed(self._piece, self._waiting))
+        for key_id, mark in marks.items():
+            self.compare(*self._decoys.form_of(key_id), [mark])
+        for kind, sums in self._decoys.count_hits(self._detector, marks, self._waiting).items():
             self.add(HitSubject(kind, self._decoys.messages, "all"), sums)
         self._waiting = {}

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from scanner.audit.statistics.hits import THRESHOLDS
-from scanner.controls.control import Conclusion, Control, JudgedScan, ScanRows
+from scanner.controls.control import Conclusion, Control, DecidedAccounts, JudgedScan, ScanRows
 from scanner.controls.reserved.texts import reserved_texts
+from scanner.detection.attribution import BatchOrigin
 from scanner.detection.rows import TextIds
 from scanner.scan_plan import Plan
-from schemas.audit import RESERVED_TEXT
+from schemas.audit import RESERVED_ACCOUNT, RESERVED_TEXT, SCORED_ACCOUNTS
 from schemas.words import AuditState
 
 if TYPE_CHECKING:
@@ -20,38 +21,58 @@ if TYPE_CHECKING:
 
 
 class ReservedControl(Control["ReservedCounts"]):
-    """Writes rows of kind `reserved`: verdicts for a message that nobody is ever given → a flag."""
+    """Rows of audits: verdicts for a message that nobody is ever given → a flag.
+
+    - reserved: on texts
+    - reserved_accounts: on all posts of an account as one text
+    """
 
     name: ClassVar[str] = "reserved"
-    kinds: ClassVar[dict[str, str]] = {"reserved": "reserved messages (expected at most)"}
+    kinds: ClassVar[dict[str, str]] = {
+        "reserved": "reserved messages (expected at most)",
+        "reserved_accounts": "reserved messages of accounts (expected at most)",
+    }
 
     def rows_of_verdicts(self, plan: Plan, exact: Sequence[pa.RecordBatch], ids: TextIds) -> list[pa.RecordBatch]:
         """Note texts whose best message is reserved, since published verdicts do not tell it."""
         return reserved_texts(exact, plan.keys, plan.config.dedup, ids, plan.canary_accounts)
 
+    def rows_of_accounts(
+        self, plan: Plan, origin: BatchOrigin, decided: DecidedAccounts, ids: TextIds
+    ) -> list[pa.RecordBatch]:
+        """Note accounts whose best message is reserved, and how many are expected."""
+        from scanner.controls.reserved.accounts import reserved_accounts  # workers that scan texts need it not
+
+        return reserved_accounts(plan, origin, decided, ids)
+
     def count(self, plan: Plan, rows: ScanRows) -> "ReservedCounts":
-        """Count the texts that were noted."""
+        """Count the texts and accounts that were noted."""
         import polars as pl
 
+        from scanner.controls.reserved.accounts import count_accounts
         from scanner.controls.reserved.reserved_counts import count_reserved
 
         del plan
-        return count_reserved(rows.counts.filter(pl.col("kind") == RESERVED_TEXT), rows.verdicts)
+        accounts = rows.counts.filter(pl.col("kind").is_in([RESERVED_ACCOUNT, SCORED_ACCOUNTS])).collect()
+        texts = count_reserved(rows.counts.filter(pl.col("kind") == RESERVED_TEXT), rows.verdicts)
+        return texts._replace(accounts=count_accounts(accounts.to_dicts()))
 
     def judge(self, plan: Plan, audit: "Audit", traffic: "Traffic", counts: "ReservedCounts") -> "list[Row]":
         """Judge hits against KEY_BOUND times the expected ones, as all audits of one key on one traffic (SPEC §4)."""
         from scanner.audit.statistics.audit_rows import rate_rows
         from scanner.audit.statistics.judgement import KEY_BOUND
+        from scanner.controls.reserved.accounts import account_answers
         from scanner.controls.reserved.expectation import reserved_answers
 
-        return rate_rows(audit, reserved_answers(plan, traffic, counts.hits), THRESHOLDS, KEY_BOUND)
+        answers = [*reserved_answers(plan, traffic, counts.hits), *account_answers(plan, counts.accounts)]
+        return rate_rows(audit, answers, THRESHOLDS, KEY_BOUND)
 
     def conclude(self, scan: JudgedScan, counts: "ReservedCounts") -> Conclusion:
         """Alarm where messages hit too often, unless the texts of a few accounts explain it."""
         from scanner.audit.statistics.audit_rows import failing, wrong_rows
         from scanner.controls.reserved.framing import framing_accounts, framing_warnings
 
-        framing = framing_accounts(scan, counts.hits, counts.without_top_accounts)
+        framing = framing_accounts(scan, counts)
         if framing:
             return Conclusion(AuditState.POSSIBLE_FRAMING, warnings=framing_warnings(framing))
         rows = [row for row in scan.rows if row["kind"] in self.kinds]

@@ -99,7 +99,7 @@ def reserved_answers(
     texts, none = unmarked(traffic, plan.config.false_positive_rate), np.zeros((0, len(THRESHOLDS)), np.int64)
     return [
         (
-            Question.about("reserved", "exact", "message", how, plan.config.dedup, **_columns_of(key)),
+            Question.about("reserved", "exact", "message", how, plan.config.dedup, **columns_of(key)),
             reserved_moments(
                 traffic,
                 texts,
@@ -125,6 +125,6 @@ def _by_spans(plan: Plan, key: MasterKey) -> NDArray[np.float64] | float:
     return single_p(np.minimum(THRESHOLDS, plan.config.false_positive_rate).tolist(), key.messages, correction)
 
 
-def _columns_of(key: MasterKey) -> dict[str, object]:
+def columns_of(key: MasterKey) -> dict[str, object]:
     """Return columns of AUDITS that describe a key."""
     return {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}

@@ -1,6 +1,7 @@
 """Hits of reserved messages in the texts of a scan, each once over all shards."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -8,8 +9,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.hits import THRESHOLDS
-from scanner.controls.reserved.framing import HitsWithoutTopAccounts, without_top_accounts
+from scanner.controls.reserved.accounts import AccountHits
 from scanner.controls.reserved.texts import LARGEST_P
+from scanner.controls.reserved.top_accounts import HitsWithoutTopAccounts, without_top_accounts
 from scanner.controls.traffic import scored_rows
 
 _ROUNDING = 1e-9  # in the logarithm of a threshold
@@ -21,10 +23,12 @@ class ReservedCounts(NamedTuple):
     hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, the texts at each of J
         thresholds.
     without_top_accounts: by key, its hits without the texts of the account that hits most, of the two that do, and on.
+    accounts: by key, accounts whose best message is reserved, where accounts are tested.
     """
 
     hits: Mapping[str, NDArray[np.int64]]
     without_top_accounts: Mapping[str, tuple[HitsWithoutTopAccounts, ...]]
+    accounts: Mapping[str, AccountHits] = MappingProxyType({})
 
 
 def count_reserved(reserved: pl.LazyFrame, verdicts: pl.LazyFrame) -> ReservedCounts:

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.rounding import nearly_equal
 from scanner.detection.rules import Rules
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
@@ -22,18 +20,13 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import RUN_STRENGTHS, TOKENS_A_RUN
 from scanner.evidence.page import LEVEL_WORDS, LONGEST_TITLE, environment
 from scanner.evidence.posted_text import as_posted
-from scanner.evidence.registry_check import CHANGED_ROW, RegistryCheck, with_registry_names
-from scanner.evidence.sentences import DOES_NOT_SAY, name
+from scanner.evidence.sentences import DOES_NOT_SAY, name, signature_in_words
 from scanner.input.documents import read_text
 from scanner.looks.accounts.judge import AccountFindings, AccountJudge, Posts
 from scanner.looks.accounts.pooled_positions import by_post
 from scanner.looks.accounts.post_rows import BYTES_OF_A_POST
 from scanner.looks.accounts.posts import (
-    count_marked,
-    impossible_posts,
     kept_posts,
-    posts_by_then,
-    posts_of_one_scan,
     scanned_posts,
     window_of,
 )
@@ -44,8 +37,8 @@ from scanner.registry import NamedUser
 from scanner.results import accounts
 from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import recorded_scan
-from scanner.results.transactions import read_whole
-from scanner.storage.locations import table_uri
+from scanner.results.signatures import unchecked
+from scanner.results.transactions import has_table
 from scanner.text.quoting import unquoted_words
 from scanner.watermark.rule import log10_p_of
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
@@ -56,46 +49,13 @@ MOST_POSTS_LISTED = 100
 
 def none_tested(results: str) -> bool:
     """Return whether no scan tested accounts."""
-    return not DeltaTable.is_deltatable(table_uri(results, "accounts"))
-
-
-def lacking_accounts(results: str, of_night: Sequence[Mapping[str, Any]]) -> str | None:
-    """Say that ACCOUNTS lacks rows which scans of a night wrote.
-
-    Rows leave with a night that is dropped, of which nothing is said.
-
-    Args:
-        results: folder or URI.
-        of_night: rows of SCANS of the night's scans.
-
-    Returns:
-        A sentence; None if no row is lacking.
-    """
-    marked: dict[str, int] = {}
-    for scan in of_night:
-        if scan["accounts_marked"]:
-            marked[scan["accounts_unit"]] = max(marked.get(scan["accounts_unit"], 0), scan["accounts_marked"])
-    scan_ids = pl.col("scan_id").is_in([scan["scan_id"] for scan in of_night])
-
-    def dropped() -> int:
-        gone = pl.col("dropped_at").is_not_null()
-        return int(read_whole(results, "shards").filter(scan_ids & gone).select(pl.len()).collect().item())
-
-    if not marked or ask(results, dropped):
-        return None
-    held = {} if none_tested(results) else count_marked(results, list(marked))
-    gone = sum(max(number - held.get(unit, 0), 0) for unit, number in marked.items())
-    return (
-        f"{gone:,} marked accounts that its scans found are gone: somebody changed the table `accounts`"
-        if gone
-        else None
-    )
+    return not has_table(results, "accounts")
 
 
 def marked_accounts(
     explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
 ) -> list[Mapping[str, Any]]:
-    """Return rows of ACCOUNTS with `audit`, as the registry says them, smallest p first.
+    """Return rows of ACCOUNTS with `audit`, smallest p first.
 
     Args:
         explainer: of the results.
@@ -105,12 +65,6 @@ def marked_accounts(
     Returns:
         The rows; none where no scan tested accounts.
     """
-    return [row for row, _ in _marked(explainer, night, account_ids)]
-
-
-def _marked(
-    explainer: Explainer, night: date | None, account_ids: Sequence[str]
-) -> list[tuple[Mapping[str, Any], RegistryCheck]]:
     results = explainer.results
     if none_tested(results):
         return []
@@ -120,55 +74,14 @@ def _marked(
         rows = accounts(results, explainer.rate, night).filter(account_filter)
         return with_audit(results, rows.sort("log10_p_global", "account_id", "keys")).collect()
 
-    account_rows = ask(results, question).to_dicts()
-    # the registry is asked who held the message when the scan asked it: at the account's last post
-    checks = explainer.held_against([row | {"first_seen_at": row["last_post"]} for row in account_rows])
-    rows_and_checks = [
-        (row, _held_against_posts(explainer, row, check)) for row, check in zip(account_rows, checks, strict=True)
-    ]
-    return [(with_registry_names(row, check), check) for row, check in rows_and_checks]
-
-
-def _held_against_posts(explainer: Explainer, row: Mapping[str, Any], check: RegistryCheck) -> RegistryCheck:
-    """Return the registry's check, or a failed one if a row names somebody and its posts, judged again, do not."""
-    # Nothing is compared where some of its posts cannot be read any more, or its key cannot be opened.
-    if row["naming"] != Naming.NAMED or check.agrees is False:
-        return check
-    try:
-        scan = recorded_scan(explainer.results, row["scan_id"])
-        read, _ = _posts(explainer, row)
-        by_then = posts_by_then(row, read)
-        read = by_then if len(by_then) >= row["posts"] else read  # a later scan of its window may have read more
-        if len(read) < max(row["posts"], 1):
-            text_ids = explainer.text_ids if explainer.reads_texts else None
-            wrong = impossible_posts(explainer.results, row, scan, text_ids)
-            return RegistryCheck(False, f"not asked: {wrong}. {CHANGED_ROW}") if wrong else check
-        if row["nights"] == 1 and not (read := posts_of_one_scan(row, read)):
-            return RegistryCheck(False, f"not asked: its scan read not {counted(row['posts'], 'post')}. {CHANGED_ROW}")
-        posts = _of_account(row, read, [read_text(post["text"])[0] or "" for post in read])
-        judged = _judge(explainer, row, scan).judge(posts, row["scanned_at"])
-    except Refused:
-        return check
-    if not judged:
-        why = "are not marked"
-    elif judged[0]["naming"] != Naming.NAMED:
-        why = f"name nobody: {WHY_NOBODY[judged[0]['naming']]}"
-    elif judged[0]["message"] != row["message"]:
-        why = f"carry message {judged[0]['message']}, and the row says {row['message']}"
-    elif row["log10_p_global"] < judged[0]["log10_p_global"] and not nearly_equal(
-        row["log10_p_global"], judged[0]["log10_p_global"]
-    ):
-        why = f"have corrected log10 p {judged[0]['log10_p_global']:g}, and the row says {row['log10_p_global']:g}"
-    else:
-        return check
-    return RegistryCheck(False, f"not asked: its posts, judged again, {why}. {CHANGED_ROW}")
+    return [*ask(results, question).iter_rows(named=True)]
 
 
 def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
     """Return all marked accounts, each without its posts."""
-    why = "its posts are read for one account at a time"
-    rows_and_checks = _marked(explainer, None, ())
-    return [AccountExplanation(row, check, False, (), 0, why, None, None, None) for row, check in rows_and_checks]
+    why, not_checked = "its posts are read for one account at a time", unchecked(explainer.results)
+    rows = marked_accounts(explainer)
+    return [AccountExplanation(row, not_checked, False, (), 0, why, None, None, None) for row in rows]
 
 
 def explain_account(explainer: Explainer, account_id: str, night: date | None = None) -> list[AccountExplanation]:
@@ -177,18 +90,18 @@ def explain_account(explainer: Explainer, account_id: str, night: date | None = 
     Raises:
         Refused: it is not marked, or no scan tested accounts.
     """
-    rows = _marked(explainer, night, [account_id])
+    rows = marked_accounts(explainer, night, [account_id])
     if not rows:
         when = "" if night is None else f" in the night {night}"
         raise Refused(
             f"account {account_id!r}: its posts together are not marked{when}, or no scan tested accounts; `brickscan "
             "accounts` lists those that are"
         )
-    newest = max(row["night"] for row, _ in rows)
-    return [_explained(explainer, row, check) for row, check in rows if row["night"] == newest]
+    newest = max(row["night"] for row in rows)
+    return [_explained(explainer, row) for row in rows if row["night"] == newest]
 
 
-def _explained(explainer: Explainer, row: Mapping[str, Any], check: RegistryCheck) -> AccountExplanation:
+def _explained(explainer: Explainer, row: Mapping[str, Any]) -> AccountExplanation:
     scan = recorded_scan(explainer.results, row["scan_id"])
     read, no_posts = _posts(explainer, row)
     texts = [read_text(post["text"])[0] or "" for post in read]
@@ -206,7 +119,15 @@ def _explained(explainer: Explainer, row: Mapping[str, Any], check: RegistryChec
     posts.sort(key=lambda post: (-max(post.level or 0, post.own_level or 0), post.path, post.row))
     trial = bool(scan and scan["trial"])
     return AccountExplanation(
-        row, check, trial, posts[:MOST_POSTS_LISTED], len(posts), no_posts, p, p_unquoted, no_evidence
+        row,
+        unchecked(explainer.results),
+        trial,
+        posts[:MOST_POSTS_LISTED],
+        len(posts),
+        no_posts,
+        p,
+        p_unquoted,
+        no_evidence,
     )
 
 
@@ -214,11 +135,8 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     """Return the posts that were tested together, scan by scan, and why there are none."""
     if not explainer.reads_texts:
         return [], "name the scan's configuration instead of its results to see the posts"
-    try:
-        dates = window_of(row["night"], row["nights"])
-    except (ValueError, OverflowError):
-        return [], "its row has a window of nights that no scan writes: somebody changed it"
-    table_posts = kept_posts(explainer.results, row["account_id"], dates, explainer.text_ids)
+    dates = window_of(row["night"], row["nights"])
+    table_posts = kept_posts(explainer.results, row["account_id"], dates)
     if len(table_posts) >= row["posts"]:
         return table_posts, None
 
@@ -315,7 +233,6 @@ _TO_DO: Mapping[str, str] = {
     Naming.QUOTED: "nothing: it quotes marked posts, and its own words name nobody",
     Naming.EVERYBODY: "what your rules say of generated text: the key marks for everybody alike",
     Naming.RESERVED: "name nobody, and give it to the engineers: a reserved message belongs to nobody",
-    Naming.CONTRADICTED: "name nobody, and run `brickscan users verify` with --results",
 }
 
 
@@ -387,7 +304,7 @@ def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
     yield "Account", f"{name(row['account_id'])}; night {row['night']}{window}: {texts}"
     yield "Contains text marked for", marked_for(row)
     yield "Why", _why(explained)
-    yield "By the registry", explained.registry.sentence
+    yield "Signature", signature_in_words(explained.not_checked)
     yield "What to do", to_do(row, trial=explained.trial)
     yield (
         "All posts together",
@@ -486,7 +403,7 @@ def record_of_account(explained: AccountExplanation) -> dict[str, Any]:
     row = {name: _plain(value) for name, value in explained.row.items() if name not in ("shard_id", "keys")}
     return row | {
         "trial": explained.trial,
-        "registry_agrees": explained.registry.agrees,
+        "checked": explained.not_checked is None,
         "log10_p_own_words": _plain(explained.log10_p_own),
         "posts_read": explained.read,
         "no_posts": explained.no_posts,

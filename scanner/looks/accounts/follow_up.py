@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from scanner.controls.control import Subject
-from scanner.controls.observation import OpenControls
+from scanner.controls.observation import OpenControls, count_accounts
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys, open_prover, open_text_ids
+from scanner.detection.rows import TextIds
 from scanner.detection.rules import Rules
 from scanner.filtering import open_filter
 from scanner.follow_up import CommittedScan, OnActors
@@ -35,6 +36,7 @@ from scanner.looks.accounts.posts import (
 from scanner.looks.look import NO_RESULT, LookResult, ReadAgain
 from scanner.printable import counted
 from scanner.registry import Holders
+from scanner.results.signatures import sign_with
 from scanner.results.transactions import NO_RUN, TableEntry, commit, find_committed, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import DataFile, write_file
@@ -113,6 +115,10 @@ class AccountWorker:
         return open_judge(self._plan, self._first_looks)
 
     @cached_property
+    def _text_ids(self) -> TextIds:
+        return open_text_ids(self._plan)
+
+    @cached_property
     def _controls(self) -> OpenControls:
         return OpenControls(self._plan)
 
@@ -124,18 +130,22 @@ class AccountWorker:
             ScanFailed: posts cannot be read, or results not be written.
         """
         pa.set_cpu_count(1)
+        sign_with(self._plan.results, self._plan.registry)  # so that no post is read that somebody changed
         plan, name = self._plan, self._unit.parts[part]
         origin, piece = BatchOrigin(self._scan_id, name, ""), f"accounts;{self._unit.name};"
-        observers = self._controls.observers(Subject.ACCOUNTS, origin, piece)
-        marked_rows, totals = [], AccountTotals()
+        observers = self._controls.observers(Subject.ACCOUNTS, origin, piece, accounts=self._judge)
+        marked_rows, audit_rows, totals = [], list[pa.RecordBatch](), AccountTotals()
         for rows in some_accounts(part_of(plan.results, self._unit.together, part), BATCH_TEXT_BYTES):
             posts = Posts.of_rows(rows)
-            batch_rows = self._judge.judge(posts, self._unit.began, observers)
+            findings = self._judge.look_at(posts, observers)
+            batch_rows = [] if findings is None else self._judge.rows(posts, findings, self._unit.began)
+            if findings is not None:
+                audit_rows += count_accounts(plan, origin, self._judge.decided(posts, findings), self._text_ids)
             marked_rows += batch_rows
             totals = totals.plus(AccountTotals.of(batch_rows, len(posts.account_ids)))
         night = self._unit.night.isoformat()
         same = {"keys": plan.key_set, "scan_id": self._scan_id, "shard_id": name, "night": night}
-        audit = write_file(plan.results, "audit_counts", observers.rows() if observers else [])
+        audit = write_file(plan.results, "audit_counts", [*audit_rows, *(observers.rows() if observers else ())])
         written = write_file(plan.results, ACCOUNTS_TABLE, account_rows(marked_rows, **same))
         return AccountResult((audit,) if audit else (), (written,) if written else (), totals)
 

@@ -11,6 +11,7 @@ out.
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.controls.control import DecidedAccounts
 from scanner.detection.attribution import (
     KeyPositions,
     NameColumns,
@@ -37,7 +39,7 @@ from scanner.input.documents import read_text
 from scanner.looks.accounts.pooled_positions import by_post, pooled_positions
 from scanner.looks.accounts.proving import AccountDecision, AccountProver
 from scanner.text.quoting import unquoted_words
-from scanner.watermark import Positions, Tokens
+from scanner.watermark import Positions, Tokens, Watermark, select_positions
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, long_enough, search
 from schemas.tables import ACCOUNTS
@@ -97,16 +99,14 @@ class AccountPositions(NamedTuple):
     """Some accounts as a key sees them.
 
     posts: tokens of each post.
+    accounts: the same tokens, all posts of an account as one text.
     positions: scored positions of each account.
     """
 
     opened_key: OpenedKey
     posts: Tokens
+    accounts: Tokens
     positions: Positions
-
-    def together(self, begins: NDArray[np.int64]) -> Tokens:
-        """Return the tokens of each account as one text."""
-        return Tokens(self.posts.ids, self.posts.offsets[begins])
 
 
 class AccountFindings(NamedTuple):
@@ -191,31 +191,52 @@ class AccountJudge:
         self._holders, self._nights, self._rules, self._open_filter = holders, nights, rules, open_filter
         self._prover = None
         if open_prover is not None and self._keys:
-            window_corrections = [correction * nights for correction in self._corrections]
-            self._prover = AccountProver(open_prover(self._keys), self._keys, window_corrections, open_filter)
+            self._prover = AccountProver(open_prover(self._keys), self._keys, open_filter)
 
     def judge(self, posts: Posts, began: datetime, observer: ScoreObserver | None = None) -> list[dict[str, Any]]:
+        """Return rows of ACCOUNTS for marked accounts, as `rows` does, and show the accounts to an observer."""
+        findings = self.look_at(posts, observer)
+        return [] if findings is None else self.rows(posts, findings, began)
+
+    def look_at(self, posts: Posts, observer: ScoreObserver | None = None) -> "AccountFindings | None":
+        """Return the findings on accounts; None where there is no key. `observer` is shown the accounts."""
+        under_keys = self._under_keys(posts)
+        if observer is not None:
+            places = np.arange(len(posts.account_ids))
+            scores = [
+                KeyPositions(under_key.opened_key, under_key.accounts, under_key.positions, places)
+                for under_key in under_keys
+            ]
+            observer.observe(_digests(posts), scores, posts.joined)
+        return self._findings(posts, under_keys) if under_keys else None
+
+    def decided(self, posts: Posts, findings: "AccountFindings") -> DecidedAccounts:
+        """Return the decisions on all accounts, as controls count them."""
+        decision = findings.outcomes.decision
+        place = decision.key, np.arange(len(posts.account_ids)), decision.candidate
+        under_keys = _of_one_width(findings.outcomes.findings)
+        message = np.stack([under_key.message for under_key in under_keys])[place]
+        return DecidedAccounts(
+            posts.account_ids,
+            _digests(posts),
+            [self._keys[key].key.key_id for key in decision.key.tolist()],
+            message,
+            np.where(message >= 0, np.stack([under_key.log10_p_global for under_key in under_keys])[place], np.nan),
+            decision.flagged,
+            {under_key.opened_key.key.key_id: under_key.positions.scored for under_key in findings.under_keys},
+        )
+
+    def rows(self, posts: Posts, findings: "AccountFindings", began: datetime) -> list[dict[str, Any]]:
         """Return rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
         An account that quotes others is flagged like any other, but only users whom its own words name too are named.
 
         Args:
             posts: of the accounts.
+            findings: on the accounts.
             began: when the scan began, for posts without a time.
-            observer: is shown the accounts that are scored.
         """
-        under_keys = self._under_keys(posts)
-        if observer is not None:
-            places = np.arange(len(posts.account_ids))
-            digests = [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
-            scores = [
-                KeyPositions(account_positions.opened_key, account_positions.posts, account_positions.positions, places)
-                for account_positions in under_keys
-            ]
-            observer.observe(digests, scores, posts.joined)
-        if not under_keys:
-            return []
-        findings = self._findings(posts, under_keys)
+        under_keys = findings.under_keys
         marked, last = np.flatnonzero(findings.outcomes.decision.flagged).tolist(), _last(posts)
         unquoted = self._unquoted(posts.select_accounts([posts.account_ids[i] for i in marked]))
         proofs = self._proofs(posts, findings, marked, unquoted, began)
@@ -251,11 +272,32 @@ class AccountJudge:
         return self._findings(posts, self._under_keys(posts))
 
     def _findings(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> "AccountFindings":
-        key_findings = [
-            self._score(account_positions, correction * self._nights, posts)
-            for account_positions, correction in zip(under_keys, self._corrections, strict=True)
+        findings = self._score_all(under_keys, self._corrections)
+        return AccountFindings(TextOutcomes.of_stored_texts(findings, self._rules.rates), under_keys)
+
+    def _score_all(self, under_keys: Sequence[AccountPositions], corrections: Sequence[float]) -> list[KeyFindings]:
+        """Return the findings of each key on all accounts, corrected for the nights of the window too."""
+        return [
+            self._score(account_positions, correction * self._nights)
+            for account_positions, correction in zip(under_keys, corrections, strict=True)
         ]
-        return AccountFindings(TextOutcomes.of_stored_texts(key_findings, self._rules.rates), under_keys)
+
+    def decide_under(
+        self, marks: Mapping[str, Watermark], scores: Sequence[KeyPositions], accounts: NDArray[np.int64], rate: float
+    ) -> NDArray[np.float64]:
+        """See DecidesAccounts.decide_under."""
+        under_keys, corrections = list[AccountPositions](), list[float]()
+        for key_positions, correction in zip(scores, self._corrections, strict=True):
+            mark = marks.get(key_positions.opened_key.key.key_id)
+            if mark is not None:
+                opened_key = replace(key_positions.opened_key, watermark=key_positions.opened_key.to_device(mark))
+                positions = select_positions(key_positions.positions, accounts)
+                under_keys.append(AccountPositions(opened_key, key_positions.tokens, key_positions.tokens, positions))
+                corrections.append(correction)
+        findings = self._score_all(under_keys, corrections)
+        decision = TextOutcomes.of_stored_texts(findings, (rate, rate)).decision
+        p = np.stack([under_key.log10_p_global for under_key in _of_one_width(findings)])
+        return np.asarray(p[decision.key, np.arange(len(accounts)), decision.candidate], np.float64)
 
     def _proofs(
         self,
@@ -306,7 +348,8 @@ class AccountJudge:
             if (name, rule) not in positions_by_rule:
                 positions = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._rules.dedup)
                 positions_by_rule[name, rule] = self._filtered(posts, opened_key, tokens[name], positions)
-            under_keys.append(AccountPositions(opened_key, tokens[name], positions_by_rule[name, rule]))
+            accounts = Tokens(tokens[name].ids, tokens[name].offsets[posts.begins])
+            under_keys.append(AccountPositions(opened_key, tokens[name], accounts, positions_by_rule[name, rule]))
         return under_keys
 
     def _filtered(self, posts: Posts, opened_key: OpenedKey, tokens: Tokens, positions: Positions) -> Positions:
@@ -323,11 +366,11 @@ class AccountJudge:
                 )
         return Positions(post_positions.index, post_positions.offsets[posts.begins])
 
-    def _score(self, account_positions: AccountPositions, correction: float, posts: Posts) -> KeyFindings:
+    def _score(self, account_positions: AccountPositions, correction: float) -> KeyFindings:
         """Return a key's findings for all accounts."""
         mark, messages = account_positions.opened_key.watermark, account_positions.opened_key.key.messages
         accounts, positions = long_enough(account_positions.positions, self._rules.min_scored)
-        findings = search(mark, account_positions.together(posts.begins), positions, messages, correction)
+        findings = search(mark, account_positions.accounts, positions, messages, correction)
         return findings.of_batch(accounts, account_positions.positions.scored, correction)
 
     def _row(
@@ -355,6 +398,16 @@ class AccountJudge:
 def account_rows(rows: Sequence[dict[str, Any]], **same: object) -> list[pa.RecordBatch]:
     """Return rows of ACCOUNTS: the rows of AccountJudge.judge with the values that all of them share."""
     return [pa.RecordBatch.from_pylist([row | same for row in rows], ACCOUNTS)] if rows else []
+
+
+def _digests(posts: Posts) -> list[bytes]:
+    return [hashlib.sha256(name.encode()).digest() for name in posts.account_ids]
+
+
+def _of_one_width(findings: Sequence[KeyFindings]) -> list[KeyFindings]:
+    """Return findings with as many candidates under each key."""
+    width = max(under_key.message.shape[1] for under_key in findings)
+    return [under_key.of_width(width) for under_key in findings]
 
 
 def _named(

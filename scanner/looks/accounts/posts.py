@@ -1,26 +1,19 @@
 """Posts of accounts that are kept until their window is over, and read a part of all accounts at a time."""
 
-import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from datetime import date, timedelta
 from functools import partial
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
-from scanner.detection.rows import TextIds
-from scanner.looks.accounts.post_rows import BYTES_OF_A_POST
-from scanner.printable import counted
 from scanner.results.current_rows import shards
 from scanner.results.queries import ask, scans, verdicts
-from scanner.results.transactions import read_whole
+from scanner.results.transactions import has_table, read_whole
 from scanner.results.upkeep import RewrittenFile, keep_rows, rewrite
 from scanner.storage.data_files import SCHEMAS
-from scanner.storage.locations import table_uri
 from schemas.words import Proof
 
 POSTS_OF_AN_ACCOUNT = 20_000
@@ -102,54 +95,21 @@ def window_of(night: str, nights: int) -> tuple[str, str]:
     return first.isoformat(), (first + timedelta(days=nights - 1)).isoformat()
 
 
-def kept_posts(results: str, account_id: str, dates: tuple[str, str], text_ids: TextIds) -> list[dict[str, Any]]:
+def kept_posts(results: str, account_id: str, dates: tuple[str, str]) -> list[dict[str, Any]]:
     """Return rows of ACCOUNT_POSTS of an account in a window, file by file; each row of the input once.
-
-    Rows that no scan can have written are left out: of documents on which the account has no verdict, or of other
-    texts.
 
     Raises:
         ScanFailed: names were erased all the while, or the table cannot be read.
     """
-    if not DeltaTable.is_deltatable(table_uri(results, "account_posts")):
+    if not has_table(results, "account_posts"):
         return []
-    rows = _of_window(results, account_id, dates)
-    return _confirmed(results, account_id, rows, text_ids).drop("n").to_dicts()
-
-
-def _of_window(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
-    """Return rows of ACCOUNT_POSTS of an account in a window, file by file, and their number, `n`."""
     in_window = (pl.col("account_id") == account_id) & pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
 
     def question() -> pl.DataFrame:
         rows = read_whole(results, "account_posts").filter(in_window).sort(_FIRST)
         return rows.unique(["path", "row"], keep="first", maintain_order=True).head(POSTS_OF_AN_ACCOUNT).collect()
 
-    return ask(results, question).with_row_index("n")
-
-
-def _confirmed(results: str, account_id: str, rows: pl.DataFrame, text_ids: TextIds) -> pl.DataFrame:
-    """Return the rows whose document and text a verdict confirms, or all rows if any night was dropped.
-
-    A text that was cut is not compared.
-    """
-    digests = [hashlib.sha256(text).digest() for text in rows["text"]]
-    post_ids = rows.select("n", "path", "row", whole=pl.col("text").bin.size() < BYTES_OF_A_POST).with_columns(
-        text_id=pl.Series(text_ids.of(pa.array(digests, pa.binary())).to_pylist(), dtype=pl.Binary)
-    )
-
-    def question() -> pl.Series | None:
-        if read_whole(results, "shards").select(pl.col("dropped_at").is_not_null().any()).collect().item():
-            return None
-        account_verdicts = read_whole(results, "verdicts", rows["path"].unique()).filter(
-            pl.col("account_id") == account_id
-        )
-        verdict_ids = account_verdicts.select("path", "row", read="text_id").collect(engine="streaming")
-        matches = post_ids.join(verdict_ids, on=["path", "row"])
-        return matches.filter((pl.col("text_id") == pl.col("read")) | ~pl.col("whole"))["n"]
-
-    confirmed = ask(results, question)
-    return rows if confirmed is None else rows.filter(pl.col("n").is_in(confirmed.implode()))
+    return ask(results, question).to_dicts()
 
 
 def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
@@ -173,11 +133,10 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
 
 def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
     """Count accounts that have a row of ACCOUNTS, by the units of SCANS in which they were tested. Raises as above."""
-    unit, possible = pl.col("shard_id").str.split(":").list.first(), pl.col("log10_p_global") <= 0
-    in_units = possible.fill_null(value=False) & unit.is_in(list(units))
+    unit = pl.col("shard_id").str.split(":").list.first()
 
     def question() -> pl.DataFrame:
-        rows = read_whole(results, "accounts").filter(in_units).group_by(unit=unit)
+        rows = read_whole(results, "accounts").filter(unit.is_in(list(units))).group_by(unit=unit)
         return rows.agg(pl.col("account_id").n_unique().cast(pl.Int64)).collect()
 
     return dict.fromkeys(units, 0) | dict(ask(results, question).rows())
@@ -185,66 +144,10 @@ def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
 
 def count_refuted(results: str, parts: Collection[str]) -> int:
     """Count rows of ACCOUNTS, computed in some parts, whose proof came out differently. Raises as above."""
-    if not DeltaTable.is_deltatable(table_uri(results, "accounts")):
+    if not has_table(results, "accounts"):
         return 0
     refuted = pl.col("shard_id").is_in(list(parts)) & (pl.col("proof") == Proof.DIFFERS)
     return int(ask(results, lambda: read_whole(results, "accounts").filter(refuted).select(pl.len()).collect()).item())
-
-
-def impossible_posts(
-    results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text_ids: TextIds | None
-) -> str | None:
-    """Say why no scan can have written a row of ACCOUNTS: another night than its scan's, or posts that no scan read.
-
-    Posts of nights that were dropped are not counted any more. Raises as above.
-
-    Args:
-        results: folder or URI.
-        row: of ACCOUNTS.
-        scan: its row of SCANS; None: it did not end.
-        text_ids: None where texts are not compared.
-
-    Returns:
-        A clause; None if a scan can have written the row.
-    """
-    if scan is not None and scan["night"] != row["night"]:
-        return f"its row is of the night {row['night']}, and its scan of {scan['night']}"
-    same_account = pl.col("account_id") == row["account_id"]
-
-    def question() -> pl.DataFrame:
-        read = read_whole(results, "verdicts").filter(same_account).select(read=pl.struct("path", "row").n_unique())
-        dropped = read_whole(results, "shards").select(dropped=pl.col("dropped_at").is_not_null().any())
-        return pl.concat([read, dropped], how="horizontal").collect()
-
-    ((read, dropped),) = ask(results, question).rows()
-    if dropped or read >= row["posts"] > 0:
-        if text_ids is None:
-            return None
-        rows = _of_window(results, row["account_id"], window_of(row["night"], row["nights"]))
-        others = len(rows) - len(_confirmed(results, row["account_id"], rows, text_ids))
-        return f"{others:,} of its posts in the table `account_posts` are none that scans read" if others else None
-    return f"its row has {counted(row['posts'], 'post')}, and scans read {counted(read, 'document')} of the account"
-
-
-def posts_by_then(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the posts that were read by scans that began no later than the scan of a row of ACCOUNTS."""
-    return [post for post in read if post["scan_id"][:_OF_TIME] <= row["scan_id"][:_OF_TIME]]
-
-
-def posts_of_one_scan(row: Mapping[str, Any], read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return as many posts of a night as a row of ACCOUNTS has, which its scan can have tested; none if no choice fits.
-
-    A scan reads all posts that were read by then, or those of its own input, which may be a folder of others beside it.
-    """
-    by_then = posts_by_then(row, read)
-    folders = sorted({post["path"].rpartition("/")[0] for post in by_then})
-    posts_by_folder = ([post for post in by_then if post["path"].rpartition("/")[0] == folder] for folder in folders)
-    for posts in (by_then, [post for post in by_then if post["scan_id"] == row["scan_id"]], *posts_by_folder):
-        ends = accumulate(len(post["text"]) for post in posts)
-        tested = [post for post, end in zip(posts, ends, strict=True) if end <= MOST_TEXT_BYTES]
-        if len(tested) == row["posts"]:
-            return tested
-    return []
 
 
 def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
@@ -268,7 +171,7 @@ def drop_posts(results: str, before: date) -> int:
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
-    if not DeltaTable.is_deltatable(table_uri(results, "account_posts")):
+    if not has_table(results, "account_posts"):
         return 0
     return rewrite(results, "account_posts", partial(_younger, before))
 

@@ -61,7 +61,6 @@ class AccountProver:
     Args:
         prover: of the keys of an AccountJudge.
         opened_keys: these keys, in the same order.
-        corrections: K of accounts under each key.
         open_filter: opens a filter by its digest.
     """
 
@@ -69,11 +68,9 @@ class AccountProver:
         self,
         prover: Prover,
         opened_keys: Sequence[OpenedKey],
-        corrections: Sequence[float],
         open_filter: Callable[[str], NgramFilter],
     ) -> None:
-        self._prover, self._keys, self._corrections = prover, opened_keys, corrections
-        self._open_filter = open_filter
+        self._prover, self._keys, self._open_filter = prover, opened_keys, open_filter
 
     def prove(self, accounts: Iterable[tuple[str, Sequence[AccountDecision]]], salt: bytes) -> dict[str, Proof]:
         """Return the proof of each flagged account, by its id: every decision on it must be confirmed.
@@ -118,4 +115,4 @@ class AccountProver:
                 left_out.update(begin + place for place in places_left_out(common, ids))
             posts.append(ids)
             begin += len(ids)
-        return TextReading(np.concatenate(posts), left_out, self._corrections[key])
+        return TextReading(np.concatenate(posts), left_out, self._prover.correction_of_accounts(key))

@@ -3,7 +3,6 @@
 A worker leaves out what names somebody or nobody for good, and what the cut holds back. The model reads the rest.
 """
 
-import dataclasses
 import hashlib
 import time
 from collections import defaultdict
@@ -197,8 +196,7 @@ def open_model_pass(
         levels: of the texts that were read.
         ngram_filter: n-grams that are left out of scoring.
     """
-    rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
-    rules = dataclasses.replace(rules, weights=plan.weights.for_levels())
+    rules = Rules.of(plan.config, plan.keys_tested, ngram_filter).for_levels()
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     prover = open_prover(plan.registry, opened_keys, rules, LevelPaths(levels))
     return Detector(keys_with_levels(opened_keys, levels), holders, rules, prover)

@@ -331,13 +331,14 @@ def _fold(
     codes, kinds = np.empty(longest + 1, np.uint32), np.empty(longest + 1, np.uint8)
     ends, disguised = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     folded, end = np.empty(len(data) + 1024, np.uint8), np.int64(0)
+    drops, keeps = np.bool_(True), np.bool_(False)  # for plain ones, `_characters` would be compiled once more each
     for d in range(count):
-        length, hidden, hard, gaps = _characters(data, offsets[d], offsets[d + 1], bits, pairs, codes, kinds, False)
+        length, hidden, hard, gaps = _characters(data, offsets[d], offsets[d + 1], bits, pairs, codes, kinds, keeps)
         seen = bool(not are_plain and hidden > 0 and hidden * CHARACTERS_A_CHANGE >= length)
         disguised[d] = seen and hard > 0
         if not disguised[d]:
             if seen:
-                length, _, _, gaps = _characters(data, offsets[d], offsets[d + 1], bits, pairs, codes, kinds, True)
+                length, _, _, gaps = _characters(data, offsets[d], offsets[d + 1], bits, pairs, codes, kinds, drops)
             words, capitals = _sentences(codes, kinds, length, small, capital, german)
             crowded, broken = capitals > 0 and capitals * WORDS_A_CAPITAL >= words, False
             if gaps and gaps * CHARACTERS_A_CHANGE >= length:
@@ -364,7 +365,7 @@ def _characters(
     pairs: NDArray[np.uint64],
     codes: NDArray[np.uint32],
     kinds: NDArray[np.uint8],
-    drops: bool,
+    drops: bool | np.bool_,
 ) -> tuple[np.int64, np.int64, np.int64, np.int64]:
     """Write a text's characters and their kinds, and _OTHER behind.
 

@@ -2,11 +2,14 @@
 
 Bit l of the counts of many numbers lies in one word, so that bits are added many at a time. Carry-save adders count
 over the steps of a lane; then the lanes of a vector are added to each other. In long runs the lanes hold blocks of one
-step, and the steps follow one another.
+step, and the steps follow one another. To add up lanes takes longer than to count in documents of few steps: their
+counts are bytes, four of which are added at once (`_count_in_bytes`).
 """
 
+from typing import NamedTuple
+
 import numpy as np
-from numpy import uint32, uint64
+from numpy import uint8, uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
@@ -99,11 +102,68 @@ FEWEST_BLOCKS_ASIDE = 64
 BLOCKS_ASIDE = 128
 """Most blocks that are worked on side by side: their bits of eight steps stay in the second-level cache."""
 
+MOST_IN_BYTES = 254
+"""Most steps of a document that are counted in bytes, if its run has fewer than FEWEST_BLOCKS_ASIDE blocks."""
+
 BLOCKS_A_TILE = 16
 """Blocks of a run whose counters stay in the first-level cache while all steps are gone through."""
 
 
-@kernel
+class RunScratch(NamedTuple):
+    """Arrays that `best_of_runs` works in, made outside of its kernel: to compile np.empty and views takes seconds.
+
+    inputs: uint32[4 · CHUNK].
+    block: uint32[16 · CHUNK].
+    row: uint32[CHUNK].
+    counters: vertical counters, uint32[levels, W], W even.
+    counter_pairs: the same, two words in one.
+    remaining_bits, candidates: uint64[W / 2].
+    counts: a byte of each number, four in a word, as `_count_in_bytes` writes them.
+    count_bytes: the same, as bytes.
+    byte_numbers: uint32, which number each byte counts.
+    mask: as of `_count_in_bytes`.
+    """
+
+    inputs: NDArray[np.uint32]
+    block: NDArray[np.uint32]
+    row: NDArray[np.uint32]
+    counters: NDArray[np.uint32]
+    counter_pairs: NDArray[np.uint64]
+    remaining_bits: NDArray[np.uint64]
+    candidates: NDArray[np.uint64]
+    counts: NDArray[np.uint32]
+    count_bytes: NDArray[np.uint8]
+    byte_numbers: NDArray[np.uint32]
+    mask: NDArray[np.uint32]
+
+    @classmethod
+    def of_run(cls, length: int, longest: int, height: int) -> "RunScratch":
+        """Make the arrays for runs of so many numbers and documents of so many steps; height: words of a block."""
+        pairs = (length + 63) // 64
+        counters = np.empty((max(1, longest.bit_length()), 2 * pairs), np.uint32)
+        counts = np.empty(8 * height * -(-length // (32 * height)), np.uint32)
+        byte_numbers = numbers_of_bytes(4 * len(counts))
+        return cls(
+            np.empty(4 * CHUNK, np.uint32),
+            np.empty(16 * CHUNK, np.uint32),
+            np.empty(CHUNK, np.uint32),
+            counters,
+            counters.view(np.uint64),
+            np.empty(pairs, np.uint64),
+            np.empty(pairs, np.uint64),
+            counts,
+            counts.view(np.uint8),
+            byte_numbers,
+            np.where(byte_numbers < length, uint8(255), uint8(0)).view(np.uint32),
+        )
+
+
+def numbers_of_bytes(count: int) -> NDArray[np.uint32]:
+    """Return which number each byte counts, word j of eight being the sum of bits j, 8 + j, 16 + j and 24 + j."""
+    places = np.arange(count)
+    return (places // 32 * 32 + places % 4 * 8 + places // 4 % 8).astype(np.uint32)
+
+
 def best_of_runs(
     keys: NDArray[np.uint32], steps: ScoredSteps, request: RunRequest, rule: tuple[int, int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -118,26 +178,122 @@ def best_of_runs(
     Returns:
         Numbers and counts, int64[R, most] both; −1 and 0 where there are fewer.
     """
-    shape = len(request.first), request.most
+    shape, height = (len(request.first), request.most), 16 // rule[2]
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-    pairs_of_words = (request.length + 63) // 64
-    counters = np.empty((levels_of(steps.offsets), 2 * pairs_of_words), np.uint32)
-    remaining_bits, candidates = np.empty(pairs_of_words, np.uint64), np.empty(pairs_of_words, np.uint64)
+    longest = int(np.diff(steps.offsets).max(initial=0))
+    most_in_bytes = MOST_IN_BYTES if request.length <= 32 * height * (FEWEST_BLOCKS_ASIDE - 1) else -1
+    scratch = RunScratch.of_run(request.length, longest, height)
+    _best_of_runs(keys, steps, request, rule, most_in_bytes, scratch, numbers, scores)
+    return numbers, scores
+
+
+@kernel
+def _best_of_runs(
+    keys: NDArray[np.uint32],
+    steps: ScoredSteps,
+    request: RunRequest,
+    rule: tuple[int, int, int],
+    most_in_bytes: int,
+    scratch: RunScratch,
+    numbers: NDArray[np.int64],
+    scores: NDArray[np.int64],
+) -> None:
+    """Write what `best_of_runs` returns.
+
+    most_in_bytes: most steps of documents that are counted in bytes.
+    """
+    inputs, block, row, counters, pairs, remaining_bits, candidates, counts, count_bytes, byte_numbers, mask = scratch
     for r in range(len(request.first)):
         document = request.documents[r]
         key, begin, end = keys[steps.whose[document]], steps.offsets[document], steps.offsets[document + 1]
+        if end - begin <= most_in_bytes:
+            begin_run(steps.ids[begin:end], steps.nonces[begin:end], request.first[r], 9 - log2(rule[2]), inputs)
+            _count_in_bytes(key, inputs, rule, block, row[: end - begin], mask, counts)
+            of_run = request.least, request.floors[r], numbers[r, : request.length], scores[r]
+            _list_largest(count_bytes, byte_numbers, *of_run)
+            continue
         used_counters = counters[: max(1, bit_length(end - begin))]
         count_run(key, steps.ids[begin:end], steps.nonces[begin:end], request.first[r], rule, used_counters)
-        pairs = used_counters.view(np.uint64)
+        used_pairs = pairs[: len(used_counters)]
         first_bits(remaining_bits, request.length)
         for place in range(min(request.most, request.length)):
             candidates[:] = remaining_bits
-            score, number = largest(pairs, candidates)
+            score, number = largest(used_pairs, candidates)
             if place >= request.least and score < request.floors[r]:
                 break
             numbers[r, place], scores[r, place] = number, score
             remaining_bits[number >> 6] &= ~(uint64(1) << uint64(number & 63))
-    return numbers, scores
+
+
+@kernel
+def _count_in_bytes(
+    key: NDArray[np.uint32],
+    inputs: NDArray[np.uint32],
+    rule: tuple[int, int, int],
+    block: NDArray[np.uint32],
+    row: NDArray[np.uint32],
+    mask: NDArray[np.uint32],
+    counts: NDArray[np.uint32],
+) -> None:
+    """Count the green steps of one document for each number of a run, and one more: a byte of 0 is no number.
+
+    Args:
+        key: uint32[8].
+        inputs: of the first block of each step, by `begin_run`.
+        rule: n, b and planes of γ = n / 2^b.
+        block: uint32[16 · CHUNK], for its use.
+        row: uint32[steps], likewise; MOST_IN_BYTES steps at most.
+        mask: uint32[8 · words], all bits of the bytes that are numbers.
+        counts: uint32[8 · words], written: a byte of each number, in the order of `numbers_of_bytes`.
+    """
+    n, bits, planes = rule
+    height = 16 // planes
+    for first in range(uint64(0), uint64(len(counts)), uint64(8 * height)):
+        chacha8_lanes(key, inputs, len(row), block)
+        next_block(inputs)
+        for k in range(uint64(height)):
+            below(n, bits, height * CHUNK, block[k * uint64(CHUNK) :], row)
+            for j in range(uint64(8)):
+                total = uint32(0x01010101)
+                for i in range(uint64(len(row))):
+                    total += uint32(row[i] >> uint32(j)) & uint32(0x01010101)
+                place = first + k * uint64(8) + j
+                counts[place] = total & mask[place]
+
+
+@kernel
+def _list_largest(
+    counts: NDArray[np.uint8],
+    byte_numbers: NDArray[np.uint32],
+    least: int,
+    floor: float,
+    numbers: NDArray[np.int64],
+    scores: NDArray[np.int64],
+) -> None:
+    """Write the numbers of largest counts, best first, ties to the smaller, and set their bytes to 0.
+
+    Args:
+        counts: one more than the count of each number.
+        byte_numbers: of each count, as `numbers_of_bytes` says.
+        least: how many are listed whatever they score.
+        floor: of the others.
+        numbers: as many as are listed at most, written.
+        scores: as many or more, written.
+    """
+    for place in range(len(numbers)):
+        largest_byte, number = uint8(0), ~uint32(0)
+        for i in range(uint64(len(counts))):
+            largest_byte = max(largest_byte, counts[i])
+        score = np.int64(largest_byte) - 1
+        if place >= least and score < floor:
+            break
+        for i in range(uint64(len(counts))):
+            if counts[i] == largest_byte:
+                number = min(number, byte_numbers[i])
+        numbers[place], scores[place] = number, score
+        if place + 1 < len(numbers):
+            for i in range(uint64(len(counts))):
+                counts[i] = uint8(0) if byte_numbers[i] == number else counts[i]
 
 
 @kernel

@@ -34,7 +34,7 @@ from scanner.watermark.native.streams import (
 )
 from scanner.watermark.native.windows import (
     LONGEST_TOGETHER,
-    MOST_TOGETHER,
+    MOST_SUMS,
     BestNumbers,
     PartRequest,
     best_green,
@@ -157,7 +157,7 @@ class Version2Mark(NativeMark):
         """Return the best groups of parts and windows, of group steps, each of which is drawn once for most of them."""
         floors = self._floors_of(parts.length, _by_chance(groups))
         is_together = (np.diff(windows.first) > 0)[parts.whose] & (parts.length <= LONGEST_TOGETHER)
-        is_together &= self._elsewhere is None and groups <= MOST_TOGETHER
+        is_together &= (self._elsewhere is None) & self._are_together(parts, groups)
         request = PartRequest(*parts.where(is_together), MOST_GROUPS_SEARCHED, floors[is_together])
         best = self.best_of_windows(shared, windows, request, groups)
         if is_together.all():
@@ -170,6 +170,11 @@ class Version2Mark(NativeMark):
         order = np.argsort(np.append(np.flatnonzero(is_together), rest_parts))
         part_groups, scores = (np.concatenate(pair)[order] for pair in zip(best[2:], run_bests, strict=True))
         return best._replace(of_parts=part_groups, scores=scores)
+
+    def _are_together(self, parts: Ranges, groups: int) -> NDArray[np.bool_]:
+        """Say which parts' best groups may be found with those of windows, as far as memory goes: bool[R]."""
+        del groups
+        return np.ones(len(parts.begin), np.bool_)
 
     @abstractmethod
     def best_of_runs(self, steps: ScoredSteps, request: RunRequest) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
@@ -281,7 +286,7 @@ class Version2Mark(NativeMark):
         is_looked_into[:, 0] = True
         width = max(2, int(is_looked_into.sum(axis=1).max(initial=0)))
         is_looked_into, group, score_group = is_looked_into[:, :width], group[:, :width], score_group[:, :width]
-        rows = np.nonzero(is_looked_into)[0]
+        rows = np.nonzero(is_looked_into)[0].copy()  # kernels are compiled anew for a column of an array
         none = np.full(len(rows), np.inf)
         user, score_user = self._best(
             user_steps, RunRequest(rows, group[is_looked_into] * MOST_NUMBERS, groups, 1, 1, none)
@@ -451,6 +456,10 @@ class Version2Gumbel(GumbelMark, Version2Mark):
         """Return the best numbers; in windows they are found by the leading bits of draws, which bound scores."""
         number, units, part_numbers, scores = best_gumbel(self._rows.chacha, steps, windows, parts, count)
         return BestNumbers(number, units / PER_LN2, part_numbers, scores)
+
+    def _are_together(self, parts: Ranges, groups: int) -> NDArray[np.bool_]:
+        """Keep no more than MOST_SUMS bounds of a document's parts at a time."""
+        return np.asarray(np.diff(parts.first)[parts.whose] * groups <= MOST_SUMS)
 
 
 class Version2LogGumbel(Version2Gumbel):

@@ -1,12 +1,15 @@
 """The law of accounts in the audit of a scan: it holds, and positions that count twice raise the alarm."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 
-from scanner.controls.decoys.account_observer import AccountDecoyObserver
+from scanner.controls.decoys.account_observer import AccountDecoyObserver, WholeAccountObserver
 from scanner.controls.decoys.draws import Decoys
+from scanner.controls.decoys.whole_texts import WholeTextDecoys
+from scanner.controls.observation import Observers
 from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.open_plan import open_keys
@@ -18,6 +21,7 @@ from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.scan_plan import Plan
 from scanner.storage.data_files import write_file
 from scanner.watermark.positions import Positions
+from schemas.config import AccountsConfig
 from schemas.words import AuditState
 from tests.support.audited_scan import Key, make, pieces
 
@@ -27,9 +31,11 @@ ACCOUNTS, POSTS, UNIT = 600, 10, "unit"
 WORDS = ["the", "sea", "a", "house", "runs", "green", "under", "old", "they", "small", "river", "stone", "and", "light"]
 
 
-def audited(folder, human_texts) -> tuple[ScanAudit, int]:
+def audited(folder, human_texts, nights: int = 1) -> tuple[ScanAudit, int]:
     """The audit of accounts of people, whose posts all end with the account's signature; and how many are flagged."""
     plan = make(folder, ["nothing"], *KEYS)
+    config = plan.config.model_copy(update={"accounts": AccountsConfig(nights=nights)})
+    plan = replace(plan, config=config)
     texts = pieces(human_texts, 15, ACCOUNTS * POSTS, 5)
     signed = [f"{text}\n{texts[i // POSTS]} {texts[i // POSTS + 1]}" for i, text in enumerate(texts)]
     posts = Posts(
@@ -40,23 +46,25 @@ def audited(folder, human_texts) -> tuple[ScanAudit, int]:
     )
     judge = AccountJudge(
         open_keys(plan.registry, plan.keys), [4.0, 4.0], Holders.load(plan.registry, ["k0", "k1"]),
-        Rules(1e-6, 2), nights=1,
+        Rules(1e-6, 2), nights=nights,
     )  # fmt: skip
-    decoys = decoys_of(plan)
+    decoys = decoys_of(plan, judge)
     flagged = judge.judge(posts, datetime.now(UTC), decoys)
     return judged(plan, decoys), len(flagged)
 
 
-def decoys_of(plan: Plan) -> AccountDecoyObserver:
-    """Decoys that score every account."""
-    return AccountDecoyObserver(
-        Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0),
-        BatchOrigin("scan", UNIT, ""),
-        f"accounts;{UNIT};".encode(),
+def decoys_of(plan: Plan, judge: AccountJudge) -> Observers:
+    """Decoys that score every account, and by which every account is decided."""
+    secret, origin, piece = b"audit secret, 16", BatchOrigin("scan", UNIT, ""), f"accounts;{UNIT};".encode()
+    return Observers(
+        [
+            AccountDecoyObserver(Decoys(secret, plan.keys, "ngram", 1.0, 0.0), origin, piece),
+            WholeAccountObserver(WholeTextDecoys(secret, plan), judge, origin, "ngram", piece),
+        ]
     )
 
 
-def judged(plan: Plan, decoys: AccountDecoyObserver) -> ScanAudit:
+def judged(plan: Plan, decoys: Observers) -> ScanAudit:
     open_tables(plan.results)
     file = write_file(plan.results, "audit_counts", decoys.rows())
     assert file is not None
@@ -76,7 +84,12 @@ def test_the_laws_of_accounts_are_tested_and_hold(tmp_path, human_texts):
     of_accounts = [row for row in audit.rows if row["kind"] == "decoy_accounts"]
     assert {row["label"].split(";")[0] for row in of_accounts} == {"greenlist-v2", "gumbel-v2"}
     assert all(row["tests"] > ACCOUNTS / 3 for row in of_accounts)
-    assert {row["verdict"] for row in of_accounts} <= {"holds", "conservative", "undecided"}
+    decided = [row for row in audit.rows if row["kind"] == "decision_accounts"]
+    assert {row["tests"] for row in decided} == {ACCOUNTS}
+    # of two keys with half of the rate for accounts, a twentieth of the accounts is expected at 0.1
+    assert 0.9 * ACCOUNTS / 20 < decided[0]["expected"] < 1.05 * ACCOUNTS / 20
+    assert decided[0]["hits"] > 0.5 * decided[0]["expected"]
+    assert {row["verdict"] for row in (*of_accounts, *decided)} <= {"holds", "conservative", "undecided"}
 
 
 @pytest.mark.costly
@@ -90,7 +103,20 @@ def test_what_posts_share_counted_in_each_raises_the_alarm(tmp_path, human_texts
     audit, flagged = audited(tmp_path, human_texts)
     assert audit.state == AuditState.ALARM
     assert flagged > 100
-    assert wrong(audit) == {"decoy_accounts"}
+    assert wrong(audit) == {"decoy_accounts", "decision_accounts"}
+
+
+@pytest.mark.costly
+@pytest.mark.seconds
+def test_accounts_that_pay_for_no_night_raise_the_alarm(tmp_path, human_texts, monkeypatch):
+    """Their p is a thirtieth of what it should be, which decoys of single scores cannot see."""
+    score = AccountJudge._score
+    monkeypatch.setattr(
+        AccountJudge, "_score", lambda self, under_key, correction: score(self, under_key, correction / 30)
+    )
+    audit, _ = audited(tmp_path, human_texts, nights=30)
+    assert audit.state == AuditState.ALARM
+    assert wrong(audit) == {"decision_accounts"}
 
 
 @pytest.mark.costly

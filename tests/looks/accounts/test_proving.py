@@ -1,6 +1,7 @@
 """Accounts are proved before they name anybody: what is right is confirmed, and nothing else."""
 
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
+from scanner.detection.stated_shares import StatedShares
 from scanner.looks.accounts import judge as account_judge
 from scanner.looks.accounts import proving as account_proving
 from scanner.looks.accounts.judge import AccountJudge, Posts
@@ -15,18 +17,20 @@ from scanner.registry import Holders, load_registry
 from scanner.watermark.positions import Positions
 from tests.support.two_keys import message_of
 
+STATED = StatedShares(account=Fraction(1, 2), nights=7)
+
 
 @pytest.fixture
 def judge(registry):
     """Gives the rows of ACCOUNTS of accounts by name, judged under the key `green` and proved."""
 
-    def rows(accounts: dict[str, list[str]], correction: float = 2.0) -> dict[str, dict]:
+    def rows(accounts: dict[str, list[str]]) -> dict[str, dict]:
         keys = open_keys(registry, [key for key in load_registry(registry).keys if key.key_id == "green"], fast=False)
-        rules, sizes = Rules(1e-6, 1), [len(posts) for posts in accounts.values()]
+        rules, sizes = Rules(1e-6, 1, stated=STATED), [len(posts) for posts in accounts.values()]
         texts = [text for posts in accounts.values() for text in posts]
         posts = Posts(texts, np.cumsum([0, *sizes]), list(accounts), [None] * len(texts))
         judge = AccountJudge(
-            keys, [correction], Holders.load(registry, ["green"]), rules, nights=7,
+            keys, [2.0], Holders.load(registry, ["green"]), rules, nights=7,
             open_prover=lambda opened_keys: open_prover(registry, opened_keys, rules),
         )  # fmt: skip
         return {row["account_id"]: row for row in judge.judge(posts, datetime.now(UTC))}
@@ -73,7 +77,15 @@ def forget_nights(monkeypatch):
     """p is not corrected for the nights of the window."""
     whole = AccountJudge._score
     monkeypatch.setattr(
-        AccountJudge, "_score", lambda self, under_key, correction, posts: whole(self, under_key, correction / 7, posts)
+        AccountJudge, "_score", lambda self, under_key, correction: whole(self, under_key, correction / 7)
+    )
+
+
+def forget_share(monkeypatch):
+    """p is not corrected for the share that accounts have of the rate."""
+    whole = AccountJudge._score
+    monkeypatch.setattr(
+        AccountJudge, "_score", lambda self, under_key, correction: whole(self, under_key, correction / 2)
     )
 
 
@@ -88,7 +100,7 @@ def raise_scores(monkeypatch):
     monkeypatch.setattr(account_judge, "search", wrong)
 
 
-@pytest.mark.parametrize("fault", [count_shared_in_each, forget_nights, raise_scores])
+@pytest.mark.parametrize("fault", [count_shared_in_each, forget_nights, forget_share, raise_scores])
 def test_account_of_a_wrong_score_names_nobody(judge, accounts, fault, monkeypatch):
     accounts["bot"] = [f"{post} {accounts['bot'][0]}" for post in accounts["bot"]]
     fault(monkeypatch)

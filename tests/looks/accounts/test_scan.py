@@ -1,17 +1,19 @@
 """Posts of accounts through whole scans: pooled, named, committed once, erased, dropped with their window."""
 
 import json
-import shutil
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster.scan import run_scan
+from scanner.cluster.work import inspect_input
 from scanner.errors import Refused
 from scanner.input.files import list_files
 from scanner.looks.accounts import follow_up
@@ -19,11 +21,15 @@ from scanner.looks.accounts import judge as account_judge
 from scanner.looks.accounts.follow_up import AccountUnit, take_first_looks
 from scanner.looks.accounts.posts import PostGroup
 from scanner.printable import counted
+from scanner.registry.signed_tables import read_signed_tables
+from scanner.results import signatures
 from scanner.results.retention import erase_user
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
+from scanner.storage.locations import real_location, table_uri
 from scanner.watermark.positions import Positions
 from tests.support.command_line import call
+from tests.support.signed_tables import delete_results
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -120,6 +126,22 @@ RUN = ("scan_id", "scanned_at")
 
 
 @pytest.mark.costly
+def test_workers_read_no_posts_from_before_the_scan(posted, monkeypatch):
+    """A worker is a process of its own: what the scan committed is on record before it reads."""
+    night, real, numbers = posted, follow_up.AccountWorker.do, list[tuple[int, int]]()
+
+    def do(worker, part):
+        signature = signatures.signature_of(DeltaTable(table_uri(night.results, "account_posts")))
+        (entry,) = read_signed_tables(str(night.registry)).at(real_location(night.results), "account_posts")
+        numbers.append((entry.number, signature.number))
+        return real(worker, part)
+
+    monkeypatch.setattr(follow_up.AccountWorker, "do", do)
+    night.scan()
+    assert numbers
+    assert all(on_record == signed > 0 for on_record, signed in numbers)
+
+
 def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatch):
     night, real = posted, follow_up.commit
 
@@ -140,7 +162,7 @@ def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatc
     counts = read_whole(night.results, "audit_counts").filter(pl.col("kind").is_in(KINDS)).collect()
     assert set(counts["shard_id"]) == units
     assert counts.filter(pl.col("threshold") == 0.1)["texts"].sum() == 3
-    shutil.rmtree(night.results)
+    delete_results(night.results, night.registry)
     night.scan()
     assert accounts_in(night).drop(RUN).equals(resumed)
 
@@ -271,3 +293,18 @@ def test_an_account_is_named_for_those_whom_all_its_posts_and_its_own_words_name
     }
     (named,) = rows["writer"]["named"]
     assert (named["user_id"], named["log10_p_global"]) == ("bob", rows["writer"]["log10_p_global"])
+
+
+@pytest.mark.costly
+def test_a_worker_tests_no_post_that_somebody_changed(posted):
+    """It is a process of its own, and has to check what it reads by itself."""
+    posted.configure(more="accounts = { nights = 30 }", columns='account = "who"')
+    posted.scan()
+    plan = posted.plan()
+    unit = follow_up.unit_of(plan, inspect_input(plan, list_files(plan.locations)).shards, datetime.now(UTC))
+    file = next(Path(table_uri(posted.results, "account_posts")).glob("part-*.parquet"))
+    pq.write_table(pl.read_parquet(file).with_columns(account_id=pl.lit("somebody else")).to_arrow(), file)
+    for memory in (signatures._registries, signatures._signers):
+        memory.pop(posted.results)
+    with pytest.raises(Refused, match=r"account_posts/.*its content is not what brickscan wrote"):
+        follow_up.AccountWorker(plan, "a scan", unit).do(0)

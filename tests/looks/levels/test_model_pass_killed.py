@@ -1,6 +1,5 @@
 """A pass of a model that ends at any of its commits: the next scan goes on, and nothing is lost or different."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from schemas.words import LEVELS
 from tests.support.foregone import chain_key, chain_model, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import USERS, held
 from tests.support.night import Night
+from tests.support.signed_tables import delete_results
 from tests.support.two_keys import words_of_one_token
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("without_ray")]
@@ -82,7 +82,7 @@ def test_a_pass_that_is_killed_at_any_commit_goes_on_to_the_same_end(night: Nigh
     assert sum(row[4] == LEVELS for row in undisturbed["flags"]) == FILES
     while True:
         number += 1
-        shutil.rmtree(night.results)
+        delete_results(night.results, night.registry)
         if not killed_at(night, number):
             break
         night.scan()

@@ -20,12 +20,14 @@ from scanner.evidence.sentences import record_of, what_was_found
 from scanner.looks.levels.on_record import LevelScoring, read_surprise
 from scanner.registry import check_secret
 from scanner.results.retention import erase_user, retain
+from scanner.results.signatures import sign_with
 from scanner.results.transactions import read_whole
 from scanner.watermark.formats import format_of
 from schemas.words import LEVELS
 from tests.support.foregone import chain_key, chain_model, unknowing, writer_of_foregone  # noqa: F401 - fixtures
 from tests.support.groups import GROUPS, USERS, held, make_key
 from tests.support.night import Night
+from tests.support.signed_tables import sign_as_it_is
 from tests.support.two_keys import words_of_one_token
 
 pytestmark = [pytest.mark.costly]
@@ -142,6 +144,7 @@ def test_a_reading_of_another_model_or_a_second_one_is_none(flagged: Night, tmp_
     rows = pl.read_parquet(file)
     chosen = rows.with_columns(surprise=pl.Series([bytes(len(rows["surprise"][0]))]))
     pl.concat([rows, chosen]).write_parquet(file)
+    sign_as_it_is(second)
     for night in (other, second):
         with pytest.raises(Refused, match="Somebody changed the results"):
             replay(night.config, place(flagged))
@@ -229,13 +232,14 @@ def with_model(forged: Night, flagged: Night, model: Path) -> Path:
 
 
 def change_rows(night: Night, table: str, values: dict[str, object]) -> None:
-    """Write values into all rows of a table, past its log."""
+    """Write values into all rows of a table, and have them signed, as who holds the audit secret could."""
     for file in Path(night.results, table).glob("*.parquet"):
         rows = pl.read_parquet(file)
         there = {column: value for column, value in values.items() if column in rows.columns}
         rows.with_columns(
             pl.lit(value, rows.schema[column]).alias(column) for column, value in there.items()
         ).write_parquet(file)
+    sign_as_it_is(night)
 
 
 def with_reading(flagged: Night, folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> Night:
@@ -250,6 +254,7 @@ def with_reading(flagged: Night, folder: Path, change: Callable[[np.ndarray], np
     rows = pl.read_parquet(file)
     steps = change(np.frombuffer(rows["surprise"][0], np.uint8)).tobytes()
     rows.with_columns(surprise=pl.Series([steps])).write_parquet(file)
+    sign_as_it_is(other)
     return other
 
 
@@ -267,6 +272,7 @@ def test_readings_go_with_a_name_and_with_their_night(flagged: Night, tmp_path: 
     ):
         folder = str(tmp_path / f"{id(gone)}")
         shutil.copytree(flagged.results, folder)
+        sign_with(folder, str(flagged.registry))
         case = find_case(folder, 1e-6, place(flagged))
         assert len(read_surprise(folder, case.row, case.scan, case.where)) > 100
         gone(folder)

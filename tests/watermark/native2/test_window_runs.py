@@ -10,7 +10,7 @@ from scanner.watermark.native import version2_marks
 from scanner.watermark.native.gumbel_runs import MOST_OF_A_TERM, PER_LN2
 from scanner.watermark.native.streams import steps_of
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
-from scanner.watermark.native.windows import PartRequest
+from scanner.watermark.native.windows import COLUMNS, PartRequest, _sum_in_bytes, _sum_in_halves
 from scanner.watermark.positions import Positions, Ranges, offsets_of, select_positions
 from scanner.watermark.text_windows import coarse_of, ranges
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
@@ -73,6 +73,22 @@ def test_the_best_number_of_each_window_is_that_of_a_plain_search(name):
         assert (bound >= best).all()
         assert (bound >= scores.max(axis=0)).all()
         assert (best >= scores.max(axis=0) * 0.97).all()
+
+
+@pytest.mark.parametrize("density", [0.0, 0.5, 1.0])
+def test_narrow_sums_of_as_many_steps_as_they_hold_carry_nothing_over(density):
+    """255 steps that are all green fill each byte, and 65,535 each 16 bits."""
+    generator = np.random.default_rng(9)
+    for steps, kind in ((255, np.uint8), (65_535, np.uint16)):
+        bits = (generator.random((steps, COLUMNS)) < density).astype(np.uint8)
+        words = np.packbits(bits, axis=1, bitorder="little").view(np.uint32)
+        sums = np.full((steps + 1, COLUMNS), 9, kind)
+        if kind is np.uint8:
+            _sum_in_bytes(words.reshape(-1).view(np.uint8), COLUMNS // 8, steps, sums.reshape(-1).view(np.uint64))
+        else:
+            _sum_in_halves(words, sums.reshape(-1))
+        assert (sums[0] == 0).all()
+        np.testing.assert_array_equal(sums[1:], np.cumsum(bits, axis=0, dtype=np.int64))
 
 
 def bounds_of_steps(mark, tokens, positions, number: int) -> np.ndarray:
@@ -145,12 +161,13 @@ def test_a_document_says_the_same_whatever_stands_beside_it(name, groups, monkey
 
 @every_mark
 @pytest.mark.parametrize(
-    ("groups", "longest", "most"), [(None, 512, 1024), (30, 512, 1024), (30, 20, 1024), (30, 512, 29)]
+    ("groups", "longest", "most"),
+    [(None, 512, 1 << 16), (30, 512, 1 << 16), (30, 20, 1 << 16), (30, 512, 179), (300, 512, 1 << 16)],
 )
 def test_parts_have_the_candidates_of_a_search_of_each_alone(name, groups, longest, most, monkeypatch):
     """Parts that overlap, without positions, of documents without windows; found with windows, and by themselves."""
     monkeypatch.setattr(version2_marks, "LONGEST_TOGETHER", longest)
-    monkeypatch.setattr(version2_marks, "MOST_TOGETHER", most)
+    monkeypatch.setattr(version2_marks, "MOST_SUMS", most)
     mark, generator, count = MARKS[name](groups), np.random.default_rng(6), groups**2 if groups else 300
     text = [*plain_tokens(generator, 90), *marked_tokens(mark, 31, 110, generator), *plain_tokens(generator, 50)]
     tokens = batch_tokens([plain_tokens(generator, 260), text, plain_tokens(generator, 20), [], text[100:180]])

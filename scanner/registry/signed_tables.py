@@ -1,0 +1,176 @@
+"""Signatures of tables of results, kept with the registry, where who can write the results puts nothing back.
+
+Whoever can write results can put an older state of a table in its place, which is signed as it was: its number is
+smaller than the one that stands here. Or they take back a commit, and another one is made in its place: then two
+commits stand here that follow one (scanner.results.signatures). Entries mean the same in any order.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from scanner.errors import ScanFailed, in_a_line
+from scanner.storage.delta import make_table, open_table, read
+from scanner.storage.locations import make_private
+from schemas.tables import SIGNED_TABLES
+
+SIGNED_TABLES_FOLDER = "signed_tables"
+
+NO_NUMBER = -1
+"""Number where there is none."""
+
+
+class SignedTable(NamedTuple):
+    """What happened to a table of results.
+
+    location: folder or URI of the results, links followed.
+    table: its name.
+    table_id: of the Delta table.
+    results_id: of the results, which all of their tables have.
+    event: it was made, a commit signed it, it was signed as it was by consent, or it was given up by consent.
+    number: of the signature, or of the time when it was made or given up.
+    earlier: number of the signature that it follows; NO_NUMBER: unknown, or none.
+    """
+
+    location: str
+    table: str
+    table_id: str
+    results_id: int
+    event: Literal["made", "signed", "signed anew", "given up"]
+    number: int
+    earlier: int = NO_NUMBER
+
+
+class _History:
+    """What happened to one table at one place.
+
+    newest: the last time when it was made or signed.
+    anew: number of the last signature by consent: what is before it does not matter.
+    given_up: number of the last time when it was given up.
+    fork: numbers of two commits that follow one, of which the first was taken back: the latest; else empty.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[int, SignedTable] = {}  # by number
+        self._later: dict[int, int] = {}  # by number of a signature: that of the one that follows it
+        self.newest: SignedTable | None = None
+        self.anew = self.given_up = NO_NUMBER
+        self.fork: tuple[int, ...] = ()
+
+    def add(self, entry: SignedTable) -> None:
+        self.entries[entry.number] = entry
+        if entry.event == "given up":
+            self.given_up = max(self.given_up, entry.number)
+            return
+        if entry.event == "signed anew":
+            self.anew = max(self.anew, entry.number)
+        if self.newest is None or self.newest.number < entry.number:
+            self.newest = entry
+        if entry.earlier != NO_NUMBER:
+            other = self._later.setdefault(entry.earlier, entry.number)
+            fork = tuple(sorted({entry.number, other}, reverse=True))
+            self.fork = max(self.fork, fork if len(fork) > 1 else ())
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it is no table of these results any more: only by consent it becomes one again."""
+        return self.given_up > self.anew
+
+
+class SignedTables:
+    """The tables that were signed under a registry's audit secret, from their entries in any order."""
+
+    def __init__(self, entries: Iterable[SignedTable] = ()) -> None:
+        self._places: dict[tuple[str, str], dict[str, _History]] = {}  # by place and name, then by the table's id
+        self.add(entries)
+
+    def add(self, entries: Iterable[SignedTable]) -> None:
+        """Take in more entries."""
+        for entry in entries:
+            self._places.setdefault((entry.location, entry.table), {}).setdefault(entry.table_id, _History()).add(entry)
+
+    def at(self, location: str, table: str) -> list[SignedTable]:
+        """Return the newest signature of each table at a place that was not given up; most often there is one."""
+        histories = self._places.get((location, table), {}).values()
+        return [each.newest for each in histories if each.newest is not None and not each.is_given_up]
+
+    def last_number(self, location: str, table: str, table_id: str) -> int:
+        """Return the largest number that a table ever had at a place; NO_NUMBER: it was never there."""
+        return max(self._history(location, table, table_id).entries, default=NO_NUMBER)
+
+    def was_given_up(self, location: str, table: str, table_id: str) -> bool:
+        """Return whether a table was at a place, and was given up."""
+        return self._history(location, table, table_id).is_given_up
+
+    def is_forked(self, location: str, table: str, table_id: str) -> bool:
+        """Return whether two commits followed one, so that the first was taken back, and nobody consented to that."""
+        history = self._history(location, table, table_id)
+        return max(history.fork, default=NO_NUMBER) > history.anew
+
+    def _history(self, location: str, table: str, table_id: str) -> _History:
+        return self._places.get((location, table), {}).get(table_id, _History())
+
+    def of(self, location: str) -> list[SignedTable]:
+        """Return the newest signature of each table at a place that was not given up."""
+        return [entry for place, name in self._places if place == location for entry in self.at(place, name)]
+
+    def locations(self) -> list[str]:
+        """Return the places of all results that were signed and not given up, in order."""
+        return sorted({place for place, name in self._places if self.at(place, name)})
+
+    def entries(self) -> Iterator[SignedTable]:
+        """Yield the entries that say what all say, but of which commit long ago followed which."""
+        for histories in self._places.values():
+            for history in histories.values():
+                numbers = {*sorted(history.entries)[-NUMBERS_KEPT:], history.anew, history.given_up, *history.fork}
+                yield from (history.entries[number] for number in sorted(numbers - {NO_NUMBER}))
+
+
+NUMBERS_KEPT = 1000
+"""Signatures of a table that are kept: a commit that was taken back shows while those of its time are here."""
+
+HOURS_OF_A_READER = 24
+"""Hours for which files that were written together are left to whoever still reads them."""
+
+FILES_KEPT = 50
+"""Files of the table of signatures beyond which their entries are written into one."""
+
+
+def read_signed_tables(registry: str) -> SignedTables:
+    """Read the signatures of tables that a registry keeps. Raises Refused: the table is of another version."""
+    uri = f"{registry}/{SIGNED_TABLES_FOLDER}"
+    if not DeltaTable.is_deltatable(uri):
+        return SignedTables()
+    return _tables_of(open_table(uri))
+
+
+def _tables_of(table: DeltaTable) -> SignedTables:
+    rows = read(table).select(SignedTable._fields).collect()
+    return SignedTables(SignedTable(*row) for row in rows.iter_rows())
+
+
+def append_signed_tables(registry: str, entries: Sequence[SignedTable]) -> None:
+    """Append signatures of tables. Raises ScanFailed: the registry cannot be written."""
+    uri = f"{registry}/{SIGNED_TABLES_FOLDER}"
+    try:
+        make_private(uri)
+        make_table(uri, SIGNED_TABLES, {})
+        write_deltalake(uri, _rows_of(entries), mode="append")
+        table = open_table(uri)
+        if len(table.file_uris()) > FILES_KEPT:
+            with suppress(CommitFailedError):  # somebody appended meanwhile: the next one writes them together
+                rows = _rows_of([*_tables_of(table).entries()])
+                write_deltalake(table, rows, mode="overwrite", commit_properties=CommitProperties(max_commit_retries=0))
+                open_table(uri).vacuum(HOURS_OF_A_READER, dry_run=False, enforce_retention_duration=False)
+    except (DeltaError, OSError) as error:
+        raise ScanFailed(f"registry: table {uri} cannot be written: {in_a_line(error)}") from None
+
+
+def _rows_of(entries: Sequence[SignedTable]) -> pa.Table:
+    now = datetime.now(UTC)
+    return pa.Table.from_pylist([{**entry._asdict(), "signed_at": now} for entry in entries], SIGNED_TABLES)

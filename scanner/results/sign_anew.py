@@ -1,0 +1,133 @@
+"""Signing tables anew: as they are, where something else than brickscan changed them, or under another audit secret."""
+
+import hashlib
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from scanner.errors import Refused
+from scanner.results.signatures import Signer, keep_signatures, signature_of, signer_of, unchecked, use_signer
+from scanner.results.transactions import additions, try_to_commit
+from scanner.results.upkeep import existing_tables
+from scanner.storage.data_files import SCHEMAS, sha256_in, write_file
+from scanner.storage.delta import KeptTable, attempts, files_of, logged_transactions
+from scanner.storage.locations import filesystem_of, table_uri
+
+
+def faults_of_tables(results: str) -> Mapping[str, str | None]:
+    """Return why each table is not as it was signed; None: it is. The content of its files is read too.
+
+    Raises:
+        Refused: there are no results, and none were signed, or no audit secret can be read.
+    """
+    signer = _signer(results)
+    faults: dict[str, str | None] = dict.fromkeys(signer.missing_tables(), "was signed, and is gone")
+    for name in () if len(faults) == len(signer.signed_tables()) > 0 else existing_tables(results):
+        table = DeltaTable(table_uri(results, name))
+        try:
+            transactions = signer.sum_transactions(table, name, logged_transactions(table))
+            unsigned = None if signer.is_signed(table, name, transactions) else "nobody signed it"
+        except Refused as error:
+            unsigned = str(error)
+        changed = [] if unsigned else _files_to_write(results, name, table)
+        faults[name] = f"the content of {changed[0]} is not what was written" if changed else unsigned
+    return faults
+
+
+def sign_anew(results: str, name: str) -> int | None:
+    """Sign a table as it is, whoever changed it. Files whose names do not state their content are written anew.
+
+    A table that is gone is given up: whatever was signed there is refused from then on, and a new one may be made.
+
+    Returns:
+        The number of files that were written anew; None: the table is gone.
+
+    Raises:
+        Refused: no audit secret can be read, or a file cannot be.
+        ScanFailed: others kept committing first, or the table cannot be written.
+    """
+    signer = _signer(results)
+    if name in signer.missing_tables():
+        signer.give_up(name)
+        return None
+    kept_table = KeptTable(table_uri(results, name))
+    for _ in attempts(f"commits to {table_uri(results, name)}"):
+        table, actions = kept_table.now(), list[AddAction | RemoveAction]()
+        files = _files_to_write(results, name, table)
+        for file_name in files:
+            rows = pq.read_table(pa.BufferReader(_content(results, name, file_name)), schema=SCHEMAS[name])
+            written = write_file(results, name, rows.to_batches())
+            actions += [RemoveAction(file_name, False, 0), *additions([written] if written else [], changes=False)]
+        if try_to_commit(results, table, name, actions, [], anew=kept_table.logged()):
+            return len(files)
+    return 0
+
+
+def sign_under(results: str, registry: str, secret: bytes) -> int:
+    """Sign all tables of results under another audit secret. A second call goes on where an interrupted one stopped.
+
+    Args:
+        results: folder or URI.
+        registry: folder or URI of the registry.
+        secret: the audit secret that takes the place of the one that the tables are signed under.
+
+    Returns:
+        The number of tables.
+
+    Raises:
+        Refused: a table is not as it was signed.
+        ScanFailed: others kept committing first, or a table or the registry cannot be written.
+    """
+    earlier, later, names = _signer(results), Signer(results, registry, secret), existing_tables(results)
+    tables = {name: KeptTable(table_uri(results, name)) for name in names}
+    signed = [name for name, table in tables.items() if _is_left(earlier, later, table, name)]
+    use_signer(results, later)  # not before all tables were looked at: one that was changed leaves all as they are
+    for name in signed:
+        for _ in attempts(f"commits to {table_uri(results, name)}"):
+            if not _is_left(earlier, later, tables[name], name):
+                break
+            transactions, table = tables[name].logged(), tables[name].table  # the very ones that were checked
+            if try_to_commit(results, table, name, [], [], anew=transactions):
+                break
+    if (why := keep_signatures(results)) is not None:
+        raise Refused(why)
+    return len(names)
+
+
+def _is_left(earlier: Signer, later: Signer, kept_table: KeptTable, name: str) -> bool:
+    """Return whether a table is now signed under the earlier secret. Raises Refused: it is not as it was signed."""
+    table = kept_table.now()
+    signature = signature_of(table)
+    if signature is None or later.has_signed(signature):
+        return False
+    return earlier.is_signed(table, name, earlier.sum_transactions(table, name, kept_table.logged()))
+
+
+def _signer(results: str) -> Signer:
+    signer = signer_of(results)
+    if signer is None:
+        raise Refused(f"results: tables of {results} cannot be signed: {unchecked(results)}")
+    return signer
+
+
+def _files_to_write(results: str, name: str, table: DeltaTable) -> list[str]:
+    """Return the files of a table whose names do not state their content."""
+    return [
+        file_name
+        for file_name in files_of(table)["path"]
+        if sha256_in(file_name) != hashlib.sha256(_content(results, name, file_name)).hexdigest()
+    ]
+
+
+def _content(results: str, name: str, file_name: str) -> pa.Buffer:
+    filesystem, folder = filesystem_of(table_uri(results, name))
+    try:
+        with filesystem.open_input_file(f"{folder}/{file_name}") as source:
+            return source.read_buffer()
+    except OSError as error:
+        raise Refused(
+            f"results: {folder}/{file_name} cannot be read ({error}): put it back from a copy first"
+        ) from None
