@@ -183,6 +183,45 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
         _store(_sum(_double_round(_load(out, CHUNK, i)), s), out, CHUNK, i)
 
 
+@inlined
+def _keyed_start(inputs: NDArray[np.uint32], i: int) -> tuple[uint32, ...]:
+    """Return what the block of lane i begins from; inputs: as of `chacha8_keyed_lanes`."""
+    key = (
+        inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i],
+        inputs[4 * CHUNK + i], inputs[5 * CHUNK + i], inputs[6 * CHUNK + i], inputs[7 * CHUNK + i],
+    )  # fmt: skip
+    counter_and_nonce = inputs[8 * CHUNK + i], inputs[9 * CHUNK + i], inputs[10 * CHUNK + i], inputs[11 * CHUNK + i]
+    return _start(key, counter_and_nonce[0], counter_and_nonce[1], counter_and_nonce[2], counter_and_nonce[3])
+
+
+@kernel
+def chacha8_keyed_lanes(inputs: NDArray[np.uint32], lanes: int, out: NDArray[np.uint32]) -> None:
+    """Write one block a lane, each with its own key, counter and nonce, as `chacha8_lanes` does under one key.
+
+    Args:
+        inputs: uint32[12 · CHUNK]: words 0 to 7 of the keys, low words of the counters, their high words, low words of
+            the nonces, their high words, CHUNK each.
+        lanes: how many. Lanes beyond, up to CHUNK, may be computed from whatever stands there.
+        out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
+    """
+    if lanes <= FEW_LANES:
+        for begin in range(0, lanes, LANES):
+            x, y = inputs[begin:], out[begin:]
+            for lane in range(LANES):
+                s = _keyed_start(x, lane)
+                _store(_sum(_double_round(_double_round(_double_round(_double_round(s)))), s), y, CHUNK, lane)
+        return
+    stop = (lanes + 2 * LANES - 1) // (2 * LANES) * (2 * LANES)  # whole vectors
+    for i in range(stop):
+        _store(_double_round(_keyed_start(inputs, i)), out, CHUNK, i)
+    for i in range(stop):
+        _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
+    for i in range(stop):
+        _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
+    for i in range(stop):
+        _store(_sum(_double_round(_load(out, CHUNK, i)), _keyed_start(inputs, i)), out, CHUNK, i)
+
+
 @kernel
 def _rotate(x: uint64, bits: int) -> uint64:
     return uint64(uint64(x << uint64(bits)) | uint64(x >> uint64(64 - bits)))
