@@ -1,4 +1,4 @@
-"""From the master key to the sub-keys of a label, and commitments (SPEC §1, SPEC_2 §1).
+"""From the master key to the sub-keys of a label, and commitments (SPEC §1, SPEC_2 §1, SPEC_3 §1).
 
 No numba: a server that marks text derives its keys here, and importing numba would end it.
 """
@@ -27,15 +27,31 @@ class SubKeys(NamedTuple):
         return "SubKeys(…)"
 
 
-def label(method: str, window: int, gamma: Fraction | None = None, groups: int | None = None) -> str:
+class SeedKey(NamedTuple):
+    """The key that draws the seeds of a label of version 3. It is as secret as the master key; its repr shows nothing.
+
+    words: uint32[8].
+    """
+
+    words: NDArray[np.uint32]
+
+    def __repr__(self) -> str:
+        return "SeedKey(…)"
+
+
+def label(
+    method: str, window: int, gamma: Fraction | None = None, groups: int | None = None, seeds: int | None = None
+) -> str:
     """Return the text that separates the streams of a key's uses, such as `greenlist;h=4;gamma=1/4`.
 
-    SPEC §1 and SPEC_2 §1 state it.
+    SPEC §1, SPEC_2 §1 and SPEC_3 §1 state it.
     """
     text = f"{method};h={window}"
     if gamma is not None:
         text += f";gamma={gamma.numerator}/{gamma.denominator}"
-    return text if groups is None else f"{text};groups={groups}"
+    if groups is not None:
+        text += f";groups={groups}"
+    return text if seeds is None else f"{text};seeds={seeds}"
 
 
 def derive(secret: bytes, label: str, version: int = 1) -> SubKeys:
@@ -48,6 +64,26 @@ def derive(secret: bytes, label: str, version: int = 1) -> SubKeys:
     return SubKeys(
         np.frombuffer(digest[:32], "<u4").astype(np.uint32), np.frombuffer(digest[32:], "<u8").astype(np.uint64)
     )
+
+
+def derive_seed_key(secret: bytes, label: str) -> SeedKey:
+    """Return the key of the seeds of a master key for one label of version 3 (SPEC_3 §1).
+
+    Raises:
+        ValueError: the secret is not 16 to 64 bytes.
+    """
+    return SeedKey(np.frombuffer(_keyed_hash(secret, 32, "watermark-v3", label), "<u4").astype(np.uint32))
+
+
+def window_key(window: int, seeds: int) -> NDArray[np.uint64]:
+    """Return the public key of the windows' hashes, that of N and then that of N': uint64[4] (SPEC_3 §1).
+
+    Args:
+        window: h.
+        seeds: n, of 2^n seeds.
+    """
+    digest = hashlib.blake2b(f"h={window};seeds={seeds}".encode("ascii"), digest_size=32, person=b"windows-v3").digest()
+    return np.frombuffer(digest, "<u8").astype(np.uint64)
 
 
 def commitment(secret: bytes, label: str, version: int = 1) -> bytes:

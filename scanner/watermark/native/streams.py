@@ -43,11 +43,12 @@ def window_nonces(
 
 def nonces_of_windows(sub_keys: SubKeys, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
     """Return the nonces of windows that stand alone: uint64[R] for uint32[R, h] (SPEC §1)."""
-    return _nonces_of_columns(sub_keys.sip, np.ascontiguousarray(windows.T, np.uint32))
+    return nonces_of_columns(sub_keys.sip, np.ascontiguousarray(windows.T, np.uint32))
 
 
 @kernel
-def _nonces_of_columns(key: NDArray[np.uint64], columns: NDArray[np.uint32]) -> NDArray[np.uint64]:
+def nonces_of_columns(key: NDArray[np.uint64], columns: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Return the SipHash-2-4 of each column of tokens under a key, uint64[2]: uint64[R] for uint32[h, R]."""
     count, lanes = columns.shape
     nonces = np.empty(lanes, np.uint64)
     scratch = np.empty(5 * CHUNK, np.uint64)

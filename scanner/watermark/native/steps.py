@@ -1,0 +1,168 @@
+"""Steps of version 3: from tokens and positions to what decides a step's draws (SPEC_3 §1).
+
+A window is hashed twice, under public keys, to the nonces N and N'. The first bits of N choose one of 2^n buckets, the
+master key gives the bucket a seed, and seed ⊕ R, with N' in its first two words, is the step's own key. So a step needs
+nothing of the key that it came from: steps of texts under different master keys stand side by side.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy import uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
+from scanner.watermark.native.streams import end_of_key, nonces_of_columns, nonces_of_positions
+from scanner.watermark.positions import Ranges, consecutive_positions, offsets_of
+
+LAST_OF_GROUP_STEPS = 2**32 // 3
+"""Largest word 7 of a group step's key: three times it is still below 2^32."""
+
+
+class Hashes(NamedTuple):
+    """What windows are told apart by, and steps get their buckets and keys from. Public: it has no secret in it.
+
+    nonces: N, uint64[P].
+    seconds: N', uint64[P].
+    """
+
+    nonces: NDArray[np.uint64]
+    seconds: NDArray[np.uint64]
+
+
+class SeedKeys(NamedTuple):
+    """What K keys of one label draw their steps' keys with, as secret as master keys; its repr shows nothing.
+
+    words: seed keys, uint32[K, 8].
+    beacons: R of each, as words, uint32[K, 8].
+    seeds: n, of 2^n seeds.
+    """
+
+    words: NDArray[np.uint32]
+    beacons: NDArray[np.uint32]
+    seeds: int
+
+    def __repr__(self) -> str:
+        return f"SeedKeys({len(self.words)} keys of 2^{self.seeds} seeds)"
+
+
+class Steps(NamedTuple):
+    """Scored positions of D documents, document by document and in order. Their keys are secret; the repr shows none.
+
+    ids: tokens, uint32[P].
+    nonces: N, uint64[P].
+    keys: k of each step, its words as rows, uint32[8, P].
+    offsets: int64[D+1].
+    """
+
+    ids: NDArray[np.uint32]
+    nonces: NDArray[np.uint64]
+    keys: NDArray[np.uint32]
+    offsets: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"Steps({len(self.ids)} steps of {len(self.offsets) - 1} documents)"
+
+    @property
+    def scored(self) -> NDArray[np.int64]:
+        """int64[D]: how many each document has."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def where(self, mask: NDArray[np.bool_]) -> "Steps":
+        """Return the steps where a mask, bool[P], is true, still by document."""
+        return self._taken(np.flatnonzero(mask), offsets_of(mask)[self.offsets])
+
+    def of_ranges(self, ranges: Ranges) -> "Steps":
+        """Return the steps of ranges, as of documents of their own."""
+        places = consecutive_positions(ranges.begin, ranges.length)
+        return self._taken(places.index, places.offsets)
+
+    def _taken(self, index: NDArray[np.int64], offsets: NDArray[np.int64]) -> "Steps":
+        return Steps(self.ids[index], self.nonces[index], np.take(self.keys, index, axis=1), offsets)
+
+
+def hash_positions(key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDArray[np.int64], window: int) -> Hashes:
+    """Return N and N' of scored positions (SPEC_3 §1).
+
+    Args:
+        key: uint64[4], of `secret.window_key`.
+        ids: uint32[N], flat tokens.
+        index: int64[P], places in ids. Each has `window` tokens of its document before it.
+        window: h.
+    """
+    return Hashes(*(nonces_of_positions(half, ids, index, window) for half in (key[:2], key[2:])))
+
+
+def hash_windows(key: NDArray[np.uint64], windows: NDArray[np.uint32]) -> Hashes:
+    """Return N and N' of windows that stand alone, uint32[R, h]: uint64[R] both."""
+    columns = np.ascontiguousarray(windows.T, np.uint32)
+    return Hashes(*(nonces_of_columns(half, columns) for half in (key[:2], key[2:])))
+
+
+def buckets_of(nonces: NDArray[np.uint64], seeds: int) -> NDArray[np.int64]:
+    """Return the bucket of each nonce N among 2^seeds: its first bits, int64[P]."""
+    return (nonces >> np.uint64(64 - seeds)).astype(np.int64)
+
+
+def step_keys(
+    seed_keys: SeedKeys, whose: NDArray[np.int64], offsets: NDArray[np.int64], hashes: Hashes
+) -> NDArray[np.uint32]:
+    """Return the keys of the steps of D documents, words as rows: uint32[8, P] (SPEC_3 §1).
+
+    Args:
+        seed_keys: of K keys.
+        whose: int64[D], which of them each document is read with.
+        offsets: int64[D+1], of the documents in `hashes`.
+        hashes: of the steps.
+    """
+    return _step_keys(*seed_keys, whose, offsets, *hashes)
+
+
+@kernel
+def _step_keys(
+    words: NDArray[np.uint32],
+    beacons: NDArray[np.uint32],
+    seeds: int,
+    whose: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    nonces: NDArray[np.uint64],
+    seconds: NDArray[np.uint64],
+) -> NDArray[np.uint32]:
+    keys = np.empty((8, len(nonces)), np.uint32)
+    # counter 0, and a bucket fits the lower word of the block's nonce
+    inputs, block = np.zeros(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    d = 0
+    while d < len(whose):
+        end = end_of_key(whose, d)
+        seed_key, beacon = words[whose[d]], beacons[whose[d]]
+        for begin in range(offsets[d], offsets[end], CHUNK):
+            stop = min(begin + CHUNK, offsets[end])
+            lanes = stop - begin
+            for i in range(lanes):
+                inputs[2 * CHUNK + i] = uint32(nonces[begin + i] >> uint64(64 - seeds))
+            chacha8_lanes(seed_key, inputs, lanes, block)
+            for w in range(8):
+                row, seed = keys[w, begin:stop], block[w * CHUNK : w * CHUNK + lanes]
+                for i in range(lanes):
+                    row[i] = seed[i] ^ beacon[w]
+            low, high = keys[0, begin:stop], keys[1, begin:stop]
+            for i in range(lanes):
+                low[i] ^= uint32(seconds[begin + i])
+                high[i] ^= uint32(seconds[begin + i] >> uint64(32))
+        d = end
+    return keys
+
+
+def is_group_step(keys: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Say which steps of a label with groups are shared by a group, a third of them: bool[P] (SPEC_3 §1).
+
+    keys: uint32[8, P].
+    """
+    return np.asarray(keys[7] <= LAST_OF_GROUP_STEPS)
+
+
+def in_two(steps: Steps) -> tuple[Steps, Steps]:
+    """Return the group steps and the user steps of documents under a label with groups."""
+    is_shared = is_group_step(steps.keys)
+    return steps.where(is_shared), steps.where(~is_shared)
