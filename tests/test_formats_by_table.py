@@ -38,6 +38,7 @@ FORMATS_AND_TABLES = {
     "jobs/evaluate.py": "likewise",
     "jobs/keys.py": "the method of a new key that names none",
     "jobs/demo/__init__.py": "the demo's keys",
+    "schemas/key_record.py": "reads labels of published records, which say whether messages are in groups",
     "scanner/evidence/check_claim.py": "a script for third parties, which stands alone and reads labels",
 }
 """Places that may ask which format a key has, and their reasons."""

@@ -69,6 +69,35 @@ def test_changed_integers_fail():
         assert failures({"streams": [case | {"commitment": "0" * 64}]}) == 1
 
 
+KNOWN_3 = json.loads((resources.files("scanner.watermark.native") / "known_answers_3.json").read_text())
+
+
+@pytest.mark.parametrize("group", ["trees", "claims"])
+def test_trees_and_claims_are_counted_and_a_changed_one_fails(group):
+    cases = KNOWN_3[group]
+    (result,) = check(json.dumps({group: cases}))
+    assert (result.group, result.passed, result.failures) == (group, len(cases), [])
+    outputs = {
+        "trees": ("root", "beacon"),
+        "claims": ("scored", "score", "scored_user", "score_user", "shows", "log10_p", "log10_p_user"),
+    }[group]
+    for field in outputs:
+        value = cases[0][field]
+        changed = value[:-1] + ("0" if value[-1] != "0" else "1") if isinstance(value, str) else None
+        if changed is None:
+            changed = value[1:] if isinstance(value, list) else value + 1
+        assert failures({group: [cases[0] | {field: changed}]}) == 1, field
+
+
+@pytest.mark.parametrize("field", ["bucket", "seed", "path"])
+def test_a_changed_path_of_a_tree_fails(field):
+    case = KNOWN_3["trees"][0]
+    for number, shown in enumerate(case["shown"]):
+        changed = {"bucket": shown["bucket"] ^ 1, "seed": "00" * 32, "path": shown["path"][::-1]}[field]
+        others = [*case["shown"][:number], shown | {field: changed}, *case["shown"][number + 1 :]]
+        assert failures({"trees": [case | {"shown": others}]}) == 1
+
+
 @pytest.mark.parametrize(
     "broken", [{"message": None}, {"gamma": "2/4x"}, {"gamma": "1/0"}, {"tokens": [-1]}, {"method": "synthid"}]
 )

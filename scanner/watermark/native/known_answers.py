@@ -1,6 +1,7 @@
 """What the known answers of the native watermark compare: primitives, streams, draws and whole documents (SPEC §5).
 
-Cases of version 2 are known by their labels, or by a field `version`, and include searches (SPEC_2 §5).
+Cases of version 2 are known by their labels, or by a field `version`, and include searches (SPEC_2 §5). Trees of seeds
+and claims are of version 3 (SPEC_3 §7).
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from scanner.watermark.format import Case, Pairs, Watermark
-from scanner.watermark.native import gumbel, secret, streams
+from scanner.watermark.native import gumbel, secret, streams, tree
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.streams import is_group_step
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2LogGumbel, Version2Mark
@@ -87,6 +88,40 @@ def _searches(case: Case) -> Pairs:
             yield f"log10_p{name} of candidate {i}", candidate[f"log10_p{name}"], float(log10_p[0, i])
 
 
+def _trees(case: Case) -> Pairs:
+    key = secret.derive_seed_key(bytes.fromhex(case["secret"]), case["label"]).words
+    kept = tree.grow_tree(key, case["seeds"])
+    yield "root", case["root"], tree.root_of(kept).hex()
+    beacon = tree.beacon_of(case["record"].encode(), bytes.fromhex(case["beacon_value"]))
+    yield "beacon", case["beacon"], beacon.hex()
+    for expected in case["shown"]:
+        (shown,) = tree.show_seeds(key, case["seeds"], kept, [expected["bucket"]])
+        yield f"seed of bucket {shown.bucket}", expected["seed"], shown.seed.hex()
+        yield f"path of bucket {shown.bucket}", expected["path"], [node.hex() for node in shown.path]
+        yield f"root by bucket {shown.bucket}", case["root"], tree.root_by(shown).hex()
+
+
+def _claims(case: Case) -> Pairs:
+    from scanner.watermark.native import claim  # late: claims alone need mpmath here
+
+    gamma = Fraction(case["gamma"]) if "gamma" in case else None
+    label = secret.label(f"{case['method']}-v3", case["window"], gamma, case["groups"], case["seeds"])
+    key = secret.derive_seed_key(bytes.fromhex(case["secret"]), label).words
+    buckets = claim.claimed_positions(case["tokens"], label, case["most"]).buckets.tolist()
+    seeds = {bucket: tree.seed_of(key, bucket) for bucket in buckets}
+    before = [bytes.fromhex(leaf) for leaf in case["shown_before"]]
+    score = claim.score_claim(
+        case["tokens"], case["message"], label, bytes.fromhex(case["beacon"]), seeds, before, case["most"]
+    )
+    yield "scored", case["scored"], score.scored
+    yield "score", case["score"], float(score.score)
+    yield "scored_user", case["scored_user"], score.scored_user
+    yield "score_user", case["score_user"], float(score.score_user)
+    yield "shows", case["shows"], [leaf.hex() for leaf in score.shows]
+    yield "log10_p", case["log10_p"], score.log10_p
+    yield "log10_p_user", case["log10_p_user"], score.log10_p_user
+
+
 def _scores(expected: float | None, computed: np.generic) -> tuple[float | None, float]:
     """Return both, to be compared: a count may be written as a real number, 5.0, but is compared exactly."""
     if isinstance(computed, np.integer) and isinstance(expected, float) and expected.is_integer():
@@ -112,5 +147,7 @@ GROUPS: dict[str, Callable[[Case], Pairs]] = {
     "draws": _draws,
     "documents": _documents,
     "searches": _searches,
+    "trees": _trees,
+    "claims": _claims,
 }
 """Comparisons by the group's name in known_answers.json and known_answers_2.json."""

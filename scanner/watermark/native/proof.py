@@ -73,8 +73,20 @@ def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
         counters: 64 bits each, uint64[P].
         nonces: 64 bits each, uint64[P].
     """
-    prefix = b"expand 32-byte k" + key
-    start = [np.full(len(nonces), int.from_bytes(prefix[i : i + 4], "little"), np.uint32) for i in range(0, 48, 4)]
+    words = np.frombuffer(key, "<u4").astype(np.uint32)
+    return chacha8_of_each(np.broadcast_to(words[:, None], (8, len(nonces))), counters, nonces)
+
+
+def chacha8_of_each(keys: Words, counters: Nonces, nonces: Nonces) -> list[Words]:
+    """Return one ChaCha block of 8 rounds a lane, each under a key of its own: 16 words, each uint32[P].
+
+    Args:
+        keys: their words as rows, uint32[8, P].
+        counters: 64 bits each, uint64[P].
+        nonces: 64 bits each, uint64[P].
+    """
+    constants = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
+    start = [np.full(len(nonces), constant, np.uint32) for constant in constants] + list(keys)
     for values in (counters, nonces):
         start += [values.astype(np.uint32), (values >> np.uint64(32)).astype(np.uint32)]
     s = list(start)

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.sha256 import hash_leaves, hash_nodes
-
-FEWEST_SEEDS, MOST_SEEDS = 4, 28
-"""Least and largest n; a key has 2^n seeds."""
+from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
 
 _KEPT_LEVEL = 12
 """log2 of the nodes that are kept."""
@@ -54,6 +52,14 @@ def beacon_of(record: bytes, value: bytes) -> bytes:
 def beacon_of_digest(record_sha256: bytes, value: bytes) -> bytes:
     """Return R of the SHA-256 of a public record, 32 bytes, and the value of the beacon that it names."""
     return hashlib.sha256(_BEACON_PREFIX + record_sha256 + value).digest()
+
+
+def seed_of(seed_key: NDArray[np.uint32], bucket: int) -> bytes:
+    """Return the seed of a bucket, 32 bytes: words 0 … 7 of its block (SPEC_3 §1); seed_key: uint32[8]."""
+    inputs, block = np.zeros(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    inputs[2 * CHUNK] = bucket
+    chacha8_lanes(seed_key, inputs, 1, block)
+    return block[: 8 * CHUNK : CHUNK].astype("<u4").tobytes()
 
 
 def leaf_of(seed: bytes) -> bytes:
@@ -148,7 +154,7 @@ def show_seeds(
         column = (1 << height) + place
         path = [_node(nodes, (column >> level) ^ 1) for level in range(height)]
         path += [level[(number >> i) ^ 1] for i, level in enumerate(above[:-1])]
-        shown.append(ShownSeed(bucket, _seed(seed_key, bucket), tuple(path)))
+        shown.append(ShownSeed(bucket, seed_of(seed_key, bucket), tuple(path)))
     return shown
 
 
@@ -165,13 +171,6 @@ def _room(height: int) -> NDArray[np.uint32]:
 
 def _node(nodes: NDArray[np.uint32], column: int) -> bytes:
     return nodes[:, column].astype(">u4").tobytes()
-
-
-def _seed(seed_key: NDArray[np.uint32], bucket: int) -> bytes:
-    inputs, block = np.zeros(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    inputs[2 * CHUNK] = bucket
-    chacha8_lanes(seed_key, inputs, 1, block)
-    return block[: 8 * CHUNK : CHUNK].astype("<u4").tobytes()
 
 
 @kernel

@@ -1,0 +1,234 @@
+"""The score of a claim, from the seeds that it shows (SPEC_3 §5). It needs no secret, and shares no code with scans.
+
+A claim is about one unit: a text, its normal form, or a part of it. It counts at most 1,000 positions, chosen by a
+public hash of window and token. A position whose seed an earlier claim showed counts in T and adds its mean at most:
+whoever read that claim can choose tokens by the seed.
+"""
+
+import hashlib
+import math
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.native.proof import chacha8_of_each, siphash24
+from scanner.watermark.native.secret import planes_of, window_key
+from scanner.watermark.native.tree import HASH_BYTES, leaf_of
+from scanner.watermark.proof import log10_binomial, log10_gamma
+from schemas.key_record import Label, parse_label
+
+MOST_POSITIONS = 1000
+"""Most positions that a claim counts."""
+
+_MEAN = 1.0
+"""Mean of a draw's score, −ln(1 − r)."""
+
+
+class ClaimedPositions(NamedTuple):
+    """The positions that a claim about a unit counts, in their order (SPEC_3 §5).
+
+    tokens: uint32[P].
+    nonces: N, uint64[P].
+    seconds: N', uint64[P].
+    buckets: of their seeds, int64[P].
+    """
+
+    tokens: NDArray[np.uint32]
+    nonces: NDArray[np.uint64]
+    seconds: NDArray[np.uint64]
+    buckets: NDArray[np.int64]
+
+
+class ClaimScore(NamedTuple):
+    """The score of a claim for its one message.
+
+    scored: T.
+    score: S, a whole number for green lists.
+    scored_user: T_U; without groups all steps are user steps.
+    score_user: S_U.
+    shows: leaves of the buckets that the claim shows first, sorted.
+    log10_p: of S over T, for one message.
+    log10_p_user: of S_U over T_U, for one message.
+    """
+
+    scored: int
+    score: int | float
+    scored_user: int
+    score_user: int | float
+    shows: tuple[bytes, ...]
+    log10_p: float
+    log10_p_user: float
+
+
+def claimed_positions(tokens: Sequence[int], label: str, most: int = MOST_POSITIONS) -> ClaimedPositions:
+    """Return the positions that a claim about a unit counts.
+
+    Args:
+        tokens: of the unit alone.
+        label: of the key, version 3.
+        most: how many are counted at most; of more, those of smallest SHA-256(N ‖ N' ‖ token).
+
+    Raises:
+        ValueError: the label is none of version 3, or a token is no number of 32 bits.
+    """
+    key = parse_label(label)
+    if any(not 0 <= token < 2**32 for token in tokens):
+        raise ValueError("a token is a number of 32 bits, 0 or more")
+    ids = np.array(tokens, np.uint32)
+    places = np.arange(key.window, max(key.window, len(ids)))
+    windows = ids[places[:, None] + np.arange(-key.window, 0)]
+    halves = window_key(key.window, key.seeds).astype("<u8")
+    nonces, seconds = siphash24(halves[:2].tobytes(), windows), siphash24(halves[2:].tobytes(), windows)
+    steps = zip(nonces.tolist(), seconds.tolist(), ids[places].tolist(), strict=True)
+    first: dict[tuple[int, int, int], int] = {}
+    for number, step in enumerate(steps):
+        first.setdefault(step, number)  # of repeats the first counts
+    if len(first) > most:
+        chosen = sorted(first, key=lambda step: _choice(*step))[:most]
+        numbers = sorted(first[step] for step in chosen)
+    else:
+        numbers = list(first.values())
+    kept = np.array(numbers, np.int64)
+    buckets = (nonces[kept] >> np.uint64(64 - key.seeds)).astype(np.int64)
+    return ClaimedPositions(ids[places[kept]], nonces[kept], seconds[kept], buckets)
+
+
+def _choice(nonce: int, second: int, token: int) -> bytes:
+    step = nonce.to_bytes(8, "little") + second.to_bytes(8, "little") + token.to_bytes(4, "little")
+    return hashlib.sha256(step).digest()
+
+
+def score_claim(
+    tokens: Sequence[int],
+    message: int,
+    label: str,
+    beacon: bytes,
+    seeds: Mapping[int, bytes],
+    shown_before: Collection[bytes] = (),
+    most: int = MOST_POSITIONS,
+) -> ClaimScore:
+    """Return the score of a claim that a unit has a message's mark.
+
+    Paths of the seeds are not looked at here (`tree.root_by`), nor is the choice of the unit.
+
+    Args:
+        tokens: of the unit alone.
+        message: m.
+        label: of the key, version 3.
+        beacon: R, 32 bytes.
+        seeds: by their buckets, 32 bytes each; all that the positions meet, and others at will.
+        shown_before: leaves that earlier claims showed.
+        most: as for `claimed_positions`.
+
+    Raises:
+        ValueError: a seed is missing, is none, or stands in two buckets; or a message, R, token or label is none.
+    """
+    key = parse_label(label)
+    if not 0 <= message < key.most_messages:
+        raise ValueError(f"message {message} is none of a key of {key.most_messages}")
+    if len(beacon) != HASH_BYTES:
+        raise ValueError(f"R has {HASH_BYTES} bytes; here it has {len(beacon)}")
+    positions = claimed_positions(tokens, label, most)
+    buckets = positions.buckets.tolist()
+    _check_seeds(seeds, buckets)
+    earlier = frozenset(shown_before)
+    leaves = {bucket: leaf_of(seeds[bucket]) for bucket in set(buckets)}
+    was_shown = np.array([leaves[bucket] in earlier for bucket in buckets], bool)
+    keys = _step_keys(positions, seeds, beacon)
+    of_group = (keys[7].astype(np.uint64) * np.uint64(3)) >> np.uint64(32) == 0
+    if key.groups is None:
+        of_group[:] = False
+        numbers = np.full(len(buckets), message, np.uint64)
+    else:
+        group, user = divmod(message, key.groups)
+        numbers = np.where(of_group, np.uint64(group), np.uint64(group * 2**16 + user))
+    entries = (positions.tokens.astype(np.uint64) << np.uint64(32)) + numbers
+    terms = _terms(key, keys, positions.nonces, entries)
+    scored, scored_user = len(buckets), int((~of_group).sum())
+    if key.gamma is None:
+        capped = np.where(was_shown, np.minimum(terms, _MEAN), terms)
+        score_user: float = sum(capped[~of_group].tolist(), 0.0)
+        score: float = sum(capped[of_group].tolist(), 0.0) + score_user
+        log10_p, log10_p_user = log10_gamma(score, scored), log10_gamma(score_user, scored_user)
+    else:
+        score = _greens(key.gamma, terms, was_shown)
+        score_user = _greens(key.gamma, terms[~of_group], was_shown[~of_group])
+        log10_p = log10_binomial(score, scored, key.gamma)
+        log10_p_user = log10_binomial(score_user, scored_user, key.gamma)
+    shows = tuple(sorted(set(leaves.values()) - earlier))
+    return ClaimScore(scored, score, scored_user, score_user, shows, log10_p, log10_p_user)
+
+
+def _check_seeds(seeds: Mapping[int, bytes], buckets: Sequence[int]) -> None:
+    missing = sorted(set(buckets) - seeds.keys())
+    if missing:
+        raise ValueError(f"the claim shows no seed of bucket {missing[0]}, which a position of it meets")
+    if any(len(seed) != HASH_BYTES for seed in seeds.values()):
+        raise ValueError(f"a seed has {HASH_BYTES} bytes")
+    if len(set(seeds.values())) < len(seeds):
+        raise ValueError("two buckets have one seed")
+
+
+def _step_keys(positions: ClaimedPositions, seeds: Mapping[int, bytes], beacon: bytes) -> NDArray[np.uint32]:
+    """Return the key of each step, its words as rows: uint32[8, P]."""
+    shown = b"".join(seeds[bucket] for bucket in positions.buckets.tolist())
+    words = np.frombuffer(shown, "<u4").reshape(-1, 8) ^ np.frombuffer(beacon, "<u4")
+    keys = np.ascontiguousarray(words.T, np.uint32)
+    keys[0] ^= positions.seconds.astype(np.uint32)
+    keys[1] ^= (positions.seconds >> np.uint64(32)).astype(np.uint32)
+    return keys
+
+
+def _terms(
+    key: Label, keys: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.uint64]
+) -> NDArray[np.float64]:
+    """Return what each position adds to the score: float64[P], 0 or 1 for green lists."""
+    if key.gamma is not None:
+        bits = key.gamma.denominator.bit_length() - 1
+        value = _digits(keys, nonces, entries, planes_of(key.gamma), bits, 0)
+        return np.asarray(value < key.gamma.numerator, np.float64)
+    draws = _words(keys, nonces, entries, 1, 0, 0).astype(np.uint64)
+    if key.groups is not None:
+        digits = _digits(keys, nonces, entries, 8, 8, 2**63)
+        draws = (digits << np.uint64(24)) + (draws >> np.uint64(8))
+    return np.array([-math.log1p(-draw / 2**32) for draw in draws.tolist()], np.float64)
+
+
+def _digits(
+    keys: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    entries: NDArray[np.uint64],
+    planes: int,
+    count: int,
+    first_block: int,
+) -> NDArray[np.uint64]:
+    """Return the first `count` binary digits at each entry, plane 0 first, as a number: uint64[P]."""
+    value = np.zeros(len(entries), np.uint64)
+    for plane in range(count):
+        words = _words(keys, nonces, entries >> np.uint64(5), planes, plane, first_block).astype(np.uint64)
+        value = (value << np.uint64(1)) | ((words >> (entries & np.uint64(31))) & np.uint64(1))
+    return value
+
+
+def _words(
+    keys: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    numbers: NDArray[np.uint64],
+    planes: int,
+    plane: int,
+    first_block: int,
+) -> NDArray[np.uint32]:
+    """Return a word of a plane at each position, by the words' numbers, uint64[P]: uint32[P]."""
+    height = 16 // planes
+    counters = numbers // np.uint64(height) + np.uint64(first_block)
+    block = np.array(chacha8_of_each(keys, counters, nonces)).reshape(16, -1)
+    rows = plane * height + (numbers % np.uint64(height)).astype(np.int64)
+    return np.asarray(block[rows, np.arange(len(numbers))], np.uint32)
+
+
+def _greens(gamma: Fraction, terms: NDArray[np.float64], was_shown: NDArray[np.bool_]) -> int:
+    """Return the greens that were not shown, and of the others as many as chance alone makes green, rounded down."""
+    return int(terms[~was_shown].sum()) + int(terms[was_shown].sum()) * gamma.numerator // gamma.denominator
