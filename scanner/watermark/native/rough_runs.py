@@ -1,0 +1,915 @@
+"""Rough scores of all numbers of runs (SPEC_3 §1, §4), the best of them, and exact scores of a few.
+
+A step gives each number of its run a digit: of a green list 1 where the number is green, of Gumbel marks the leading
+ones of eight binary digits, 0 to 8. Their sums are counted in vertical counters: bit l of the sums of 32 numbers lies
+in one word. Eight green lists inside each other add up to a digit of four bits, and each of these is an exclusive or of
+some of the lists, so that all eight cost what four do.
+
+Every step has a key of its own, so lanes need not know of documents: the steps of one run follow those of another
+without a gap, and only the counts begin anew (`_best_by_steps`). Then the counts of LANES lanes are added up, and those
+of all numbers become bytes, of which the largest are soon found; where a byte cannot hold one, counts are compared bit
+by bit. In long runs the lanes hold blocks of one step, and nothing has to be added up (`_best_by_blocks`).
+"""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy import uint8, uint16, uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import inlined, kernel
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes, chacha8_lanes
+from scanner.watermark.native.green_runs import bit_length
+from scanner.watermark.native.keyed import term
+from scanner.watermark.native.steps import Steps
+from scanner.watermark.native.streams import log2
+
+EIGHT_DIGITS = (0, 8, 8)
+"""The rule of Gumbel marks, where a green list has n, b and planes: the leading ones of eight planes."""
+
+LARGEST_DIGIT = 8
+"""Largest digit of a step under EIGHT_DIGITS; a green list's is 1."""
+
+BLOCK_OF_DIGITS = 6
+"""log2 of the numbers of a block under EIGHT_DIGITS."""
+
+BLOCK_OF_DRAWS = 4
+"""log2 of the numbers of a block of draws in one plane."""
+
+FEWEST_BLOCKS_ASIDE = 64
+"""Fewest blocks of a run that stand side by side; with fewer, steps do."""
+
+MOST_IN_BYTES = 254
+"""Largest count of a byte; one more is written there, and 0 is no number."""
+
+LEVELS = 8
+"""Levels of vertical counters that become bytes."""
+
+_BLOCKS_ASIDE = 128
+"""Most blocks that are worked on side by side: their digits of some steps stay in the second-level cache."""
+
+_PASS = 4 * LANES
+"""Most lanes that one pass of the adders takes, where lanes are steps."""
+
+_ROW = CHUNK + _PASS
+"""Words of a row of digits where lanes are steps: a pass that begins in the last lane reads no further."""
+
+_WORDS_KEPT = 64
+"""Most words whose counters wait until their lanes are added up; those of one run at least."""
+
+_LEVEL = FEWEST_BLOCKS_ASIDE * 16 * LANES + LANES
+"""Words of a level of the counters of lanes; no power of two, since levels would push each other out of the cache."""
+
+_DIGITS_ASIDE = 2 * _BLOCKS_ASIDE + LANES
+_GREENS_ASIDE = 16 * _BLOCKS_ASIDE + LANES
+"""Words of a row where lanes are blocks, no power of two either."""
+
+
+def rows_of_digit(rule: tuple[int, int, int]) -> int:
+    """Return how many bits the digit of a number has."""
+    return 1 if rule[0] else 4
+
+
+def largest_digit(rule: tuple[int, int, int]) -> int:
+    """Return the most that a step adds."""
+    return 1 if rule[0] else LARGEST_DIGIT
+
+
+def first_bits(order: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
+    """Return which bits of each word stand for the first `count` numbers; order: int64[W], which 32 each word has."""
+    filled = np.clip(count - 32 * order, 0, 32)
+    return ((uint64(1) << filled.astype(np.uint64)) - uint64(1)).astype(np.uint32)
+
+
+class Bytes(NamedTuple):
+    """Counts of numbers as bytes, by which the largest are found.
+
+    counts: uint32[8 · words], one more than each count, four in a word; 0: none.
+    count_bytes: the same, as bytes.
+    valid: uint32[8 · words], all bits of the bytes that are numbers.
+    numbers: uint16[32 · words], which number each byte counts.
+    """
+
+    counts: NDArray[np.uint32]
+    count_bytes: NDArray[np.uint8]
+    valid: NDArray[np.uint32]
+    numbers: NDArray[np.uint16]
+
+    @classmethod
+    def of_words(cls, words: int, count: int) -> Self:
+        """Make the arrays for so many words of 32 numbers, of which the first `count` are meant."""
+        number = np.arange(32 * words)
+        place = 4 * (number % 8 * words + number // 32) + number // 8 % 4
+        numbers, valid = np.empty(len(number), np.uint16), np.zeros(len(number), np.uint8)
+        numbers[place], valid[place[:count]] = number, 255
+        counts = np.zeros(8 * words, np.uint32)
+        return cls(counts, counts.view(np.uint8), valid.view(np.uint32), numbers)
+
+
+class Words(NamedTuple):
+    """Vertical counters of numbers, by which the largest are found.
+
+    counters: uint32[levels, W], bit l of the counts of 32 numbers in word w of level l.
+    order: uint32[W], which 32 numbers each word has.
+    valid: uint32[W], the bits that are numbers.
+    remaining, candidates: uint32[W], for the search.
+    """
+
+    counters: NDArray[np.uint32]
+    order: NDArray[np.uint32]
+    valid: NDArray[np.uint32]
+    remaining: NDArray[np.uint32]
+    candidates: NDArray[np.uint32]
+
+    @classmethod
+    def of_order(cls, levels: int, order: NDArray[np.int64], count: int) -> Self:
+        """Make the arrays for words of such numbers, of which the first `count` are meant."""
+        room = np.empty((2, len(order)), np.uint32)
+        return cls(np.zeros((levels, len(order)), np.uint32), order.astype(np.uint32), first_bits(order, count), *room)
+
+
+class _LaneScratch(NamedTuple):
+    """Arrays of one call of `_best_by_steps`, made outside of the kernel: to compile np.empty takes seconds.
+
+    inputs: uint32[12 · CHUNK].
+    block: uint32[16 · CHUNK].
+    segments: int64[CHUNK, 5], as `_fill_lanes` writes them.
+    digits: uint32[words · rows · _ROW], rows of bits of each word's digits.
+    ones: uint32[2 · _PASS], all bits of the first half's words, and none of the other's.
+    lane_counters: uint32[levels · _LEVEL], vertical counters of all lanes: level l of lane i of word w at l · _LEVEL +
+        LANES · w + i.
+    halves: as many.
+    carry: uint32, a word for each two lanes.
+    """
+
+    inputs: NDArray[np.uint32]
+    block: NDArray[np.uint32]
+    segments: NDArray[np.int64]
+    digits: NDArray[np.uint32]
+    ones: NDArray[np.uint32]
+    lane_counters: NDArray[np.uint32]
+    halves: NDArray[np.uint32]
+    carry: NDArray[np.uint32]
+
+
+class _BlockScratch(NamedTuple):
+    """Arrays of one call of `_best_by_blocks`.
+
+    key: uint32[8].
+    inputs: uint32[4 · CHUNK].
+    block: uint32[16 · CHUNK].
+    rows: uint32, bits of digits of the steps of a pass.
+    sums: uint32, a carry, and the counters of a tile, level by level.
+    """
+
+    key: NDArray[np.uint32]
+    inputs: NDArray[np.uint32]
+    block: NDArray[np.uint32]
+    rows: NDArray[np.uint32]
+    sums: NDArray[np.uint32]
+
+
+def best_rough(
+    steps: Steps,
+    documents: NDArray[np.int64],
+    first: NDArray[np.int64],
+    length: int,
+    most: int,
+    rule: tuple[int, int, int],
+    floors: NDArray[np.float64] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of largest rough scores of each run, best first, ties to the smaller, and these scores.
+
+    Args:
+        steps: of D documents.
+        documents: int64[R], over whose steps.
+        first: int64[R], the run's first number, a multiple of 2^16.
+        length: how many numbers each run has, 1 or more.
+        most: how many are returned.
+        rule: n, b and planes of γ = n / 2^b, or EIGHT_DIGITS.
+        floors: float64[R], the score that all but the best need; None: any will do.
+
+    Returns:
+        Numbers, from 0 on, and scores, int64[R, most] both; −1 and 0 where there are fewer.
+    """
+    shape = len(documents), most
+    numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
+    if floors is None:
+        floors = np.full(len(documents), -np.inf)
+    height = 16 // rule[2]
+    blocks = -(-length // (32 * height))
+    longest = int(np.diff(steps.offsets).max(initial=0))
+    of_runs = steps, documents, first, rule, floors
+    if blocks < FEWEST_BLOCKS_ASIDE:
+        padded = -(-blocks * height // LANES) * LANES
+        lane_levels = max(LEVELS, (largest_digit(rule) * (longest // LANES + 2)).bit_length())
+        levels = max(lane_levels + 4, (largest_digit(rule) * longest).bit_length())
+        lane_scratch = _LaneScratch(
+            np.zeros(12 * CHUNK, np.uint32),
+            np.empty(16 * CHUNK, np.uint32),
+            np.empty((CHUNK, 5), np.int64),
+            np.zeros(blocks * height * rows_of_digit(rule) * _ROW, np.uint32),
+            np.repeat(np.array([~uint32(0), 0], np.uint32), _PASS),
+            np.empty(levels * _LEVEL, np.uint32),
+            np.empty(levels * _LEVEL, np.uint32),
+            np.empty(_LEVEL // 2, np.uint32),
+        )
+        words = Words.of_order(levels, np.arange(padded), length)
+        count_bytes = Bytes.of_words(padded, length)
+        _best_by_steps(
+            of_runs, blocks, lane_levels, lane_scratch, count_bytes, words, min(most, length), numbers, scores
+        )
+    else:
+        tiles = -(-blocks // _BLOCKS_ASIDE)
+        side = -(-blocks // (tiles * LANES)) * LANES
+        tile, k, lane = np.indices((tiles, height, side)).reshape(3, -1)
+        levels = max(LEVELS, (largest_digit(rule) * longest).bit_length())
+        row = _GREENS_ASIDE if rule[0] else _DIGITS_ASIDE
+        block_scratch = _BlockScratch(
+            np.empty(8, np.uint32),
+            np.zeros(4 * CHUNK, np.uint32),
+            np.empty(16 * CHUNK, np.uint32),
+            np.zeros(8 * row if rule[0] else 16 * row, np.uint32),
+            np.zeros((1 + levels) * row, np.uint32),
+        )
+        words = Words.of_order(levels, (tile * side + lane) * height + k, length)
+        _best_by_blocks(of_runs, side, block_scratch, words, min(most, length), numbers, scores)
+    return numbers, scores
+
+
+@kernel
+def _add3(a: uint32, b: uint32, c: uint32) -> tuple[uint32, uint32]:
+    """Return sum and carry of three bits, in 32 places, and no wider at any time: vectors would hold half as many."""
+    half = uint32(a ^ b)
+    return uint32(half ^ c), uint32(uint32(a & b) | uint32(half & c))
+
+
+@kernel
+def _best_by_steps(
+    of_runs: tuple[Steps, NDArray[np.int64], NDArray[np.int64], tuple[int, int, int], NDArray[np.float64]],
+    blocks: int,
+    lane_levels: int,
+    scratch: _LaneScratch,
+    count_bytes: Bytes,
+    words: Words,
+    most: int,
+    numbers: NDArray[np.int64],
+    scores: NDArray[np.int64],
+) -> None:
+    """Write what `best_rough` returns, with steps side by side.
+
+    Args:
+        of_runs: steps, documents, first, rule and floors.
+        blocks: of a run.
+        lane_levels: how many the count of a lane can fill.
+        scratch: for its use.
+        count_bytes: likewise.
+        words: likewise; as many of LANES words as hold all numbers.
+        most: how many are listed, no more than a run has.
+        numbers: int64[R, most] or more, written.
+        scores: likewise.
+    """
+    steps, documents, first, rule, floors = of_runs
+    n, _, planes = rule
+    inputs, block, segments, digits, ones, lane_counters, halves, carry = scratch
+    height, digit, rows = 16 // planes, 1 if n else LARGEST_DIGIT, 1 if n else 4
+    padded = words.counters.shape[1]
+    run, step, kept, longest = 0, 0, 0, 0
+    while run < len(documents):
+        segment_count, lanes, run, step = _fill_lanes(
+            steps, documents, first, 5 + log2(height), n == 0, run, step, inputs, segments
+        )
+        for b in range(blocks):
+            chacha8_keyed_lanes(inputs, lanes, block)
+            for i in range(uint64(CHUNK)):
+                inputs[uint64(8 * CHUNK) + i] += uint32(1)
+            _digits_of_block(block, lanes, rule, _ROW, b * height * rows * _ROW, rows * _ROW, digits)
+        for s in range(segment_count):
+            r, begins, ends = segments[s, 0], segments[s, 3], segments[s, 4]
+            scored = int(steps.offsets[documents[r] + 1] - steps.offsets[documents[r]])
+            place = kept * padded * LANES
+            if begins:
+                for level in range(uint64(lane_levels)):
+                    for i in range(uint64(padded * LANES)):
+                        lane_counters[level * uint64(_LEVEL) + uint64(place) + i] = uint32(0)
+            levels = bit_length(digit * (scored // LANES + 2))
+            if n:
+                _add_greens(
+                    digits, segments[s, 1], segments[s, 2], blocks * height, ones, levels, lane_counters, place, carry
+                )
+            else:
+                _add_digits(
+                    digits, segments[s, 1], segments[s, 2], blocks * height, ones, levels, lane_counters, place, carry
+                )
+            if ends:
+                kept, longest = kept + 1, max(longest, scored)
+                if r + 1 < len(documents) and (kept + 1) * padded <= _WORDS_KEPT:
+                    continue
+                levels = _add_lanes_up(
+                    lane_counters, halves, kept * padded, bit_length(digit * (longest // LANES + 2)),
+                    bit_length(digit * longest), carry,
+                )  # fmt: skip
+                for k in range(kept):
+                    row = r + 1 - kept + k
+                    _copy_counters(lane_counters, k * padded, levels, words.counters)
+                    if _fit_bytes(words.counters, levels):
+                        _to_bytes(words.counters, count_bytes)
+                        _list_bytes(count_bytes, floors[row], most, numbers[row], scores[row])
+                    else:
+                        _list_words(words, levels, floors[row], most, numbers[row], scores[row])
+                kept, longest = 0, 0
+
+
+@kernel
+def _fill_lanes(
+    steps: Steps,
+    documents: NDArray[np.int64],
+    first: NDArray[np.int64],
+    per_block: int,
+    in_upper_half: bool,
+    run: int,
+    step: int,
+    inputs: NDArray[np.uint32],
+    segments: NDArray[np.int64],
+) -> tuple[int, int, int, int]:
+    """Write keys, counters and nonces of the next steps, those of run after run, for `chacha8_keyed_lanes`.
+
+    Args:
+        steps: of D documents.
+        documents: int64[R].
+        first: int64[R], a number of the run's first block.
+        per_block: log2 of the numbers that a block holds.
+        in_upper_half: whether counters have 2^63 added.
+        run: the first run.
+        step: its first step.
+        inputs: uint32[12 · CHUNK], written.
+        segments: int64[CHUNK, 5], written: run, first lane, lanes, whether the run begins there, and whether it ends.
+
+    Returns:
+        How many segments and lanes there are, and the next run and step.
+    """
+    count, lanes = 0, 0
+    while run < len(documents) and lanes < CHUNK and count < len(segments):
+        begin, end = int(steps.offsets[documents[run]]) + step, int(steps.offsets[documents[run] + 1])
+        size = min(end - begin, CHUNK - lanes)
+        place, lane = uint64(begin), uint64(lanes)
+        for w in range(uint64(8)):
+            for i in range(uint64(size)):
+                inputs[w * uint64(CHUNK) + lane + i] = steps.keys[w, place + i]
+        for i in range(uint64(size)):
+            nonce = steps.nonces[place + i]
+            inputs[uint64(10 * CHUNK) + lane + i] = uint32(nonce)
+            inputs[uint64(11 * CHUNK) + lane + i] = uint32(nonce >> uint64(32))
+        _write_counters(steps.ids, place, first[run], per_block, in_upper_half, lane, uint64(size), inputs)
+        segments[count, 0], segments[count, 1], segments[count, 2] = run, lanes, size
+        segments[count, 3], segments[count, 4] = int(step == 0), int(begin + size == end)
+        count, lanes, step = count + 1, lanes + size, step + size
+        if begin + size == end:
+            run, step = run + 1, 0
+    return count, lanes, run, step
+
+
+@kernel
+def _write_counters(
+    ids: NDArray[np.uint32],
+    place: uint64,
+    number: int,
+    per_block: int,
+    in_upper_half: bool,
+    lane: uint64,
+    size: uint64,
+    inputs: NDArray[np.uint32],
+) -> None:
+    """Write the counters of the blocks that hold a number, for `size` steps from `place` on, into lanes from `lane` on.
+
+    per_block and in_upper_half: as of `_fill_lanes`.
+    """
+    low, high, block = uint32(32 - per_block), uint32(per_block), uint32(number >> per_block)
+    top = uint32(0x80000000) if in_upper_half else uint32(0)
+    for i in range(size):
+        token = ids[place + i]
+        inputs[uint64(8 * CHUNK) + lane + i] = uint32(token << low) | block
+        inputs[uint64(9 * CHUNK) + lane + i] = uint32(token >> high) | top
+
+
+@kernel
+def _digits_of_block(
+    block: NDArray[np.uint32],
+    lanes: int,
+    rule: tuple[int, int, int],
+    row: int,
+    place: int,
+    apart: int,
+    out: NDArray[np.uint32],
+) -> None:
+    """Write the digits of a block's numbers in each lane as rows of bits, one of a green list, four of leading ones.
+
+    Args:
+        block: uint32[16 · CHUNK], by `chacha8_keyed_lanes`.
+        lanes: how many.
+        rule: n, b and planes of γ = n / 2^b, or EIGHT_DIGITS.
+        row: words between the rows of a word.
+        place: where the first row of the first word begins.
+        apart: words between the first rows of two words.
+        out: uint32, written.
+    """
+    n, bits, planes = rule
+    height = 16 // planes
+    for k in range(height):
+        if n:
+            _greens(n, bits, block, uint64(k * CHUNK), height * CHUNK, uint64(lanes), uint64(place + k * apart), out)
+        else:
+            _leading_ones(block, uint64(k * CHUNK), uint64(lanes), row, uint64(place + k * apart), out)
+
+
+@inlined
+def _greens(
+    n: int,
+    bits: int,
+    block: NDArray[np.uint32],
+    first: uint64,
+    apart: int,
+    lanes: uint64,
+    place: uint64,
+    out: NDArray[np.uint32],
+) -> None:
+    """Write one bit a number, as `keyed.below` does: slices of arrays would take longer than the bits."""
+    if bits == 1:
+        for i in range(lanes):
+            out[place + i] = ~block[first + i]
+        return
+    # the last two digits in one loop
+    last, x = first + uint64((bits - 1) * apart), first + uint64((bits - 2) * apart)
+    if (n >> 1) & 1:
+        for i in range(lanes):
+            out[place + i] = ~(block[x + i] & block[last + i])
+    else:
+        for i in range(lanes):
+            out[place + i] = ~(block[x + i] | block[last + i])
+    for q in range(bits - 3, -1, -1):
+        x = first + uint64(q * apart)
+        if (n >> (bits - 1 - q)) & 1:
+            for i in range(lanes):
+                out[place + i] |= ~block[x + i]
+        else:
+            for i in range(lanes):
+                out[place + i] &= ~block[x + i]
+
+
+@inlined
+def _leading_ones(
+    block: NDArray[np.uint32], first: uint64, lanes: uint64, row: int, place: uint64, out: NDArray[np.uint32]
+) -> None:
+    """Write the leading ones of eight planes as four rows of bits, the last digit first.
+
+    Args:
+        block: uint32[16 · CHUNK], plane q of lane i at 2 · CHUNK · q + first + i.
+        first: where plane 0 begins.
+        lanes: how many.
+        row: words between rows.
+        place: where the first row begins.
+        out: uint32, written.
+    """
+    for i in range(lanes):
+        x, y = first + i, place + i
+        a = block[x]
+        b = a & block[uint64(2 * CHUNK) + x]
+        c = b & block[uint64(4 * CHUNK) + x]
+        d = c & block[uint64(6 * CHUNK) + x]
+        e = d & block[uint64(8 * CHUNK) + x]
+        f = e & block[uint64(10 * CHUNK) + x]
+        g = f & block[uint64(12 * CHUNK) + x]
+        h = g & block[uint64(14 * CHUNK) + x]
+        twos = b ^ d ^ f ^ h
+        out[y] = a ^ c ^ e ^ g ^ twos
+        out[uint64(row) + y] = twos
+        out[uint64(2 * row) + y] = d ^ h
+        out[uint64(3 * row) + y] = h
+
+
+@kernel
+def _add_digits(
+    digits: NDArray[np.uint32],
+    lane: int,
+    size: int,
+    words: int,
+    ones: NDArray[np.uint32],
+    levels: int,
+    counters: NDArray[np.uint32],
+    first: int,
+    carry: NDArray[np.uint32],
+) -> None:
+    """Add digits of four bits to the counters of their lanes, two times LANES of them at a time.
+
+    Args:
+        digits: rows of _ROW words, the last digit first, word after word.
+        lane: the first.
+        size: how many lanes.
+        words: of 32 numbers.
+        ones: as of _LaneScratch.
+        levels: how many the counters need.
+        counters: as of _LaneScratch, added to.
+        first: where those of word 0 begin.
+        carry: uint32[LANES] or more, for its use.
+    """
+    width, row = uint64(LANES), uint64(_ROW)
+    for w in range(uint64(words)):
+        at = uint64(first) + w * width
+        for v in range(uint64(0), uint64(size), uint64(2 * LANES)):
+            x, y = uint64(4 * _ROW) * w + uint64(lane) + v, uint64(_PASS) - min(uint64(size) - v, uint64(2 * LANES))
+            for i in range(width):
+                mask, next_mask, j, k = ones[y + i], ones[y + width + i], x + i, at + i
+                a, b = digits[j] & mask, digits[j + width] & next_mask
+                s, c = _add3(counters[k], a, b)
+                counters[k] = s
+                a, b = digits[row + j] & mask, digits[row + j + width] & next_mask
+                s, d = _add3(counters[uint64(_LEVEL) + k], a, b)
+                counters[uint64(_LEVEL) + k], c = s ^ c, s & c
+                a, b = digits[row + row + j] & mask, digits[row + row + j + width] & next_mask
+                s, e = _add3(counters[uint64(2 * _LEVEL) + k], a, b)
+                s, d = _add3(s, c, d)
+                counters[uint64(2 * _LEVEL) + k] = s
+                a, b = digits[row + row + row + j] & mask, digits[row + row + row + j + width] & next_mask
+                s, c = _add3(counters[uint64(3 * _LEVEL) + k], a, b)
+                s, d = _add3(s, d, e)
+                counters[uint64(3 * _LEVEL) + k] = s
+                s, c = _add3(counters[uint64(4 * _LEVEL) + k], c, d)
+                counters[uint64(4 * _LEVEL) + k] = s
+                s = counters[uint64(5 * _LEVEL) + k]
+                counters[uint64(5 * _LEVEL) + k], c = s ^ c, s & c
+                s = counters[uint64(6 * _LEVEL) + k]
+                counters[uint64(6 * _LEVEL) + k], c = s ^ c, s & c
+                s = counters[uint64(7 * _LEVEL) + k]
+                counters[uint64(7 * _LEVEL) + k], carry[i] = s ^ c, s & c
+            for level in range(uint64(8), uint64(levels)):
+                for i in range(width):
+                    s, c = counters[level * uint64(_LEVEL) + at + i], carry[i]
+                    counters[level * uint64(_LEVEL) + at + i], carry[i] = s ^ c, s & c
+
+
+@kernel
+def _add_greens(
+    greens: NDArray[np.uint32],
+    lane: int,
+    size: int,
+    words: int,
+    ones: NDArray[np.uint32],
+    levels: int,
+    counters: NDArray[np.uint32],
+    first: int,
+    carry: NDArray[np.uint32],
+) -> None:
+    """Add bits to the counters of their lanes, four times LANES of them at a time; arguments as of `_add_digits`."""
+    width = uint64(LANES)
+    for w in range(uint64(words)):
+        at = uint64(first) + w * width
+        for v in range(uint64(0), uint64(size), uint64(4 * LANES)):
+            x, y = uint64(_ROW) * w + uint64(lane) + v, uint64(_PASS) - min(uint64(size) - v, uint64(4 * LANES))
+            for i in range(width):
+                j, k, o = x + i, at + i, y + i
+                a, b = greens[j] & ones[o], greens[j + width] & ones[o + width]
+                s, c = _add3(counters[k], a, b)
+                a = greens[j + uint64(2 * LANES)] & ones[o + uint64(2 * LANES)]
+                b = greens[j + uint64(3 * LANES)] & ones[o + uint64(3 * LANES)]
+                s, d = _add3(s, a, b)
+                counters[k] = s
+                s, c = _add3(counters[uint64(_LEVEL) + k], c, d)
+                counters[uint64(_LEVEL) + k] = s
+                s = counters[uint64(2 * _LEVEL) + k]
+                counters[uint64(2 * _LEVEL) + k], c = s ^ c, s & c
+                s = counters[uint64(3 * _LEVEL) + k]
+                counters[uint64(3 * _LEVEL) + k], carry[i] = s ^ c, s & c
+            for level in range(uint64(4), uint64(levels)):
+                for i in range(width):
+                    s, c = counters[level * uint64(_LEVEL) + at + i], carry[i]
+                    counters[level * uint64(_LEVEL) + at + i], carry[i] = s ^ c, s & c
+
+
+@kernel
+def _add_lanes_up(
+    counters: NDArray[np.uint32],
+    halves: NDArray[np.uint32],
+    words: int,
+    levels: int,
+    most_levels: int,
+    carry: NDArray[np.uint32],
+) -> int:
+    """Add the counters of a word's lanes up, neighbours to neighbours, until one is left.
+
+    Args:
+        counters: as of _LaneScratch; then bit l of word w at l · _LEVEL + w.
+        halves: as large, for its use.
+        words: how many, a multiple of LANES.
+        levels: how many the count of a lane can fill.
+        most_levels: how many the count of all can fill.
+        carry: uint32[LANES / 2 · words], for its use.
+
+    Returns:
+        How many levels are filled.
+    """
+    levels = _add_neighbours(counters, 8 * words, levels, most_levels, carry, halves)
+    levels = _add_neighbours(halves, 4 * words, levels, most_levels, carry, counters)
+    levels = _add_neighbours(counters, 2 * words, levels, most_levels, carry, halves)
+    return _add_neighbours(halves, words, levels, most_levels, carry, counters)
+
+
+@kernel
+def _add_neighbours(
+    counters: NDArray[np.uint32],
+    count: int,
+    levels: int,
+    most_levels: int,
+    carry: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+) -> int:
+    """Write sums of two neighbours each, `count` of them. Return how many levels are filled."""
+    for i in range(uint64(count)):
+        carry[i] = uint32(0)
+    for level in range(uint64(levels)):
+        place = level * uint64(_LEVEL)
+        for i in range(uint64(count)):
+            s, c = _add3(counters[place + uint64(2) * i], counters[place + uint64(2) * i + uint64(1)], carry[i])
+            out[place + i], carry[i] = s, c
+    if levels >= most_levels:
+        return levels
+    for i in range(uint64(count)):
+        out[uint64(levels * _LEVEL) + i] = carry[i]
+    return levels + 1
+
+
+@kernel
+def _copy_counters(flat: NDArray[np.uint32], place: int, levels: int, counters: NDArray[np.uint32]) -> None:
+    """Write levels of counters, and zeros above them, as far as bytes need them."""
+    for level in range(max(levels, LEVELS)):
+        for w in range(uint64(counters.shape[1])):
+            counters[level, w] = flat[uint64(level * _LEVEL + place) + w] if level < levels else uint32(0)
+
+
+@kernel
+def _fit_bytes(counters: NDArray[np.uint32], levels: int) -> bool:
+    """Return whether no count is larger than MOST_IN_BYTES."""
+    too_large = uint32(0)
+    if levels >= LEVELS:
+        for w in range(uint64(counters.shape[1])):
+            too_large |= (
+                counters[0, w] & counters[1, w] & counters[2, w] & counters[3, w]
+                & counters[4, w] & counters[5, w] & counters[6, w] & counters[7, w]
+            )  # fmt: skip
+    for level in range(LEVELS, levels):
+        for w in range(uint64(counters.shape[1])):
+            too_large |= counters[level, w]
+    return bool(too_large == 0)
+
+
+@kernel
+def _to_bytes(counters: NDArray[np.uint32], out: Bytes) -> None:
+    """Write one more than each count as a byte, and 0 for what is no number."""
+    low, words = uint32(0x01010101), uint64(counters.shape[1])
+    counts, _, valid, _ = out
+    for j in range(uint32(8)):
+        for w in range(words):
+            a = (uint32(counters[0, w] >> j) & low) + uint32((uint32(counters[1, w] >> j) & low) << uint32(1))
+            b = (uint32(counters[2, w] >> j) & low) + uint32((uint32(counters[3, w] >> j) & low) << uint32(1))
+            c = (uint32(counters[4, w] >> j) & low) + uint32((uint32(counters[5, w] >> j) & low) << uint32(1))
+            d = (uint32(counters[6, w] >> j) & low) + uint32((uint32(counters[7, w] >> j) & low) << uint32(1))
+            total = a + uint32(b << uint32(2)) + uint32(c << uint32(4)) + uint32(d << uint32(6)) + low
+            counts[uint64(j) * words + w] = uint32(total) & valid[uint64(j) * words + w]
+
+
+@kernel
+def _list_bytes(counts: Bytes, floor: float, most: int, numbers: NDArray[np.int64], scores: NDArray[np.int64]) -> None:
+    """Write the numbers of largest counts, best first, ties to the smaller, and set their bytes to 0.
+
+    Args:
+        counts: of all numbers.
+        floor: what all but the first need.
+        most: how many are listed at most, and no more than there are.
+        numbers: int64[most] or more, written.
+        scores: likewise.
+    """
+    _, count_bytes, _, byte_numbers = counts
+    words = len(count_bytes) >> 5
+    for place in range(most):
+        largest, number = uint8(0), uint16(0xFFFF)
+        for i in range(uint64(len(count_bytes))):
+            largest = max(largest, count_bytes[i])
+        score = np.int64(largest) - 1
+        if place and score < floor:
+            break
+        for i in range(uint64(len(count_bytes))):
+            number = min(number, byte_numbers[i] if count_bytes[i] == largest else uint16(0xFFFF))
+        numbers[place], scores[place] = number, score
+        count_bytes[4 * ((number & 7) * words + (number >> 5)) + ((number >> 3) & 3)] = uint8(0)
+
+
+@kernel
+def _list_words(
+    words: Words, levels: int, floor: float, most: int, numbers: NDArray[np.int64], scores: NDArray[np.int64]
+) -> None:
+    """Write the numbers of largest counts as `_list_bytes` does; levels: how many of the counters are filled."""
+    counters, order, valid, remaining, candidates = words
+    remaining[:] = valid
+    for place in range(most):
+        candidates[:] = remaining
+        score = 0
+        for level in range(levels - 1, -1, -1):
+            common = uint32(0)
+            for w in range(uint64(len(candidates))):
+                common |= candidates[w] & counters[level, w]
+            if common:
+                score |= 1 << level
+                for w in range(uint64(len(candidates))):
+                    candidates[w] &= counters[level, w]
+        if place and score < floor:
+            break
+        # the word of the smallest numbers, and where it lies
+        found = ~uint64(0)
+        for w in range(uint64(len(candidates))):
+            found = min(found, (uint64(order[w]) << uint64(32)) | w if candidates[w] else ~uint64(0))
+        word, bit = found & uint64(0xFFFFFFFF), 0
+        while not (candidates[word] >> uint32(bit)) & uint32(1):
+            bit += 1
+        numbers[place], scores[place] = np.int64(found >> uint64(32)) * 32 + bit, score
+        remaining[word] &= ~uint32(1 << bit)
+
+
+@kernel
+def _best_by_blocks(
+    of_runs: tuple[Steps, NDArray[np.int64], NDArray[np.int64], tuple[int, int, int], NDArray[np.float64]],
+    side: int,
+    scratch: _BlockScratch,
+    words: Words,
+    most: int,
+    numbers: NDArray[np.int64],
+    scores: NDArray[np.int64],
+) -> None:
+    """Write what `best_rough` returns, with blocks of one step side by side, `side` of them in a tile."""
+    steps, documents, first, rule, floors = of_runs
+    n, _, planes = rule
+    key, inputs, block, rows, sums = scratch
+    height, digit = 16 // planes, 1 if n else LARGEST_DIGIT
+    width, per_block = height * side, 5 + log2(height)
+    at_once, row, rows_of_step = (8, _GREENS_ASIDE, 1) if n else (4, _DIGITS_ASIDE, 4)
+    for r in range(len(documents)):
+        begin, end = steps.offsets[documents[r]], steps.offsets[documents[r] + 1]
+        levels = bit_length(digit * (end - begin))
+        for tile in range(words.counters.shape[1] // width):
+            sums[:] = 0
+            for p in range(begin, end, at_once):
+                count = min(at_once, end - p)
+                if count < at_once:
+                    rows[:] = 0
+                for s in range(count):
+                    for w in range(8):
+                        key[w] = steps.keys[w, p + s]
+                    first_block = uint32((first[r] >> per_block) + tile * side)
+                    _blocks_of_step(steps.ids[p + s], steps.nonces[p + s], first_block, per_block, n == 0, side, inputs)
+                    chacha8_lanes(key, inputs, side, block)
+                    _digits_of_block(block, side, rule, row, s * rows_of_step * row, side, rows)
+                if n:
+                    _add_green_rows(rows, uint64(width), levels, sums)
+                else:
+                    _add_digit_rows(rows, uint64(width), levels, sums)
+            for level in range(levels):
+                for i in range(uint64(width)):
+                    words.counters[level, uint64(tile * width) + i] = sums[uint64((level + 1) * row) + i]
+        _list_words(words, levels, floors[r], most, numbers[r], scores[r])
+
+
+@kernel
+def _blocks_of_step(
+    token: uint32,
+    nonce: uint64,
+    block: uint32,
+    per_block: int,
+    in_upper_half: bool,
+    side: int,
+    inputs: NDArray[np.uint32],
+) -> None:
+    """Write counters and nonces of `side` blocks of one step's run, for `chacha8_lanes`."""
+    low = uint32(token << uint32(32 - per_block)) | block
+    high = uint32(token >> uint32(per_block)) | (uint32(0x80000000) if in_upper_half else uint32(0))
+    for i in range(uint64(side)):
+        inputs[i], inputs[uint64(CHUNK) + i] = uint32(low + uint32(i)), high
+        inputs[uint64(2 * CHUNK) + i], inputs[uint64(3 * CHUNK) + i] = uint32(nonce), uint32(nonce >> uint64(32))
+
+
+@kernel
+def _add_digit_rows(rows: NDArray[np.uint32], width: uint64, levels: int, sums: NDArray[np.uint32]) -> None:
+    """Add digits of four steps, four rows of bits each, to vertical counters; their first row is for a carry."""
+    row = _DIGITS_ASIDE
+    for i in range(width):
+        s, a = _add3(sums[uint64(row) + i], rows[i], rows[uint64(4 * row) + i])
+        s, b = _add3(s, rows[uint64(8 * row) + i], rows[uint64(12 * row) + i])
+        sums[uint64(row) + i] = s
+        s, c = _add3(sums[uint64(2 * row) + i], rows[uint64(1 * row) + i], rows[uint64(5 * row) + i])
+        s, d = _add3(s, rows[uint64(9 * row) + i], rows[uint64(13 * row) + i])
+        s, a = _add3(s, a, b)
+        sums[uint64(2 * row) + i] = s
+        s, b = _add3(sums[uint64(3 * row) + i], rows[uint64(2 * row) + i], rows[uint64(6 * row) + i])
+        s, e = _add3(s, rows[uint64(10 * row) + i], rows[uint64(14 * row) + i])
+        s, c = _add3(s, c, d)
+        sums[uint64(3 * row) + i], a = s ^ a, s & a
+        s, d = _add3(sums[uint64(4 * row) + i], rows[uint64(3 * row) + i], rows[uint64(7 * row) + i])
+        s, f = _add3(s, rows[uint64(11 * row) + i], rows[uint64(15 * row) + i])
+        s, b = _add3(s, b, e)
+        s, a = _add3(s, a, c)
+        sums[uint64(4 * row) + i] = s
+        s, d = _add3(sums[uint64(5 * row) + i], d, f)
+        s, a = _add3(s, a, b)
+        sums[uint64(5 * row) + i] = s
+        s, a = _add3(sums[uint64(6 * row) + i], a, d)
+        sums[uint64(6 * row) + i] = s
+        s = sums[uint64(7 * row) + i]
+        sums[uint64(7 * row) + i], a = s ^ a, s & a
+        s = sums[uint64(8 * row) + i]
+        sums[uint64(8 * row) + i], sums[i] = s ^ a, s & a
+    for place in range(uint64(9 * row), uint64((levels + 1) * row), uint64(row)):
+        for i in range(width):
+            s, a = sums[place + i], sums[i]
+            sums[place + i], sums[i] = s ^ a, s & a
+
+
+@kernel
+def _add_green_rows(rows: NDArray[np.uint32], width: uint64, levels: int, sums: NDArray[np.uint32]) -> None:
+    """Add bits of eight steps, a row each, to vertical counters; their first row is for a carry."""
+    row = _GREENS_ASIDE
+    for i in range(width):
+        s, a = _add3(sums[uint64(row) + i], rows[i], rows[uint64(row) + i])
+        s, b = _add3(s, rows[uint64(2 * row) + i], rows[uint64(3 * row) + i])
+        s, c = _add3(s, rows[uint64(4 * row) + i], rows[uint64(5 * row) + i])
+        s, d = _add3(s, rows[uint64(6 * row) + i], rows[uint64(7 * row) + i])
+        sums[uint64(row) + i] = s
+        s, a = _add3(sums[uint64(2 * row) + i], a, b)
+        s, b = _add3(s, c, d)
+        sums[uint64(2 * row) + i] = s
+        s, a = _add3(sums[uint64(3 * row) + i], a, b)
+        sums[uint64(3 * row) + i] = s
+        s = sums[uint64(4 * row) + i]
+        sums[uint64(4 * row) + i], a = s ^ a, s & a
+        s = sums[uint64(5 * row) + i]
+        sums[uint64(5 * row) + i], sums[i] = s ^ a, s & a
+    for place in range(uint64(6 * row), uint64((levels + 1) * row), uint64(row)):
+        for i in range(width):
+            s, a = sums[place + i], sums[i]
+            sums[place + i], sums[i] = s ^ a, s & a
+
+
+def exact_scores(steps: Steps, documents: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return Σ −ln(1−r) over the draws w = c·2^24 + (f >> 8) of a document's steps (SPEC_3 §1), in order of position.
+
+    Args:
+        steps: of D documents.
+        documents: int64[R], over whose steps.
+        numbers: int64[R, most], each below 2^32; −1: none.
+
+    Returns:
+        float64[R, most]; 0 where there is no number.
+    """
+    is_number = numbers >= 0
+    rows, _ = np.nonzero(is_number)
+    scores, sums = np.zeros(numbers.shape), np.zeros(len(rows))
+    inputs, block = np.zeros(12 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    scratch = inputs, block, np.empty((CHUNK, 5), np.int64), np.empty(CHUNK, np.uint32)
+    _exact_scores(steps, documents[rows], numbers[is_number], scratch, sums)
+    scores[is_number] = sums
+    return scores
+
+
+@kernel
+def _exact_scores(
+    steps: Steps,
+    documents: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    scratch: tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint32]],
+    sums: NDArray[np.float64],
+) -> None:
+    """Add the scores of numbers, int64[R], over documents, int64[R], to sums, float64[R]."""
+    inputs, block, segments, draws = scratch
+    run, step = 0, 0
+    while run < len(documents):
+        count, lanes, next_run, next_step = _fill_lanes(
+            steps, documents, numbers, BLOCK_OF_DIGITS, True, run, step, inputs, segments
+        )
+        chacha8_keyed_lanes(inputs, lanes, block)
+        for s in range(count):
+            number, lane, size = numbers[segments[s, 0]], uint64(segments[s, 1]), uint64(segments[s, 2])
+            word, bit = uint64(((number >> 5) & 1) * CHUNK) + lane, uint32(number & 31)
+            for i in range(size):
+                digits = uint32(0)
+                for q in range(uint64(8)):
+                    digits = uint32(digits << uint32(1)) | (
+                        uint32(block[uint64(2 * CHUNK) * q + word + i] >> bit) & uint32(1)
+                    )
+                draws[lane + i] = digits << uint32(24)
+            begin = uint64(steps.offsets[documents[segments[s, 0]]] + (step if s == 0 else 0))
+            _write_counters(steps.ids, begin, number, BLOCK_OF_DRAWS, False, lane, size, inputs)
+        chacha8_keyed_lanes(inputs, lanes, block)
+        for s in range(count):
+            r, lane, size = segments[s, 0], uint64(segments[s, 1]), uint64(segments[s, 2])
+            row = uint64((numbers[r] & 15) * CHUNK)
+            total = sums[r]
+            for i in range(lane, lane + size):
+                total += term(draws[i] | uint32(block[row + i] >> uint32(8)))
+            sums[r] = total
+        run, step = next_run, next_step
