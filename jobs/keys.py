@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from pydantic import ValidationError
+from tqdm import tqdm
 
 from jobs.calibrate import admit, audit_secret, publish_, verify
 from jobs.options import (
@@ -29,10 +32,13 @@ from jobs.text import complain, tell, wrap_line
 from scanner.errors import Refused
 from scanner.printable import counted, printable
 from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
-from scanner.registry.keys_file import local_folder
+from scanner.registry.key_records import ONE_LOOK, RecordTerms, read_record, record_path, set_beacon
+from scanner.registry.keys_file import beacon_of_key, local_folder
 from scanner.registry.secrets import secret_path
 from scanner.registry.tokenizer_files import narrow, pin_tokenizer
 from scanner.storage.locations import parse_json, read_named
+from scanner.storage.toml import explain_error
+from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS, NamedBeacon, NormalFormDigest
 from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, MasterKey
 
 if TYPE_CHECKING:
@@ -82,7 +88,9 @@ USERS = 100_000
 @click.argument("key_id")
 @click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
 @click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
-@click.option("--version", type=Whole(1, 2), default=2, show_default=True, help="Of the watermark; 1 is the paper's.")
+@click.option(
+    "--version", type=Whole(1, 3), default=2, show_default=True, help="Of the watermark; 1 is the paper's, 3 is new."
+)
 @click.option(
     "--users", type=Real(), help="For how many users, up to 4e9, for good: the key is in groups.  [default: 100,000]"
 )
@@ -107,6 +115,18 @@ USERS = 100_000
     "--active-until", type=DATE_OR_MINUTE, help="Nothing is marked with it from then on (UTC); it is still scanned."
 )
 @held_by_option
+@click.option(
+    "--seeds",
+    type=Whole(FEWEST_SEEDS, MOST_SEEDS),
+    help="Version 3: draw from 2^SEEDS seeds, of which claims show some.  [default: 24]",
+)
+@click.option("--beacon-source", metavar="TEXT", help="Version 3: whose value to come is mixed into the key for good.")
+@click.option("--beacon-round", metavar="TEXT", help="Version 3: the round, or time, whose value will be taken.")
+@click.option(
+    "--looks",
+    type=NamedPath(path_type=Path),
+    help="Version 3: the scan.toml whose looks and shares go on record.  [default: those of `brickscan init`]",
+)
 def new(
     key_id: str,
     registry: Path | str,
@@ -121,12 +141,17 @@ def new(
     active_from: datetime | None,
     active_until: datetime | None,
     held_by: str | None,
+    seeds: int | None,
+    beacon_source: str | None,
+    beacon_round: str | None,
+    looks: Path | None,
 ) -> None:
     """Make a master key, and its registry if there is none yet; prints the commitment to publish.
 
     KEY_ID: lower-case letters, digits, dots, dashes and underscores. A user has a message; 5 % of them are reserved.
     With --users a key has B groups of B users: B^2 messages, for about the cost of 1.3 B. In version 2, nobody who
-    holds text of their own mark can change it into text of somebody else's; in version 1 they can.
+    holds text of their own mark can change it into text of somebody else's; in version 1 they can. A key of version 3
+    has a public record, to publish at once: then a flag can be checked without the key.
 
     \b
     Example:
@@ -135,25 +160,37 @@ def new(
     form = method if version == 1 else f"{method}-v{version}"
     refuse_wrong_clock(registry)
     groups, messages = _messages(version, users, messages, window)
-    given: dict[str, Any] = {"window": window, "gamma": gamma, "groups": groups}
+    if version < 3 and (seeds, beacon_source, beacon_round, looks) != (None, None, None, None):
+        raise Refused("--seeds, --beacon-source, --beacon-round and --looks are of --version 3; leave them out")
+    terms = _record_terms(beacon_source, beacon_round, looks) if version == 3 else ONE_LOOK
+    given: dict[str, Any] = {"window": window, "gamma": gamma, "groups": groups, "seeds": seeds}
     given = {name: value for name, value in given.items() if value is not None}
-    key = new_key(
-        registry,
-        key_id,
-        format=form,
-        **(suggested_parameters(form) | given),
-        messages=messages,
-        tokenizer=tokenizer,
-        secret=secret,
-        active_from=active_from and active_from.replace(tzinfo=UTC),
-        active_until=active_until and active_until.replace(tzinfo=UTC),
-        held_by=held_by,
-    )
+    with tqdm(unit=" nodes", disable=None if version == 3 else True, dynamic_ncols=True, leave=False) as bar:
+
+        def show(done: int, of: int) -> None:
+            bar.total = of
+            bar.update(done - bar.n)
+
+        key = new_key(
+            registry,
+            key_id,
+            format=form,
+            **(suggested_parameters(form) | given),
+            messages=messages,
+            tokenizer=tokenizer,
+            secret=secret,
+            active_from=active_from and active_from.replace(tzinfo=UTC),
+            active_until=active_until and active_until.replace(tzinfo=UTC),
+            held_by=held_by,
+            terms=terms,
+            watch=show,
+        )
     tell(f"key         {key.key_id}: {format_in_words(key)}")
     tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
     tell(f"secret      {key.secret}")
     tell(f"decoys      {load_registry(registry).audit_secret or 'none: see `brickscan keys audit-secret`'}")
     tell(f"commitment  {key.commitment or 'none: keys of this format are too short to be committed to'}")
+    tell(*record_in_words(registry, key))
     tell(f"made        {time_of(key.created_at)}")
     tell(*([] if key.held_by is None else [f"held by     {printable(key.held_by)}, who can mark for anybody"]))
     tell(*weight_in_words(key))
@@ -165,6 +202,72 @@ def new(
         "without it, nothing that was marked with this key can be recognised again.",
         *_scan_anew(registry),
     )
+    if key.record is not None:
+        tell(
+            "",
+            f"Publish {record_path(registry, key.key_id)} today, byte for byte, and its SHA-256 with it.",
+            "Such records go where their owner cannot rewrite them: to an auditor or a notary, a public log, a",
+            "time-stamping authority (RFC 3161). Name every earlier record there, of keys given up too.",
+        )
+
+
+def _record_terms(source: str | None, round_: str | None, looks: Path | None) -> RecordTerms:
+    from scanner.error_shares import ErrorShares
+    from scanner.looks.normalising import normal_form_sha256
+    from scanner.scan_plan import read_config
+
+    if (source is None) != (round_ is None):
+        raise Refused("--beacon-source and --beacon-round go together: give both, or none for a key without a beacon")
+    shares = ErrorShares.by_default() if looks is None else ErrorShares.of(read_config(looks))
+    digest = normal_form_sha256() if shares.normalised is not None else None
+    try:
+        return RecordTerms(
+            looks=shares.published(),
+            normal_form=None if digest is None else NormalFormDigest(name="brickscan normal form/1", sha256=digest),
+            beacon=None if source is None or round_ is None else NamedBeacon(source=source, round=round_),
+        )
+    except ValidationError as error:
+        raise Refused(f"--beacon-source, --beacon-round: {explain_error(error, NamedBeacon)}") from None
+
+
+def record_in_words(registry: Path | str, key: MasterKey) -> list[str]:
+    """Write where a key's public record is, and which beacon it names; empty for keys without one."""
+    if key.record is None:
+        return []
+    record, _ = read_record(registry, key)
+    lines = [f"record      {record_path(registry, key.key_id)}, SHA-256 {key.record}"]
+    if record.beacon is None:
+        return [*lines, "beacon      none: to others, p-values below 1e-24 alone count"]
+    named = f"round {printable(record.beacon.round)} of {printable(record.beacon.source)}"
+    if key.beacon_value is not None:
+        return [*lines, f"beacon      {named}: {key.beacon_value}"]
+    return [
+        *lines,
+        f"beacon      {named}: nothing is marked or scanned until `brickscan keys beacon {key.key_id}` sets it",
+    ]
+
+
+@click.command("beacon")
+@click.argument("key_id")
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
+@click.option("--value", required=True, metavar="HEX", help="The value of the round that the record names.")
+def beacon(key_id: str, registry: Path | str, value: str) -> None:
+    """Set the value of the beacon that a key's public record names: once, before anything is marked or scanned.
+
+    Nobody could know or choose the value when the record was published, so the key's draws are nobody's choice either.
+    The value is for good, and anybody can hold it against the named round.
+
+    \b
+    Example:
+      brickscan keys beacon summer-2027 --registry registry \\
+          --value 52df9d6cf7b1e0c0bd6d1a8e21a0e0f4d4f7f8c9b0a1d2c3e4f5a6b7c8d9e0f1
+    """
+    before = find_key(load_registry(local_folder(registry)), key_id)
+    if not re.fullmatch(r"([0-9a-fA-F]{2})+", value):
+        raise Refused("--value: an even number of digits 0 to 9 and a to f is needed, the bytes of the round's value")
+    key = set_beacon(registry, key_id, bytes.fromhex(value))
+    said = "was set before; nothing changed" if before.beacon_value == key.beacon_value else "is set, for good"
+    tell(f"{key_id}: the beacon's value {said}. R is {beacon_of_key(key)}.")
 
 
 def _scan_anew(registry: Path | str) -> Sequence[str]:
@@ -382,11 +485,21 @@ def _lines(key: MasterKey) -> list[str]:
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",
+        *_record_lines(key),
         *([] if key.held_by is None else wrap_line(f"  held by {printable(key.held_by)}", 100, "    ")),
         *strength_in_words(key),
         *([] if key.one_of is None else [f"  weight 1/{key.one_of:,} of a false-positive rate"]),
         *(line for caution in cautions(key) for line in wrap_line(f"  careful: {caution}", 100, "    ")),
     ]
+
+
+def _record_lines(key: MasterKey) -> list[str]:
+    if key.record is None:
+        return []
+    waiting = (
+        ["  waits for the beacon that its record names: see `brickscan keys beacon`"] if key.waits_for_beacon else []
+    )
+    return [f"  record {key.record}", *waiting]
 
 
 def _marks(key: MasterKey) -> str:
@@ -422,5 +535,5 @@ def _retire(key_id: str, registry: Path | str, yes: bool, dry_run: bool) -> None
         tell(f"{key_id} is retired: scans still test it, nothing is marked with it, users get no message of it.")
 
 
-for _command in (new, add, admit, audit_secret, publish_, verify):
+for _command in (new, add, beacon, admit, audit_secret, publish_, verify):
     keys.add_command(_command)

@@ -109,6 +109,14 @@ class ErrorShares(NamedTuple):
             found["levels"] = self.levels
         return found
 
+    def published(self) -> dict[str, float]:
+        """Return the share of each look that is on, by its name and version, as public records of keys have them."""
+        whole = {"as written/1": self.as_written, "normalised/1": self.normalised or 0.0}
+        shares = {name: self.document * weight for name, weight in whole.items()}
+        others = {"parts/1": self.span, "account/1": self.account, "levels/1": self.levels}
+        shares |= {name: weight or 0.0 for name, weight in others.items()}
+        return {name: share for name, share in shares.items() if share > 0}
+
     def for_levels(self) -> "ErrorShares":
         """Return weights of a text whose tokens count by a model: as a whole, as it is written.
 

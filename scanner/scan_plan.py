@@ -255,8 +255,10 @@ def keys_tested(registry: Registry) -> int:
 def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | None) -> tuple[MasterKey, ...]:
     """Return the keys of a registry that are named, or all, in the registry's order.
 
+    Keys whose record names a beacon without a value yet have marked nothing, and are left out.
+
     Raises:
-        Refused: the registry has none, or not one that is named.
+        Refused: the registry has none, or not one that is named, or one that is waits for its beacon.
     """
     known = [key.key_id for key in registry.keys]
     if not known:
@@ -264,4 +266,14 @@ def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | No
     for key_id in key_ids or ():
         if key_id not in known:
             raise Refused(f"keys: {key_id!r} is not in registry {folder!r}; its keys: {', '.join(known)}")
-    return tuple(key for key in registry.keys if key_ids is None or key.key_id in key_ids)
+    waiting = [
+        key.key_id for key in registry.keys if key.waits_for_beacon and (key_ids is None or key.key_id in key_ids)
+    ]
+    if waiting and (key_ids is not None or len(waiting) == len(known)):
+        raise Refused(
+            f"key {waiting[0]!r} of registry {folder!r} waits for the beacon that its record names; set its value with "
+            "`brickscan keys beacon`"
+        )
+    return tuple(
+        key for key in registry.keys if not key.waits_for_beacon and (key_ids is None or key.key_id in key_ids)
+    )

@@ -3,7 +3,7 @@
 import math
 import re
 from fractions import Fraction
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -118,7 +118,7 @@ class KeyRecord(_RecordTable):
     earlier: SHA-256 of every record that was published before, those of keys that were given up too.
     """
 
-    version: Literal[3]
+    version: int = Field(ge=3, le=3)
     label: LabelText
     root: Sha256
     commitment: Sha256

@@ -22,9 +22,16 @@ def _written(pattern: str, words: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
+MOST_VALUE_BYTES = 4096
+"""Most bytes of a beacon's value."""
+
 _SMALL = "1 to 64 small letters a to z, digits, "
 FormatName = Annotated[str, _written(r"[a-z0-9][a-z0-9-]{0,63}", f"{_SMALL}and - after the first")]
 KeyId = Annotated[str, _written(r"[a-z0-9][a-z0-9._-]{0,63}", f"{_SMALL}and . _ - after the first")]
+ValueHex = Annotated[
+    str,
+    _written(rf"([0-9a-f]{{2}}){{1,{MOST_VALUE_BYTES}}}", "an even number of digits 0 to 9 and a to f"),
+]
 Sha256 = Annotated[str, _written(r"[0-9a-f]{64}", "64 digits 0 to 9 and a to f, as `sha256sum` prints them,")]
 
 
@@ -155,6 +162,8 @@ class MasterKey(_RegistryTable):
 
     parameters: the format's parameters (scanner.watermark.formats), which only the format understands.
     commitment: None for a format whose keys are too short to be committed to.
+    record: SHA-256 of the public record that was made with it (schemas.key_record); None: its format has none.
+    beacon_value: of the beacon that the record names, as hex; None: it is not set yet, or the record names none.
     one_of: 1 over the key's weight (scanner.registry.keys): its p-values are corrected as if there were so many keys.
         None: for all keys of the registry.
     """
@@ -166,6 +175,8 @@ class MasterKey(_RegistryTable):
     tokenizer: TokenizerFile
     secret: SecretReference
     commitment: Sha256 | None = None
+    record: Sha256 | None = None
+    beacon_value: ValueHex | None = None
     created_at: KeyTime
     active_from: KeyTime | None = None  # before it, nothing is marked with the key; None: from the start
     active_until: KeyTime | None = None  # from then on, nothing is marked with it; None: until it is retired
@@ -186,7 +197,14 @@ class MasterKey(_RegistryTable):
 
     def marks(self, at: datetime) -> bool:
         """Return whether text may be marked with it at a time (with a zone)."""
-        return not self.has_ended(at) and (self.active_from is None or self.active_from <= at)
+        if self.waits_for_beacon or self.has_ended(at):
+            return False
+        return self.active_from is None or self.active_from <= at
+
+    @property
+    def waits_for_beacon(self) -> bool:
+        """Whether its record names a beacon whose value is not set: nothing is marked or scanned with it until then."""
+        return self.record is not None and self.beacon_value is None and "beacon" not in self.parameters
 
     def marked_since(self) -> datetime:
         """Return the time from which text may carry its mark.

@@ -4,7 +4,10 @@ A normal form follows from the text alone, and no key has a part in it, so p-val
 look of its own, with a share of the rate (scanner.error_shares).
 """
 
+import hashlib
+import unicodedata
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 
 from scanner.errors import Refused
 from scanner.looks.normal_form.normal_form import find_normal_forms
@@ -13,6 +16,26 @@ from schemas.config import VariantsConfig
 
 NORMAL_FORMS: tuple[Callable[[Sequence[str], Utf8], dict[int, str]], ...] = (find_normal_forms,)
 """The normal form that there is, on a line that can be taken out with its folder: each text is its own one then."""
+
+
+_DECIDE_NORMAL_FORM = ("looks/normal_form", "look_alikes.py", "printable.py")
+"""Files of the package, or folders of them, that decide what a text's normal form is."""
+
+
+def normal_form_sha256() -> str | None:
+    """Return the SHA-256 of what defines the normal form: code, tables and version of Unicode. None: there is none.
+
+    Public records of keys name it (SPEC_3 §2), so that it cannot be chosen afterwards.
+    """
+    if not NORMAL_FORMS:
+        return None
+    digest = hashlib.sha256(f"brickscan normal form\n{unicodedata.unidata_version}\n".encode())
+    for place in map(files("scanner").joinpath, _DECIDE_NORMAL_FORM):
+        inner = sorted(place.iterdir(), key=lambda file: file.name) if place.is_dir() else [place]
+        for file in inner:
+            if file.name.endswith(".py"):
+                digest.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def check_variants(variants: VariantsConfig) -> None:

@@ -19,6 +19,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from scanner.errors import Refused, SecretError
+from scanner.registry.key_records import (
+    ONE_LOOK,
+    RecordTerms,
+    delete_record,
+    earlier_records,
+    write_record,
+)
 from scanner.registry.keys_file import (
     KEYS_FILE,
     change_registry,
@@ -35,10 +42,15 @@ from scanner.registry.naming import has_users
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
 from scanner.storage.locations import is_uri, make_private
+from scanner.storage.toml import explain_error
+from schemas.key_record import KeyRecord
 from schemas.registry import TRIAL_NAME, Admission, MasterKey, Registry, TokenizerFile
 from schemas.words import VERSION
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from scanner.watermark import Format, Watermark
     from scanner.watermark.hidden_value import HiddenValue
 
@@ -106,6 +118,8 @@ def new_key(
     active_from: datetime | None = None,
     active_until: datetime | None = None,
     held_by: str | None = None,
+    terms: RecordTerms = ONE_LOOK,
+    watch: Callable[[int, int], object] = lambda done, of: None,
     **parameters: object,
 ) -> MasterKey:
     """Add a master key to a registry, which is made when it is not there; the commitment to publish is in the result.
@@ -124,12 +138,16 @@ def new_key(
         active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
         active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
         held_by: who else has the secret, such as a site that serves a marked model; None: not on record.
+        terms: of the public record of a key that draws from seeds; other keys have none.
+        watch: called with how many nodes of the tree over such seeds are done, and how many there will be.
         parameters: the format's parameters, such as window=4, gamma="1/4".
 
     Raises:
         Refused: a value out of range, an id in use, or a secret that a key of this registry already has; SecretError,
             TokenizerError. Nothing was written then.
     """
+    from scanner.watermark.format import DrawsFromSeeds
+
     folder = local_folder(folder)
     reference = f"file:secrets/{key_id}.key" if secret is None else secret
     key = _checked(
@@ -150,6 +168,8 @@ def new_key(
         raise Refused(_in_words(error, model_of(key))) from None
     except ValueError as error:
         raise Refused(str(error)) from None
+    if isinstance(made_for, DrawsFromSeeds) and made_for.beacon is not None:
+        raise Refused("beacon: follows from the public record and the beacon's value and is never given; leave it out")
     pinned = pin_tokenizer(folder, os.fspath(tokenizer))
     refuse_narrow(made_for, pinned)
     # with the format's defaults, which go on record
@@ -178,18 +198,71 @@ def new_key(
         )
         try:
             read_secret_of(made_for, reference, folder)  # as every scan will: it may be one that can be guessed
-            open_format(made_for, key_bytes, f"secret {reference}:")
+            if not isinstance(made_for, DrawsFromSeeds):  # these open once R is known
+                open_format(made_for, key_bytes, f"secret {reference}:")
             _refuse_reuse(registry, folder, key_bytes, made_for)
             key = key.model_copy(update={"commitment": commitment_of(key_bytes, made_for)})
+            if isinstance(made_for, DrawsFromSeeds):
+                key = _with_record(folder, registry, key, made_for, made_for.seed_key(key_bytes), terms, watch)
             audit_secret = registry.audit_secret or audit_secret_beside(folder, reference)
             keys = with_weights(registry.keys, key, gives_p_values)
             write_registry(folder, registry.model_copy(update={"audit_secret": audit_secret, "keys": keys}))
             key = keys[-1]
         except BaseException:
-            if is_new_file and path is not None:
-                path.unlink()
+            if not _is_on_record(folder, key_id):  # an interrupt can come once keys.toml is written
+                if is_new_file and path is not None:
+                    path.unlink()
+                if isinstance(made_for, DrawsFromSeeds):
+                    delete_record(folder, key_id)
             raise
     return key
+
+
+def _is_on_record(folder: Path, key_id: str) -> bool:
+    """Return whether keys.toml has a key, or cannot be read: then nothing of the key is deleted."""
+    if not (folder / KEYS_FILE).exists():
+        return False
+    try:
+        return any(key.key_id == key_id for key in load_registry(folder).keys)
+    except (Refused, OSError):
+        return True
+
+
+def _with_record(
+    folder: Path,
+    registry: Registry,
+    key: MasterKey,
+    made_for: "Format",
+    seed_key: "NDArray[np.uint32]",
+    terms: RecordTerms,
+    watch: Callable[[int, int], object],
+) -> MasterKey:
+    """Grow the tree of a new key, write its nodes and its public record, and return the key with the record's SHA-256.
+
+    Raises:
+        Refused: terms that are not allowed; or the files cannot be written.
+    """
+    from scanner.watermark.native.tree import grow_tree, root_of
+    from schemas.key_record import parse_label
+
+    label = made_for.label()
+    kept = grow_tree(seed_key, parse_label(label).seeds, watch)
+    try:
+        record = KeyRecord(
+            version=3,
+            label=label,
+            root=root_of(kept).hex(),
+            commitment=str(key.commitment),
+            tokenizer_sha256=key.tokenizer.sha256,
+            messages=key.messages,
+            normal_form=terms.normal_form,
+            looks=dict(terms.looks),
+            beacon=terms.beacon,
+            earlier=earlier_records(registry),
+        )
+    except ValidationError as error:
+        raise Refused(f"record: {explain_error(error, KeyRecord)}") from None
+    return write_record(folder, key, record, kept)
 
 
 TRIAL_BEGAN = datetime(1970, 1, 1, tzinfo=UTC)

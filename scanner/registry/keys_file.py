@@ -110,7 +110,7 @@ def load_registry(folder: Path | str) -> Registry:
     weighted = any(key.one_of is not None for key in registry.keys)
     for number, key in enumerate(registry.keys):
         try:
-            checked_format(key)
+            _check_beacon(key, checked_format(key))
             if weighted and key.one_of is None and gives_p_values(key):
                 raise ValueError("has no weight (one_of), while others have; add keys with `brickscan keys` alone")
         except ValidationError as error:
@@ -118,6 +118,31 @@ def load_registry(folder: Path | str) -> Registry:
         except ValueError as error:
             raise Refused(f"{path}: keys.{number}: {error}") from None
     return registry
+
+
+def _check_beacon(key: MasterKey, made_for: "Format") -> None:
+    """Check that R of a key's format follows from its record and the beacon's value.
+
+    Raises:
+        ValueError: it does not: one of them was edited.
+    """
+    from scanner.watermark.format import DrawsFromSeeds
+
+    if not isinstance(made_for, DrawsFromSeeds):
+        if key.record is not None or key.beacon_value is not None:
+            raise ValueError(f"record and beacon_value are of formats with seeds, and {made_for.name!r} has none")
+        return
+    if key.record is None:
+        raise ValueError("has no record, by which alone its seeds are fixed; make such keys with `brickscan keys new`")
+    if not key.waits_for_beacon and made_for.beacon != beacon_of_key(key):
+        raise ValueError("beacon does not follow from record and beacon_value: one was edited; restore what was there")
+
+
+def beacon_of_key(key: MasterKey) -> str:
+    """Return R of a key that has a record, by the beacon's value on record, as hex."""
+    from scanner.watermark.native.tree import beacon_of_digest  # late: no numba, yet arrays
+
+    return beacon_of_digest(bytes.fromhex(key.record or ""), bytes.fromhex(key.beacon_value or "")).hex()
 
 
 def gives_p_values(key: MasterKey) -> bool:
@@ -167,7 +192,7 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
     raise Refused(f"key {key_id!r} is not in the registry; its keys: {ids}")
 
 
-_NOT_IN_DIGEST = ("one_of", "held_by")
+_NOT_IN_DIGEST = ("one_of", "held_by", "record", "beacon_value")
 """Fields of a key that the digest leaves out where they are null."""
 
 

@@ -435,6 +435,21 @@ class Commits(Protocol):
         """Return 32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
 
 
+@runtime_checkable
+class DrawsFromSeeds(Protocol):
+    """A format whose keys draw from 2^n seeds, to which a public record commits (scanner.watermark.native.tree).
+
+    seeds: n.
+    beacon: R, which all draws read besides, as 64 hex digits; None: it is not known yet, and no key opens.
+    """
+
+    seeds: int
+    beacon: str | None
+
+    def seed_key(self, secret: bytes) -> NDArray[np.uint32]:
+        """Return the key that draws the seeds of a secret: uint32[8]. As secret as it."""
+
+
 class ProofPath(Protocol):
     """Scores and p-values of one text under one secret, by a slow path that shares no code with those of `Watermark`.
 

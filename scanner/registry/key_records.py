@@ -1,0 +1,246 @@
+"""Public records of keys of version 3 and the kept nodes of their trees, in a registry's folder (SPEC_3 §2).
+
+    records/KEY.json    the record, byte for byte as it is to be published
+    records/KEY.value   the value of the beacon that it names, in hexadecimal, once it is set
+    trees/KEY           the kept nodes of the tree over the key's seeds, 32 bytes each
+
+keys.toml has the record's SHA-256 and the value, so that an edited record is seen; R follows from the two. Files are
+written before keys.toml is: what a crash left behind is of a key that is not there, and is written anew. None of them
+is secret.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from scanner.errors import Refused
+from scanner.registry.keys_file import beacon_of_key, change_registry, find_key, load_registry, local_folder
+from scanner.storage.canonical_json import read_strictly, write_canonical
+from scanner.storage.locations import make_private, read_named, write_whole
+from scanner.storage.toml import explain_error
+from schemas.key_record import KeyRecord, NamedBeacon, NormalFormDigest
+from schemas.registry import MOST_VALUE_BYTES, MasterKey, Registry
+
+RECORDS_FOLDER, TREES_FOLDER = "records", "trees"
+
+MOST_RECORD = 2**23
+"""Most bytes of a record that is read."""
+
+_HASH_BYTES = 32
+
+
+class RecordTerms(NamedTuple):
+    """What a platform decides of a record, when it makes a key.
+
+    looks: share of the rate of each look, by name and version, at most 1 in all.
+    normal_form: the second form in which texts are looked at; None: none.
+    beacon: whose value will be hashed into R; None: none.
+    """
+
+    looks: Mapping[str, float]
+    normal_form: NormalFormDigest | None = None
+    beacon: NamedBeacon | None = None
+
+
+ONE_LOOK = RecordTerms({"as written/1": 1.0})
+"""Texts are looked at as they are written, and in no other way."""
+
+
+def record_path(folder: Path | str, key_id: str) -> Path:
+    """Return the path of a key's record."""
+    return Path(folder) / RECORDS_FOLDER / f"{key_id}.json"
+
+
+def tree_path(folder: Path | str, key_id: str) -> Path:
+    """Return the path of the kept nodes of a key's tree."""
+    return Path(folder) / TREES_FOLDER / key_id
+
+
+def _value_path(folder: Path | str, key_id: str) -> Path:
+    return Path(folder) / RECORDS_FOLDER / f"{key_id}.value"
+
+
+def record_bytes(record: KeyRecord) -> bytes:
+    """Return a record as it is published: canonical JSON (RFC 8785)."""
+    return write_canonical(record.model_dump(mode="json"))
+
+
+def parse_record(raw: bytes) -> KeyRecord:
+    """Read a record from the bytes that were published.
+
+    Raises:
+        ValueError: it is too large, no JSON, has a name twice, or a field that is missing, unknown or not allowed.
+    """
+    if len(raw) > MOST_RECORD:
+        raise ValueError(f"has {len(raw):,} bytes, and {MOST_RECORD:,} are allowed")
+    fields = read_strictly(raw)
+    if isinstance(fields, dict) and isinstance(fields.get("earlier"), list):
+        fields["earlier"] = tuple(fields["earlier"])
+    try:
+        return KeyRecord.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(explain_error(error, KeyRecord)) from None
+
+
+def read_record(folder: Path | str, key: MasterKey) -> tuple[KeyRecord, bytes]:
+    """Read the record of a key, and the bytes that are published.
+
+    Raises:
+        Refused: the key has none; it cannot be read; or it is not the one that was made with the key.
+    """
+    if key.record is None:
+        raise Refused(f"key {key.key_id!r} has no public record: keys of version 3 alone have one")
+    path = record_path(folder, key.key_id)
+    try:
+        raw = read_named(path, MOST_RECORD)
+    except OSError as error:
+        raise Refused(
+            f"{path}: cannot be read ({error.strerror}); bring the record back from where it was published"
+        ) from None
+    found = hashlib.sha256(raw).hexdigest()
+    if found != key.record:
+        raise Refused(
+            f"{path}: is not the record that was made with key {key.key_id!r}: its SHA-256 is {found[:16]}…, and that "
+            f"in keys.toml {key.record[:16]}…; bring it back from where it was published"
+        )
+    try:
+        record = parse_record(raw)
+    except ValueError as error:
+        raise Refused(f"{path}: {error}") from None
+    of_key = key.commitment, key.tokenizer.sha256, key.messages
+    if (record.commitment, record.tokenizer_sha256, record.messages) != of_key:
+        raise Refused(
+            f"{path}: commitment, tokenizer or messages of key {key.key_id!r} in keys.toml are not the record's; "
+            "restore keys.toml"
+        )
+    return record, raw
+
+
+def read_tree(folder: Path | str, key: MasterKey) -> list[bytes]:
+    """Read the kept nodes of a key's tree, and hold them against the root in its record.
+
+    Raises:
+        Refused: as `read_record`; or the nodes cannot be read or lead to another root.
+    """
+    from scanner.watermark.native.tree import kept_count, root_of  # late: most commands hash nothing
+    from schemas.key_record import parse_label
+
+    record, _ = read_record(folder, key)
+    path, size = tree_path(folder, key.key_id), _HASH_BYTES * kept_count(parse_label(record.label).seeds)
+    try:
+        raw = read_named(path, size)
+    except OSError as error:
+        raise Refused(f"{path}: cannot be read ({error.strerror}); bring it back from a copy of the registry") from None
+    nodes = [raw[i : i + _HASH_BYTES] for i in range(0, len(raw), _HASH_BYTES)]
+    if len(raw) != size or root_of(nodes).hex() != record.root:
+        raise Refused(f"{path}: does not lead to the root of the record; bring it back from a copy of the registry")
+    return nodes
+
+
+def write_record(folder: Path, key: MasterKey, record: KeyRecord, kept: Sequence[bytes]) -> MasterKey:
+    """Write a new key's record and the kept nodes of its tree. The caller holds the lock, and writes keys.toml next.
+
+    Args:
+        folder: the registry's folder.
+        key: the key, which keys.toml does not have yet.
+        record: of the key.
+        kept: nodes of 32 bytes.
+
+    Returns:
+        The key, with the record's SHA-256; and with R where the record names no beacon.
+
+    Raises:
+        Refused: they cannot be written; none is left behind.
+    """
+    raw = record_bytes(record)
+    parse_record(raw)
+    try:
+        for path in (record_path(folder, key.key_id), tree_path(folder, key.key_id)):
+            make_private(path.parent)
+        _value_path(folder, key.key_id).unlink(missing_ok=True)  # of a key that a crash kept out of keys.toml
+        write_whole(tree_path(folder, key.key_id), lambda file: file.write(b"".join(kept)))
+        write_whole(record_path(folder, key.key_id), lambda file: file.write(raw))
+    except OSError as error:
+        delete_record(folder, key.key_id)
+        raise Refused(f"registry {folder}: cannot be written ({error.strerror}); mount it so that it can") from None
+    key = key.model_copy(update={"record": hashlib.sha256(raw).hexdigest()})
+    return key if record.beacon is not None else _with_beacon(key, b"")
+
+
+def delete_record(folder: Path, key_id: str) -> None:
+    """Delete what `write_record` wrote for a key that was not made after all."""
+    for path in (record_path(folder, key_id), tree_path(folder, key_id)):
+        path.unlink(missing_ok=True)
+
+
+def earlier_records(registry: Registry) -> tuple[str, ...]:
+    """Return the SHA-256 of each record of a registry's keys, in the order in which they were made."""
+    return tuple(key.record for key in registry.keys if key.record is not None)
+
+
+def set_beacon(folder: Path | str, key_id: str, value: bytes) -> MasterKey:
+    """Set the value of the beacon that a key's record names, once and for good; R follows from it.
+
+    A value that is set already may be given again, and nothing changes.
+
+    Args:
+        folder: the registry's folder.
+        key_id: the key's.
+        value: the beacon's bytes.
+
+    Raises:
+        Refused: the value is too short or long; the key's record names no beacon, is not there or was edited; or
+            another value was set.
+    """
+    if not 1 <= len(value) <= MOST_VALUE_BYTES:
+        raise Refused(f"--value: {len(value)} bytes; 1 to {MOST_VALUE_BYTES:,} are allowed: the value of the round")
+    folder = local_folder(folder)
+    key = find_key(load_registry(folder), key_id)
+    if key.beacon_value == value.hex():
+        return key
+
+    def in_place(registry: Registry) -> Registry:
+        key = find_key(registry, key_id)
+        record, _ = read_record(folder, key)
+        if record.beacon is None:
+            raise Refused(f"key {key_id!r}: its record names no beacon, and so it never takes a value")
+        witness = _value_path(folder, key_id)
+        found = key.beacon_value or _read_value(witness)
+        if found not in (None, value.hex()):
+            raise Refused(
+                f"key {key_id!r}: another value was set for good, {found} (keys.toml, {witness}): text that was "
+                "marked under it would not be found under this one"
+            )
+        try:
+            write_whole(witness, lambda file: file.write(f"{value.hex()}\n".encode()))
+        except OSError as error:
+            raise Refused(
+                f"{witness}: cannot be written ({error.strerror}); mount the registry so that it can"
+            ) from None
+        new = _with_beacon(key, value)
+        return registry.model_copy(update={"keys": tuple(new if one is key else one for one in registry.keys)})
+
+    return find_key(change_registry(folder, in_place), key_id)
+
+
+def _with_beacon(key: MasterKey, value: bytes) -> MasterKey:
+    """Return a key whose record is known with a beacon's value, and with R among the parameters of its format."""
+    key = key.model_copy(update={"beacon_value": value.hex() or None})
+    return key.model_copy(update={"parameters": {**key.parameters, "beacon": beacon_of_key(key)}})
+
+
+def _read_value(path: Path) -> str | None:
+    """Return the value of a beacon that was set before, as it stands in its file; None: there is no such file.
+
+    Raises:
+        Refused: it cannot be read.
+    """
+    try:
+        return read_named(path, 2 * MOST_VALUE_BYTES + 1).decode("ascii").strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'no ASCII'})") from None
