@@ -16,7 +16,14 @@ import numpy as np
 from scanner.errors import did_you_mean
 from scanner.watermark.by_levels import lacks_for_levels
 from scanner.watermark.format import Case, Format, Pairs, Watermark
-from scanner.watermark.native.format import GreenListFormat, GreenListFormat2, GumbelFormat, GumbelFormat2
+from scanner.watermark.native.format import (
+    GreenListFormat,
+    GreenListFormat2,
+    GreenListFormat3,
+    GumbelFormat,
+    GumbelFormat2,
+    GumbelFormat3,
+)
 from scanner.watermark.positions import Tokens
 from scanner.watermark.rule import candidates
 from scanner.watermark.stacks import (
@@ -39,7 +46,14 @@ STACKS = (
 )
 """Every other stack whose marks are read; each is a folder of scanner.watermark.stacks."""
 
-_OURS: tuple[type[Format], ...] = (GreenListFormat, GumbelFormat, GreenListFormat2, GumbelFormat2)
+_OURS: tuple[type[Format], ...] = (
+    GreenListFormat,
+    GumbelFormat,
+    GreenListFormat2,
+    GumbelFormat2,
+    GreenListFormat3,
+    GumbelFormat3,
+)
 
 FORMATS: dict[str, type[Format]] = {
     entry.name: entry for formats in (_OURS, *(stack.formats for stack in STACKS)) for entry in formats

@@ -1,12 +1,15 @@
-"""Our own formats, as FORMATS has them: the green list and the Gumbel mark of the paper, in two versions.
+"""Our own formats, as FORMATS has them: the green list and the Gumbel mark of the paper, in three versions.
 
 In version 1 (SPEC) all messages read one shifted vector. In version 2 (SPEC_2) every token has a run of entries of its
 own: no change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all others
-as they were. Laws and parameters are the same; version 2 has the parameter `groups` besides.
+as they were. Version 3 (SPEC_3) draws a step's entries with one of 2^n seeds, which can be shown one by one, and a
+public random value R. Laws and parameters are the same; version 2 has the parameter `groups` besides, version 3 also
+`seeds` and `beacon`.
 
 A search with groups looks into the group of the largest group score, and into those whose group score is as rare as one
 in B or rarer (SPEC_2 §3). So a message with a small p is found if its group is one of these, which depends on how much
-of its score came from group steps: `found_chance` says how often.
+of its score came from group steps: `found_chance` says how often. A Gumbel mark of version 3 is searched by rough
+scores, and finds a little less.
 """
 
 import math
@@ -22,12 +25,15 @@ from pydantic import Field, model_validator
 
 from scanner.watermark.format import Format, Hits, KnownAnswers, ProofPath
 from scanner.watermark.laws import Binomial, Gamma, Law, least_score
-from scanner.watermark.native import nulls, secret
+from scanner.watermark.native import nulls, secret, step_nulls
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel
 from scanner.watermark.native.known_answers import GROUPS
+from scanner.watermark.native.steps import Steps
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.native.version3_marks import DEFAULT_SEEDS, Version3GreenList, Version3Gumbel
 from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
+from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
 from schemas.registry import MAX_WINDOW, MOST_NUMBERS, RESERVED_EVERY, parse_gamma
 from schemas.registry import Gamma as GammaText
 
@@ -170,7 +176,7 @@ class GreenListFormat(NativeFormat):
         """Return the law of S green tokens among T."""
         return Binomial(self._share)
 
-    def open(self, secret_bytes: bytes) -> GreenList | Version2GreenList:
+    def open(self, secret_bytes: bytes) -> GreenList | Version2GreenList | Version3GreenList:
         """See Format."""
         return GreenList(secret_bytes, self.window, self._share)
 
@@ -191,7 +197,7 @@ class GumbelFormat(NativeFormat):
         """Return the law of a sum of T exponential variables."""
         return Gamma()
 
-    def open(self, secret_bytes: bytes) -> Gumbel | Version2Gumbel:
+    def open(self, secret_bytes: bytes) -> Gumbel | Version2Gumbel | Version3Gumbel:
         """See Format."""
         return Gumbel(secret_bytes, self.window)
 
@@ -215,11 +221,8 @@ def groups_for(users: float) -> int:
     return groups
 
 
-class _NativeFormat2(NativeFormat):
-    """What both formats of version 2 share."""
-
-    version: ClassVar = 2
-    answers = KnownAnswers(files(__package__) / "known_answers_2.json", GROUPS)
+class _NativeFormatWithGroups(NativeFormat):
+    """What the formats of versions 2 and 3 share."""
 
     groups: int | None = Field(default=None, ge=2, le=MOST_NUMBERS)
 
@@ -269,6 +272,13 @@ class _NativeFormat2(NativeFormat):
         return Format.digest_fields(self)
 
 
+class _NativeFormat2(_NativeFormatWithGroups):
+    """What both formats of version 2 share."""
+
+    version: ClassVar = 2
+    answers = KnownAnswers(files(__package__) / "known_answers_2.json", GROUPS)
+
+
 class GreenListFormat2(_NativeFormat2, GreenListFormat):
     """The green list of Kirchenbauer et al.: h and γ."""
 
@@ -289,6 +299,109 @@ class GumbelFormat2(_NativeFormat2, GumbelFormat):
     def open(self, secret_bytes: bytes) -> Version2Gumbel:
         """See Format."""
         return Version2Gumbel(secret_bytes, self.window, self.groups)
+
+
+class _NativeFormat3(_NativeFormatWithGroups):
+    """What both formats of version 3 share.
+
+    seeds: n, of 2^n seeds.
+    beacon: R as 64 hex digits; None: the key's record names a beacon whose value is not set yet.
+    """
+
+    version: ClassVar = 3
+    answers = KnownAnswers(files(__package__) / "known_answers_3.json", GROUPS)
+
+    seeds: int = Field(default=DEFAULT_SEEDS, ge=FEWEST_SEEDS, le=MOST_SEEDS)
+    beacon: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+
+    def label(self) -> str:
+        """Return the label of SPEC_3 §1."""
+        return secret.label(self.name, self.window, self._share, self.groups, self.seeds)
+
+    def lacks_for_levels(self, messages: int) -> str:
+        """See CountsByLevels."""
+        del messages
+        return "version 3 has no search by levels"
+
+    def digest_fields(self) -> dict[str, object]:
+        """Return what shard ids hash: the label, and R, which changes all draws."""
+        return {**super().digest_fields(), "beacon": self.beacon}
+
+    def count_all(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Count every message; with groups, pairs of a group and a user (scanner.watermark.native.step_nulls)."""
+        if self.groups is None:
+            return self.count_hits(secrets, tokens, positions, messages, critical).hits
+        return step_nulls.pair_hits(self._steps(secrets, tokens, positions), self._share, self.groups, critical)
+
+    def count_hits(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> Hits:
+        """See CountsHits."""
+        steps = self._steps(secrets, tokens, positions)
+        return step_nulls.count_hits(steps, self._share, messages, critical, self.groups is not None)
+
+    def _steps(self, secrets: Sequence[bytes], tokens: Tokens, positions: Positions) -> Steps:
+        label, beacon = self.label(), self._beacon()
+        return step_nulls.steps_under(secrets, label, beacon, self.seeds, tokens, positions, self.window)
+
+    def _beacon(self) -> bytes:
+        """Return R.
+
+        Raises:
+            ValueError: it is not set yet.
+        """
+        if self.beacon is None:
+            raise ValueError(
+                "its record names a beacon whose value is not set yet: a key marks and scans nothing until its "
+                "parameter `beacon` holds R, 64 hex digits (SPEC_3 §2)"
+            )
+        return bytes.fromhex(self.beacon)
+
+
+class GreenListFormat3(_NativeFormat3, GreenListFormat):
+    """The green list of Kirchenbauer et al.: h and γ."""
+
+    name = "greenlist-v3"
+    title = "Kirchenbauer et al. (green list, version 3)"
+
+    def open(self, secret_bytes: bytes) -> Version3GreenList:
+        """See Format."""
+        return Version3GreenList(secret_bytes, self.window, self._share, self.groups, self.seeds, self._beacon())
+
+    def proof(self, secret_bytes: bytes) -> ProofPath:
+        """See Proves."""
+        from scanner.watermark.native.proof import GreenListProof3  # flags alone need mpmath
+
+        return GreenListProof3(secret_bytes, self.label(), self.window, self._share, self.groups, self._beacon())
+
+
+class GumbelFormat3(_NativeFormat3, GumbelFormat):
+    """The Gumbel mark of Aaronson et al.: h."""
+
+    name = "gumbel-v3"
+    title = "Aaronson et al. (Gumbel, version 3)"
+
+    def open(self, secret_bytes: bytes) -> Version3Gumbel:
+        """See Format."""
+        return Version3Gumbel(secret_bytes, self.window, self.groups, self.seeds, self._beacon())
+
+    def proof(self, secret_bytes: bytes) -> ProofPath:
+        """See Proves."""
+        from scanner.watermark.native.proof import GumbelProof3
+
+        return GumbelProof3(secret_bytes, self.label(), self.window, self.groups, self._beacon())
 
 
 def of_the_paper(

@@ -1,4 +1,4 @@
-"""Our marks of both versions under one key: sub-keys of its label, group steps, the score of one message a document.
+"""Our marks of all versions under one key: sub-keys of its label, group steps, the score of one message a document.
 
 Without groups message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
 steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_2 §2).
@@ -249,7 +249,7 @@ class NativeMark(ABC):
         secret_bytes: 16 to 64 bytes.
         window: h, 0 to 16, with groups 1 to 16.
         gamma: of a green list.
-        groups: B, of version 2.
+        groups: B, of version 2 or later.
 
     Raises:
         ValueError: a secret, window or number of groups out of range.
@@ -258,6 +258,8 @@ class NativeMark(ABC):
     basis = Basis(128)
     method: ClassVar[str]
     version: ClassVar[int]
+    seeds: int | None = None
+    """n of version 3, whose keys draw 2^n seeds."""
     law: Law
     _begins = np.zeros(1, np.int64)
     """Beginnings of the tokens of the documents of each key, int64[K]."""
@@ -267,12 +269,16 @@ class NativeMark(ABC):
     ) -> None:
         if not 0 <= window <= MAX_WINDOW:
             raise ValueError(f"window {window} is out of range; allowed: 0 to {MAX_WINDOW}")
-        if groups is not None and not (self.version == 2 and window and 2 <= groups <= MOST_NUMBERS):
+        if groups is not None and not (self.version >= 2 and window and 2 <= groups <= MOST_NUMBERS):
             raise ValueError(f"{groups} groups, window {window}: 2 to {MOST_NUMBERS} groups, window 1 or more")
         self.window, self.groups = window, groups
         self.rule = WholeWindows(window)
-        self.label = secret.label(self.method, window, gamma, groups)
+        self.label = secret.label(self.method, window, gamma, groups, self.seeds)
         self.commitment = secret.commitment(secret_bytes, self.label, self.version)
+        self._derive_keys(secret_bytes)
+
+    def _derive_keys(self, secret_bytes: bytes) -> None:
+        """Keep what the label's streams are drawn with."""
         self._keys = secret.derive(secret_bytes, self.label, self.version)
         self._rows = secret.SubKeys(self._keys.chacha[None], self._keys.sip[None])  # of one key; of more where joined
 
@@ -345,7 +351,7 @@ class NativeMark(ABC):
 
     def single_message(self, score: NDArray[np.generic]) -> Candidates:
         """See ScoresParts."""
-        return BestMessages.of_one(score).candidates()._replace(independent=self.version == 2)
+        return BestMessages.of_one(score).candidates()._replace(independent=self.version >= 2)
 
     def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
         """See ScoresParts: the score of the user steps, among the users of a group; None without groups."""
@@ -388,7 +394,7 @@ class NativeMark(ABC):
         if (messages < 0).any():
             raise ValueError(f"message {messages.min()} is out of range; messages count from 0")
         limit = 2**32 if self.groups is None else self.groups**2
-        if self.version == 2 and (messages >= limit).any():
+        if self.version >= 2 and (messages >= limit).any():
             raise ValueError(f"message {messages.max()} is out of range; this key has messages below {limit}")
 
     @staticmethod
@@ -422,13 +428,13 @@ _DENOMINATORS = [1 << bits for bits in range(1, MAX_GAMMA_BITS + 1)]
 
 
 class GreenListMark(NativeMark):
-    """The green list of Kirchenbauer et al. under one master key, of either version.
+    """The green list of Kirchenbauer et al. under one master key, of any version.
 
     Args:
         secret_bytes: the master key, 16 to 64 bytes.
         window: h.
         gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8.
-        groups: B, of version 2; None: no groups.
+        groups: B, of version 2 or later; None: no groups.
 
     Raises:
         ValueError: a secret, window, γ or number of groups out of range.
@@ -449,12 +455,12 @@ class GreenListMark(NativeMark):
 
 
 class GumbelMark(NativeMark):
-    """The Gumbel mark of Aaronson et al. under one master key, of either version.
+    """The Gumbel mark of Aaronson et al. under one master key, of any version.
 
     Args:
         secret_bytes: the master key, 16 to 64 bytes.
         window: h.
-        groups: B, of version 2; None: no groups.
+        groups: B, of version 2 or later; None: no groups.
 
     Raises:
         ValueError: a secret, window or number of groups out of range.

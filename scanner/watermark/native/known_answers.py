@@ -1,7 +1,7 @@
 """What the known answers of the native watermark compare: primitives, streams, draws and whole documents (SPEC §5).
 
-Cases of version 2 are known by their labels, or by a field `version`, and include searches (SPEC_2 §5). Trees of seeds
-and claims are of version 3 (SPEC_3 §7).
+Cases of later versions are known by their labels, or by a field `version`, and include searches (SPEC_2 §5). Trees of
+seeds and claims are of version 3 (SPEC_3 §7).
 """
 
 from collections.abc import Callable
@@ -10,11 +10,12 @@ from fractions import Fraction
 import numpy as np
 
 from scanner.watermark.format import Case, Pairs, Watermark
-from scanner.watermark.native import gumbel, secret, streams, tree
+from scanner.watermark.native import gumbel, secret, step_draws, steps, streams, tree
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.streams import is_group_step
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2LogGumbel, Version2Mark
-from scanner.watermark.positions import batch_tokens, scored_positions
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel, Version3LogGumbel, Version3Mark
+from scanner.watermark.positions import Positions, Tokens, batch_tokens, positions_where, scored_positions
 from scanner.watermark.rule import log10_p_of, search
 
 
@@ -24,6 +25,9 @@ def _chacha8(case: Case) -> Pairs:
 
 
 def _streams(case: Case) -> Pairs:
+    if "seed_key" in case:
+        yield from _streams_of_seeds(case)
+        return
     key, label, window = bytes.fromhex(case["secret"]), case["label"], np.array(case["window"], np.uint32)
     version = 2 if label.partition(";")[0].endswith("-v2") else 1
     sub_keys = secret.derive(key, label, version)
@@ -40,6 +44,47 @@ def _streams(case: Case) -> Pairs:
         yield f"word {place}", word["word"], streams.stream_word(sub_keys, nonce, **place, version=version)
 
 
+def _streams_of_seeds(case: Case) -> Pairs:
+    """Compare a step of version 3, from the label to its draws."""
+    key, label, window = bytes.fromhex(case["secret"]), case["label"], np.array([case["window"]], np.uint32)
+    parameters = dict(part.split("=") for part in label.split(";")[1:])
+    seeds, in_groups = int(parameters["seeds"]), "groups" in parameters
+    seed_key, window_key = secret.derive_seed_key(key, label).words, secret.window_key(window.shape[1], seeds)
+    beacon = np.frombuffer(bytes.fromhex(case["beacon"]), "<u4").astype(np.uint32)
+    hashes = steps.hash_windows(window_key, window)
+    whole = np.zeros(1, np.int64), np.array([0, 1], np.int64)
+    step_key = steps.step_keys(steps.SeedKeys(seed_key[None], beacon[None], seeds), *whole, hashes)
+    second = int(hashes.seconds[0])
+    added = beacon ^ np.array([second & 0xFFFFFFFF, second >> 32, *[0] * 6], np.uint32)
+    yield "commitment", case["commitment"], secret.commitment(key, label, 3).hex()
+    yield "seed_key", case["seed_key"], seed_key.tolist()
+    yield "window_key", case["window_key"], window_key.astype("<u8").tobytes().hex()
+    yield "nonce", case["nonce"], int(hashes.nonces[0])
+    yield "second", case["second"], second
+    yield "bucket", case["bucket"], int(steps.buckets_of(hashes.nonces, seeds)[0])
+    yield "seed", case["seed"], (step_key[:, 0] ^ added).astype("<u4").tobytes().hex()
+    yield "step_key", case["step_key"], step_key[:, 0].tolist()
+    yield "group_step", case["group_step"], in_groups and bool(steps.is_group_step(step_key)[0])
+    for group, first_block in (("words", 0), ("rough_words", 2**63)):
+        for word in case[group]:
+            planes, plane, i = word.get("planes", 8), word["plane"], word["i"]
+            counter, row = divmod(i, 16 // planes)
+            block = streams.chacha8_block(step_key[:, 0].copy(), counter + first_block, int(hashes.nonces[0]))
+            yield f"{group} {planes} {plane} {i}", word["word"], int(block[plane * (16 // planes) + row])
+    for entry in (*case.get("green", []), *case.get("draws", [])):
+        token, number = divmod(entry["j"], 2**32)
+        step = steps.Steps(np.array([token], np.uint32), hashes.nonces, step_key, whole[1])
+        if "green" in entry:
+            rule = secret.rule_of(Fraction(parameters["gamma"]))
+            green = step_draws.greens_of(step, np.array([number]), rule)
+            yield f"green {entry['j']}", entry["green"], bool(green[0])
+            continue
+        draw = int(step_draws.draws_of(step, np.array([number]), in_groups)[0])
+        yield f"draw {entry['j']}", entry["word"], draw
+        if in_groups:
+            yield f"leading ones {entry['j']}", entry["leading_ones"], 8 - (~draw >> 24 & 255).bit_length()
+
+
 def _draws(case: Case) -> Pairs:
     draw, offsets = np.array([case["word"]], np.uint32), np.array([0, 1], np.int64)
     yield "gumbel", case["gumbel"], float(gumbel.sum_scores(draw, offsets)[0])
@@ -48,13 +93,11 @@ def _draws(case: Case) -> Pairs:
 
 
 def _documents(case: Case) -> Pairs:
-    mark = method_of(case)
-    tokens = batch_tokens([case["tokens"]])
-    positions = scored_positions(tokens, case["window"], case["dedup"])
+    mark, tokens, positions = _scored(case)
     score = mark.score(tokens, positions, case["message"])
     yield "scored", case["scored"], int(positions.scored[0])
     yield "score", *_scores(case["score"], score[0])
-    if isinstance(mark, Version2Mark):
+    if isinstance(mark, Version2Mark | Version3Mark):
         yield "scored_group", case["scored_group"], int(mark.group_steps(tokens, positions).sum())
         group_score = mark.parts(tokens, positions, case["message"])[0][0]
         yield "score_group", *_scores(case["score_group"], group_score)
@@ -62,11 +105,9 @@ def _documents(case: Case) -> Pairs:
 
 
 def _searches(case: Case) -> Pairs:
-    mark = method_of(case)
-    if not isinstance(mark, Version2Mark) or mark.groups is None:
-        raise ValueError("searches are of version 2, with groups")
-    tokens = batch_tokens([case["tokens"]])
-    positions = scored_positions(tokens, case["window"], case["dedup"])
+    mark, tokens, positions = _scored(case)
+    if not isinstance(mark, Version2Mark | Version3Mark) or mark.groups is None:
+        raise ValueError("searches are of versions 2 and 3, with groups")
     findings = search(mark, tokens, positions, mark.groups**2)
     has_message = findings.message[0] >= 0
     yield "scored", case["scored"], int(positions.scored[0])
@@ -129,9 +170,27 @@ def _scores(expected: float | None, computed: np.generic) -> tuple[float | None,
     return expected, computed.item()
 
 
+def _scored(case: Case) -> tuple[Watermark, Tokens, Positions]:
+    """Return the watermark of a case of `documents` or `searches`, its tokens and the positions that are scored.
+
+    Positions whose bucket is shown are left out (SPEC_3 §4).
+    """
+    mark, tokens = method_of(case), batch_tokens([case["tokens"]])
+    positions = scored_positions(tokens, case["window"], case["dedup"])
+    if isinstance(mark, Version3Mark):
+        is_shown = np.isin(mark.buckets(tokens, positions), np.array(case["shown"], np.int64))
+        positions = positions_where(positions, ~is_shown)
+    return mark, tokens, positions
+
+
 def method_of(case: Case) -> Watermark:
     """Return the watermark of a case of `documents` or `searches`, under its secret."""
     name, key, window = case["method"], bytes.fromhex(case["secret"]), case["window"]
+    if case.get("version", 1) == 3:
+        parameters = case["groups"], case["seeds"], bytes.fromhex(case["beacon"])
+        if name == "greenlist":
+            return Version3GreenList(key, window, Fraction(case["gamma"]), *parameters)
+        return {"gumbel": Version3Gumbel, "gumbel-log": Version3LogGumbel}[name](key, window, *parameters)
     if case.get("version", 1) == 2:
         if name == "greenlist":
             return Version2GreenList(key, window, Fraction(case["gamma"]), case["groups"])
@@ -150,4 +209,4 @@ GROUPS: dict[str, Callable[[Case], Pairs]] = {
     "trees": _trees,
     "claims": _claims,
 }
-"""Comparisons by the group's name in known_answers.json and known_answers_2.json."""
+"""Comparisons by the group's name in known_answers.json, known_answers_2.json and known_answers_3.json."""

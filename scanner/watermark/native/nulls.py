@@ -195,7 +195,7 @@ def _gumbel_hits(
             for j in range(critical.shape[1]):
                 if critical[d, j] == np.inf:
                     continue
-                sure_limit, possible_limit = _around(critical[d, j], len(ids))
+                sure_limit, possible_limit = around(critical[d, j], len(ids))
                 hit_count, possible_count = np.int64(0), np.int64(0)
                 for m in range(len(tile)):
                     hit_count += np.int64(tile[m] >= sure_limit)
@@ -219,7 +219,7 @@ def _score_of(
 
 
 @kernel
-def _around(limit: float, scored: int) -> tuple[np.int64, np.int64]:
+def around(limit: float, scored: int) -> tuple[np.int64, np.int64]:
     """Return the sums around a limit from which on, and below which, the exact score is surely on their side of it."""
     bound = scored * TERM_ERROR + 1.0 + limit / SUM_UNIT * scored * 2.0**-50
     return np.int64(limit / SUM_UNIT + bound) + 1, np.int64(limit / SUM_UNIT - bound)
@@ -308,7 +308,7 @@ def _greenlist_pairs(
         group_counts.sort()
         user_counts.sort()
         for j in range(critical.shape[1]):
-            hits[d, j] = _reaching(group_counts, user_counts, critical[d, j])
+            hits[d, j] = reaching(group_counts, user_counts, critical[d, j])
     return hits
 
 
@@ -340,9 +340,9 @@ def _gumbel_pairs(
             limit = critical[d, j]
             if limit == np.inf:
                 continue
-            sure_limit, possible_limit = _around(limit, scored)
-            hits[d, j] = _reaching(sorted_group_scores, sorted_user_scores, sure_limit)
-            if _reaching(sorted_group_scores, sorted_user_scores, possible_limit) == hits[d, j]:
+            sure_limit, possible_limit = around(limit, scored)
+            hits[d, j] = reaching(sorted_group_scores, sorted_user_scores, sure_limit)
+            if reaching(sorted_group_scores, sorted_user_scores, possible_limit) == hits[d, j]:
                 continue
             for i in range(size.groups):
                 low, high = np.searchsorted(
@@ -366,7 +366,7 @@ def _counts_of(counters: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 
 
 @kernel
-def _reaching(shared: NDArray[np.int64], users: NDArray[np.int64], least: np.int64) -> np.int64:
+def reaching(shared: NDArray[np.int64], users: NDArray[np.int64], least: np.int64) -> np.int64:
     """Count the sums of one number of each array, both sorted, that are `least` or more."""
     pair_count, place = np.int64(0), len(users)
     for score in shared:

@@ -1,4 +1,4 @@
-"""Proofs of both versions of the native watermark (SPEC §1, §3; SPEC_2 §1, §2).
+"""Proofs of all versions of the native watermark (SPEC §1, §3; SPEC_2 §1, §2; SPEC_3 §1, §3).
 
 SipHash-2-4 and ChaCha8 in plain numpy, one lane a scored position.
 """
@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,13 +99,30 @@ def chacha8_of_each(keys: Words, counters: Nonces, nonces: Nonces) -> list[Words
     return [x + y for x, y in zip(s, start, strict=True)]
 
 
+class _Steps(NamedTuple):
+    """What decides the draws of P steps.
+
+    nonces: uint64[P].
+    keys: their words as rows, uint32[8, P], as secret as the master key where all steps have one.
+    is_shared: bool[P], which are group steps.
+    """
+
+    nonces: Nonces
+    keys: Words
+    is_shared: NDArray[np.bool_]
+
+    def times(self, count: int) -> "_Steps":
+        """Return the steps so many times, one after the other."""
+        return _Steps(np.tile(self.nonces, count), np.tile(self.keys, count), np.tile(self.is_shared, count))
+
+
 def _of_group(nonces: Nonces) -> NDArray[np.bool_]:
     """Say which windows make steps that a group shares (SPEC_2 §2)."""
     return np.asarray(((nonces >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32) == 0)
 
 
 class _Proof(ABC):
-    """What both marks share: their sub-keys, and the words that tokens meet. Its repr shows nothing of them.
+    """What all marks share: their sub-keys, and the words that tokens meet. Its repr shows nothing of them.
 
     version: 1, where message m reads entry x + m for token x, or 2, where it reads entry x·2^32 + m (SPEC_2 §1).
     groups: B of version 2, whose messages read the number of a group or of a user instead of m; None: no groups.
@@ -128,44 +146,49 @@ class _Proof(ABC):
         """See scanner.watermark.format.ProvesUserEvidence: scores of the user steps, among the users of a group."""
         if self._groups is None:
             return None
-        _, nonces, terms = self._each(tokens, messages, dedup, common_places)
-        user_terms = terms[:, ~_of_group(nonces)]
+        _, is_shared, terms = self._each(tokens, messages, dedup, common_places)
+        user_terms = terms[:, ~is_shared]
         return user_terms.shape[1], [math.fsum(message_terms) for message_terms in user_terms.tolist()], self._groups
 
     def parts(
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
-        places, nonces, terms = self._each(tokens, messages, dedup, common_places)
-        is_user_step = None if self._groups is None else ~_of_group(nonces)
-        return places, terms, is_user_step, self._groups or 1
+        places, is_shared, terms = self._each(tokens, messages, dedup, common_places)
+        return places, terms, None if self._groups is None else ~is_shared, self._groups or 1
 
     def _each(
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int]
-    ) -> tuple[NDArray[np.int64], Nonces, NDArray[np.float64]]:
-        """Return the P scored positions, their nonces, and what each adds to each of M messages: float64[M, P]."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+        """Return the P scored positions, which are group steps, and what each adds to each of M messages: [M, P]."""
         ids, window = tokens.tolist(), self._window
         window_places = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in window_places]
         indices = counted_positions(window_places, contexts, ids[window:], dedup, common_places)
         places = np.array([window_places[i] for i in indices], np.int64)
-        nonces = siphash24(self._sip.value, tokens[places[:, None] + np.arange(-window, 0)])
+        steps = self._steps(tokens[places[:, None] + np.arange(-window, 0)])
         first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)
-        numbers = np.stack([self._numbers(nonces, message) for message in messages])
+        numbers = np.stack([self._numbers(steps.is_shared, message) for message in messages])
         entries = (first + numbers).ravel()  # message by message, side by side
-        return places, nonces, self._terms(np.tile(nonces, len(messages)), entries).reshape(len(messages), -1)
+        return places, steps.is_shared, self._terms(steps.times(len(messages)), entries).reshape(len(messages), -1)
 
-    def _numbers(self, nonces: Nonces, message: int) -> Nonces:
+    def _steps(self, windows: Words) -> _Steps:
+        """Return the steps after windows: uint32[P, h]."""
+        nonces = siphash24(self._sip.value, windows)
+        key = np.frombuffer(self._chacha.value, "<u4").astype(np.uint32)
+        return _Steps(nonces, np.tile(key[:, None], len(nonces)), _of_group(nonces))
+
+    def _numbers(self, is_shared: NDArray[np.bool_], message: int) -> Nonces:
         """Return the number that a message reads at each position: uint64[P]."""
         if self._groups is None:
-            return np.full(len(nonces), message, np.uint64)
+            return np.full(len(is_shared), message, np.uint64)
         group, user = divmod(message, self._groups)
-        return np.where(_of_group(nonces), np.uint64(group), np.uint64(group * 2**16 + user))
+        return np.where(is_shared, np.uint64(group), np.uint64(group * 2**16 + user))
 
     @abstractmethod
-    def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
+    def _terms(self, steps: _Steps, entries: Nonces) -> NDArray[np.float64]:
         """Return what each position adds to the score of a message."""
 
-    def _words(self, nonces: Nonces, planes: int, digits: int, index: Nonces) -> list[Words]:
+    def _words(self, steps: _Steps, planes: int, digits: int, index: Nonces, first_block: int = 0) -> list[Words]:
         """Return word `index` of the first `digits` planes, where `planes` of them lie side by side in a block."""
         height = 16 // planes
         if self._version == 1:  # sixteen blocks at a time hold a word each, then the next
@@ -174,8 +197,38 @@ class _Proof(ABC):
             counters = np.uint64(16) * group + lane_of_group
         else:  # one block after the other
             counters, row = np.divmod(index, np.uint64(height))
-        blocks, lane = np.stack(chacha8(self._chacha.value, counters, nonces)), np.arange(len(nonces))
+        blocks = np.stack(chacha8_of_each(steps.keys, counters + np.uint64(first_block), steps.nonces))
+        lane = np.arange(len(index))
         return [blocks[plane * height + row.astype(np.int64), lane] for plane in range(digits)]
+
+    def _number_at(self, steps: _Steps, planes: int, digits: int, entries: Nonces, first_block: int = 0) -> Words:
+        """Return the integer whose binary digits stand at each entry of the planes, most significant first."""
+        number = np.zeros(len(entries), np.uint32)
+        for word in self._words(steps, planes, digits, entries // np.uint64(32), first_block):
+            number = number * np.uint32(2) + ((word >> (entries % np.uint64(32)).astype(np.uint32)) & np.uint32(1))
+        return number
+
+
+class _Version3(_Proof):
+    """Steps of version 3, which have keys of their own (SPEC_3 §1).
+
+    beacon: R, 32 bytes.
+    """
+
+    def _take(self, secret: bytes, label: str, window: int, groups: int | None, beacon: bytes) -> None:
+        seeds = int(label.rpartition("=")[2])
+        public = hashlib.blake2b(f"h={window};seeds={seeds}".encode(), digest_size=32, person=b"windows-v3").digest()
+        seed_key = hashlib.blake2b(label.encode(), key=secret, digest_size=32, person=b"watermark-v3").digest()
+        self._seed_key, self._public, self._beacon, self._seeds = HiddenValue(seed_key), public, beacon, seeds
+        self._version, self._window, self._groups = 3, window, groups
+
+    def _steps(self, windows: Words) -> _Steps:
+        first, second = siphash24(self._public[:16], windows), siphash24(self._public[16:], windows)
+        seeds = chacha8(self._seed_key.value, np.zeros_like(first), first >> np.uint64(64 - self._seeds))[:8]
+        keys = np.stack(seeds) ^ np.frombuffer(self._beacon, "<u4").astype(np.uint32)[:, None]
+        keys[0] ^= second.astype(np.uint32)
+        keys[1] ^= (second >> np.uint64(32)).astype(np.uint32)
+        return _Steps(first, keys, keys[7].astype(np.uint64) * np.uint64(3) >> np.uint64(32) == 0)
 
 
 class GreenListProof(_Proof):
@@ -187,12 +240,10 @@ class GreenListProof(_Proof):
         super().__init__(secret, label, version, window, groups)
         self._gamma = gamma
 
-    def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
+    def _terms(self, steps: _Steps, entries: Nonces) -> NDArray[np.float64]:
         digits = self._gamma.denominator.bit_length() - 1
         planes = next(power for power in (1, 2, 4, 8) if power >= digits)
-        number = np.zeros(len(entries), np.int64)
-        for word in self._words(nonces, planes, digits, entries // np.uint64(32)):  # most significant first
-            number = 2 * number + ((word >> (entries % np.uint64(32)).astype(np.uint32)) & np.uint32(1))
+        number = self._number_at(steps, planes, digits, entries)
         return (number < self._gamma.numerator).astype(np.float64)
 
     def log10_p(self, score: float, scored: int) -> float:
@@ -203,10 +254,37 @@ class GreenListProof(_Proof):
 class GumbelProof(_Proof):
     """The proof of the Gumbel mark."""
 
-    def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
-        (words,) = self._words(nonces, 1, 1, entries)
-        return np.array([-math.log1p(-word / 2**32) for word in words.tolist()])
+    def _terms(self, steps: _Steps, entries: Nonces) -> NDArray[np.float64]:
+        return np.array([-math.log1p(-word / 2**32) for word in self._draws(steps, entries).tolist()])
+
+    def _draws(self, steps: _Steps, entries: Nonces) -> Words:
+        """Return the draw w of each entry: uint32[P]."""
+        (words,) = self._words(steps, 1, 1, entries)
+        return words
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.ProofPath."""
         return log10_gamma(score, scored)
+
+
+class GreenListProof3(_Version3, GreenListProof):
+    """The proof of the green list of version 3."""
+
+    def __init__(
+        self, secret: bytes, label: str, window: int, gamma: Fraction, groups: int | None, beacon: bytes
+    ) -> None:
+        self._take(secret, label, window, groups, beacon)
+        self._gamma = gamma
+
+
+class GumbelProof3(_Version3, GumbelProof):
+    """The proof of the Gumbel mark of version 3."""
+
+    def __init__(self, secret: bytes, label: str, window: int, groups: int | None, beacon: bytes) -> None:
+        self._take(secret, label, window, groups, beacon)
+
+    def _draws(self, steps: _Steps, entries: Nonces) -> Words:
+        words = super()._draws(steps, entries)
+        if self._groups is None:
+            return words
+        return self._number_at(steps, 8, 8, entries, 2**63) * np.uint32(2**24) + (words >> np.uint32(8))

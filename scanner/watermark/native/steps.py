@@ -73,6 +73,11 @@ class Steps(NamedTuple):
         """Return the steps where a mask, bool[P], is true, still by document."""
         return self._taken(np.flatnonzero(mask), offsets_of(mask)[self.offsets])
 
+    def of_documents(self, documents: NDArray[np.int64]) -> "Steps":
+        """Return the steps of some documents, int64[d]."""
+        places = consecutive_positions(self.offsets[documents], self.scored[documents])
+        return self._taken(places.index, places.offsets)
+
     def of_ranges(self, ranges: Ranges) -> "Steps":
         """Return the steps of ranges, as of documents of their own."""
         places = consecutive_positions(ranges.begin, ranges.length)

@@ -1,0 +1,464 @@
+"""Draws of version 3: what a token meets at a step under a number, and the token that a step marks (SPEC_3 §1).
+
+Every step has a key of its own. So scores are computed with a step in each lane, whosever it is; to mark a step, its
+candidate tokens stand side by side under its one key.
+
+Kernels take rule, n, b and planes of γ = n / 2^b; in_groups, whether the label has groups, whose draws begin with
+eight digits from planes; numbers, int64, the one that is read at each step.
+"""
+
+import math
+
+import numpy as np
+from numpy import uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import CHUNK, chacha8_keyed_lanes, chacha8_lanes
+from scanner.watermark.native.gumbel import TERM_ERROR, approximate_terms, cheapest
+from scanner.watermark.native.keyed import below, log_term, term
+from scanner.watermark.native.steps import Steps
+from scanner.watermark.native.streams import begin_run, log2, next_block
+
+BITS = 4
+"""log2 of the draws that a block holds in one plane."""
+
+ROUGH_BITS = 6
+"""log2 of the numbers whose eight digits a block holds."""
+
+_ROUGH = uint32(2**31)  # in the higher word of a counter: 2^63, from where on blocks hold the eight planes
+
+
+def greens_of(steps: Steps, numbers: NDArray[np.int64], rule: tuple[int, int, int]) -> NDArray[np.int64]:
+    """Return 1 where the token of a step is green under the number that is read there, else 0: int64[P].
+
+    Args:
+        steps: P steps.
+        numbers: int64[P].
+        rule: of the green list.
+    """
+    return _greens_of(steps.ids, steps.nonces, steps.keys, numbers, rule)
+
+
+@kernel
+def _greens_of(
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    numbers: NDArray[np.int64],
+    rule: tuple[int, int, int],
+) -> NDArray[np.int64]:
+    n, bits, planes = rule
+    height = 16 // planes
+    out = np.empty(len(ids), np.int64)
+    inputs, block = np.empty(12 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    greens = np.empty(16 * CHUNK, np.uint32)
+    for begin in range(0, len(ids), CHUNK):
+        lanes = min(CHUNK, len(ids) - begin)
+        _blocks(ids, nonces, keys, numbers, begin, lanes, 5 + log2(height), uint32(0), inputs, block)
+        below(n, bits, height * CHUNK, block, greens[: height * CHUNK])
+        for i in range(lanes):
+            number = numbers[begin + i]
+            word = greens[uint64(((number >> 5) & (height - 1)) * CHUNK + i)]
+            out[begin + i] = np.int64((word >> uint32(number & 31)) & uint32(1))
+    return out
+
+
+def draws_of(steps: Steps, numbers: NDArray[np.int64], in_groups: bool) -> NDArray[np.uint32]:
+    """Return the draw w of each step's token under the number that is read there: uint32[P].
+
+    Args:
+        steps: P steps.
+        numbers: int64[P].
+        in_groups: whether the label has groups.
+    """
+    return _draws_of(steps.ids, steps.nonces, steps.keys, numbers, in_groups)
+
+
+@kernel
+def _draws_of(
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    numbers: NDArray[np.int64],
+    in_groups: bool,
+) -> NDArray[np.uint32]:
+    out = np.empty(len(ids), np.uint32)
+    inputs, block = np.empty(12 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    for begin in range(0, len(ids), CHUNK):
+        lanes = min(CHUNK, len(ids) - begin)
+        _blocks(ids, nonces, keys, numbers, begin, lanes, BITS, uint32(0), inputs, block)
+        for i in range(lanes):
+            out[begin + i] = block[uint64((numbers[begin + i] & 15) * CHUNK + i)]
+        if in_groups:
+            _blocks(ids, nonces, keys, numbers, begin, lanes, ROUGH_BITS, _ROUGH, inputs, block)
+            for i in range(lanes):
+                out[begin + i] = _with_digits(block, i, numbers[begin + i], out[begin + i])
+    return out
+
+
+@kernel
+def _blocks(
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    numbers: NDArray[np.int64],
+    begin: int,
+    lanes: int,
+    bits: int,
+    top: uint32,
+    inputs: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+) -> None:
+    """Write the block that holds what each step of begin … begin+lanes−1 reads under its number.
+
+    Args:
+        ids: of all steps.
+        nonces: likewise, N.
+        keys: likewise, uint32[8, P].
+        numbers: likewise.
+        begin: the first step.
+        lanes: how many.
+        bits: log2 of the numbers that a block holds.
+        top: what the higher words of counters have added.
+        inputs: uint32[12 · CHUNK], for its use.
+        out: uint32[16 · CHUNK], written.
+    """
+    low, high = uint32(32 - bits), uint32(bits)
+    _keys_of_lanes(keys, begin, begin + lanes, inputs)
+    for i in range(lanes):
+        token, nonce = ids[begin + i], nonces[begin + i]
+        inputs[8 * CHUNK + i] = uint32(token << low) | uint32(uint32(numbers[begin + i]) >> high)
+        inputs[9 * CHUNK + i] = uint32(token >> high) | top
+        inputs[10 * CHUNK + i], inputs[11 * CHUNK + i] = uint32(nonce), uint32(nonce >> uint64(32))
+    chacha8_keyed_lanes(inputs, lanes, out)
+
+
+@kernel
+def _with_digits(block: NDArray[np.uint32], lane: int, number: int, word: uint32) -> uint32:
+    """Return the draw under a label with groups: eight digits from planes of a block, then 24 bits of a word."""
+    place, bit = ((number >> 5) & 1) * CHUNK + lane, uint32(number & 31)
+    digits = uint32(0)
+    for plane in range(8):
+        digit = (block[uint64(2 * plane * CHUNK + place)] >> bit) & uint32(1)
+        digits = uint32(uint32(digits << uint32(1)) | digit)
+    return uint32(uint32(digits << uint32(24)) | uint32(word >> uint32(8)))
+
+
+@kernel
+def terms_of(draws: NDArray[np.uint32], unweighted: bool) -> NDArray[np.float64]:
+    """Return −ln(1−r) of each draw, or ln r: float64[P].
+
+    unweighted: whether it is ln r.
+    """
+    out = np.empty(len(draws))
+    for p in range(len(draws)):
+        out[p] = log_term(draws[p]) if unweighted else term(draws[p])
+    return out
+
+
+@kernel
+def add_in_two(
+    terms: NDArray[np.generic],
+    is_shared: NDArray[np.bool_],
+    offsets: NDArray[np.int64],
+    sums: NDArray[np.generic],
+) -> None:
+    """Add up what group steps and what user steps of each document add, in order of position.
+
+    Args:
+        terms: [P], int64 or float64.
+        is_shared: bool[P], which are group steps.
+        offsets: int64[D+1].
+        sums: [2, D] of the same type, zeros, written.
+    """
+    for d in range(len(offsets) - 1):
+        group_sum, user_sum = sums[0, d], sums[1, d]
+        for p in range(offsets[d], offsets[d + 1]):
+            if is_shared[p]:
+                group_sum += terms[p]
+            else:
+                user_sum += terms[p]
+        sums[0, d], sums[1, d] = group_sum, user_sum
+
+
+@kernel
+def _keys_of_lanes(keys: NDArray[np.uint32], begin: int, end: int, inputs: NDArray[np.uint32]) -> None:
+    """Write the keys of steps begin … end−1, CHUNK at most, for `chacha8_keyed_lanes`."""
+    for w in range(8):
+        inputs[w * CHUNK : w * CHUNK + end - begin] = keys[w, begin:end]
+
+
+@kernel
+def count_run(
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    begin: int,
+    end: int,
+    first: int,
+    rule: tuple[int, int, int],
+    counts: NDArray[np.int64],
+) -> None:
+    """Count the green ones of steps begin … end−1 for each number of a run.
+
+    Args:
+        ids: of all steps.
+        nonces: likewise, N.
+        keys: likewise, uint32[8, P].
+        begin: the first step.
+        end: one past the last.
+        first: the first number, the first of a block.
+        rule: of the green list.
+        counts: int64[whole blocks], written.
+    """
+    n, bits, planes = rule
+    height = 16 // planes
+    inputs, block, row = np.empty(12 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint32)
+    counters = inputs[8 * CHUNK :]
+    counts[:] = 0
+    for p in range(begin, end, CHUNK):
+        stop = min(p + CHUNK, end)
+        lanes = stop - p
+        _keys_of_lanes(keys, p, stop, inputs)
+        begin_run(ids[p:stop], nonces[p:stop], first, 5 + log2(height), counters)
+        for b in range(len(counts) // (32 * height)):
+            chacha8_keyed_lanes(inputs, lanes, block)
+            next_block(counters)
+            for k in range(height):
+                below(n, bits, height * CHUNK, block[k * CHUNK :], row[:lanes])
+                word = counts[32 * (height * b + k) :]
+                for j in range(16):  # two numbers at once, 16 bits apart: CHUNK steps fit them
+                    total = uint32(0)
+                    for i in range(lanes):
+                        total += uint32(row[i] >> uint32(j)) & uint32(0x00010001)
+                    word[j] += np.int64(total & uint32(0xFFFF))
+                    word[16 + j] += np.int64(total >> uint32(16))
+
+
+@kernel
+def sum_run(
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    begin: int,
+    end: int,
+    first: int,
+    in_groups: bool,
+    sums: NDArray[np.int64],
+) -> None:
+    """Add up Gumbel scores of steps begin … end−1 for each number of a run, approximately.
+
+    Args:
+        ids: of all steps.
+        nonces: likewise, N.
+        keys: likewise, uint32[8, P].
+        begin: the first step.
+        end: one past the last.
+        first: the first number, the first of a block of digits.
+        in_groups: whether the label has groups.
+        sums: int64[whole blocks of digits], written: scores in units of SUM_UNIT, each within TERM_ERROR a step.
+    """
+    inputs, block = np.empty(12 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    rough_inputs, digits = np.empty(12 * CHUNK, np.uint32), np.zeros(16 * CHUNK, np.uint32)
+    scratch, draws, terms = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint32)
+    counters, rough_counters = inputs[8 * CHUNK :], rough_inputs[8 * CHUNK :]
+    sums[:] = 0
+    for p in range(begin, end, CHUNK):
+        stop = min(p + CHUNK, end)
+        lanes = stop - p
+        _keys_of_lanes(keys, p, stop, inputs)
+        _keys_of_lanes(keys, p, stop, rough_inputs)
+        begin_run(ids[p:stop], nonces[p:stop], first, BITS, counters)
+        begin_run(ids[p:stop], nonces[p:stop], first, ROUGH_BITS, rough_counters)
+        for i in range(lanes):
+            rough_counters[CHUNK + i] |= _ROUGH
+        for number in range(len(sums)):
+            if number & 15 == 0:
+                chacha8_keyed_lanes(inputs, lanes, block)
+                next_block(counters)
+            if in_groups and number & 63 == 0:
+                chacha8_keyed_lanes(rough_inputs, lanes, digits)
+                next_block(rough_counters)
+            words = block[(number & 15) * CHUNK : (number & 15) * CHUNK + lanes]
+            if in_groups:
+                _draws_with_digits(digits[(number >> 5 & 1) * CHUNK :], number & 31, words, draws)
+                words = draws[:lanes]
+            approximate_terms(words, scratch, terms)
+            total = np.int64(0)
+            for i in range(lanes):
+                total += np.int64(terms[i])
+            sums[number] += total
+
+
+@kernel
+def _draws_with_digits(
+    digits: NDArray[np.uint32], bit: int, words: NDArray[np.uint32], draws: NDArray[np.uint32]
+) -> None:
+    """Write the draws of `_with_digits`, of one number at many steps.
+
+    Args:
+        digits: uint32[…], the planes' words of the lanes, 2 · CHUNK apart.
+        bit: of the number in them.
+        words: uint32[L], whose upper bits follow.
+        draws: uint32[L] or more, written.
+    """
+    for i in range(len(words)):
+        draws[i] = words[i] >> uint32(8)
+    for plane in range(8):
+        row = digits[2 * plane * CHUNK : 2 * plane * CHUNK + len(words)]
+        for i in range(len(words)):
+            draws[i] |= uint32((row[i] >> uint32(bit)) & uint32(1)) << uint32(31 - plane)
+
+
+@kernel
+def whole_blocks(count: int, bits: int) -> int:
+    """Return how many numbers the blocks of 2^bits have that hold `count`."""
+    return ((count - 1 >> bits) + 1) << bits
+
+
+def best_of_all(steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the best numbers among 0 … count−1 of each document under a Gumbel label without groups, and their scores.
+
+    They come best first, ties to the smaller: int64[D, most] and float64[D, most], −1 and 0 where there are fewer.
+    """
+    documents = len(steps.offsets) - 1
+    numbers, scores = np.full((documents, most), -1, np.int64), np.zeros((documents, most))
+    _best_of_all(*steps, count, numbers, scores)
+    return numbers, scores
+
+
+@kernel
+def _best_of_all(
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    count: int,
+    numbers: NDArray[np.int64],
+    scores: NDArray[np.float64],
+) -> None:
+    most = min(numbers.shape[1], count)
+    sums = np.empty(whole_blocks(count, BITS), np.int64)
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        sum_run(ids, nonces, keys, begin, end, 0, False, sums)
+        run = sums[:count]
+        least = np.sort(run)[count - most]
+        # a sum of T approximate terms misses by T · TERM_ERROR units at most, rounding in double precision by far less
+        # than T · S · 2^-50: `most` numbers reach `least`, and whatever lies two bounds below it is beaten by them all
+        bound = (end - begin) * TERM_ERROR + 1 + np.int64((end - begin) * float(run.max()) * 2.0**-50)
+        candidates = np.flatnonzero(run >= least - 2 * bound)
+        exact = np.empty(len(candidates))
+        for c in range(len(candidates)):
+            exact[c] = score_of(ids, nonces, keys, begin, end, candidates[c], False)
+        order = np.argsort(-exact, kind="mergesort")  # stable: of ties the smaller number first
+        for place in range(most):
+            numbers[d, place], scores[d, place] = candidates[order[place]], exact[order[place]]
+
+
+@kernel
+def score_of(
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    begin: int,
+    end: int,
+    number: int,
+    in_groups: bool,
+) -> float:
+    """Compute the Gumbel score of one number over steps begin … end−1 as published: in order, in double precision.
+
+    Args:
+        ids: of all steps.
+        nonces: likewise, N.
+        keys: likewise, uint32[8, P].
+        begin: the first step.
+        end: one past the last.
+        number: the one that is read.
+        in_groups: whether the label has groups.
+    """
+    numbers = np.full(end - begin, number, np.int64)
+    total = 0.0
+    for draw in _draws_of(ids[begin:end], nonces[begin:end], keys[:, begin:end], numbers, in_groups):
+        total += term(draw)
+    return total
+
+
+@kernel
+def green_tokens(
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    numbers: NDArray[np.int64],
+    rule: tuple[int, int, int],
+    tokens: int,
+) -> NDArray[np.bool_]:
+    """Say which of the tokens 0 … V−1 are green at each step under the number that is read there: bool[R, V].
+
+    Args:
+        nonces: N, uint64[R].
+        keys: uint32[8, R].
+        numbers: int64[R].
+        rule: of the green list.
+        tokens: V.
+    """
+    n, bits, planes = rule
+    height = 16 // planes
+    out = np.empty((len(nonces), tokens), np.bool_)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    ids, step_nonces, row = (np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint32))
+    for r in range(len(nonces)):
+        key, number = keys[:, r].copy(), numbers[r]
+        step_nonces[:] = nonces[r]
+        for first in range(0, tokens, CHUNK):
+            lanes = min(CHUNK, tokens - first)
+            for i in range(lanes):
+                ids[i] = first + i
+            begin_run(ids[:lanes], step_nonces, number, 5 + log2(height), inputs)
+            chacha8_lanes(key, inputs, lanes, block)
+            below(n, bits, height * CHUNK, block[((number >> 5) & (height - 1)) * CHUNK :], row[:lanes])
+            for i in range(lanes):
+                out[r, first + i] = (row[i] >> uint32(number & 31)) & uint32(1) != 0
+    return out
+
+
+@kernel
+def choose_token(
+    nonce: uint64, key: NDArray[np.uint32], number: int, in_groups: bool, weights: NDArray[np.float64]
+) -> int:
+    """Return the token of one step: the least −ln(r)/p_v among those with p_v > 0, ties to the smallest id.
+
+    Args:
+        nonce: N.
+        key: uint32[8].
+        number: the one that is read there.
+        in_groups: whether the label has groups.
+        weights: float64[V], p up to a factor.
+
+    Returns:
+        The token, or −1 where there is none.
+    """
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    ids, chances, step_nonces = (np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce))
+    draws, row = np.empty(CHUNK, np.uint32), (number & 15) * CHUNK
+    best_token, cost, lanes = -1, math.inf, 0
+    for token in range(len(weights)):
+        if weights[token] > 0.0:
+            ids[lanes], chances[lanes] = token, weights[token]
+            lanes += 1
+        if lanes == CHUNK or (lanes and token == len(weights) - 1):
+            begin_run(ids[:lanes], step_nonces, number, BITS, inputs)
+            chacha8_lanes(key, inputs, lanes, block)
+            draws[:lanes] = block[row : row + lanes]
+            if in_groups:
+                begin_run(ids[:lanes], step_nonces, number, ROUGH_BITS, inputs)
+                for i in range(lanes):
+                    inputs[CHUNK + i] |= _ROUGH
+                chacha8_lanes(key, inputs, lanes, block)
+                for i in range(lanes):
+                    draws[i] = _with_digits(block, i, number, draws[i])
+            place, cost = cheapest(draws[:lanes], chances[:lanes], 0, -1, cost)
+            if place >= 0:
+                best_token = int(ids[place])
+            lanes = 0
+    return best_token
