@@ -49,8 +49,8 @@ ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can mak
 
 
 def format_in_words(key: MasterKey) -> str:
-    """Write the key's format, parameters and messages, in words."""
-    parameters = "".join(f", {name} {value}" for name, value in key.parameters.items())
+    """Write the key's format, parameters and messages, in words; R, which follows from its record, is none of them."""
+    parameters = "".join(f", {name} {value}" for name, value in key.parameters.items() if name != "beacon")
     return f"{key.format}{parameters}, {counted(key.messages, 'message')}"
 
 

@@ -110,8 +110,8 @@ def read_record(folder: Path | str, key: MasterKey) -> tuple[KeyRecord, bytes]:
         record = parse_record(raw)
     except ValueError as error:
         raise Refused(f"{path}: {error}") from None
-    of_key = key.commitment, key.tokenizer.sha256, key.messages
-    if (record.commitment, record.tokenizer_sha256, record.messages) != of_key:
+    of_key = key.commitment, key.tokenizer.sha256
+    if (record.commitment, record.tokenizer_sha256) != of_key or record.messages > key.messages:  # they may grow
         raise Refused(
             f"{path}: commitment, tokenizer or messages of key {key.key_id!r} in keys.toml are not the record's; "
             "restore keys.toml"

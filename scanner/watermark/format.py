@@ -26,6 +26,8 @@ in their refusal when it is not there. What a format cannot do it does not provi
 | decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
 | counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
 | a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
+| shown seeds         | Format:              | no public record: only who has the secret can check a flag         |
+|                     | DrawsFromSeeds       |                                                                    |
 | proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
 |                     | ProofPath:           | flags with user evidence fail their proof, and name nobody         |
 |                     | ProvesUserEvidence   |                                                                    |

@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import random
 import stat
 import tomllib
 
@@ -25,7 +26,10 @@ from scanner.registry.key_records import (
 )
 from scanner.registry.keys_file import write_registry
 from scanner.scan_plan import keys_under_test
-from scanner.watermark.formats import FORMATS
+from scanner.watermark.formats import format_of
+from scanner.watermark.native.claim import claimed_positions, score_claim
+from scanner.watermark.native.tree import beacon_of, root_by, show_seeds
+from scanner.watermark.positions import batch_tokens
 from schemas.key_record import KeyRecord, NamedBeacon, NormalFormDigest, parse_label
 from tests import reference3
 
@@ -35,7 +39,6 @@ BEACON = RecordTerms(
     NamedBeacon(source="https://beacon.example/öffentlich", round="4711"),
 )
 VALUE = bytes(range(200, 232))
-MADE = "greenlist-v3" in FORMATS
 FIELDS = {
     *("version", "label", "root", "commitment", "tokenizer_sha256", "messages"),
     *("normal_form", "looks", "beacon", "earlier"),
@@ -44,12 +47,10 @@ FIELDS = {
 
 @pytest.fixture
 def make(folder, tokenizer):
-    if not MADE:
-        pytest.skip("no format with seeds is there yet")
-
     def make(key_id="k1", **changes):
         values = {"format": "greenlist-v3", "window": 4, "gamma": "1/4", "seeds": 4, "messages": 20}
-        return new_key(folder, key_id, tokenizer=tokenizer, **{**values, **changes})
+        values = {name: value for name, value in {**values, **changes}.items() if value is not None}
+        return new_key(folder, key_id, tokenizer=tokenizer, **values)
 
     return make
 
@@ -217,6 +218,40 @@ def test_an_edited_record_is_seen(folder, make, place):
     path.unlink()
     with pytest.raises(Refused, match="bring the record back from where it was published"):
         set_beacon(folder, "k1", VALUE)
+
+
+def test_a_record_of_other_messages_or_another_tokenizer_is_refused(folder, make):
+    key = make()
+    grown, _ = read_record(folder, key.model_copy(update={"messages": 21}))  # without groups they may grow
+    assert grown.messages == 20
+    other = key.tokenizer.model_copy(update={"sha256": "00" * 32})
+    for changes in ({"messages": 19}, {"commitment": "00" * 32}, {"tokenizer": other}):
+        with pytest.raises(Refused, match=r"are not the record's; restore keys\.toml"):
+            read_record(folder, key.model_copy(update=changes))
+
+
+@pytest.mark.parametrize("name", ["greenlist-v3", "gumbel-v3"])
+@pytest.mark.parametrize("groups", [None, 5])
+def test_a_claim_of_a_key_scores_as_the_key_does(folder, make, name, groups):
+    """Where nothing was shown before, seeds with their paths give the score that the opened key gives."""
+    gamma = {"gamma": "1/4" if name == "greenlist-v3" else None}
+    size = {"messages": 25, "groups": groups} if groups else {"messages": 25}
+    made = make(terms=BEACON, format=name, seeds=6, **gamma, **size)
+    key = set_beacon(folder, made.key_id, VALUE)
+    record, raw = read_record(folder, key)
+    draw = random.Random(1)
+    ids = [draw.randrange(50) for _ in range(80)]
+    needed = claimed_positions(ids, record.label).buckets.tolist()
+    shown = show_seeds(format_of(key).seed_key(secret_of(folder)), 6, read_tree(folder, key), needed)
+    assert {root_by(one).hex() for one in shown} == {record.root}
+    claim = score_claim(ids, 17, record.label, beacon_of(raw, VALUE), {one.bucket: one.seed for one in shown})
+    mark, tokens = open_key(folder, key), batch_tokens([ids])
+    positions = mark.rule.positions(tokens, "ngram")
+    assert claim.scored == len(positions.index)
+    assert claim.score == pytest.approx(mark.score(tokens, positions, 17)[0], rel=1e-9)
+    group_score = mark.parts(tokens, positions, 17)[0][0] if groups else 0
+    assert claim.score_user == pytest.approx(claim.score - group_score, rel=1e-9)
+    assert len(claim.shows) == len(shown)
 
 
 @pytest.mark.parametrize("length", [0, 1, 511, 513, 512])
@@ -512,7 +547,6 @@ def test_a_key_that_waits_for_its_beacon_neither_marks_nor_is_scanned(folder, ma
     assert keys_under_test(load_registry(folder), str(folder), None) == (key, other)
 
 
-@pytest.mark.skipif(not MADE, reason="no format with seeds is there yet")
 def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
     new = ("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--version", 3, "--seeds", 4)
     made = cli(*new, "--users", 100, "--beacon-source", "drand", "--beacon-round", "77")
@@ -528,6 +562,7 @@ def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
     assert f"Publish {record_path(folder, 'k1')} today, byte for byte" in made.out
     assert "time-stamping authority" in made.out
     listed = cli("keys", "list", "--registry", folder).out
+    assert "beacon" not in listed.partition("made")[0]
     assert f"record {key.record}" in listed
     assert "waits for the beacon" in listed
     for value in ("abc", "0x12", "", "zz", "ab cd"):
@@ -544,7 +579,6 @@ def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
     assert "names no beacon" in cli("keys", "beacon", "k2", "--registry", folder, "--value", "00").err
 
 
-@pytest.mark.skipif(not MADE, reason="no format with seeds is there yet")
 def test_options_of_version_3_are_for_version_3(folder, tokenizer, cli):
     new = ("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer)
     for options in (("--seeds", 8), ("--beacon-source", "a", "--beacon-round", "b"), ("--looks", tokenizer)):
@@ -558,7 +592,6 @@ def test_options_of_version_3_are_for_version_3(folder, tokenizer, cli):
     assert not folder.exists()
 
 
-@pytest.mark.skipif(not MADE, reason="no format with seeds is there yet")
 def test_shares_of_a_configuration_go_on_record(folder, tokenizer, cli, tmp_path):
     config = tmp_path / "scan.toml"
     config.write_text(

@@ -323,6 +323,10 @@ class _NativeFormat3(_NativeFormatWithGroups):
         del messages
         return "version 3 has no search by levels"
 
+    def seed_key(self, secret_bytes: bytes) -> NDArray[np.uint32]:
+        """See DrawsFromSeeds."""
+        return secret.derive_seed_key(secret_bytes, self.label()).words
+
     def digest_fields(self) -> dict[str, object]:
         """Return what shard ids hash: the label, and R, which changes all draws."""
         return {**super().digest_fields(), "beacon": self.beacon}
