@@ -63,6 +63,8 @@ MARKING: Mapping[str, Marking] = {
     "gumbel": Marking(GumbelProcessor, samples=True),
     "greenlist-v2": Marking(GreenListProcessor, samples=False),
     "gumbel-v2": Marking(GumbelProcessor, samples=True),
+    "greenlist-v3": Marking(GreenListProcessor, samples=False),
+    "gumbel-v3": Marking(GumbelProcessor, samples=True),
     **vllm.MARKING,
     **sglang.MARKING,
 }

@@ -8,7 +8,7 @@ A processor serves one batch whose rows stay in place until it ends; rows may ha
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from scanner.errors import Refused
 from scanner.watermark import GreenList, Gumbel, cut
 from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2Mark
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel, Version3Mark
 
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors
@@ -79,7 +80,7 @@ class _Marking(OneBatch):
 
     def __init__(
         self,
-        mark: GreenList | Gumbel | Version2Mark,
+        mark: GreenList | Gumbel | Version2Mark | Version3Mark,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None,
@@ -108,7 +109,10 @@ class _Marking(OneBatch):
         check_prompts(lengths.tolist(), mark.window)
 
     def _nonces(self, input_ids: torch.Tensor) -> tuple[_Ids, npt.NDArray[np.uint64]]:
-        """Return the rows to mark at this step, int64[R], and the nonce of each one's window, uint64[R]."""
+        """Return the rows to mark at this step, int64[R], and the nonce of each one's window, of version 3 both.
+
+        They are uint64[R], of version 3 uint64[R, 2].
+        """
         self._check_rows(*input_ids.shape)
         ids = input_ids.cpu().numpy().astype(np.uint32)
         rows, width = ids.shape
@@ -122,8 +126,11 @@ class _Marking(OneBatch):
         return marked, self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
 
     def _stays_on(self, device: torch.device) -> bool:
-        """Return whether a step is marked on the device with its logits; looking for used windows needs the host."""
-        return device.type == "cuda" and not self._skip_used
+        """Return whether a step is marked on the device with its logits.
+
+        Looking for used windows, and version 3, need the host.
+        """
+        return device.type == "cuda" and not self._skip_used and not isinstance(self._mark, Version3Mark)
 
     def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors", torch.Tensor, torch.Tensor]:
         """Return the key's vectors on the ids' device, each row's window, int64[B, h], and its message, int64[B]."""
@@ -188,7 +195,7 @@ class GreenListProcessor(_Marking):
 
     def __init__(
         self,
-        mark: GreenList | Version2GreenList,
+        mark: GreenList | Version2GreenList | Version3GreenList,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None = None,
@@ -246,7 +253,7 @@ class GumbelProcessor(_Marking):
 
     def __init__(
         self,
-        mark: Gumbel | Version2Gumbel,
+        mark: Gumbel | Version2Gumbel | Version3Gumbel,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None = None,
@@ -286,7 +293,7 @@ class GumbelProcessor(_Marking):
             return choose(vectors.draw_runs(windows, messages, self._gumbel.groups, found > 0), found)
         return choose(vectors.draws(windows, messages, scores.shape[1]), found)
 
-    def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, np.uint64]) -> _Ids:
+    def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, Any]) -> _Ids:
         """Choose the token of each row, int64[B], row by row to stay in the cache; rows without a nonce are sampled."""
         chosen = np.empty(len(logits), np.int64)
         for row, of_row in enumerate(logits):

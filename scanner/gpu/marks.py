@@ -111,7 +111,7 @@ def check_device(text: str, device: torch.device) -> list[GroupResult]:
 
 
 def _is_of_version_1(case: Case) -> bool:
-    return case.get("version") != 2 and "-v2;" not in case.get("label", "")
+    return "-v" not in format_name(case["label"])
 
 
 def _is_searched(case: Case) -> bool:

@@ -19,8 +19,10 @@ pytestmark = pytest.mark.usefixtures("one_tokenizer")
 PARAMETERS = {
     "greenlist": [{"window": 4, "gamma": "1/4"}, {"window": 0, "gamma": "3/8"}],
     "greenlist-v2": [{"window": 4, "gamma": "1/4"}, {"window": 4, "gamma": "1/4", "groups": 9}],
+    "greenlist-v3": [{"window": 4, "gamma": "1/4", "beacon": "5a" * 32}],
     "gumbel": [{"window": 4}, {"window": 0}],
     "gumbel-v2": [{"window": 4}, {"window": 4, "groups": 9}],
+    "gumbel-v3": [{"window": 4, "beacon": "5a" * 32, "groups": 9}],
 }
 """Of formats that do not stand as they are."""
 

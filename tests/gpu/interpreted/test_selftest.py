@@ -43,3 +43,8 @@ def test_searches_of_version_2_pass_and_a_wrong_candidate_fails():
         wrong = one | {"candidates": [one["candidates"][0] | change, *one["candidates"][1:]]}
         (found,) = check_device(json.dumps({"searches": [wrong]}), CPU)
         assert (found.passed, len(found.failures)) == (0, 1)
+
+
+def test_what_no_device_computes_is_left_to_the_cpu():
+    answers = (resources.files("scanner.watermark.native") / "known_answers_3.json").read_text()
+    assert check_device(answers, CPU) == []

@@ -1,0 +1,74 @@
+"""Marking with keys of version 3: single steps against its reference, and what a tiny model writes, read again."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from scanner.generation import GreenListProcessor, GumbelProcessor
+from scanner.generation.mark import Sampling, complete
+from scanner.watermark import batch_tokens, scored_positions
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
+from scanner.watermark.rule import search
+from tests import reference3
+from tests.generation import slow
+from tests.generation.batches import LENGTHS, SAMPLING, SECRET, batch
+
+MESSAGES = {None: [0, 17, 2**32 - 1, 300], 40: [0, 17, 1599, 840]}
+GAMMA, BEACON = Fraction(3, 8), bytes(range(32))
+
+
+@pytest.mark.parametrize("extra", [0, 3])
+@pytest.mark.parametrize("groups", [None, 40])
+def test_green_list_adds_delta_to_green_tokens_only(groups, extra):
+    ids, own, logits = batch(1, extra)
+    plain = reference3.Method("greenlist", SECRET, 2, GAMMA, groups, 12, BEACON)
+    mark, messages = Version3GreenList(SECRET, 2, GAMMA, groups, 12, BEACON), MESSAGES[groups]
+    found = GreenListProcessor(mark, messages, LENGTHS, delta=2.5)(ids, logits)
+    for row, (previous, message) in enumerate(zip(own, messages, strict=True)):
+        steps = [plain.step(previous[-2:], token) for token in range(logits.shape[1])]
+        green = torch.tensor([plain.term(step, plain.number(message, step.of_group)) for step in steps])
+        assert torch.equal(found[row], logits[row] + 2.5 * green)
+
+
+@pytest.mark.parametrize("groups", [None, 40])
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), SAMPLING)
+def test_gumbel_chooses_as_specified(groups, temperature, top_k, top_p):
+    plain = reference3.Method("gumbel", SECRET, 2, None, groups, 12, BEACON)
+    mark, messages = Version3Gumbel(SECRET, 2, groups, 12, BEACON), MESSAGES[groups]
+    for seed in range(5):
+        ids, own, logits = batch(seed, 1)
+        how = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        found = GumbelProcessor(mark, messages, LENGTHS, **how)(ids, logits)
+        for row, (previous, message) in enumerate(zip(own, messages, strict=True)):
+            p = slow.distribution(logits[row].tolist(), temperature, top_k, top_p)
+            steps = [plain.step(previous[-2:], token) for token in range(len(p))]
+            draws = [plain.draw(step, plain.number(message, step.of_group)) for step in steps]
+            assert int(found[row].argmax()) == slow.chosen(draws, p)
+
+
+@pytest.mark.parametrize("groups", [None, 40])
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_what_a_model_writes_is_found(tiny, method, groups):
+    mark = (
+        Version3GreenList(SECRET, 2, GAMMA, groups, 12, BEACON)
+        if method == "greenlist"
+        else Version3Gumbel(SECRET, 2, groups, 12, BEACON)
+    )
+    messages = [17, 1599]
+    written = complete(tiny, ["w5 w6 w7", "w9 w3 w40"], Sampling(150, delta=6.0), 1, mark, messages)
+    ids = [[int(word[1:]) for word in one.text.split()] for one in written]
+    assert min(map(len, ids)) > 100
+    tokens = batch_tokens(ids)
+    found = search(mark, tokens, scored_positions(tokens, 2, "ngram"), 1600)
+    assert found.message[:, 0].tolist() == messages
+    assert (found.log10_p_global[:, 0] < -6).all()
+
+
+@pytest.mark.parametrize(("groups", "message"), [(None, 2**32), (40, 1600)])
+def test_a_message_that_the_key_does_not_have_is_refused(groups, message):
+    ids, _, logits = batch(1)
+    mark = Version3GreenList(SECRET, 2, GAMMA, groups, 12, BEACON)
+    processor = GreenListProcessor(mark, [message] * 4, LENGTHS, delta=2.5)
+    with pytest.raises(ValueError, match=f"message {message} is out of range"):
+        processor(ids, logits)
