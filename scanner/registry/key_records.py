@@ -153,18 +153,21 @@ def write_record(folder: Path, key: MasterKey, record: KeyRecord, kept: Sequence
         The key, with the record's SHA-256; and with R where the record names no beacon.
 
     Raises:
-        Refused: they cannot be written; none is left behind.
+        Refused: they cannot be written; or there is another record of a key of that id, which may be published.
     """
-    raw = record_bytes(record)
+    raw, path = record_bytes(record), record_path(folder, key.key_id)
     parse_record(raw)
     try:
-        for path in (record_path(folder, key.key_id), tree_path(folder, key.key_id)):
-            make_private(path.parent)
-        _value_path(folder, key.key_id).unlink(missing_ok=True)  # of a key that a crash kept out of keys.toml
+        if path.exists() and read_named(path, MOST_RECORD) != raw:
+            raise Refused(
+                f"{path}: is the record of another key of this id, which is not in keys.toml. If an older keys.toml "
+                "was put back, put back the newer one; else choose another id, since records are never taken back"
+            )
+        for folder_of_keys in (path.parent, tree_path(folder, key.key_id).parent):
+            make_private(folder_of_keys)
         write_whole(tree_path(folder, key.key_id), lambda file: file.write(b"".join(kept)))
-        write_whole(record_path(folder, key.key_id), lambda file: file.write(raw))
+        write_whole(path, lambda file: file.write(raw))
     except OSError as error:
-        delete_record(folder, key.key_id)
         raise Refused(f"registry {folder}: cannot be written ({error.strerror}); mount it so that it can") from None
     key = key.model_copy(update={"record": hashlib.sha256(raw).hexdigest()})
     return key if record.beacon is not None else _with_beacon(key, b"")
@@ -176,9 +179,23 @@ def delete_record(folder: Path, key_id: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def earlier_records(registry: Registry) -> tuple[str, ...]:
-    """Return the SHA-256 of each record of a registry's keys, in the order in which they were made."""
-    return tuple(key.record for key in registry.keys if key.record is not None)
+def earlier_records(folder: Path, registry: Registry, new_id: str) -> tuple[str, ...]:
+    """Return the SHA-256 of every record in a registry but that of a new key.
+
+    Those of its keys come first, in the order in which they were made. Others are of keys that somebody took out of
+    keys.toml: that they were given up does not unpublish them.
+
+    Raises:
+        Refused: a record cannot be read.
+    """
+    of_keys = [key.record for key in registry.keys if key.record is not None]
+    known = {record_path(folder, key.key_id) for key in registry.keys} | {record_path(folder, new_id)}
+    given_up = sorted({*(folder / RECORDS_FOLDER).glob("*.json")} - known)
+    try:
+        others = [hashlib.sha256(read_named(path, MOST_RECORD)).hexdigest() for path in given_up]
+    except OSError as error:
+        raise Refused(f"{folder / RECORDS_FOLDER}: a record cannot be read ({error.strerror})") from None
+    return tuple(dict.fromkeys([*of_keys, *others]))
 
 
 def set_beacon(folder: Path | str, key_id: str, value: bytes) -> MasterKey:

@@ -24,6 +24,7 @@ from scanner.registry.key_records import (
     RecordTerms,
     delete_record,
     earlier_records,
+    record_path,
     write_record,
 )
 from scanner.registry.keys_file import (
@@ -190,6 +191,7 @@ def new_key(
         if registry.trial:
             refuse_real_name("key", key_id)
         key = key.model_copy(update={"created_at": _now_for(folder, registry)})
+        had_record = record_path(folder, key_id).exists()  # of a key that a crash, or somebody, took from keys.toml
         is_new_file = path is not None and not os.path.lexists(path)
         key_bytes = (
             _new_secret(path, made_for, secret_value)
@@ -212,7 +214,7 @@ def new_key(
             if not _is_on_record(folder, key_id):  # an interrupt can come once keys.toml is written
                 if is_new_file and path is not None:
                     path.unlink()
-                if isinstance(made_for, DrawsFromSeeds):
+                if isinstance(made_for, DrawsFromSeeds) and not had_record:
                     delete_record(folder, key_id)
             raise
     return key
@@ -258,7 +260,7 @@ def _with_record(
             normal_form=terms.normal_form,
             looks=dict(terms.looks),
             beacon=terms.beacon,
-            earlier=earlier_records(registry),
+            earlier=earlier_records(folder, registry, key.key_id),
         )
     except ValidationError as error:
         raise Refused(f"record: {explain_error(error, KeyRecord)}") from None

@@ -351,13 +351,39 @@ def test_an_interrupt_once_keys_toml_is_written_deletes_nothing(folder, make, mo
     read_tree(folder, key)
 
 
-def test_what_a_dead_process_left_of_another_key_is_no_part_of_a_new_one(folder, make):
-    (folder / "records").mkdir(parents=True)
-    (folder / "records" / "k1.json").write_text("{}")
-    (folder / "records" / "k1.value").write_text("00\n")
-    key = make(terms=BEACON)
-    assert read_record(folder, key)[0].earlier == ()
-    assert set_beacon(folder, "k1", VALUE).beacon_value == VALUE.hex()
+def test_a_record_is_never_written_over(folder, make):
+    """An older keys.toml was put back, without k2: its record, which may be published, stays, and is named later."""
+    first = make(terms=BEACON)
+    older = (folder / "keys.toml").read_bytes()
+    gone = make("k2", terms=BEACON)
+    set_beacon(folder, "k2", VALUE)
+    files = {path: path.read_bytes() for path in folder.rglob("k2*")}
+    assert len(files) == 4
+    (folder / "keys.toml").write_bytes(older)
+    for changes in (
+        {"terms": key_records.ONE_LOOK},
+        {"window": 3},
+        {"terms": BEACON, "secret": "file:secrets/new.key"},
+    ):
+        with pytest.raises(Refused, match="is the record of another key of this id"):
+            make("k2", **changes)
+        assert {path: path.read_bytes() for path in folder.rglob("k2*")} == files
+    assert not (folder / "secrets/new.key").exists()
+    third = make("k3", terms=BEACON)
+    assert read_record(folder, third)[0].earlier == (first.record, gone.record)
+
+
+def test_the_same_key_is_made_again_from_its_secret_after_a_restore(folder, make):
+    make(terms=BEACON)
+    older = (folder / "keys.toml").read_bytes()
+    made = make("k2", terms=BEACON)
+    set_beacon(folder, "k2", VALUE)
+    (folder / "keys.toml").write_bytes(older)
+    again = make("k2", terms=BEACON)
+    assert again.record == made.record
+    with pytest.raises(Refused, match="another value was set for good"):
+        set_beacon(folder, "k2", bytes(32))
+    assert set_beacon(folder, "k2", VALUE).beacon_value == VALUE.hex()
 
 
 def set_it(folder, value, start, outcomes):
@@ -562,7 +588,6 @@ def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
     assert f"Publish {record_path(folder, 'k1')} today, byte for byte" in made.out
     assert "time-stamping authority" in made.out
     listed = cli("keys", "list", "--registry", folder).out
-    assert "beacon" not in listed.partition("made")[0]
     assert f"record {key.record}" in listed
     assert "waits for the beacon" in listed
     for value in ("abc", "0x12", "", "zz", "ab cd"):
@@ -572,7 +597,9 @@ def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
         done = cli("keys", "beacon", "k1", "--registry", folder, "--value", VALUE.hex().upper())
         assert done.code == 0
         assert done.out.startswith(f"k1: the beacon's value {said}. R is ")
-    assert "waits" not in cli("keys", "list", "--registry", folder).out
+    listed = cli("keys", "list", "--registry", folder).out
+    assert "waits" not in listed
+    assert load_registry(folder).keys[0].parameters["beacon"] not in listed
     assert cli("keys", "beacon", "k1", "--registry", folder, "--value", "00").code == 2
     without = cli("keys", "new", "k2", *new[3:])
     assert "beacon      none: to others, p-values below 1e-24 alone count" in without.out
