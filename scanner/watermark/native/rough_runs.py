@@ -51,10 +51,10 @@ _BLOCKS_ASIDE = 128
 _PASS = 4 * LANES
 """Most lanes that one pass of the adders takes, where lanes are steps."""
 
-_ROW = CHUNK + _PASS
+ROW = CHUNK + _PASS
 """Words of a row of digits where lanes are steps: a pass that begins in the last lane reads no further."""
 
-_WORDS_KEPT = 64
+_WORDS_KEPT = 128
 """Most words whose counters wait until their lanes are added up; those of one run at least."""
 
 _LEVEL = FEWEST_BLOCKS_ASIDE * 16 * LANES + LANES
@@ -84,7 +84,7 @@ def first_bits(order: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
 class Bytes(NamedTuple):
     """Counts of numbers as bytes, by which the largest are found.
 
-    counts: uint32[8 · words], one more than each count, four in a word; 0: none.
+    counts: uint32[8 · words], one more than each count, four in a word, those of LANES words together; 0: none.
     count_bytes: the same, as bytes.
     valid: uint32[8 · words], all bits of the bytes that are numbers.
     numbers: uint16[32 · words], which number each byte counts.
@@ -99,7 +99,7 @@ class Bytes(NamedTuple):
     def of_words(cls, words: int, count: int) -> Self:
         """Make the arrays for so many words of 32 numbers, of which the first `count` are meant."""
         number = np.arange(32 * words)
-        place = 4 * (number % 8 * words + number // 32) + number // 8 % 4
+        place = 4 * (number // (32 * LANES) * 8 * LANES + number % 8 * LANES + number // 32 % LANES) + number // 8 % 4
         numbers, valid = np.empty(len(number), np.uint16), np.zeros(len(number), np.uint8)
         numbers[place], valid[place[:count]] = number, 255
         counts = np.zeros(8 * words, np.uint32)
@@ -133,8 +133,8 @@ class _LaneScratch(NamedTuple):
 
     inputs: uint32[12 · CHUNK].
     block: uint32[16 · CHUNK].
-    segments: int64[CHUNK, 5], as `_fill_lanes` writes them.
-    digits: uint32[words · rows · _ROW], rows of bits of each word's digits.
+    segments: int64[CHUNK, 5], as `fill_lanes` writes them.
+    digits: uint32[words · rows · ROW], rows of bits of each word's digits.
     ones: uint32[2 · _PASS], all bits of the first half's words, and none of the other's.
     lane_counters: uint32[levels · _LEVEL], vertical counters of all lanes: level l of lane i of word w at l · _LEVEL +
         LANES · w + i.
@@ -202,13 +202,13 @@ def best_rough(
     of_runs = steps, documents, first, rule, floors
     if blocks < FEWEST_BLOCKS_ASIDE:
         padded = -(-blocks * height // LANES) * LANES
-        lane_levels = max(LEVELS, (largest_digit(rule) * (longest // LANES + 2)).bit_length())
-        levels = max(lane_levels + 4, (largest_digit(rule) * longest).bit_length())
+        lane_levels = max(4 if rule[0] else 8, (largest_digit(rule) * (longest // LANES + 2)).bit_length())
+        levels = max(LEVELS, lane_levels + 4)
         lane_scratch = _LaneScratch(
             np.zeros(12 * CHUNK, np.uint32),
             np.empty(16 * CHUNK, np.uint32),
             np.empty((CHUNK, 5), np.int64),
-            np.zeros(blocks * height * rows_of_digit(rule) * _ROW, np.uint32),
+            np.zeros(blocks * height * rows_of_digit(rule) * ROW, np.uint32),
             np.repeat(np.array([~uint32(0), 0], np.uint32), _PASS),
             np.empty(levels * _LEVEL, np.uint32),
             np.empty(levels * _LEVEL, np.uint32),
@@ -238,7 +238,7 @@ def best_rough(
 
 
 @kernel
-def _add3(a: uint32, b: uint32, c: uint32) -> tuple[uint32, uint32]:
+def add3(a: uint32, b: uint32, c: uint32) -> tuple[uint32, uint32]:
     """Return sum and carry of three bits, in 32 places, and no wider at any time: vectors would hold half as many."""
     half = uint32(a ^ b)
     return uint32(half ^ c), uint32(uint32(a & b) | uint32(half & c))
@@ -261,7 +261,7 @@ def _best_by_steps(
     Args:
         of_runs: steps, documents, first, rule and floors.
         blocks: of a run.
-        lane_levels: how many the count of a lane can fill.
+        lane_levels: how many the count of a lane can fill, and those that the adders always fill.
         scratch: for its use.
         count_bytes: likewise.
         words: likewise; as many of LANES words as hold all numbers.
@@ -276,14 +276,14 @@ def _best_by_steps(
     padded = words.counters.shape[1]
     run, step, kept, longest = 0, 0, 0, 0
     while run < len(documents):
-        segment_count, lanes, run, step = _fill_lanes(
+        segment_count, lanes, run, step = fill_lanes(
             steps, documents, first, 5 + log2(height), n == 0, run, step, inputs, segments
         )
         for b in range(blocks):
             chacha8_keyed_lanes(inputs, lanes, block)
             for i in range(uint64(CHUNK)):
                 inputs[uint64(8 * CHUNK) + i] += uint32(1)
-            _digits_of_block(block, lanes, rule, _ROW, b * height * rows * _ROW, rows * _ROW, digits)
+            digits_of_block(block, lanes, rule, ROW, b * height * rows * ROW, rows * ROW, digits)
         for s in range(segment_count):
             r, begins, ends = segments[s, 0], segments[s, 3], segments[s, 4]
             scored = int(steps.offsets[documents[r] + 1] - steps.offsets[documents[r]])
@@ -309,19 +309,26 @@ def _best_by_steps(
                     lane_counters, halves, kept * padded, bit_length(digit * (longest // LANES + 2)),
                     bit_length(digit * longest), carry,
                 )  # fmt: skip
+                for level in range(uint64(levels), uint64(LEVELS)):
+                    for i in range(uint64(kept * padded)):
+                        lane_counters[level * uint64(_LEVEL) + i] = uint32(0)
                 for k in range(kept):
                     row = r + 1 - kept + k
-                    _copy_counters(lane_counters, k * padded, levels, words.counters)
-                    if _fit_bytes(words.counters, levels):
-                        _to_bytes(words.counters, count_bytes)
+                    if _fit_bytes(lane_counters, k * padded, padded, levels):
+                        _to_bytes(lane_counters, k * padded, padded, count_bytes)
                         _list_bytes(count_bytes, floors[row], most, numbers[row], scores[row])
                     else:
+                        for level in range(uint64(levels)):
+                            for i in range(uint64(padded)):
+                                words.counters[level, i] = lane_counters[
+                                    level * uint64(_LEVEL) + uint64(k * padded) + i
+                                ]
                         _list_words(words, levels, floors[row], most, numbers[row], scores[row])
                 kept, longest = 0, 0
 
 
 @kernel
-def _fill_lanes(
+def fill_lanes(
     steps: Steps,
     documents: NDArray[np.int64],
     first: NDArray[np.int64],
@@ -382,7 +389,7 @@ def _write_counters(
 ) -> None:
     """Write the counters of the blocks that hold a number, for `size` steps from `place` on, into lanes from `lane` on.
 
-    per_block and in_upper_half: as of `_fill_lanes`.
+    per_block and in_upper_half: as of `fill_lanes`.
     """
     low, high, block = uint32(32 - per_block), uint32(per_block), uint32(number >> per_block)
     top = uint32(0x80000000) if in_upper_half else uint32(0)
@@ -393,7 +400,7 @@ def _write_counters(
 
 
 @kernel
-def _digits_of_block(
+def digits_of_block(
     block: NDArray[np.uint32],
     lanes: int,
     rule: tuple[int, int, int],
@@ -502,7 +509,7 @@ def _add_digits(
     """Add digits of four bits to the counters of their lanes, two times LANES of them at a time.
 
     Args:
-        digits: rows of _ROW words, the last digit first, word after word.
+        digits: rows of ROW words, the last digit first, word after word.
         lane: the first.
         size: how many lanes.
         words: of 32 numbers.
@@ -512,28 +519,28 @@ def _add_digits(
         first: where those of word 0 begin.
         carry: uint32[LANES] or more, for its use.
     """
-    width, row = uint64(LANES), uint64(_ROW)
+    width, row = uint64(LANES), uint64(ROW)
     for w in range(uint64(words)):
         at = uint64(first) + w * width
         for v in range(uint64(0), uint64(size), uint64(2 * LANES)):
-            x, y = uint64(4 * _ROW) * w + uint64(lane) + v, uint64(_PASS) - min(uint64(size) - v, uint64(2 * LANES))
+            x, y = uint64(4 * ROW) * w + uint64(lane) + v, uint64(_PASS) - min(uint64(size) - v, uint64(2 * LANES))
             for i in range(width):
                 mask, next_mask, j, k = ones[y + i], ones[y + width + i], x + i, at + i
                 a, b = digits[j] & mask, digits[j + width] & next_mask
-                s, c = _add3(counters[k], a, b)
+                s, c = add3(counters[k], a, b)
                 counters[k] = s
                 a, b = digits[row + j] & mask, digits[row + j + width] & next_mask
-                s, d = _add3(counters[uint64(_LEVEL) + k], a, b)
+                s, d = add3(counters[uint64(_LEVEL) + k], a, b)
                 counters[uint64(_LEVEL) + k], c = s ^ c, s & c
                 a, b = digits[row + row + j] & mask, digits[row + row + j + width] & next_mask
-                s, e = _add3(counters[uint64(2 * _LEVEL) + k], a, b)
-                s, d = _add3(s, c, d)
+                s, e = add3(counters[uint64(2 * _LEVEL) + k], a, b)
+                s, d = add3(s, c, d)
                 counters[uint64(2 * _LEVEL) + k] = s
                 a, b = digits[row + row + row + j] & mask, digits[row + row + row + j + width] & next_mask
-                s, c = _add3(counters[uint64(3 * _LEVEL) + k], a, b)
-                s, d = _add3(s, d, e)
+                s, c = add3(counters[uint64(3 * _LEVEL) + k], a, b)
+                s, d = add3(s, d, e)
                 counters[uint64(3 * _LEVEL) + k] = s
-                s, c = _add3(counters[uint64(4 * _LEVEL) + k], c, d)
+                s, c = add3(counters[uint64(4 * _LEVEL) + k], c, d)
                 counters[uint64(4 * _LEVEL) + k] = s
                 s = counters[uint64(5 * _LEVEL) + k]
                 counters[uint64(5 * _LEVEL) + k], c = s ^ c, s & c
@@ -564,16 +571,16 @@ def _add_greens(
     for w in range(uint64(words)):
         at = uint64(first) + w * width
         for v in range(uint64(0), uint64(size), uint64(4 * LANES)):
-            x, y = uint64(_ROW) * w + uint64(lane) + v, uint64(_PASS) - min(uint64(size) - v, uint64(4 * LANES))
+            x, y = uint64(ROW) * w + uint64(lane) + v, uint64(_PASS) - min(uint64(size) - v, uint64(4 * LANES))
             for i in range(width):
                 j, k, o = x + i, at + i, y + i
                 a, b = greens[j] & ones[o], greens[j + width] & ones[o + width]
-                s, c = _add3(counters[k], a, b)
+                s, c = add3(counters[k], a, b)
                 a = greens[j + uint64(2 * LANES)] & ones[o + uint64(2 * LANES)]
                 b = greens[j + uint64(3 * LANES)] & ones[o + uint64(3 * LANES)]
-                s, d = _add3(s, a, b)
+                s, d = add3(s, a, b)
                 counters[k] = s
-                s, c = _add3(counters[uint64(_LEVEL) + k], c, d)
+                s, c = add3(counters[uint64(_LEVEL) + k], c, d)
                 counters[uint64(_LEVEL) + k] = s
                 s = counters[uint64(2 * _LEVEL) + k]
                 counters[uint64(2 * _LEVEL) + k], c = s ^ c, s & c
@@ -628,7 +635,7 @@ def _add_neighbours(
     for level in range(uint64(levels)):
         place = level * uint64(_LEVEL)
         for i in range(uint64(count)):
-            s, c = _add3(counters[place + uint64(2) * i], counters[place + uint64(2) * i + uint64(1)], carry[i])
+            s, c = add3(counters[place + uint64(2) * i], counters[place + uint64(2) * i + uint64(1)], carry[i])
             out[place + i], carry[i] = s, c
     if levels >= most_levels:
         return levels
@@ -638,42 +645,76 @@ def _add_neighbours(
 
 
 @kernel
-def _copy_counters(flat: NDArray[np.uint32], place: int, levels: int, counters: NDArray[np.uint32]) -> None:
-    """Write levels of counters, and zeros above them, as far as bytes need them."""
-    for level in range(max(levels, LEVELS)):
-        for w in range(uint64(counters.shape[1])):
-            counters[level, w] = flat[uint64(level * _LEVEL + place) + w] if level < levels else uint32(0)
-
-
-@kernel
-def _fit_bytes(counters: NDArray[np.uint32], levels: int) -> bool:
-    """Return whether no count is larger than MOST_IN_BYTES."""
+def _fit_bytes(flat: NDArray[np.uint32], place: int, words: int, levels: int) -> bool:
+    """Return whether no count of so many words from `place` on is larger than MOST_IN_BYTES."""
     too_large = uint32(0)
     if levels >= LEVELS:
-        for w in range(uint64(counters.shape[1])):
+        for i in range(uint64(place), uint64(place + words)):
             too_large |= (
-                counters[0, w] & counters[1, w] & counters[2, w] & counters[3, w]
-                & counters[4, w] & counters[5, w] & counters[6, w] & counters[7, w]
+                flat[i] & flat[uint64(_LEVEL) + i] & flat[uint64(2 * _LEVEL) + i] & flat[uint64(3 * _LEVEL) + i]
+                & flat[uint64(4 * _LEVEL) + i] & flat[uint64(5 * _LEVEL) + i] & flat[uint64(6 * _LEVEL) + i]
+                & flat[uint64(7 * _LEVEL) + i]
             )  # fmt: skip
-    for level in range(LEVELS, levels):
-        for w in range(uint64(counters.shape[1])):
-            too_large |= counters[level, w]
+    for level in range(uint64(LEVELS), uint64(levels)):
+        for i in range(uint64(place), uint64(place + words)):
+            too_large |= flat[level * uint64(_LEVEL) + i]
     return bool(too_large == 0)
 
 
 @kernel
-def _to_bytes(counters: NDArray[np.uint32], out: Bytes) -> None:
-    """Write one more than each count as a byte, and 0 for what is no number."""
-    low, words = uint32(0x01010101), uint64(counters.shape[1])
+def _to_bytes(flat: NDArray[np.uint32], place: int, words: int, out: Bytes) -> None:
+    """Write one more than each count of so many words from `place` on as a byte, and 0 for what is no number."""
+    one = uint32(0x01010101)
     counts, _, valid, _ = out
-    for j in range(uint32(8)):
-        for w in range(words):
-            a = (uint32(counters[0, w] >> j) & low) + uint32((uint32(counters[1, w] >> j) & low) << uint32(1))
-            b = (uint32(counters[2, w] >> j) & low) + uint32((uint32(counters[3, w] >> j) & low) << uint32(1))
-            c = (uint32(counters[4, w] >> j) & low) + uint32((uint32(counters[5, w] >> j) & low) << uint32(1))
-            d = (uint32(counters[6, w] >> j) & low) + uint32((uint32(counters[7, w] >> j) & low) << uint32(1))
-            total = a + uint32(b << uint32(2)) + uint32(c << uint32(4)) + uint32(d << uint32(6)) + low
-            counts[uint64(j) * words + w] = uint32(total) & valid[uint64(j) * words + w]
+    for begin in range(uint64(0), uint64(words), uint64(LANES)):
+        for i in range(uint64(LANES)):
+            x, y = uint64(place) + begin + i, uint64(8) * begin + i
+            b0, b1, b2, b3, b4, b5, b6, b7 = bytes_of_planes(
+                flat[x], flat[uint64(_LEVEL) + x], flat[uint64(2 * _LEVEL) + x], flat[uint64(3 * _LEVEL) + x],
+                flat[uint64(4 * _LEVEL) + x], flat[uint64(5 * _LEVEL) + x], flat[uint64(6 * _LEVEL) + x],
+                flat[uint64(7 * _LEVEL) + x],
+            )  # fmt: skip
+            counts[y] = uint32(b0 + one) & valid[y]
+            counts[uint64(LANES) + y] = uint32(b1 + one) & valid[uint64(LANES) + y]
+            counts[uint64(2 * LANES) + y] = uint32(b2 + one) & valid[uint64(2 * LANES) + y]
+            counts[uint64(3 * LANES) + y] = uint32(b3 + one) & valid[uint64(3 * LANES) + y]
+            counts[uint64(4 * LANES) + y] = uint32(b4 + one) & valid[uint64(4 * LANES) + y]
+            counts[uint64(5 * LANES) + y] = uint32(b5 + one) & valid[uint64(5 * LANES) + y]
+            counts[uint64(6 * LANES) + y] = uint32(b6 + one) & valid[uint64(6 * LANES) + y]
+            counts[uint64(7 * LANES) + y] = uint32(b7 + one) & valid[uint64(7 * LANES) + y]
+
+
+@inlined
+def bytes_of_planes(
+    p0: uint32, p1: uint32, p2: uint32, p3: uint32, p4: uint32, p5: uint32, p6: uint32, p7: uint32
+) -> tuple[uint32, uint32, uint32, uint32, uint32, uint32, uint32, uint32]:
+    """Turn eight words, which hold the binary digits of 32 numbers, the last digit first, into bytes.
+
+    Digits of neighbours come together in pairs, then in fours, then in eights. Byte b of word j is that of place 8·b +
+    j.
+    """
+    a0, a1 = _pairs(p0, p1, uint32(1), uint32(0x55555555))
+    b0, b1 = _pairs(p2, p3, uint32(1), uint32(0x55555555))
+    c0, c1 = _pairs(p4, p5, uint32(1), uint32(0x55555555))
+    d0, d1 = _pairs(p6, p7, uint32(1), uint32(0x55555555))
+    e0, e2 = _pairs(a0, b0, uint32(2), uint32(0x33333333))
+    e1, e3 = _pairs(a1, b1, uint32(2), uint32(0x33333333))
+    f0, f2 = _pairs(c0, d0, uint32(2), uint32(0x33333333))
+    f1, f3 = _pairs(c1, d1, uint32(2), uint32(0x33333333))
+    g0, g4 = _pairs(e0, f0, uint32(4), uint32(0x0F0F0F0F))
+    g1, g5 = _pairs(e1, f1, uint32(4), uint32(0x0F0F0F0F))
+    g2, g6 = _pairs(e2, f2, uint32(4), uint32(0x0F0F0F0F))
+    g3, g7 = _pairs(e3, f3, uint32(4), uint32(0x0F0F0F0F))
+    return g0, g1, g2, g3, g4, g5, g6, g7
+
+
+@kernel
+def _pairs(low: uint32, high: uint32, bits: uint32, even: uint32) -> tuple[uint32, uint32]:
+    """Put fields of so many bits from two words side by side: the even fields in one word, the odd ones in another."""
+    return (
+        uint32(low & even) | uint32(uint32(high & even) << bits),
+        uint32(uint32(low >> bits) & even) | uint32(high & ~even),
+    )
 
 
 @kernel
@@ -688,7 +729,6 @@ def _list_bytes(counts: Bytes, floor: float, most: int, numbers: NDArray[np.int6
         scores: likewise.
     """
     _, count_bytes, _, byte_numbers = counts
-    words = len(count_bytes) >> 5
     for place in range(most):
         largest, number = uint8(0), uint16(0xFFFF)
         for i in range(uint64(len(count_bytes))):
@@ -699,7 +739,8 @@ def _list_bytes(counts: Bytes, floor: float, most: int, numbers: NDArray[np.int6
         for i in range(uint64(len(count_bytes))):
             number = min(number, byte_numbers[i] if count_bytes[i] == largest else uint16(0xFFFF))
         numbers[place], scores[place] = number, score
-        count_bytes[4 * ((number & 7) * words + (number >> 5)) + ((number >> 3) & 3)] = uint8(0)
+        word, byte, bit = int(number >> 5), int(number >> 3) & 3, int(number) & 7
+        count_bytes[4 * (word // LANES * 8 * LANES + bit * LANES + word % LANES) + byte] = uint8(0)
 
 
 @kernel
@@ -765,7 +806,7 @@ def _best_by_blocks(
                     first_block = uint32((first[r] >> per_block) + tile * side)
                     _blocks_of_step(steps.ids[p + s], steps.nonces[p + s], first_block, per_block, n == 0, side, inputs)
                     chacha8_lanes(key, inputs, side, block)
-                    _digits_of_block(block, side, rule, row, s * rows_of_step * row, side, rows)
+                    digits_of_block(block, side, rule, row, s * rows_of_step * row, side, rows)
                 if n:
                     _add_green_rows(rows, uint64(width), levels, sums)
                 else:
@@ -799,26 +840,26 @@ def _add_digit_rows(rows: NDArray[np.uint32], width: uint64, levels: int, sums: 
     """Add digits of four steps, four rows of bits each, to vertical counters; their first row is for a carry."""
     row = _DIGITS_ASIDE
     for i in range(width):
-        s, a = _add3(sums[uint64(row) + i], rows[i], rows[uint64(4 * row) + i])
-        s, b = _add3(s, rows[uint64(8 * row) + i], rows[uint64(12 * row) + i])
+        s, a = add3(sums[uint64(row) + i], rows[i], rows[uint64(4 * row) + i])
+        s, b = add3(s, rows[uint64(8 * row) + i], rows[uint64(12 * row) + i])
         sums[uint64(row) + i] = s
-        s, c = _add3(sums[uint64(2 * row) + i], rows[uint64(1 * row) + i], rows[uint64(5 * row) + i])
-        s, d = _add3(s, rows[uint64(9 * row) + i], rows[uint64(13 * row) + i])
-        s, a = _add3(s, a, b)
+        s, c = add3(sums[uint64(2 * row) + i], rows[uint64(1 * row) + i], rows[uint64(5 * row) + i])
+        s, d = add3(s, rows[uint64(9 * row) + i], rows[uint64(13 * row) + i])
+        s, a = add3(s, a, b)
         sums[uint64(2 * row) + i] = s
-        s, b = _add3(sums[uint64(3 * row) + i], rows[uint64(2 * row) + i], rows[uint64(6 * row) + i])
-        s, e = _add3(s, rows[uint64(10 * row) + i], rows[uint64(14 * row) + i])
-        s, c = _add3(s, c, d)
+        s, b = add3(sums[uint64(3 * row) + i], rows[uint64(2 * row) + i], rows[uint64(6 * row) + i])
+        s, e = add3(s, rows[uint64(10 * row) + i], rows[uint64(14 * row) + i])
+        s, c = add3(s, c, d)
         sums[uint64(3 * row) + i], a = s ^ a, s & a
-        s, d = _add3(sums[uint64(4 * row) + i], rows[uint64(3 * row) + i], rows[uint64(7 * row) + i])
-        s, f = _add3(s, rows[uint64(11 * row) + i], rows[uint64(15 * row) + i])
-        s, b = _add3(s, b, e)
-        s, a = _add3(s, a, c)
+        s, d = add3(sums[uint64(4 * row) + i], rows[uint64(3 * row) + i], rows[uint64(7 * row) + i])
+        s, f = add3(s, rows[uint64(11 * row) + i], rows[uint64(15 * row) + i])
+        s, b = add3(s, b, e)
+        s, a = add3(s, a, c)
         sums[uint64(4 * row) + i] = s
-        s, d = _add3(sums[uint64(5 * row) + i], d, f)
-        s, a = _add3(s, a, b)
+        s, d = add3(sums[uint64(5 * row) + i], d, f)
+        s, a = add3(s, a, b)
         sums[uint64(5 * row) + i] = s
-        s, a = _add3(sums[uint64(6 * row) + i], a, d)
+        s, a = add3(sums[uint64(6 * row) + i], a, d)
         sums[uint64(6 * row) + i] = s
         s = sums[uint64(7 * row) + i]
         sums[uint64(7 * row) + i], a = s ^ a, s & a
@@ -835,15 +876,15 @@ def _add_green_rows(rows: NDArray[np.uint32], width: uint64, levels: int, sums: 
     """Add bits of eight steps, a row each, to vertical counters; their first row is for a carry."""
     row = _GREENS_ASIDE
     for i in range(width):
-        s, a = _add3(sums[uint64(row) + i], rows[i], rows[uint64(row) + i])
-        s, b = _add3(s, rows[uint64(2 * row) + i], rows[uint64(3 * row) + i])
-        s, c = _add3(s, rows[uint64(4 * row) + i], rows[uint64(5 * row) + i])
-        s, d = _add3(s, rows[uint64(6 * row) + i], rows[uint64(7 * row) + i])
+        s, a = add3(sums[uint64(row) + i], rows[i], rows[uint64(row) + i])
+        s, b = add3(s, rows[uint64(2 * row) + i], rows[uint64(3 * row) + i])
+        s, c = add3(s, rows[uint64(4 * row) + i], rows[uint64(5 * row) + i])
+        s, d = add3(s, rows[uint64(6 * row) + i], rows[uint64(7 * row) + i])
         sums[uint64(row) + i] = s
-        s, a = _add3(sums[uint64(2 * row) + i], a, b)
-        s, b = _add3(s, c, d)
+        s, a = add3(sums[uint64(2 * row) + i], a, b)
+        s, b = add3(s, c, d)
         sums[uint64(2 * row) + i] = s
-        s, a = _add3(sums[uint64(3 * row) + i], a, b)
+        s, a = add3(sums[uint64(3 * row) + i], a, b)
         sums[uint64(3 * row) + i] = s
         s = sums[uint64(4 * row) + i]
         sums[uint64(4 * row) + i], a = s ^ a, s & a
@@ -888,7 +929,7 @@ def _exact_scores(
     inputs, block, segments, draws = scratch
     run, step = 0, 0
     while run < len(documents):
-        count, lanes, next_run, next_step = _fill_lanes(
+        count, lanes, next_run, next_step = fill_lanes(
             steps, documents, numbers, BLOCK_OF_DIGITS, True, run, step, inputs, segments
         )
         chacha8_keyed_lanes(inputs, lanes, block)
