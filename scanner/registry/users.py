@@ -323,19 +323,31 @@ def _as_events(rows: pl.DataFrame, event: str, time: datetime | None = None) -> 
 def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[MasterKey]:
     registry, now = load_registry(folder), datetime.now(UTC)
     if key_ids is None:
-        keys = [key for key in registry.keys if not key.has_ended(now) and key.messages > 1]
+        keys = [
+            key for key in registry.keys if key.messages > 1 and not key.has_ended(now) and not key.waits_for_beacon
+        ]
         if not keys:
-            fault = "no key that is not retired and has messages for users"
+            fault = "no key that is not retired, waits for no beacon and has messages for users"
             raise Refused(f"registry {folder}: has {fault}; make one with `brickscan keys new`")
         return keys
     keys = [find_key(registry, key_id) for key_id in dict.fromkeys(key_ids)]
     for key in keys:
         if key.has_ended(now):
             raise Refused(f"key {key.key_id!r} is retired: it gives no message any more; name a key that is not")
+        _refuse_waiting(key)
         if key.messages == 1:
             fault = "marks for everybody alike, and whoever held its one message would be named for all of it"
             raise Refused(f"key {key.key_id!r} {fault}; name a key of several messages")
     return keys
+
+
+def _refuse_waiting(key: MasterKey) -> None:
+    """Refuse a key that waits for its beacon: whoever checks a claim asks that the value was there before the name."""
+    if key.waits_for_beacon:
+        raise Refused(
+            f"key {key.key_id!r} waits for the beacon that its record names, and gives messages once `brickscan keys "
+            "beacon` has set its value"
+        )
 
 
 def _checked_users(user_ids: Sequence[str | None] | pl.Series) -> pl.DataFrame:
@@ -390,12 +402,13 @@ def make_canaries(
     registry, now = load_registry(folder), datetime.now(UTC)
     earlier = registry.canaries.made if registry.canaries else ()
     if key_ids is None:
-        keys = [key for key in registry.keys if not key.has_ended(now)]
+        keys = [key for key in registry.keys if not key.has_ended(now) and not key.waits_for_beacon]
     else:
         keys = [find_key(registry, key_id) for key_id in dict.fromkeys(key_ids)]
     for key in keys:
         if key.has_ended(now):
             raise Refused(f"key {key.key_id!r} is retired: nothing is marked with it; name a key that is not")
+        _refuse_waiting(key)
     ids = list(dict.fromkeys(canary.account_id for canary in earlier))[:count]
     ids += [f"canary-{secrets.token_hex(8)}" for _ in range(count - len(ids))]
     user_keys = [key.key_id for key in keys if key.messages > 1]

@@ -13,7 +13,7 @@ import tomli_w
 
 from scanner.errors import Refused
 from scanner.looks.normalising import normal_form_sha256
-from scanner.registry import key_records, load_registry, new_key, open_key, registry_sha256
+from scanner.registry import add_users, key_records, load_registry, make_canaries, new_key, open_key, registry_sha256
 from scanner.registry.key_records import (
     RecordTerms,
     parse_record,
@@ -571,6 +571,21 @@ def test_a_key_that_waits_for_its_beacon_neither_marks_nor_is_scanned(folder, ma
     key = set_beacon(folder, "k1", VALUE)
     assert (key.waits_for_beacon, key.marks(now)) == (False, True)
     assert keys_under_test(load_registry(folder), str(folder), None) == (key, other)
+
+
+def test_users_get_messages_once_the_value_is_set(folder, make):
+    make(terms=BEACON)
+    with pytest.raises(Refused, match="has no key that is not retired, waits for no beacon"):
+        add_users(folder, None, ["alice"])
+    make("k2")
+    assert [given.key_id for given in add_users(folder, None, ["alice"])] == ["k2"]
+    assert {canary.key_id for canary in make_canaries(folder, None, 2, 0.9).made} == {"k2"}
+    for call in (lambda: add_users(folder, ["k1"], ["bob"]), lambda: make_canaries(folder, ["k1"], 2, 0.9)):
+        with pytest.raises(Refused, match="key 'k1' waits for the beacon"):
+            call()
+    set_beacon(folder, "k1", VALUE)
+    given = {given.key_id: given.added for given in add_users(folder, None, ["alice"])}
+    assert given == {"k1": 1, "k2": 0}
 
 
 def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
