@@ -14,7 +14,7 @@ Kernels take chacha, uint32[D, 8], of keys of their own; n, b and planes of γ =
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import uint64
@@ -195,7 +195,7 @@ def _gumbel_hits(
             for j in range(critical.shape[1]):
                 if critical[d, j] == np.inf:
                     continue
-                sure_limit, possible_limit = around(critical[d, j], len(ids))
+                sure_limit, possible_limit = _around(critical[d, j], len(ids))
                 hit_count, possible_count = np.int64(0), np.int64(0)
                 for m in range(len(tile)):
                     hit_count += np.int64(tile[m] >= sure_limit)
@@ -219,7 +219,7 @@ def _score_of(
 
 
 @kernel
-def around(limit: float, scored: int) -> tuple[np.int64, np.int64]:
+def _around(limit: float, scored: int) -> tuple[np.int64, np.int64]:
     """Return the sums around a limit from which on, and below which, the exact score is surely on their side of it."""
     bound = scored * TERM_ERROR + 1.0 + limit / SUM_UNIT * scored * 2.0**-50
     return np.int64(limit / SUM_UNIT + bound) + 1, np.int64(limit / SUM_UNIT - bound)
@@ -340,7 +340,7 @@ def _gumbel_pairs(
             limit = critical[d, j]
             if limit == np.inf:
                 continue
-            sure_limit, possible_limit = around(limit, scored)
+            sure_limit, possible_limit = _around(limit, scored)
             hits[d, j] = reaching(sorted_group_scores, sorted_user_scores, sure_limit)
             if reaching(sorted_group_scores, sorted_user_scores, possible_limit) == hits[d, j]:
                 continue
@@ -366,7 +366,7 @@ def _counts_of(counters: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
 
 
 @kernel
-def reaching(shared: NDArray[np.int64], users: NDArray[np.int64], least: np.int64) -> np.int64:
+def reaching(shared: NDArray[Any], users: NDArray[Any], least: np.int64 | float) -> np.int64:
     """Count the sums of one number of each array, both sorted, that are `least` or more."""
     pair_count, place = np.int64(0), len(users)
     for score in shared:

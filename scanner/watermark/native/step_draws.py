@@ -14,8 +14,8 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.ciphers import CHUNK, chacha8_keyed_lanes, chacha8_lanes
-from scanner.watermark.native.gumbel import TERM_ERROR, approximate_terms, cheapest
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes, chacha8_lanes
+from scanner.watermark.native.gumbel import cheapest
 from scanner.watermark.native.keyed import below, log_term, term
 from scanner.watermark.native.steps import Steps
 from scanner.watermark.native.streams import begin_run, log2, next_block
@@ -25,6 +25,9 @@ BITS = 4
 
 ROUGH_BITS = 6
 """log2 of the numbers whose eight digits a block holds."""
+
+_SMALLEST = 2.0**-1000
+"""Products above it have lost nothing to numbers that double precision cannot hold."""
 
 _ROUGH = uint32(2**31)  # in the higher word of a counter: 2^63, from where on blocks hold the eight planes
 
@@ -245,9 +248,9 @@ def sum_run(
     end: int,
     first: int,
     in_groups: bool,
-    sums: NDArray[np.int64],
+    sums: NDArray[np.float64],
 ) -> None:
-    """Add up Gumbel scores of steps begin … end−1 for each number of a run, approximately.
+    """Add up Gumbel scores of steps begin … end−1 for each number of a run, within `rounding` of the published ones.
 
     Args:
         ids: of all steps.
@@ -257,13 +260,14 @@ def sum_run(
         end: one past the last.
         first: the first number, the first of a block of digits.
         in_groups: whether the label has groups.
-        sums: int64[whole blocks of digits], written: scores in units of SUM_UNIT, each within TERM_ERROR a step.
+        sums: float64[whole blocks of draws], written.
     """
     inputs, block = np.empty(12 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     rough_inputs, digits = np.empty(12 * CHUNK, np.uint32), np.zeros(16 * CHUNK, np.uint32)
-    scratch, draws, terms = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint32)
+    draws, bits = np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint64)
+    factors = bits.view(np.float64)
     counters, rough_counters = inputs[8 * CHUNK :], rough_inputs[8 * CHUNK :]
-    sums[:] = 0
+    sums[:] = 0.0
     for p in range(begin, end, CHUNK):
         stop = min(p + CHUNK, end)
         lanes = stop - p
@@ -280,15 +284,56 @@ def sum_run(
             if in_groups and number & 63 == 0:
                 chacha8_keyed_lanes(rough_inputs, lanes, digits)
                 next_block(rough_counters)
-            words = block[(number & 15) * CHUNK : (number & 15) * CHUNK + lanes]
+            words = block[(number & 15) * CHUNK : ((number & 15) + 1) * CHUNK]
             if in_groups:
-                _draws_with_digits(digits[(number >> 5 & 1) * CHUNK :], number & 31, words, draws)
-                words = draws[:lanes]
-            approximate_terms(words, scratch, terms)
-            total = np.int64(0)
-            for i in range(lanes):
-                total += np.int64(terms[i])
-            sums[number] += total
+                _draws_with_digits(digits[(number >> 5 & 1) * CHUNK :], number & 31, words[:lanes], draws)
+                words = draws
+            sums[number] -= _log_of_product(words, lanes, bits, factors)
+
+
+@kernel
+def _log_of_product(
+    draws: NDArray[np.uint32], count: int, bits: NDArray[np.uint64], factors: NDArray[np.float64]
+) -> float:
+    """Return Σ ln(1−r) of the first draws: the logarithm of a product, whose factors are exact in double precision.
+
+    Args:
+        draws: uint32[CHUNK].
+        count: how many.
+        bits: uint64[CHUNK], for its use.
+        factors: the same memory, as float64.
+    """
+    width = LANES
+    while width < count:
+        width *= 2
+    for i in range(uint64(count)):
+        bits[i] = uint64(0x4330000000000000) | uint64(~draws[i])  # 2^52 + 2^32 − 1 − w
+    for i in range(uint64(count)):
+        factors[i] = (factors[i] - (2.0**52 - 1.0)) * 2.0**-32
+    factors[count:width] = 1.0
+    while width > LANES:  # CHUNK / LANES factors of 2^-32 or more at most: above 2^-512
+        width //= 2
+        low, high = factors[:width], factors[width : 2 * width]
+        for i in range(uint64(width)):
+            low[i] *= high[i]
+    product = 1.0
+    for i in range(LANES):
+        product *= factors[i]
+    if product > _SMALLEST:
+        return math.log(product)
+    total = 0.0
+    for i in range(LANES):
+        total += math.log(factors[i])
+    return total
+
+
+@kernel
+def rounding(scored: int, score: float) -> float:
+    """Bound how far the score that `sum_run` finds over so many steps is from the published one, and a little more.
+
+    Both sums, and the product's logarithm, are off by less than one unit in the last place of each operation.
+    """
+    return (scored + 32) * (score + 32.0) * 2.0**-50
 
 
 @kernel
@@ -339,16 +384,21 @@ def _best_of_all(
     scores: NDArray[np.float64],
 ) -> None:
     most = min(numbers.shape[1], count)
-    sums = np.empty(whole_blocks(count, BITS), np.int64)
+    sums, largest = np.empty(whole_blocks(count, BITS)), np.empty(most)
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
         sum_run(ids, nonces, keys, begin, end, 0, False, sums)
         run = sums[:count]
-        least = np.sort(run)[count - most]
-        # a sum of T approximate terms misses by T · TERM_ERROR units at most, rounding in double precision by far less
-        # than T · S · 2^-50: `most` numbers reach `least`, and whatever lies two bounds below it is beaten by them all
-        bound = (end - begin) * TERM_ERROR + 1 + np.int64((end - begin) * float(run.max()) * 2.0**-50)
-        candidates = np.flatnonzero(run >= least - 2 * bound)
+        largest[:] = -1.0
+        for total in run:
+            if total > largest[0]:  # the least of the largest so far makes room
+                place = 0
+                while place + 1 < most and largest[place + 1] < total:
+                    largest[place] = largest[place + 1]
+                    place += 1
+                largest[place] = total
+        # `most` numbers reach largest[0], and whatever lies two bounds below it is beaten by them all
+        candidates = np.flatnonzero(run >= largest[0] - 2.0 * rounding(end - begin, largest[most - 1]))
         exact = np.empty(len(candidates))
         for c in range(len(candidates)):
             exact[c] = score_of(ids, nonces, keys, begin, end, candidates[c], False)

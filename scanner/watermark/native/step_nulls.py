@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scanner.watermark.format import Hits
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native import secret
-from scanner.watermark.native.nulls import Paired, around, reaching
+from scanner.watermark.native.nulls import Paired, reaching
 from scanner.watermark.native.secret import rule_of
-from scanner.watermark.native.step_draws import ROUGH_BITS, count_run, score_of, sum_run, whole_blocks
+from scanner.watermark.native.step_draws import BITS, count_run, rounding, score_of, sum_run, whole_blocks
 from scanner.watermark.native.steps import SeedKeys, Steps, hash_positions, in_two, step_keys
 from scanner.watermark.positions import Positions, Tokens
 from schemas.registry import MOST_NUMBERS
@@ -128,7 +128,7 @@ def _gumbel_hits(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return hits and scores of message 0 of D documents: int64[D, J], float64[D]."""
     hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(len(critical))
-    sums = np.empty(whole_blocks(count, ROUGH_BITS), np.int64)
+    sums = np.empty(whole_blocks(count, BITS))
     for d in range(len(critical)):
         begin, end = offsets[d], offsets[d + 1]
         first_score[d] = score_of(ids, nonces, keys, begin, end, 0, in_groups)
@@ -136,11 +136,11 @@ def _gumbel_hits(
         for j in range(critical.shape[1]):
             if critical[d, j] == np.inf:
                 continue
-            sure_limit, possible_limit = around(critical[d, j], end - begin)
+            room = rounding(end - begin, critical[d, j])
             for m in range(count):
-                if sums[m] >= sure_limit:
+                if sums[m] > critical[d, j] + room:
                     hits[d, j] += 1
-                elif sums[m] >= possible_limit:
+                elif sums[m] >= critical[d, j] - room:
                     score = score_of(ids, nonces, keys, begin, end, m, in_groups)
                     hits[d, j] += np.int64(score >= critical[d, j])
     return hits, first_score
@@ -193,9 +193,9 @@ def _gumbel_pairs(
 ) -> NDArray[np.int64]:
     """Count pairs as `_green_pairs` does, those near a critical score in double precision."""
     hits = np.zeros(critical.shape, np.int64)
-    group_sums = np.empty(whole_blocks(size.groups, ROUGH_BITS), np.int64)
-    run_sums = np.empty(whole_blocks(size.length, ROUGH_BITS), np.int64)
-    user_sums = np.empty(size.runs * size.length, np.int64)
+    group_sums = np.empty(whole_blocks(size.groups, BITS))
+    run_sums = np.empty(whole_blocks(size.length, BITS))
+    user_sums = np.empty(size.runs * size.length)
     for d in range(len(hits)):
         shared_begin, shared_end, begin, end = shared_offsets[d], shared_offsets[d + 1], offsets[d], offsets[d + 1]
         sum_run(shared_ids, shared_nonces, shared_keys, shared_begin, shared_end, 0, True, group_sums)
@@ -208,12 +208,16 @@ def _gumbel_pairs(
             limit = critical[d, j]
             if limit == np.inf:
                 continue
-            sure_limit, possible_limit = around(limit, shared_end - shared_begin + end - begin)
-            hits[d, j] = reaching(sorted_groups, sorted_users, sure_limit)
-            if reaching(sorted_groups, sorted_users, possible_limit) == hits[d, j]:
+            room = rounding(shared_end - shared_begin + end - begin, limit)
+            around_limit = np.array([limit - room, limit + room])
+            if reaching(sorted_groups, sorted_users, around_limit[0]) == reaching(
+                sorted_groups, sorted_users, around_limit[1]
+            ):
+                hits[d, j] = reaching(sorted_groups, sorted_users, limit)
                 continue
             for i in range(size.groups):
-                low, high = np.searchsorted(sorted_users, np.array([possible_limit, sure_limit]) - sorted_groups[i])
+                low, high = np.searchsorted(sorted_users, around_limit - sorted_groups[i])
+                hits[d, j] += len(user) - high
                 for v in user[low:high]:
                     number = v // size.length * MOST_NUMBERS + v % size.length
                     score = score_of(shared_ids, shared_nonces, shared_keys, shared_begin, shared_end, group[i], True)

@@ -12,8 +12,7 @@ from scanner.watermark import scored_positions
 from scanner.watermark.by_levels import lacks_for_levels
 from scanner.watermark.formats import make_format
 from scanner.watermark.native import nulls
-from scanner.watermark.native.gumbel import SUM_UNIT, TERM_ERROR
-from scanner.watermark.native.step_draws import sum_run
+from scanner.watermark.native.step_draws import rounding, sum_run
 from scanner.watermark.native.steps import in_two
 from tests import reference3
 from tests.watermark.native3.known3 import BEACON, SECRET, pair
@@ -137,10 +136,11 @@ def test_sums_are_as_near_to_scores_as_they_say(groups):
     steps = mark.steps(tokens, positions)
     steps = steps if groups is None else in_two(steps)[0]
     of_group = [mark.parts(tokens, positions, number * (groups or 1))[0 if groups else 1] for number in range(64)]
-    sums = np.empty(64, np.int64)
+    sums = np.empty(64)
     for d, scored in enumerate(steps.scored.tolist()):
         sum_run(steps.ids, steps.nonces, steps.keys, *steps.offsets[d : d + 2], 0, groups is not None, sums)
-        assert np.abs(sums * SUM_UNIT - np.array(of_group)[:, d]).max() <= scored * TERM_ERROR * SUM_UNIT
+        exact = np.array(of_group)[:, d]
+        assert (np.abs(sums - exact) <= [rounding(scored, one) for one in exact]).all()
 
 
 @pytest.mark.seconds
