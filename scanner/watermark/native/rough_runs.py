@@ -749,9 +749,12 @@ def _list_words(
 ) -> None:
     """Write the numbers of largest counts as `_list_bytes` does; levels: how many of the counters are filled."""
     counters, order, valid, remaining, candidates = words
-    remaining[:] = valid
+    # loops: to compile a copy of a whole array takes seconds
+    for w in range(uint64(len(valid))):
+        remaining[w] = valid[w]
     for place in range(most):
-        candidates[:] = remaining
+        for w in range(uint64(len(valid))):
+            candidates[w] = remaining[w]
         score = 0
         for level in range(levels - 1, -1, -1):
             common = uint32(0)
@@ -910,8 +913,8 @@ def exact_scores(steps: Steps, documents: NDArray[np.int64], numbers: NDArray[np
     is_number = numbers >= 0
     rows, _ = np.nonzero(is_number)
     scores, sums = np.zeros(numbers.shape), np.zeros(len(rows))
-    inputs, block = np.zeros(12 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    scratch = inputs, block, np.empty((CHUNK, 5), np.int64), np.empty(CHUNK, np.uint32)
+    inputs, block = np.zeros(12 * CHUNK, np.uint32), np.empty(16 * CHUNK + LANES, np.uint32)
+    scratch = inputs, block, np.empty((CHUNK, 5), np.int64), np.empty(CHUNK + LANES, np.uint32)
     _exact_scores(steps, documents[rows], numbers[is_number], scratch, sums)
     scores[is_number] = sums
     return scores
@@ -925,7 +928,11 @@ def _exact_scores(
     scratch: tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint32]],
     sums: NDArray[np.float64],
 ) -> None:
-    """Add the scores of numbers, int64[R], over documents, int64[R], to sums, float64[R]."""
+    """Add the scores of numbers, int64[R], over documents, int64[R], to sums, float64[R].
+
+    scratch: inputs, uint32[12 · CHUNK]; block, uint32[16 · CHUNK + LANES]; segments, int64[CHUNK, 5]; draws,
+        uint32[CHUNK + LANES].
+    """
     inputs, block, segments, draws = scratch
     run, step = 0, 0
     while run < len(documents):
@@ -936,13 +943,14 @@ def _exact_scores(
         for s in range(count):
             number, lane, size = numbers[segments[s, 0]], uint64(segments[s, 1]), uint64(segments[s, 2])
             word, bit = uint64(((number >> 5) & 1) * CHUNK) + lane, uint32(number & 31)
-            for i in range(size):
-                digits = uint32(0)
-                for q in range(uint64(8)):
-                    digits = uint32(digits << uint32(1)) | (
-                        uint32(block[uint64(2 * CHUNK) * q + word + i] >> bit) & uint32(1)
-                    )
-                draws[lane + i] = digits << uint32(24)
+            for v in range(uint64(0), size, uint64(LANES)):  # whole vectors; what is too much is written again
+                for i in range(v, v + uint64(LANES)):
+                    digits = uint32(0)
+                    for q in range(uint64(8)):
+                        digits = uint32(digits << uint32(1)) | (
+                            uint32(block[uint64(2 * CHUNK) * q + word + i] >> bit) & uint32(1)
+                        )
+                    draws[lane + i] = digits << uint32(24)
             begin = uint64(steps.offsets[documents[segments[s, 0]]] + (step if s == 0 else 0))
             _write_counters(steps.ids, begin, number, BLOCK_OF_DRAWS, False, lane, size, inputs)
         chacha8_keyed_lanes(inputs, lanes, block)

@@ -214,7 +214,8 @@ def _best_of_ranges(
         windows, parts = (edges.windows[d], edges.windows[d + 1]), (edges.parts[d], edges.parts[d + 1])
         if windows[0] == windows[1] and parts[0] == parts[1]:
             continue
-        begin, size = int(steps.offsets[d]), int(steps.offsets[d + 1] - steps.offsets[d])
+        begin = int(steps.offsets[d])
+        size = int(edges.places[edges.first[d + 1] - 1]) - begin  # no range has steps behind its last edge
         run[0] = d
         for number in range(0, count, COLUMNS):
             first[0] = number
@@ -383,25 +384,25 @@ def _add_to_totals(
     elif size == 2:
         for i in range(uint64(LANES)):
             b0, b1, b2, b3, b4, b5, b6, b7 = _bytes_of(counters, valid, word, i)
-            _add_halves(b0, 0, i, totals)
-            _add_halves(b1, 1, i, totals)
-            _add_halves(b2, 2, i, totals)
-            _add_halves(b3, 3, i, totals)
-            _add_halves(b4, 4, i, totals)
-            _add_halves(b5, 5, i, totals)
-            _add_halves(b6, 6, i, totals)
-            _add_halves(b7, 7, i, totals)
+            _add_halves(b0, uint64(i), totals)
+            _add_halves(b1, uint64(2 * LANES) + i, totals)
+            _add_halves(b2, uint64(4 * LANES) + i, totals)
+            _add_halves(b3, uint64(6 * LANES) + i, totals)
+            _add_halves(b4, uint64(8 * LANES) + i, totals)
+            _add_halves(b5, uint64(10 * LANES) + i, totals)
+            _add_halves(b6, uint64(12 * LANES) + i, totals)
+            _add_halves(b7, uint64(14 * LANES) + i, totals)
     else:
         for i in range(uint64(LANES)):
             b0, b1, b2, b3, b4, b5, b6, b7 = _bytes_of(counters, valid, word, i)
-            _add_quarters(b0, 0, i, totals)
-            _add_quarters(b1, 1, i, totals)
-            _add_quarters(b2, 2, i, totals)
-            _add_quarters(b3, 3, i, totals)
-            _add_quarters(b4, 4, i, totals)
-            _add_quarters(b5, 5, i, totals)
-            _add_quarters(b6, 6, i, totals)
-            _add_quarters(b7, 7, i, totals)
+            _add_quarters(b0, uint64(i), totals)
+            _add_quarters(b1, uint64(4 * LANES) + i, totals)
+            _add_quarters(b2, uint64(8 * LANES) + i, totals)
+            _add_quarters(b3, uint64(12 * LANES) + i, totals)
+            _add_quarters(b4, uint64(16 * LANES) + i, totals)
+            _add_quarters(b5, uint64(20 * LANES) + i, totals)
+            _add_quarters(b6, uint64(24 * LANES) + i, totals)
+            _add_quarters(b7, uint64(28 * LANES) + i, totals)
 
 
 @inlined
@@ -423,17 +424,15 @@ def _bytes_of(
 
 
 @kernel
-def _add_halves(four: uint32, number: int, i: int, totals: NDArray[np.uint32]) -> None:
-    """Add four bytes to sums of 16 bits, two in a word."""
-    place = uint64(2 * LANES * number) + i
+def _add_halves(four: uint32, place: uint64, totals: NDArray[np.uint32]) -> None:
+    """Add four bytes to sums of 16 bits, two in a word, from `place` on."""
     totals[place] += four & uint32(0x00FF00FF)
     totals[place + uint64(LANES)] += uint32(four >> uint32(8)) & uint32(0x00FF00FF)
 
 
 @kernel
-def _add_quarters(four: uint32, number: int, i: int, totals: NDArray[np.uint32]) -> None:
-    """Add four bytes to sums of 32 bits."""
-    place = uint64(4 * LANES * number) + i
+def _add_quarters(four: uint32, place: uint64, totals: NDArray[np.uint32]) -> None:
+    """Add four bytes to sums of 32 bits, from `place` on."""
     totals[place] += four & uint32(0xFF)
     totals[place + uint64(LANES)] += uint32(four >> uint32(8)) & uint32(0xFF)
     totals[place + uint64(2 * LANES)] += uint32(four >> uint32(16)) & uint32(0xFF)
