@@ -124,7 +124,7 @@ def score_claim(
         most: as for `claimed_positions`.
 
     Raises:
-        ValueError: a seed is missing, is none, or stands in two buckets; or a message, R, token or label is none.
+        ValueError: a seed is missing, is none, or stands in two buckets; or a message, R, leaf, token or label is none.
     """
     key = parse_label(label)
     if not 0 <= message < key.most_messages:
@@ -135,6 +135,10 @@ def score_claim(
     buckets = positions.buckets.tolist()
     _check_seeds(seeds, buckets)
     earlier = frozenset(shown_before)
+    if any(
+        len(leaf) != HASH_BYTES for leaf in earlier
+    ):  # hexadecimal text would meet no leaf, and p would be too small
+        raise ValueError(f"a leaf that was shown before has {HASH_BYTES} bytes")
     leaves = {bucket: leaf_of(seeds[bucket]) for bucket in set(buckets)}
     was_shown = np.array([leaves[bucket] in earlier for bucket in buckets], bool)
     keys = _step_keys(positions, seeds, beacon)

@@ -230,6 +230,9 @@ def test_what_a_claimant_gets_wrong_is_refused():
     for beacon in (b"", bytes(31), bytes(64)):
         with pytest.raises(ValueError, match="R has 32 bytes"):
             claim(beacon=beacon)
+    for leaf in (b"", bytes(31), ("00" * 32).encode()):
+        with pytest.raises(ValueError, match="shown before has 32 bytes"):
+            claim(shown_before=[bytes(32), leaf])
     for token in (-1, 2**32):
         with pytest.raises(ValueError, match="32 bits"):
             claim(tokens=[*tokens, token])
