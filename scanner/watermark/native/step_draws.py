@@ -15,16 +15,20 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes, chacha8_lanes
-from scanner.watermark.native.gumbel import cheapest
+from scanner.watermark.native.gumbel import approximate_terms, cheapest
 from scanner.watermark.native.keyed import below, log_term, term
 from scanner.watermark.native.steps import Steps
 from scanner.watermark.native.streams import begin_run, log2, next_block
+from scanner.watermark.positions import Ranges
 
 BITS = 4
 """log2 of the draws that a block holds in one plane."""
 
 ROUGH_BITS = 6
 """log2 of the numbers whose eight digits a block holds."""
+
+_TILE = 16 * LANES
+"""Numbers whose running sums are kept at a time."""
 
 _SMALLEST = 2.0**-1000
 """Products above it have lost nothing to numbers that double precision cannot hold."""
@@ -405,6 +409,76 @@ def _best_of_all(
         order = np.argsort(-exact, kind="mergesort")  # stable: of ties the smaller number first
         for place in range(most):
             numbers[d, place], scores[d, place] = candidates[order[place]], exact[order[place]]
+
+
+def best_in_windows(steps: Steps, windows: Ranges, count: int) -> NDArray[np.int64]:
+    """Return the number among 0 … count−1 of largest Gumbel score of each window, or one that scores nearly as much.
+
+    Each step is drawn once, and sums of windows are differences of running sums, in units of ln 2 / 2^11.
+
+    Args:
+        steps: of D documents under a label without groups, of LONGEST_AT_ONCE steps at most.
+        windows: W ranges of them.
+        count: how many numbers.
+
+    Returns:
+        int64[W].
+    """
+    numbers = np.zeros(len(windows.begin), np.int64)
+    longest = int(steps.scored[np.diff(windows.first) > 0].max(initial=0))
+    sums = np.empty((longest + 1, _TILE), np.uint32)
+    _best_in_windows(*steps, *windows, count, sums, numbers)
+    return numbers
+
+
+@kernel
+def _best_in_windows(
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    first: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    count: int,
+    sums: NDArray[np.uint32],
+    numbers: NDArray[np.int64],
+) -> None:
+    key, inputs, block = np.empty(8, np.uint32), np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    draws, terms, scratch = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32), np.empty(_TILE, np.float32)
+    best, difference = np.zeros(len(numbers), np.uint32), np.empty(_TILE, np.uint32)
+    places = np.arange(_TILE)
+    order = places % LANES * 16 + places // LANES  # number of each place: word k of all blocks, then word k + 1
+    for d in range(len(first) - 1):
+        if first[d] == first[d + 1]:
+            continue
+        for tile in range(0, count, _TILE):
+            sums[0] = 0
+            for p in range(offsets[d], offsets[d + 1]):
+                key[:] = keys[:, p]
+                low, high = uint32(ids[p] << uint32(32 - BITS)) | uint32(tile >> BITS), uint32(ids[p] >> uint32(BITS))
+                for i in range(LANES):
+                    inputs[i], inputs[CHUNK + i] = low + uint32(i), high
+                    inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonces[p]), uint32(nonces[p] >> uint64(32))
+                chacha8_lanes(key, inputs, LANES, block)
+                for k in range(16):
+                    draws[k * LANES : (k + 1) * LANES] = block[k * CHUNK : k * CHUNK + LANES]
+                approximate_terms(draws, scratch, terms)
+                before, after = sums[p - offsets[d]], sums[p - offsets[d] + 1]
+                for i in range(_TILE):
+                    after[i] = before[i] + uint32(terms[i] >> uint32(12))
+            for w in range(first[d], first[d + 1]):
+                before, after = sums[begin[w] - offsets[d]], sums[end[w] - offsets[d]]
+                largest = uint32(0)
+                for i in range(_TILE):
+                    difference[i] = after[i] - before[i] if tile + order[i] < count else uint32(0)
+                    largest = max(largest, difference[i])
+                if largest > best[w]:
+                    number = _TILE
+                    for i in range(_TILE):
+                        if difference[i] == largest:
+                            number = min(number, order[i])
+                    best[w], numbers[w] = largest, tile + number
 
 
 @kernel

@@ -9,7 +9,7 @@ largest rough score. Without groups all messages are scored in full.
 from abc import abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from scanner.watermark.format import Candidates, UserEvidence, Watermark
 from scanner.watermark.laws import Law, NegativeGamma
 from scanner.watermark.native import rough_runs, secret, step_draws
 from scanner.watermark.native.keyed import NO_TERMS, GreenListMark, GumbelMark, NativeMark
+from scanner.watermark.native.rough_windows import best_of_ranges
 from scanner.watermark.native.steps import (
     Hashes,
     SeedKeys,
@@ -29,7 +30,7 @@ from scanner.watermark.native.steps import (
     is_group_step,
     step_keys,
 )
-from scanner.watermark.positions import Positions, Ranges, Tokens
+from scanner.watermark.positions import Positions, Ranges, Tokens, offsets_of
 from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
 from schemas.registry import MOST_NUMBERS
 
@@ -38,6 +39,14 @@ DEFAULT_SEEDS = 24
 
 GROUPS_DRAWN_IN_FULL = 8
 """Groups of largest rough score whose exact scores are computed (SPEC_3 §4)."""
+
+GROUPS_BY_CHANCE = 0.1
+"""Largest chance, over all groups, of a score as high as a window's best group, at which that group's users are
+searched.
+"""
+
+MOST_WINDOWS = 2
+"""Windows of a document in which the users of a group are searched, those where it is best."""
 
 _FIRST_CANDIDATES = 4
 """Candidates that a document without groups is first searched for; where as many pass, more are searched for."""
@@ -207,14 +216,64 @@ class Version3Mark(NativeMark):
     def search_parts(
         self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
     ) -> tuple[Candidates, NDArray[np.int64], NDArray[np.int64]]:
-        """See SearchesWindows. Each part and each window is searched as a text of its own."""
+        """See SearchesWindows."""
         self._check_count(count)
         steps = self.steps(tokens, positions)
-        limit = self.groups or count
-        of_windows = self._searched(steps.of_ranges(windows), limit)
-        log10_p = self.law.log10_p(of_windows.score[:, 0], windows.length)
-        standing_out = np.flatnonzero(log10_p <= np.log10(share) - np.log10(count))
-        return self._searched(steps.of_ranges(parts), limit), standing_out, of_windows.message[standing_out, 0]
+        if self.groups is None:
+            window, message = self._windows_among_all(steps, windows, count, share)
+            return self._among_all(steps.of_ranges(parts), count), window, message
+        is_shared = is_group_step(steps.keys)
+        shared, users, before = steps.where(is_shared), steps.where(~is_shared), offsets_of(is_shared)
+        part_steps, window_steps = (_counted(ranges, before) for ranges in (parts, windows))
+        request = shared, window_steps.shared, part_steps.shared, self.groups, _most_groups(self.groups)
+        number, rough, group, part_rough = best_of_ranges(*request, self._run_rule)
+        best = group, self._exact_in_ranges(shared, part_steps.shared, group, part_rough)
+        users_of_parts = users.of_ranges(part_steps.users)
+        candidates = self._in_best_groups(best, part_steps.shared.length, users_of_parts, self.groups)
+        rough = np.maximum(rough, 0)  # of a window without group steps
+        group_score = self._exact_in_ranges(shared, window_steps.shared, number[:, None], rough[:, None])[:, 0]
+        window = self._promising(number, group_score, window_steps.shared)
+        is_chosen = np.zeros(len(number), np.bool_)
+        is_chosen[window] = True
+        rows, first = np.arange(len(window)), number[window] * MOST_NUMBERS
+        of_windows = users.of_ranges(window_steps.users.where(is_chosen))
+        user, user_score = self._best_scores(of_windows, rows, first, self.groups, 1)
+        total = np.add(group_score[window], user_score[:, 0])
+        standing_out = self._rare(total, windows.length[window], np.log10(share) - np.log10(count))
+        message = number[window] * self.groups + user[:, 0]
+        return candidates, window[standing_out], message[standing_out]
+
+    def _promising(self, group: NDArray[np.int64], score: NDArray[np.generic], windows: Ranges) -> NDArray[np.int64]:
+        """Return the windows, of group steps, whose best group's users are searched: int64[Q], in order."""
+        rare = self._rare(score, windows.length, np.log10(GROUPS_BY_CHANCE) - np.log10(self.groups or 1))
+        document_group = windows.whose[rare] * MOST_NUMBERS + group[rare]
+        order = np.lexsort((self.law.log10_p(score[rare], windows.length[rare]), document_group))
+        rank = np.arange(len(order)) - np.searchsorted(document_group[order], document_group[order])
+        return rare[np.sort(order[rank < MOST_WINDOWS])]
+
+    def _rare(self, score: NDArray[np.generic], scored: NDArray[np.int64], log10_p: float) -> NDArray[np.int64]:
+        """Return the places of the scores whose p is 10^log10_p or less: int64[Q]."""
+        return np.flatnonzero(self.law.log10_p(score, scored) <= log10_p + _ROOM)
+
+    def _windows_among_all(
+        self, steps: Steps, windows: Ranges, count: int, share: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return windows and their best message where it stands out: int64[Q] both."""
+        message, score = self._best_in_windows(steps, windows, count)
+        standing_out = self._rare(score, windows.length, np.log10(share) - np.log10(count))
+        return standing_out, message[standing_out]
+
+    @abstractmethod
+    def _best_in_windows(
+        self, steps: Steps, windows: Ranges, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        """Return the best of the numbers 0 … count−1 of each window, or nearly so, and its score: [W] both."""
+
+    def _exact_in_ranges(
+        self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
+    ) -> NDArray[np.generic]:
+        """Return what `_exact` does, of numbers of ranges: [R, most]."""
+        return self._exact(steps.of_ranges(ranges), np.arange(len(numbers)), numbers, rough)
 
     def _searched(self, steps: Steps, limit: int) -> Candidates:
         """Search D documents; limit: how many groups, and users of each, or without groups how many messages."""
@@ -258,10 +317,33 @@ class Version3Mark(NativeMark):
         """
         shared, users = in_two(steps)
         documents = np.arange(len(steps.scored))
-        group, score_group = self._best_groups(shared, documents, groups)
-        log10_p = self.law.log10_p(score_group, shared.scored[:, None])
-        is_looked_into = (group >= 0) & (log10_p <= _by_chance(groups))
+        request = documents, np.zeros_like(documents), groups, _most_groups(groups)
+        return self._in_best_groups(self._best_scores(shared, *request), shared.scored, users, groups)
+
+    def _in_best_groups(
+        self,
+        best: tuple[NDArray[np.int64], NDArray[np.generic]],
+        scored: NDArray[np.int64],
+        users: Steps,
+        groups: int,
+    ) -> Candidates:
+        """Return the best user of each group that is looked into (SPEC_3 §4).
+
+        Args:
+            best: the groups that are scored in full, and their scores: [D, most] both.
+            scored: group steps, int64[D].
+            users: user steps of D documents.
+            groups: how many users of each group are searched.
+        """
+        group, score_group = _best_first(*best)
+        documents = np.arange(len(scored))
+        is_looked_into = np.zeros(group.shape, np.bool_)
         is_looked_into[:, 0] = True
+        rows = documents
+        for place in range(1, group.shape[1]):  # scores fall, and few documents have a second group
+            rows = rows[group[rows, place] >= 0]
+            rows = rows[self.law.log10_p(score_group[rows, place], scored[rows]) <= _by_chance(groups)]
+            is_looked_into[rows, place] = True
         width = max(2, int(is_looked_into.sum(axis=1).max(initial=0)))
         is_looked_into, group, score_group = is_looked_into[:, :width], group[:, :width], score_group[:, :width]
         rows = np.repeat(documents, is_looked_into.sum(axis=1))
@@ -275,15 +357,6 @@ class Version3Mark(NativeMark):
             np.take_along_axis(values, order, axis=1) for values in (message, total, score_of_user)
         )
         return Candidates(message, total, UserEvidence(score_of_user, users.scored, groups), independent=True)
-
-    def _best_groups(
-        self, shared: Steps, documents: NDArray[np.int64], groups: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return the groups that are scored in full, and their scores, best first, ties to the smaller."""
-        most = max(2, min(GROUPS_DRAWN_IN_FULL, groups))
-        group, score = self._best_scores(shared, documents, np.zeros_like(documents), groups, most)
-        order = np.lexsort((group, np.where(group >= 0, -score.astype(np.float64), np.inf)), axis=1)
-        return np.take_along_axis(group, order, axis=1), np.take_along_axis(score, order, axis=1)
 
     def _best_scores(
         self, steps: Steps, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
@@ -301,6 +374,32 @@ class Version3Mark(NativeMark):
     @abstractmethod
     def _best_of_all(self, steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Return the best of the numbers 0 … count−1 of each document and their scores, best first: [D, most] both."""
+
+
+class _Counted(NamedTuple):
+    """Ranges of steps as ranges of group steps and of user steps."""
+
+    shared: Ranges
+    users: Ranges
+
+
+def _counted(ranges: Ranges, before: NDArray[np.int64]) -> _Counted:
+    """Return ranges by kind of step; before: group steps before each step, and in all, int64[P+1]."""
+    shared = Ranges(ranges.first, before[ranges.begin], before[ranges.end])
+    return _Counted(shared, Ranges(ranges.first, ranges.begin - shared.begin, ranges.end - shared.end))
+
+
+def _most_groups(groups: int) -> int:
+    """Return how many groups of so many are scored in full; two, where there is one: the other is none."""
+    return max(2, min(GROUPS_DRAWN_IN_FULL, groups))
+
+
+def _best_first(
+    numbers: NDArray[np.int64], scores: NDArray[np.generic]
+) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+    """Return the numbers of each row by score, ties to the smaller, those that are none last, and their scores."""
+    order = np.lexsort((numbers, np.where(numbers >= 0, -scores.astype(np.float64), np.inf)), axis=1)
+    return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def _by_chance(count: int) -> float:
@@ -347,6 +446,18 @@ class Version3GreenList(Version3Mark, GreenListMark):
     def _best_of_all(self, steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         documents = np.arange(len(steps.scored))
         return self._best_rough(steps, documents, np.zeros_like(documents), count, most, self._rule)
+
+    def _best_in_windows(
+        self, steps: Steps, windows: Ranges, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        no_parts = Ranges(np.zeros_like(windows.first), windows.begin[:0], windows.end[:0])
+        number, score, *_ = best_of_ranges(steps, windows, no_parts, count, 1, self._rule)
+        return number, score
+
+    def _exact_in_ranges(
+        self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        return rough
 
 
 class Version3Gumbel(Version3Mark, GumbelMark):
@@ -398,6 +509,15 @@ class Version3Gumbel(Version3Mark, GumbelMark):
 
     def _best_of_all(self, steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         return step_draws.best_of_all(steps, count, most)
+
+    def _best_in_windows(
+        self, steps: Steps, windows: Ranges, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        numbers, of_windows = step_draws.best_in_windows(steps, windows, count), steps.of_ranges(windows)
+        added = self._added(of_windows, np.repeat(numbers, windows.length))
+        sums = np.zeros((2, len(numbers)))
+        step_draws.add_in_two(added, np.zeros(len(added), np.bool_), of_windows.offsets, sums)
+        return numbers, sums[1]
 
 
 class Version3LogGumbel(Version3Gumbel):
