@@ -89,8 +89,8 @@ def calibrate_and_tell(
     from scanner.audit.calibration.calibration_report import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
     from scanner.cluster.calibrate import run_calibration
-    from scanner.results.signatures import signer_of
     from scanner.results.transactions import append_audits, refuse_changed_tables
+    from scanner.signing import signer_of
 
     plan = plan_calibration(config, None if date is None else date.date())
     if plan.audited is not None:  # hours of work follow: tables that cannot be committed to are refused before
@@ -270,8 +270,8 @@ def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
     """
     from scanner.registry.signed_tables import read_signed_tables
     from scanner.results.sign_anew import sign_under
-    from scanner.results.signatures import signer_of
     from scanner.results.transactions import refuse_changed_tables
+    from scanner.signing import signer_of
 
     locations = read_signed_tables(str(registry)).locations()
     if not locations:

@@ -144,7 +144,7 @@ def flagged(
     max_rows = most_shown(limit, everything=everything)
     from scanner.results.flags import WantedFlags, newest, sums
     from scanner.results.scan_list import with_generator
-    from scanner.results.signatures import unchecked
+    from scanner.signing import unchecked
 
     location = results_at(results)
     if not scanned(location):

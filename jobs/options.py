@@ -268,7 +268,7 @@ def results_at(path: str) -> Results:
 
 def sign_results(folder: str, registry: Path | str) -> None:
     """Sign and check results under a registry's audit secret until the command ends, when the registry keeps count."""
-    from scanner.results.signatures import keep_signatures, sign_with
+    from scanner.signing import keep_signatures, sign_with
 
     def keep() -> None:
         if (why := keep_signatures(folder)) is not None:
@@ -282,7 +282,7 @@ def sign_results(folder: str, registry: Path | str) -> None:
 
 def signature_notes(location: Results) -> list[str]:
     """Return a sentence on why nobody checked the tables that were read by a configuration; none where they were."""
-    from scanner.results.signatures import unchecked
+    from scanner.signing import unchecked
 
     why = unchecked(location.folder) if location.config is not None else None
     return [] if why is None else [f"signatures of tables were not checked: {why}"]

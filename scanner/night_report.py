@@ -44,7 +44,7 @@ from scanner.results.scan_list import (
     silent_scans,
 )
 from scanner.results.shown_p_values import log10_p_shown
-from scanner.results.signatures import unchecked
+from scanner.signing import unchecked
 from scanner.storage.locations import exchange, make_private
 from schemas.registry import Canary
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof

@@ -45,10 +45,10 @@ from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.registry_record import record_verification, refuse_changed_since, verify_registry
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_early_clock, refuse_mixed
-from scanner.results.signatures import keep_signatures, sign_with
 from scanner.results.transactions import append_audits, append_scan, open_tables, refuse_changed_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan
+from scanner.signing import keep_signatures, sign_with
 from schemas.words import AuditState
 
 _log = logging.getLogger(__name__)

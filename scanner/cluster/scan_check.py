@@ -34,9 +34,9 @@ from scanner.printable import counted, in_hours
 from scanner.registry import open_key
 from scanner.results.registry_record import verify_registry
 from scanner.results.scan_list import readiness, refuse_mixed
-from scanner.results.signatures import sign_with
 from scanner.results.transactions import refuse_changed_tables
 from scanner.scan_plan import Plan, make_plan
+from scanner.signing import sign_with
 from scanner.watermark.formats import format_of, price
 
 MIB = 2**20

@@ -43,8 +43,8 @@ from scanner.results.decision_log import users_of
 from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS
 from scanner.results.queries import ask, spans
 from scanner.results.shown_p_values import log10_p_shown
-from scanner.results.signatures import open_results, unchecked
 from scanner.scan_plan import read_config
+from scanner.signing import open_results, unchecked
 from scanner.storage.locations import absolute
 from scanner.text.quoting import TextPart, parts_of
 from scanner.watermark import Tokens

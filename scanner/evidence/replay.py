@@ -50,8 +50,8 @@ from scanner.registry.keys_file import gives_p_values
 from scanner.results.earlier_scans import RecordedHistory, recorded_history
 from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
-from scanner.results.signatures import open_results
 from scanner.scan_plan import read_config
+from scanner.signing import open_results
 from scanner.storage.locations import absolute
 from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import ProofPath, Proves

@@ -25,9 +25,9 @@ from scanner.key_support import ScanFilter, UnsupportedKey, supported_keys
 from scanner.ngram_filter.common_ngrams import CELLS_AN_NGRAM, CommonNgrams, Sketch, hash_key
 from scanner.ngram_filter.sketches import SKETCHES_TABLE, hashed_under, keyed_digest, read_sketch, sketches_before
 from scanner.registry import read_audit_secret
-from scanner.results.signatures import open_results
 from scanner.results.transactions import TableEntry, commit, faults_named, has_table, open_tables, read_whole
 from scanner.scan_plan import Plan, read_config
+from scanner.signing import open_results
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import absolute, table_uri
 from scanner.storage.toml import digest

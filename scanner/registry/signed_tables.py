@@ -2,7 +2,7 @@
 
 Whoever can write results can put an older state of a table in its place, which is signed as it was: its number is
 smaller than the one that stands here. Or they take back a commit, and another one is made in its place: then two
-commits stand here that follow one (scanner.results.signatures). Entries mean the same in any order.
+commits stand here that follow one (scanner.signing). Entries mean the same in any order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,8 +32,8 @@ class SignedTable(NamedTuple):
     table: its name.
     table_id: of the Delta table.
     results_id: of the results, which all of their tables have.
-    event: it was made, a commit signed it, it was signed as it was by consent, or it was given up by consent.
-    number: of the signature, or of the time when it was made or given up.
+    event: a commit signed it, it was signed as it was by consent, or it was given up by consent.
+    number: of the signature, or of the time when it was given up.
     earlier: number of the signature that it follows; NO_NUMBER: unknown, or none.
     """
 
@@ -41,7 +41,7 @@ class SignedTable(NamedTuple):
     table: str
     table_id: str
     results_id: int
-    event: Literal["made", "signed", "signed anew", "given up"]
+    event: Literal["signed", "signed anew", "given up"]
     number: int
     earlier: int = NO_NUMBER
 
@@ -49,7 +49,7 @@ class SignedTable(NamedTuple):
 class _History:
     """What happened to one table at one place.
 
-    newest: the last time when it was made or signed.
+    newest: the last time when it was signed.
     anew: number of the last signature by consent: what is before it does not matter.
     given_up: number of the last time when it was given up.
     fork: numbers of two commits that follow one, of which the first was taken back: the latest; else empty.
@@ -81,6 +81,11 @@ class _History:
         """Whether it is no table of these results any more: only by consent it becomes one again."""
         return self.given_up > self.anew
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether two commits followed one, so that the first was taken back, and nobody consented to that."""
+        return max(self.fork, default=NO_NUMBER) > self.anew
+
 
 class SignedTables:
     """The tables that were signed under a registry's audit secret, from their entries in any order."""
@@ -103,14 +108,30 @@ class SignedTables:
         """Return the largest number that a table ever had at a place; NO_NUMBER: it was never there."""
         return max(self._history(location, table, table_id).entries, default=NO_NUMBER)
 
-    def was_given_up(self, location: str, table: str, table_id: str) -> bool:
-        """Return whether a table was at a place, and was given up."""
-        return self._history(location, table, table_id).is_given_up
+    def fault(self, location: str, table: str, table_id: str, number: int | None, earlier: int | None) -> str | None:
+        """Return why a table is not as it was last left at a place; None: it may be.
 
-    def is_forked(self, location: str, table: str, table_id: str) -> bool:
-        """Return whether two commits followed one, so that the first was taken back, and nobody consented to that."""
+        Args:
+            location: folder or URI of the results, links followed.
+            table: its name.
+            table_id: of the Delta table.
+            number: of the signature that it carries; None: of none that is ours.
+            earlier: number of the signature that this one follows.
+        """
         history = self._history(location, table, table_id)
-        return max(history.fork, default=NO_NUMBER) > history.anew
+        if history.is_given_up:
+            return "it is a table that was given up, and was put back"
+        if history.newest is None:
+            others = self.at(location, table)
+            return "another table was signed there, and this one was put in its place" if others else None
+        if history.is_forked:
+            return "two commits follow one, so that the first was taken back"
+        newest = history.newest.number
+        if number is not None and number < newest:
+            return "it was put back to an earlier state, before the last commit that brickscan made"
+        if number is not None and earlier is not None and number > newest > earlier > NO_NUMBER:
+            return "its last commit follows an earlier one than brickscan made, which was taken back"
+        return None
 
     def _history(self, location: str, table: str, table_id: str) -> _History:
         return self._places.get((location, table), {}).get(table_id, _History())

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from scanner.errors import Refused
 from scanner.results.queries import ask
-from scanner.results.signatures import keep_signatures
 from scanner.results.transactions import TableEntry, commit, has_table, open_tables, read_whole
+from scanner.signing import keep_signatures
 from scanner.storage.data_files import write_file
 from schemas.tables import DECISIONS
 from schemas.verdict import LONGEST_NAME, LONGEST_NOTE

@@ -8,8 +8,8 @@ nobody here.
 import polars as pl
 
 from scanner.registry import numbers_of_heads
-from scanner.results.signatures import registry_of
 from scanner.results.transactions import read_whole
+from scanner.signing import registry_of
 from scanner.storage.data_files import SCHEMAS
 from schemas.tables import NAMED_LISTS
 from schemas.words import OF_REGISTRY, Naming

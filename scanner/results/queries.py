@@ -23,8 +23,8 @@ from scanner.results.current_rows import (
     shards,
 )
 from scanner.results.names_of_registry import without_foreign_names
-from scanner.results.signatures import signer_of
 from scanner.results.transactions import faults_named, read_whole
+from scanner.signing import signer_of
 from scanner.storage.data_files import OF_USERS
 from scanner.storage.delta import open_table
 from scanner.storage.locations import table_uri

@@ -14,9 +14,9 @@ import pyarrow as pa
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import NO_RECORD, NamesPart, Record, given_rows, numbers_of_heads, verify_since
 from scanner.results.queries import ask, exist, scans
-from scanner.results.signatures import open_results, sign_with
 from scanner.results.transactions import TableEntry, commit, has_table, open_tables, read_whole
 from scanner.scan_plan import read_config, results_beside
+from scanner.signing import open_results, sign_with
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import absolute
 from schemas.tables import NAMED_LISTS, VERIFIED_USERS

@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused
-from scanner.results.signatures import Signer, keep_signatures, signature_of, signer_of, unchecked, use_signer
 from scanner.results.transactions import additions, try_to_commit
 from scanner.results.upkeep import existing_tables
+from scanner.signing import Signer, keep_signatures, signature_of, signer_of, unchecked, use_signer
 from scanner.storage.data_files import SCHEMAS, sha256_in, write_file
 from scanner.storage.delta import KeptTable, attempts, files_of, logged_transactions
 from scanner.storage.locations import filesystem_of, table_uri

@@ -31,7 +31,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results.signatures import (
+from scanner.signing import (
     Signer,
     TransactionSum,
     checked_rows,
@@ -61,7 +61,7 @@ from schemas.tables import SCANS
 _log = logging.getLogger(__name__)
 
 SECONDS_OF_A_MAKER = 5.0
-"""Seconds after which who made a table has had the registry keep that, or cannot."""
+"""Seconds after which who made a table has signed it, or never will."""
 
 ORPHANS_AFTER_HOURS = 24
 """Hours after which a file that is no part of its table cannot be a running scan's, which would have committed it."""
@@ -193,7 +193,7 @@ class _OpenTable:
         self.kept_table = KeptTable(table_uri(results, name))
         self._checked: tuple[DeltaTable | None, int] = None, -1  # the table, and the version of it, that were checked
         if self._signer is not None:
-            self._sum = TransactionSum(self._signer, self.kept_table.now(), name)
+            self._sum = TransactionSum(self._signer.digester, self.kept_table.now(), name)
             self.kept_table.watch(self._sum.change)
 
     def now(self) -> tuple[DeltaTable, KeptTable]:
@@ -206,7 +206,7 @@ class _OpenTable:
 
     def _check(self, table: DeltaTable) -> None:
         if self._signer is not None:
-            self._signer.refresh()  # others may have committed, and somebody put the table back to what was before
+            self._signer.record.refresh()  # others may have committed, or somebody put it back
             self.kept_table.logged()  # brings the sum up to date
             self._signer.is_signed(table, self._name, self._sum)
 
@@ -408,12 +408,15 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             table_made = None if has_table(results, name) else make_table(uri, schema, statistics)
             table = table_made or DeltaTable(uri)
             if signer is not None:
-                if table_made is None and signer.is_nobodys(table, name, end):
-                    table_made = make_table(uri, schema, statistics, "overwrite")  # it has another id
+                while table_made is None and signer.is_nobodys(table, name):
+                    if time.monotonic() > end:
+                        table_made = make_table(uri, schema, statistics, "overwrite")  # it has another id
+                    else:
+                        time.sleep(0.1)
                     table = table_made or DeltaTable(uri)
                 if table_made is not None:
-                    signer.table_made(table_made, name)
-                    made = True
+                    signer.table_made(table_made)
+                    made = try_to_commit(results, table_made, name, [], []) or made
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
                 f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"
@@ -458,7 +461,7 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
     signer = signer_of(results)
     if signer is None:
         return read(open_now(), paths)
-    signer.refresh()
+    signer.record.refresh()
     table, is_signed = open_checked(open_now, lambda table: signer.is_signed(table, name))
     if not is_signed:
         return read(table, paths)
@@ -494,7 +497,7 @@ def refuse_changed_tables(results: str) -> None:
 
 
 def _refuse_changed(results: str, signer: Signer) -> None:
-    signer.refresh()
+    signer.record.refresh()
     tables = Tables(results)
     for name in SCHEMAS:
         if has_table(results, name):

@@ -31,7 +31,7 @@ from scanner.results.decision_log import (
 )
 from scanner.results.flags import FlagCount, WantedFlags, by_need, count_flags, flags_at
 from scanner.results.queries import ask, keys_of_scans, of_trial
-from scanner.results.signatures import unchecked
+from scanner.signing import unchecked
 from schemas.words import Naming
 
 

@@ -25,9 +25,8 @@ from scanner.cluster import calibrate as calibrating
 from scanner.cluster.corpus import CorpusPart, Encoding
 from scanner.errors import Refused
 from scanner.registry import new_key, set_audit_secret
-from scanner.results import signatures
-from scanner.results.signatures import keep_signatures, sign_with
 from scanner.results.transactions import append_audits
+from scanner.signing import keep_signatures, opened_signers, sign_with
 from scanner.storage.locations import table_uri
 from scanner.text import sha256_file
 from schemas.audit import AUDIT_KINDS, AUDITS
@@ -283,7 +282,7 @@ def test_results_are_looked_at_before_the_work(tmp_path, monkeypatch):
     append_audits(folder, [filled(AUDITS, audit_id="first")])
     assert keep_signatures(folder) is None
     shutil.rmtree(folder)
-    signatures._signers.clear()
+    opened_signers._signers.clear()
     with pytest.raises(AtWork):
         calibrate.callback(config, None, 1e-6, False, False)
     append_audits(folder, [filled(AUDITS, audit_id="second")])
@@ -291,6 +290,6 @@ def test_results_are_looked_at_before_the_work(tmp_path, monkeypatch):
 
     uri = table_uri(folder, "audits")
     write_deltalake(uri, pa.Table.from_pylist([filled(AUDITS, audit_id="forged")], AUDITS), mode="overwrite")
-    signatures._signers.clear()
+    opened_signers._signers.clear()
     with pytest.raises(Refused, match="audits: its files are not those that brickscan committed"):
         calibrate.callback(config, None, 1e-6, False, False)

@@ -16,8 +16,8 @@ from deltalake import write_deltalake
 from scanner.evidence.explainer import Explainer
 from scanner.night_report import night_of
 from scanner.registry import set_audit_secret
-from scanner.results import signatures
 from scanner.service.review_session import DocumentPlace, FlagRequest, ReviewSession
+from scanner.signing import opened_signers
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri
 from tests.support.command_line import call
@@ -184,7 +184,7 @@ def test_without_the_secret_evidence_says_that_nothing_was_checked(scanned):
     rows = put(user_id="zoe")(pl.read_delta(uri).to_dicts())
     write_deltalake(uri, pa.Table.from_pylist(rows, SCHEMAS["flags"]), mode="overwrite")
     (night.registry / "secrets" / "decoys.secret").unlink()
-    signatures._signers.pop(night.results)  # as in the next process
+    opened_signers._signers.pop(night.results)  # as in the next process
     explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
     assert (explained["user_id"], explained["checked"]) == ("zoe", False)
     (says,) = (one["sentence"] for one in explained["says"] if one["heading"] == "Signature")
@@ -245,7 +245,7 @@ def test_another_audit_secret_signs_all_results(scanned):
     night.scan()
     assert json.loads(call("explain", night.config, "a:0", "--json")[1])["checked"] is True
     set_audit_secret(registry, "file:secrets/decoys.secret")  # as by hand, without signing
-    signatures._signers.pop(night.results)
+    opened_signers._signers.pop(night.results)
     code, _, err = call("explain", night.config, "a:0")
     assert (code, "was signed under another audit secret" in err) == (2, True)
 

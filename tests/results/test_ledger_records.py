@@ -13,9 +13,9 @@ from deltalake import write_deltalake
 from scanner.cluster.scan import run_scan
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import add_users, erase_users, ledger, load_registry, registry_sha256, remove_users
-from scanner.results import signatures
 from scanner.results.registry_record import VERIFIED_USERS_TABLE, lost_head
 from scanner.results.transactions import read_whole
+from scanner.signing import tables_on_record
 from schemas.tables import VERIFIED_USERS
 from tests.support.command_line import call
 from tests.support.forged_users import part_files, swap_names
@@ -35,7 +35,7 @@ def explained(night) -> dict[str, Any]:
 @pytest.mark.parametrize("seconds", [-1.0, 1e9], ids=["reads the registry again", "remembers the registry"])
 def test_a_registry_that_is_older_than_its_own_results_names_nobody(night, own_registry, marked, monkeypatch, seconds):
     """Whether the process still remembers the signatures of the newer registry, or not."""
-    monkeypatch.setattr(signatures, "_SECONDS_OF_A_QUERY", seconds)
+    monkeypatch.setattr(tables_on_record, "_SECONDS_OF_A_QUERY", seconds)
     before = shutil.copytree(own_registry, night.folder / "backup")
     add_users(own_registry, ["green"], ["zoe"])
     night.write("a", [marked(message_of(own_registry, "green", "zoe"), 80, 1)])

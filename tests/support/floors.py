@@ -28,6 +28,7 @@ FLOORS = [
     "scanner.looks.parts",
     "scanner.looks.text_parts",
     "scanner.detection",
+    "scanner.signing",
     "scanner.results",
     "scanner.ngram_filter",
     "scanner.filtering",

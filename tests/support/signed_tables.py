@@ -6,8 +6,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from scanner.registry.signed_tables import SignedTable, append_signed_tables, read_signed_tables
-from scanner.results import signatures
 from scanner.results.upkeep import existing_tables
+from scanner.signing import opened_signers
 from scanner.storage.locations import real_location, table_uri
 from tests.support.command_line import call
 from tests.support.night import Night
@@ -17,14 +17,14 @@ def drop_table(results: str, registry: Path | str, name: str) -> None:
     """Delete a table, and have the registry forget that it was signed."""
     shutil.rmtree(table_uri(results, name), ignore_errors=True)
     _give_up(registry, read_signed_tables(str(registry)).at(real_location(results), name))
-    signatures._signers.pop(results, None)
+    opened_signers._signers.pop(results, None)
 
 
 def delete_results(results: str, registry: Path | str) -> None:
     """Delete all tables, and give them up."""
     shutil.rmtree(results)
     _give_up(registry, read_signed_tables(str(registry)).of(real_location(results)))
-    signatures._signers.pop(results, None)
+    opened_signers._signers.pop(results, None)
 
 
 def _give_up(registry: Path | str, signed: list[SignedTable]) -> None:
@@ -33,7 +33,7 @@ def _give_up(registry: Path | str, signed: list[SignedTable]) -> None:
 
 def sign_as_it_is(night: Night) -> None:
     """Have what was changed by hand believed from now on, and leave no file that is no part of its table."""
-    signatures._signers.pop(night.results, None)
+    opened_signers._signers.pop(night.results, None)
     code, _, err = call("sign", Path(night.config), "--yes")
     assert code == 0, err
     for name in existing_tables(night.results):

@@ -37,8 +37,8 @@ from scanner.registry import NamedUser
 from scanner.results import accounts
 from scanner.results.queries import ask, with_audit
 from scanner.results.scan_list import recorded_scan
-from scanner.results.signatures import unchecked
 from scanner.results.transactions import has_table
+from scanner.signing import unchecked
 from scanner.text.quoting import unquoted_words
 from scanner.watermark.rule import log10_p_of
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
@@ -79,8 +79,8 @@ def marked_accounts(
 
 def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
     """Return all marked accounts, each without its posts."""
-    why, not_checked = "its posts are read for one account at a time", unchecked(explainer.results)
-    rows = marked_accounts(explainer)
+    why, rows = "its posts are read for one account at a time", marked_accounts(explainer)
+    not_checked = unchecked(explainer.results)  # after the rows were read: it says what was read without a signature
     return [AccountExplanation(row, not_checked, False, (), 0, why, None, None, None) for row in rows]
 
 

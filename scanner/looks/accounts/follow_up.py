@@ -36,9 +36,9 @@ from scanner.looks.accounts.posts import (
 from scanner.looks.look import NO_RESULT, LookResult, ReadAgain
 from scanner.printable import counted
 from scanner.registry import Holders
-from scanner.results.signatures import sign_with
 from scanner.results.transactions import NO_RUN, TableEntry, commit, find_committed, open_tables
 from scanner.scan_plan import Plan
+from scanner.signing import sign_with
 from scanner.storage.data_files import DataFile, write_file
 from scanner.storage.toml import digest
 from schemas.words import Proof

@@ -22,10 +22,10 @@ from scanner.looks.accounts.follow_up import AccountUnit, take_first_looks
 from scanner.looks.accounts.posts import PostGroup
 from scanner.printable import counted
 from scanner.registry.signed_tables import read_signed_tables
-from scanner.results import signatures
 from scanner.results.retention import erase_user
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
+from scanner.signing import opened_signers, signature_of
 from scanner.storage.locations import real_location, table_uri
 from scanner.watermark.positions import Positions
 from tests.support.command_line import call
@@ -131,7 +131,7 @@ def test_workers_read_no_posts_from_before_the_scan(posted, monkeypatch):
     night, real, numbers = posted, follow_up.AccountWorker.do, list[tuple[int, int]]()
 
     def do(worker, part):
-        signature = signatures.signature_of(DeltaTable(table_uri(night.results, "account_posts")))
+        signature = signature_of(DeltaTable(table_uri(night.results, "account_posts")))
         (entry,) = read_signed_tables(str(night.registry)).at(real_location(night.results), "account_posts")
         numbers.append((entry.number, signature.number))
         return real(worker, part)
@@ -304,7 +304,7 @@ def test_a_worker_tests_no_post_that_somebody_changed(posted):
     unit = follow_up.unit_of(plan, inspect_input(plan, list_files(plan.locations)).shards, datetime.now(UTC))
     file = next(Path(table_uri(posted.results, "account_posts")).glob("part-*.parquet"))
     pq.write_table(pl.read_parquet(file).with_columns(account_id=pl.lit("somebody else")).to_arrow(), file)
-    for memory in (signatures._registries, signatures._signers):
+    for memory in (opened_signers._registries, opened_signers._signers):
         memory.pop(posted.results)
     with pytest.raises(Refused, match=r"account_posts/.*its content is not what brickscan wrote"):
         follow_up.AccountWorker(plan, "a scan", unit).do(0)

@@ -20,8 +20,8 @@ from scanner.evidence.sentences import record_of, what_was_found
 from scanner.looks.levels.on_record import LevelScoring, read_surprise
 from scanner.registry import check_secret
 from scanner.results.retention import erase_user, retain
-from scanner.results.signatures import sign_with
 from scanner.results.transactions import read_whole
+from scanner.signing import sign_with
 from scanner.watermark.formats import format_of
 from schemas.words import LEVELS
 from tests.support.foregone import chain_key, chain_model, unknowing, writer_of_foregone  # noqa: F401 - fixtures

@@ -24,11 +24,10 @@ from hypothesis import strategies as st
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import set_audit_secret, signed_tables
 from scanner.registry.keys_file import read_audit_secret, write_registry
-from scanner.registry.signed_tables import SignedTable, SignedTables, read_signed_tables
-from scanner.results import retention, signatures, transactions, upkeep
+from scanner.registry.signed_tables import NO_NUMBER, SignedTable, SignedTables, read_signed_tables
+from scanner.results import retention, transactions, upkeep
 from scanner.results.queries import ask, exist
 from scanner.results.sign_anew import faults_of_tables, sign_anew, sign_under
-from scanner.results.signatures import keep_signatures, sign_with, signature_of, signer_of, unchecked
 from scanner.results.transactions import (
     TableEntry,
     Tables,
@@ -40,6 +39,22 @@ from scanner.results.transactions import (
     read_whole,
     refuse_changed_tables,
 )
+from scanner.signing import (
+    Signature,
+    Signer,
+    checked_files,
+    checked_rows,
+    keep_signatures,
+    opened_signers,
+    sign_with,
+    signature_of,
+    signer_of,
+    tables_on_record,
+    unchecked,
+    use_signer,
+)
+from scanner.signing import signature as signature_module
+from scanner.signing import signer as signer_module
 from scanner.storage.data_files import SCHEMAS, TABLES, sha256_in, write_file
 from scanner.storage.delta import logged_transactions, make_table
 from scanner.storage.locations import real_location, table_uri
@@ -80,7 +95,7 @@ def signed(tmp_path, own_secret) -> str:
 
 def reopen(folder: str, registry: Path) -> None:
     """Forget what this process remembers of results, as the next process does."""
-    signatures._signers.pop(folder, None)
+    opened_signers._signers.pop(folder, None)
     sign_with(folder, str(registry))
 
 
@@ -99,8 +114,8 @@ def files(folder: str, name: str = "flags") -> list[Path]:
     return sorted(Path(table_uri(folder, name)).glob("part-*.parquet"))
 
 
-def plain_digests(folder: str, name: str, secret: bytes, signature: signatures.Signature) -> tuple[int, int]:
-    """The digests of a table by the description at the head of scanner.results.signatures, in plain Python."""
+def plain_digests(folder: str, name: str, secret: bytes, signature: Signature) -> tuple[int, int]:
+    """The digests of a table by the description at the head of scanner.signing, in plain Python."""
     table = DeltaTable(table_uri(folder, name))
     key = hmac.new(secret, b"signed-tables-v1", hashlib.sha256).digest()
 
@@ -194,7 +209,7 @@ def add_a_row_with_the_last_signature(folder: str) -> None:
     table = DeltaTable(table_uri(folder, "flags"))
     row = pl.read_delta(table_uri(folder, "flags")).head(1).to_arrow().cast(SCHEMAS["flags"])
     file = write_file(folder, "flags", row.to_batches())
-    others = [*signatures._FIELDS[1:], *signatures._DIGESTS]
+    others = [*signature_module.FIELDS[1:], *signature_module.DIGESTS]
     named = {name: table.transaction_version(name) for name in others}
     number = table.transaction_version("signature") + 1
     transactions = [Transaction("signature", number), *(Transaction(name, value) for name, value in named.items())]
@@ -422,7 +437,7 @@ def test_a_table_that_goes_while_a_process_runs_is_missed(signed, own_secret):
 
 def test_a_server_reads_again_what_the_registry_keeps(signed, own_secret, tmp_path, monkeypatch):
     """Monday's table after Tuesday's scan, which another process made."""
-    monkeypatch.setattr(signatures, "_SECONDS_OF_A_QUERY", -1.0)
+    monkeypatch.setattr(tables_on_record, "_SECONDS_OF_A_QUERY", -1.0)
     server = signer_of(signed)
     rows(signed)
     shutil.copytree(table_uri(signed, "flags"), tmp_path / "monday")
@@ -431,7 +446,7 @@ def test_a_server_reads_again_what_the_registry_keeps(signed, own_secret, tmp_pa
     keep_signatures(signed)
     shutil.rmtree(table_uri(signed, "flags"))
     shutil.copytree(tmp_path / "monday", table_uri(signed, "flags"))
-    signatures.use_signer(signed, server)
+    use_signer(signed, server)
     with pytest.raises(Refused, match="put back to an earlier state"):
         rows(signed)
 
@@ -462,13 +477,13 @@ def test_a_number_that_somebody_wrote_is_not_signed_on(signed, own_secret):
 
 def test_two_states_of_one_number_show_no_digest_of_a_file(signed, own_secret, tmp_path, monkeypatch):
     """Else their difference would be that of the file, which signs it again wherever somebody puts it."""
-    monkeypatch.setattr(signatures, "_next_number", lambda _: 2**62)
+    monkeypatch.setattr(signer_module, "_next_number", lambda _: 2**62)
     shutil.copytree(table_uri(signed, "flags"), tmp_path / "flags")
     digests = []
     for _ in range(2):
         shutil.rmtree(table_uri(signed, "flags"))
         shutil.copytree(tmp_path / "flags", table_uri(signed, "flags"))
-        signatures._signers.pop(signed)
+        opened_signers._signers.pop(signed)
         table = DeltaTable(table_uri(signed, "flags"))
         signature = signer_of(signed).sign(table, "flags", [], [], {})
         digests.append((signature.number, signature.files, signature.transactions))
@@ -609,12 +624,12 @@ def test_a_commit_in_the_place_of_one_that_was_taken_back_is_seen(signed, own_se
     for number in range(1 + more):
         add(signed, f"two-{number}", [verdict(10 + number, user="bob", message=2)])
     second = signer_of(signed)
-    signatures.use_signer(signed, first)
+    use_signer(signed, first)
     if not more:  # the first driver sees at its end that its commit is not followed
         with pytest.raises(Refused, match="flags: its last commit follows an earlier one than brickscan made"):
             refuse_changed_tables(signed)
     assert keep_signatures(signed) is None
-    signatures.use_signer(signed, second)
+    use_signer(signed, second)
     assert keep_signatures(signed) is None
     reopen(signed, own_secret)
     for step in (lambda: rows(signed), lambda: refuse_changed_tables(signed)):
@@ -656,7 +671,7 @@ def test_a_table_whose_id_somebody_else_chose_is_not_signed(signed, own_secret, 
     log = Path(table_uri(signed, "decisions"), "_delta_log")
     log.mkdir(parents=True)
     shutil.copy(made, log)
-    with pytest.raises(Refused, match="decisions: is empty, and the registry does not say that it was made here"):
+    with pytest.raises(Refused, match="decisions: it carries no signature"):
         commit(signed, "decisions", [TableEntry("e", ())])
     monkeypatch.setattr(transactions, "SECONDS_OF_A_MAKER", -1.0)
     open_tables(signed, ["decisions"])  # makes it anew
@@ -714,7 +729,7 @@ def test_a_table_that_was_given_up_stays_so_whoever_commits_to_it(signed, own_se
     open_tables(signed)
     add(signed, "anew", [verdict(0, user="carol", message=3)])
     assert keep_signatures(signed) is None
-    signatures.use_signer(signed, server)
+    use_signer(signed, server)
     assert keep_signatures(signed) is None
     shutil.rmtree(table_uri(signed, "flags"))
     shutil.copytree(tmp_path / "old" / "flags", table_uri(signed, "flags"))
@@ -725,9 +740,9 @@ def test_a_table_that_was_given_up_stays_so_whoever_commits_to_it(signed, own_se
 
 def test_a_clock_that_was_ahead_keeps_no_table_from_being_signed_as_it_is(signed, own_secret, monkeypatch):
     """Numbers of a machine whose clock is a day ahead are larger than all of this one's until tomorrow."""
-    real = signatures._next_number
+    real = signer_module._next_number
     with monkeypatch.context() as patch:
-        patch.setattr(signatures, "_next_number", lambda earlier: real(earlier) + (86_400_000 << 20))
+        patch.setattr(signer_module, "_next_number", lambda earlier: real(earlier) + (86_400_000 << 20))
         add(signed, "ahead", [verdict(9, user="bob", message=2)])
         keep_signatures(signed)
     change_a_name(signed)
@@ -748,13 +763,13 @@ def test_a_clock_that_was_ahead_keeps_no_table_from_being_signed_as_it_is(signed
 
 def test_threads_that_commit_and_keep_lose_no_number(signed, own_secret, monkeypatch):
     """A server of reviews keeps after each decision, and a slow registry has another thread commit meanwhile."""
-    real = signatures.append_signed_tables
+    real = tables_on_record.append_signed_tables
 
     def append_slowly(*arguments: object) -> None:
         time.sleep(0.2)
         real(*arguments)
 
-    monkeypatch.setattr(signatures, "append_signed_tables", append_slowly)
+    monkeypatch.setattr(tables_on_record, "append_signed_tables", append_slowly)
 
     def decide(number: int) -> None:
         for step in range(3):
@@ -773,7 +788,7 @@ ENTRIES = st.builds(
     st.sampled_from(["flags", "verdicts"]),
     st.sampled_from(["a", "b"]),
     st.just(1),
-    st.sampled_from(["made", "signed", "signed anew", "given up"]),
+    st.sampled_from(["signed", "signed anew", "given up"]),
     st.integers(0, 9),
     st.integers(-1, 8),
 )
@@ -790,8 +805,8 @@ def test_what_the_registry_keeps_means_the_same_in_any_order(entries, random):
         return [
             (
                 {*signed_tables.at("here", name)},
-                signed_tables.was_given_up("here", name, table_id),
-                signed_tables.is_forked("here", name, table_id),
+                [signed_tables.fault("here", name, table_id, number, number - 1) for number in range(10)],
+                signed_tables.fault("here", name, table_id, None, None),
             )
             for name, table_id in places
         ]
@@ -834,7 +849,7 @@ def test_two_processes_that_commit_at_once_sign_what_both_wrote(signed, own_secr
     add(signed, "one", [verdict(10, user="bob", message=2)])
     reopen(signed, own_secret)
     add(signed, "two", [verdict(11, user="carol", message=3)])
-    signatures.use_signer(signed, first)
+    use_signer(signed, first)
     add(signed, "three", [verdict(12, user="dave", message=4)])
     assert keep_signatures(signed) is None
     reopen(signed, own_secret)
@@ -938,13 +953,13 @@ def test_a_table_of_results_of_another_copy_of_the_registry_is_refused(signed, o
 def test_a_reader_asks_once_whether_a_table_is_signed(signed, own_secret, monkeypatch):
     """Delta's library reads a log again when it is asked for a transaction: the second answer may be another."""
     change_a_value_in_a_file(signed)
-    real, asked = signatures.signature_of, list[str]()
+    real, asked = signature_of, list[str]()
 
-    def answer_once(table: DeltaTable) -> signatures.Signature | None:
+    def answer_once(table: DeltaTable) -> Signature | None:
         asked.append(table.table_uri)
         return real(table) if len(asked) == 1 else None
 
-    for module in (signatures, transactions):
+    for module in (signer_module, transactions):
         monkeypatch.setattr(module, "signature_of", answer_once)
     reopen(signed, own_secret)
     with pytest.raises(Refused, match="its content is not what brickscan wrote"):
@@ -953,7 +968,7 @@ def test_a_reader_asks_once_whether_a_table_is_signed(signed, own_secret, monkey
 
 def test_a_driver_signs_nothing_on_top_of_what_was_put_back(signed, own_secret, tmp_path, monkeypatch):
     """Another driver committed to the table and ended; the next number would be that of its commit."""
-    monkeypatch.setattr(signatures, "_SECONDS_OF_A_QUERY", -1.0)
+    monkeypatch.setattr(tables_on_record, "_SECONDS_OF_A_QUERY", -1.0)
     tables = Tables(signed)
     tables.now("flags")
     first = signer_of(signed)
@@ -963,7 +978,7 @@ def test_a_driver_signs_nothing_on_top_of_what_was_put_back(signed, own_secret, 
     keep_signatures(signed)
     shutil.rmtree(table_uri(signed, "flags"))
     shutil.copytree(tmp_path / "earlier", table_uri(signed, "flags"))
-    signatures.use_signer(signed, first)
+    use_signer(signed, first)
     with pytest.raises(Refused, match="put back to an earlier state"):
         commit(tables, "flags", [TableEntry("third", ())])
 
@@ -1000,7 +1015,7 @@ def test_another_secret_signs_what_was_checked(signed, own_secret, monkeypatch):
     """Not what somebody wrote between the check and the signature."""
     log = sorted((Path(table_uri(signed, "verdicts")) / "_delta_log").glob("*.json"))[-1]
     forged = log.read_text() + "\n" + json.dumps({"txn": {"appId": "t9", "version": 1}})
-    real = signatures.Signer.is_signed
+    real = Signer.is_signed
 
     def check_then_forge(signer, table, name, transactions=None):
         answer = real(signer, table, name, transactions)
@@ -1009,7 +1024,7 @@ def test_another_secret_signs_what_was_checked(signed, own_secret, monkeypatch):
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(signatures.Signer, "is_signed", check_then_forge)
+        patch.setattr(Signer, "is_signed", check_then_forge)
         sign_under(signed, str(own_secret), b"x" * 32)
     with pytest.raises(Refused, match="transactions"):
         refuse_changed_tables(signed)
@@ -1073,7 +1088,7 @@ def test_a_table_without_files_has_no_transactions(signed, own_secret):
     """By which a scan of the first night would take shards for done."""
     commit_transaction(signed, "spans", "a shard that nobody scanned", 1)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="spans: it carries no signature"):
+    with pytest.raises(Refused, match="spans: its log has other transactions"):
         refuse_changed_tables(signed)
 
 
@@ -1090,10 +1105,26 @@ def test_a_copy_elsewhere_is_read_and_goes_its_own_way(signed, own_secret, tmp_p
         assert sorted(rows(folder)["user_id"]) == ["alice"] * 3 + [user]
 
 
+@pytest.mark.parametrize("emptied", [("flags",), ("flags", "verdicts")])
+def test_a_table_that_was_emptied_in_a_copy_elsewhere_does_not_pass_for_signed(signed, own_secret, tmp_path, emptied):
+    """The registry knows nothing of the place, and an empty table has nothing that could be wrong."""
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    for name in emptied:
+        shutil.rmtree(table_uri(copy, name))
+        make_table(table_uri(copy, name), SCHEMAS[name], {})
+    sign_with(copy, str(own_secret))
+    if "verdicts" not in emptied:
+        with pytest.raises(Refused, match="flags: it carries no signature"):
+            rows(copy)
+    else:  # nothing says that these results were ever signed
+        assert rows(copy).is_empty()
+        assert unchecked(copy) == "nobody signed flags: `brickscan sign` does"
+
+
 def test_without_the_secret_all_is_read_and_nothing_is_committed(signed, own_secret):
     change_a_name(signed)
-    signatures._signers.pop(signed, None)
-    signatures._registries.pop(signed)
+    opened_signers._signers.pop(signed, None)
+    opened_signers._registries.pop(signed)
     assert rows(signed)["user_id"].to_list() == ["zoe"] * 3
     assert "name the scan's configuration" in str(unchecked(signed))
     with pytest.raises(Refused, match="is signed, and changed only by who can sign it: no registry was named"):
@@ -1174,8 +1205,8 @@ def test_another_audit_secret_misses_results_that_are_away(own_secret, tmp_path)
 def test_a_reader_meets_no_bytes_that_were_not_checked(signed, own_secret, monkeypatch):
     """Between the look at a file and its rows nobody can exchange it: the same bytes are checked and decoded."""
     reads = []
-    real = signatures.read_file
-    monkeypatch.setattr(signatures, "read_file", lambda *place: reads.append(place) or real(*place))
+    real = checked_files.read_file
+    monkeypatch.setattr(checked_files, "read_file", lambda *place: reads.append(place) or real(*place))
     frame = read_whole(signed, "flags")
     assert not reads
     for file in files(signed):
@@ -1216,7 +1247,7 @@ def test_limits_and_filters_in_any_order_are_those_of_a_plain_frame(signed, step
     """Polars tells a source of rows how many it wants and which of these: `head` comes before `filter`."""
     names = sha256_named_files(signed, "verdicts")
     plain = pl.concat([pl.read_parquet(Path(table_uri(signed, "verdicts")) / name) for name in names]).lazy()
-    rows = signatures.checked_rows(signed, "verdicts", names)
+    rows = checked_rows(signed, "verdicts", names)
     for method, *values in steps:
         plain, rows = getattr(plain, method)(*values), getattr(rows, method)(*values)
     assert rows.select("row").collect(engine=engine).rows() == plain.select("row").collect().rows()
@@ -1230,10 +1261,10 @@ def sha256_named_files(folder: str, name: str) -> list[str]:
 def test_a_signature_fits_delta_and_takes_all_values():
     largest = 2**126 - 1
     for files, done in ((0, largest), (1, 2**63), (largest, 0), (2**63 - 1, 2**125)):
-        signature = signatures.Signature(5, signatures.NO_NUMBER, 7, 2**63 - 1, 2**63 - 1, files, done)
+        signature = Signature(5, NO_NUMBER, 7, 2**63 - 1, 2**63 - 1, files, done)
         held = {each.app_id: each.version for each in signature.as_transactions()}
         assert all(-1 <= version < 2**63 for version in held.values())
-        digits = [held[name] for name in signatures._DIGESTS]
+        digits = [held[name] for name in signature_module.DIGESTS]
         assert (digits[0] + 2**63 * digits[1], digits[2] + 2**63 * digits[3]) == (files, done)
 
 
@@ -1246,8 +1277,9 @@ def test_what_signs_is_not_pickled_and_shows_no_secret(signed, own_secret):
     assert read_audit_secret(own_secret).hex() not in repr(vars(signer)) + repr(signer)
 
 
-def test_a_file_tells_nothing_of_its_content_by_its_name(folder):
+def test_a_file_tells_nothing_of_its_content_by_its_name(tmp_path):
     """Two files of the same rows have other digests: what was erased cannot be guessed by the name in the log."""
     batch = pa.RecordBatch.from_pylist([verdict(0)], SCHEMAS["verdicts"])
-    names = [write_file(folder, "verdicts", [batch]).name for _ in range(2)]
+    (tmp_path / "verdicts").mkdir()
+    names = [write_file(str(tmp_path), "verdicts", [batch]).name for _ in range(2)]
     assert sha256_in(names[0]) != sha256_in(names[1])

@@ -1,0 +1,376 @@
+"""Signing the tables of one folder of results, and checking them (scanner.signing)."""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from deltalake import DeltaTable, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from scanner.errors import Refused
+from scanner.registry.signed_tables import NO_NUMBER, SignedTable
+from scanner.signing.signature import (
+    MODULUS,
+    Digester,
+    FileFacts,
+    Signature,
+    TransactionSum,
+    facts_of_action,
+    facts_of_files,
+    id_of,
+    signature_of,
+)
+from scanner.signing.tables_on_record import TablesOnRecord
+from scanner.storage.delta import LoggedTransaction, files_of, logged_transactions, place_of
+from scanner.storage.locations import real_location, table_uri
+
+_VERDICTS = "verdicts"
+"""The table that all results of scans have: by it, tables of one folder are told from others at a new place."""
+
+_PUT_BACK = (
+    "Believe nothing of it: put the table back from a copy that fits, or scan its input again into another folder"
+)
+
+_COMMITS_LOOKED_AT = 50
+_NEVER_OURS = ("OPTIMIZE", "MERGE", "DELETE", "UPDATE", "RESTORE", "CREATE OR REPLACE TABLE")
+"""Operations of Delta that brickscan does to no table of results."""
+
+
+class Signer:
+    """Signs and checks the tables of one folder of results. It holds a secret, and refuses to be pickled.
+
+    digester: of the audit secret.
+    record: what is known of the tables of the folder.
+    unsigned: names of tables that were read and that nobody ever signed.
+    """
+
+    def __init__(self, results: str, registry: str, secret: bytes) -> None:
+        self.digester = Digester(secret)
+        self.record = TablesOnRecord(registry, real_location(results))
+        self.unsigned: set[str] = set()
+        self._checked: dict[str, tuple[int, Signature]] = {}  # by a table's id: version and signature, left or checked
+        self._own_ids: set[str] = set()  # of the tables that this process made
+        self._files_sums: dict[str, tuple[Counter[FileFacts], int]] = {}  # by a table's id: files, and their sum
+
+    def __reduce__(self) -> str:
+        raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
+
+    def sign(
+        self,
+        table: DeltaTable,
+        name: str,
+        actions: Sequence[AddAction | RemoveAction],
+        transactions: Sequence[Transaction],
+        earlier_versions: Mapping[str, int],
+        anew: Mapping[str, LoggedTransaction] | None = None,
+    ) -> Signature | None:
+        """Return the signature of a table after a commit.
+
+        Args:
+            table: as it is before the commit.
+            name: of the table.
+            actions: of the commit.
+            transactions: of the commit.
+            earlier_versions: of those of the transactions that the table has.
+            anew: transactions of the table, which is taken as it is, whatever signature it carries.
+
+        Returns:
+            None: the table has files and no signature, so that nobody knows whose they are.
+
+        Raises:
+            Refused: it is not as it was signed.
+            ScanFailed: its log cannot be read.
+        """
+        # 1. take the signature of what is there: the checked one, or one of the table as it is
+        self.record.refresh()
+        earlier = self._signature_before(table, name) if anew is None else self._signature_by_consent(table, name, anew)
+        if earlier is None:
+            return None
+
+        # 2. exchange number and nonce for new ones
+        follows, nonce = earlier.number if anew is None else NO_NUMBER, secrets.randbits(63)
+        later = earlier._replace(number=_next_number(earlier.number), earlier=follows, nonce=nonce)
+        mask, hmac_of_transaction = self.digester.mask, self.digester.hmac_of_transaction
+        files = earlier.files + mask("files", table, name, later) - mask("files", table, name, earlier)
+        done = earlier.transactions
+        done += mask("transactions", table, name, later) - mask("transactions", table, name, earlier)
+
+        # 3. add the files that come, and subtract those that go
+        added = [action for action in actions if isinstance(action, AddAction)]
+        files += sum(self.digester.hmac_of_file(table, name, facts_of_action(action)) for action in added)
+        removed = {action.path for action in actions} - {action.path for action in added}
+        if removed:
+            gone = (facts for facts in facts_of_files(table) if facts[0] in removed)
+            files -= sum(self.digester.hmac_of_file(table, name, facts) for facts in gone)
+
+        # 4. likewise with transactions, of which those that expire are left out
+        for transaction in transactions:
+            app_id = transaction.app_id
+            if app_id in earlier_versions:
+                done -= hmac_of_transaction(id_of(table), name, app_id, earlier_versions[app_id])
+            if transaction.last_updated is None:
+                done += hmac_of_transaction(id_of(table), name, app_id, transaction.version)
+        return later._replace(files=files % MODULUS, transactions=done % MODULUS)
+
+    def _signature_before(self, table: DeltaTable, name: str) -> Signature | None:
+        """Return the signature of a table, checked in this version, or of an empty one that was made here.
+
+        Returns:
+            None: nobody signed it.
+
+        Raises:
+            Refused: it is not as it was signed, or nobody knows who made it.
+        """
+        signature = self._checked_signature(table)
+        if signature is not None:  # of this version; others may have committed, or given it up, since
+            self._refuse_fault(table, name, signature)
+            return signature
+        if not self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table))):
+            return None
+        signature = self._checked_signature(table)
+        if signature is not None:
+            return signature
+        if self._are_unsigned():
+            return None
+        if id_of(table) not in self._own_ids:  # who chose its id may have another table of that id
+            raise Refused(
+                f"results: table {place_of(table)}: is empty, and brickscan did not sign it when it was made. Delete "
+                "its folder"
+            )
+        results_id = max(self._results_here(), default=secrets.randbits(63))
+        return self._signature_as_it_is(table, name, NO_NUMBER, results_id, {})
+
+    def _signature_by_consent(
+        self, table: DeltaTable, name: str, transactions: Mapping[str, LoggedTransaction]
+    ) -> Signature:
+        """Return the signature that a table would carry as it is, of the results to which it belongs."""
+        here, signature = self._results_here(), signature_of(table)
+        named = {signature.results} if signature is not None and self.has_signed(signature) else set()
+        results_id = max(here & named or here or named, default=secrets.randbits(63))
+        number = self.record.last_number(name, id_of(table))
+        return self._signature_as_it_is(table, name, number, results_id, transactions)
+
+    def _signature_as_it_is(
+        self,
+        table: DeltaTable,
+        name: str,
+        number: int,
+        results_id: int,
+        transactions: Mapping[str, LoggedTransaction],
+    ) -> Signature:
+        blank = Signature(number, NO_NUMBER, self.digester.secret, results_id, 0, 0, 0)
+        done = self._digest_of_transactions(table, name, blank, self.sum_transactions(table, name, transactions))
+        return blank._replace(files=self._digest_of_files(table, name, blank), transactions=done)
+
+    def commit_done(self, table: DeltaTable, name: str, signature: Signature, *, anew: bool = False) -> None:
+        """Take in that a commit of this process was signed.
+
+        Args:
+            table: as it was before the commit.
+            name: of the table.
+            signature: of the table after it.
+            anew: whatever was signed there before is given up.
+        """
+        self._checked[id_of(table)] = table.version() + 1, signature
+        if anew:
+            self._give_up([entry for entry in self.record.named(name) if entry.table_id != id_of(table)])
+        self.record.add([self._entry(table, name, signature, "signed anew" if anew else "signed")])
+        self.record.keep_now_and_then()
+
+    def _entry(
+        self, table: DeltaTable, name: str, signature: Signature, event: Literal["signed", "signed anew"]
+    ) -> SignedTable:
+        place = self.record.location, name, id_of(table)
+        return SignedTable(*place, signature.results, event, signature.number, signature.earlier)
+
+    def table_made(self, table: DeltaTable) -> None:
+        """Take in that this process made a table, and may sign it though it carries no signature."""
+        self._own_ids.add(id_of(table))
+
+    def is_nobodys(self, table: DeltaTable, name: str) -> bool:
+        """Return whether a table is empty and nobody signed it, as where a scan died after it made it."""
+        is_signed = signature_of(table) is not None or bool(self.record.named(name))
+        return not (is_signed or files_of(table).height or self._are_unsigned())
+
+    def signed_tables(self) -> list[str]:
+        """Return the names of tables that were signed, and that nobody gave up."""
+        return sorted({entry.table for entry in self.record.all()})
+
+    def missing_tables(self) -> list[str]:
+        """Return the names of tables that were signed, and are gone."""
+        location = self.record.location
+        return [name for name in self.signed_tables() if not DeltaTable.is_deltatable(table_uri(location, name))]
+
+    def refuse_missing(self, name: str) -> None:
+        """Raise Refused for a table that is gone, if it was signed, and nobody gave it up."""
+        if self.record.named(name):
+            self.record.read_again()
+        if self.record.named(name):
+            raise Refused(
+                f"results: table {table_uri(self.record.location, name)}: was signed, and is gone. Look whether all of "
+                "its disk is there, and put it back from a copy. If you deleted it, run `brickscan sign` with the "
+                "scan's configuration, which gives it up"
+            )
+
+    def give_up(self, name: str) -> None:
+        """Take in that a table is gone by consent, and not missed."""
+        self._give_up(self.record.named(name))
+
+    def _give_up(self, entries: Sequence[SignedTable]) -> None:
+        event: Literal["given up"] = "given up"
+        self.record.add([
+            entry._replace(event=event, number=_next_number(entry.number), earlier=NO_NUMBER) for entry in entries
+        ])  # fmt: skip
+
+    def has_signed(self, signature: Signature) -> bool:
+        """Return whether a signature names this signer's secret, whether it fits a table or not."""
+        return bool(signature.secret == self.digester.secret)
+
+    def is_signed(self, table: DeltaTable, name: str, transactions: TransactionSum | None = None) -> bool:
+        """Return whether a table is as brickscan left it; False: it was never signed.
+
+        What another process signed a moment ago is asked of the registry again before a table is refused.
+
+        Args:
+            table: as it was opened.
+            name: of the table.
+            transactions: sum of those of its log, to be held against the signature too; None: they do not matter.
+
+        Raises:
+            Refused: it is not as it was signed, it was put back to an earlier state, or it is another table.
+        """
+        try:
+            return self._is_signed(table, name, transactions)
+        except Refused:
+            self.record.read_again()
+            return self._is_signed(table, name, transactions)
+
+    def _is_signed(self, table: DeltaTable, name: str, transactions: TransactionSum | None) -> bool:
+        # 1. hold it against what is on record of its place
+        signature, where = signature_of(table), f"results: table {place_of(table)}"
+        self._refuse_fault(table, name, signature)
+
+        # 2. without a signature it is one that nobody ever signed, or empty
+        if signature is None:
+            return self._may_be_unsigned(table, name, transactions)
+        if not self.has_signed(signature):
+            raise Refused(
+                f"{where}: was signed under another audit secret than that of registry {self.record.registry}: name "
+                "the registry of its scans, or put its audit secret back"
+            )
+
+        # 3. compute its digests
+        if signature.files != self._digest_of_files(table, name, signature):
+            raise Refused(f"{where}: {_what_changed(table)}. {_PUT_BACK}")
+        if transactions is None:
+            return True
+        if signature.transactions != self._digest_of_transactions(table, name, signature, transactions):
+            raise Refused(f"{where}: its log has other transactions than brickscan committed. {_PUT_BACK}")
+
+        # 4. remember it, and have the registry keep what it lacks, as of a scan that was killed
+        self._checked[id_of(table)] = table.version(), signature
+        newest = self.record.newest(name, id_of(table))
+        if newest is None or newest.number < signature.number:
+            self.record.adopt(self._entry(table, name, signature, "signed"))
+        return True
+
+    def _refuse_fault(self, table: DeltaTable, name: str, signature: Signature | None) -> None:
+        """Raise Refused for a table that is not the one of its place, or older than its newest state."""
+        number, earlier = (None, None) if signature is None or not self.has_signed(signature) else signature[:2]
+        fault = self.record.fault(name, id_of(table), number, earlier)
+        if fault is None and signature is not None and number is not None:
+            newest = self.record.newest(name, id_of(table))
+            here = self._results_here() if newest is None else {newest.results_id}
+            if here and signature.results not in here:
+                fault = "it was signed among other results, and put here"
+        if fault is not None:
+            raise Refused(f"results: table {place_of(table)}: {fault}. {_PUT_BACK}")
+
+    def _may_be_unsigned(self, table: DeltaTable, name: str, transactions: TransactionSum | None) -> bool:
+        """Return False for a table with files that nobody ever signed, True for an empty one, which shows nothing.
+
+        Raises:
+            Refused: it was signed, or brickscan would have signed it.
+        """
+        was_signed, has_files = self.record.newest(name, id_of(table)) is not None, bool(files_of(table).height)
+        is_used = has_files or (transactions is not None and transactions.count > 0)
+        is_own = id_of(table) in self._own_ids
+        if was_signed or (is_used and not has_files) or (self._has_signed_results(name) and not is_own):
+            raise Refused(
+                f"results: table {place_of(table)}: it carries no signature, so brickscan did not write it. {_PUT_BACK}"
+            )
+        if not is_own:
+            self.unsigned.add(name)
+        return not has_files
+
+    def _checked_signature(self, table: DeltaTable) -> Signature | None:
+        """Return the signature of a table as this process left it, or checked it, in this version."""
+        version, signature = self._checked.get(id_of(table), (-1, None))
+        return signature if version == table.version() else None
+
+    def _results_here(self) -> set[int]:
+        """Return the id of the results at this place, by the registry, or by the verdicts; empty: none were signed."""
+        known = {entry.results_id for entry in self.record.all()}
+        verdicts = None if known else self._verdicts()
+        signature = None if verdicts is None else signature_of(verdicts)
+        if verdicts is None or signature is None or not self.has_signed(signature):
+            return known
+        return (
+            {signature.results} if signature.files == self._digest_of_files(verdicts, _VERDICTS, signature) else set()
+        )
+
+    def _are_unsigned(self) -> bool:
+        """Return whether nobody signed the results, so that nothing of them is signed."""
+        verdicts = self._verdicts()
+        return verdicts is not None and signature_of(verdicts) is None and bool(files_of(verdicts).height)
+
+    def _has_signed_results(self, name: str) -> bool:
+        """Return whether the results are signed to which a table belongs."""
+        if self.record.named(_VERDICTS):
+            return True
+        verdicts = None if name == _VERDICTS else self._verdicts()
+        return verdicts is not None and signature_of(verdicts) is not None
+
+    def _verdicts(self) -> DeltaTable | None:
+        uri = table_uri(self.record.location, _VERDICTS)
+        return DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+
+    def sum_transactions(
+        self, table: DeltaTable, name: str, transactions: Mapping[str, LoggedTransaction]
+    ) -> TransactionSum:
+        """Return the sum of transactions of a table."""
+        total = TransactionSum(self.digester, table, name)
+        for app_id, transaction in transactions.items():
+            total.change(app_id, None, transaction)
+        return total
+
+    def _digest_of_files(self, table: DeltaTable, name: str, signature: Signature) -> int:
+        files, (summed, value) = Counter(facts_of_files(table)), self._files_sums.get(id_of(table), (Counter(), 0))
+        value += sum(self.digester.hmac_of_file(table, name, facts) for facts in (files - summed).elements())
+        value -= sum(self.digester.hmac_of_file(table, name, facts) for facts in (summed - files).elements())
+        self._files_sums[id_of(table)] = files, value % MODULUS
+        return (self.digester.mask("files", table, name, signature) + value) % MODULUS
+
+    def _digest_of_transactions(
+        self, table: DeltaTable, name: str, signature: Signature, transactions: TransactionSum
+    ) -> int:
+        return (self.digester.mask("transactions", table, name, signature) + transactions.value) % MODULUS
+
+
+def _next_number(earlier: int) -> int:
+    """Return a number that grows with time, and that no other process draws: milliseconds since 1970, and 20 bits."""
+    return max(earlier + 1, time.time_ns() // 1_000_000 << 20 | secrets.randbits(20))
+
+
+def _what_changed(table: DeltaTable) -> str:
+    """Say that another program changed a table, where its log says so, or that somebody did."""
+    for commit in table.history(_COMMITS_LOOKED_AT):
+        if commit.get("operation") in _NEVER_OURS:
+            return (
+                f"its files are not those that brickscan committed, and its log has {commit['operation']} by "
+                f"{commit.get('engineInfo', 'another program')}. If you ran that, and nothing else was changed, run "
+                "`brickscan sign` with the scan's configuration, and use `brickscan compact` from then on"
+            )
+    return "its files are not those that brickscan committed, so somebody changed it"

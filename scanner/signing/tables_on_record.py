@@ -1,0 +1,95 @@
+"""What the registry and this process know of the tables at one place: signed and given up there."""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from scanner.errors import ScanFailed
+from scanner.registry.signed_tables import SignedTable, append_signed_tables, read_signed_tables
+
+_SECONDS_OF_A_QUERY = 1.0
+"""Seconds for which the registry is not asked again."""
+
+_SECONDS_UNKEPT = 60.0
+"""Seconds after which the registry keeps what it lacks, which is done in any case when a process ends."""
+
+
+class TablesOnRecord:
+    """The record of one place: what the registry keeps, and what it is to keep of this process. Threads may share it.
+
+    Args:
+        registry: folder or URI.
+        location: folder or URI of the results, links followed.
+    """
+
+    def __init__(self, registry: str, location: str) -> None:
+        self.registry, self.location = registry, location
+        self._lock = threading.Lock()
+        self._unkept: list[SignedTable] = []  # of this process: the registry lacks them
+        self._adopted: dict[str, SignedTable] = {}  # by a table's id: newest of other processes that it lacks
+        self._kept_at = time.monotonic()
+        self.read_again()
+
+    def all(self) -> list[SignedTable]:
+        """Return the last entry of each table that is here, and was not given up."""
+        return self._signed_tables.of(self.location)
+
+    def named(self, name: str) -> list[SignedTable]:
+        """Return the last entry of each table of a name that was not given up; most often there is one."""
+        return self._signed_tables.at(self.location, name)
+
+    def newest(self, name: str, table_id: str) -> SignedTable | None:
+        """Return the last entry of a table; None: it was never here, or it was given up."""
+        return next((entry for entry in self.named(name) if entry.table_id == table_id), None)
+
+    def last_number(self, name: str, table_id: str) -> int:
+        """Return the largest number that a table ever had here; NO_NUMBER: it was never here."""
+        return self._signed_tables.last_number(self.location, name, table_id)
+
+    def fault(self, name: str, table_id: str, number: int | None, earlier: int | None) -> str | None:
+        """Return why a table is not as it was last left here, as of SignedTables.fault; None: it may be."""
+        return self._signed_tables.fault(self.location, name, table_id, number, earlier)
+
+    def add(self, entries: Sequence[SignedTable]) -> None:
+        """Take in what happened here. The registry keeps it later."""
+        with self._lock:
+            self._signed_tables.add(entries)
+            self._unkept += entries
+
+    def adopt(self, entry: SignedTable) -> None:
+        """Take in a signature of another process, such as one that was killed, that nothing here lists yet."""
+        with self._lock:
+            self._signed_tables.add([entry])
+            self._adopted[entry.table_id] = entry
+
+    def refresh(self) -> None:
+        """Read again what the registry keeps, unless that was done a moment ago; call it before a table is opened."""
+        self.keep_now_and_then()
+        if time.monotonic() - self._read_at > _SECONDS_OF_A_QUERY:
+            self.read_again()
+
+    def read_again(self) -> None:
+        """Read again what the registry keeps."""
+        signed_tables, self._read_at = read_signed_tables(self.registry), time.monotonic()
+        with self._lock:
+            signed_tables.add([*self._adopted.values(), *self._unkept])
+            self._signed_tables = signed_tables
+
+    def keep_now_and_then(self) -> None:
+        """Have the registry keep what it lacks, unless that was done a moment ago, or it cannot be written."""
+        if self._unkept and time.monotonic() - self._kept_at > _SECONDS_UNKEPT:
+            with suppress(ScanFailed):  # the end of the process says so
+                self.keep()
+
+    def keep(self) -> None:
+        """Have the registry keep what it lacks. Raises ScanFailed: it cannot be written."""
+        with self._lock:
+            entries, self._kept_at = [*self._adopted.values(), *self._unkept], time.monotonic()
+        if entries:
+            append_signed_tables(self.registry, entries)
+            with self._lock:
+                kept = {*entries}
+                self._unkept = [entry for entry in self._unkept if entry not in kept]
+                self._adopted = {key: entry for key, entry in self._adopted.items() if entry not in kept}
+            self.read_again()
