@@ -90,14 +90,10 @@ def calibrate_and_tell(
     from scanner.audit.statistics.audit_rows import Audit, failing
     from scanner.cluster.calibrate import run_calibration
     from scanner.results.transactions import append_audits, refuse_changed_tables
-    from scanner.signing import signer_of
 
     plan = plan_calibration(config, None if date is None else date.date())
     if plan.audited is not None:  # hours of work follow: tables that cannot be committed to are refused before
         sign_results(plan.results, plan.audited.registry)
-        signer = signer_of(plan.results)
-        if signer is not None and signer.missing_tables() == signer.signed_tables() == ["audits"]:
-            signer.give_up("audits")  # they can be made again, and no scan has results there
         refuse_changed_tables(plan.results)
     audit = Audit.begin(plan.config_sha256, ", ".join(plan.locations), plan.config.seed, plan.config.family_error)
     began = time.monotonic()
@@ -179,7 +175,7 @@ def _write_files(
     plan: "CalibrationPlan", audit_id: str, rows: list[dict[str, Any]], counts: "CalibrationCounts", show_text: bool
 ) -> list[str]:
     from scanner.audit.calibration.calibration_report import FRAGMENT_THRESHOLDS, details, fragments_png, law_png
-    from scanner.storage.locations import filesystem_of
+    from scanner.storage.locations import filesystem_of, write_new
 
     files = {"details.json": json.dumps(details(plan, counts.fragments, counts.keys, show_text), indent=1).encode()}
     if counts.fragments:
@@ -189,8 +185,7 @@ def _write_files(
     filesystem, folder = filesystem_of(f"{plan.results}/figures")
     filesystem.create_dir(folder, recursive=True)
     for name, data in files.items():
-        with filesystem.open_output_stream(f"{folder}/{audit_id}-{name}") as stream:
-            stream.write(data)
+        write_new(f"{plan.results}/figures/{audit_id}-{name}", data)
     return [f"{plan.results}/figures/{audit_id}-{name}" for name in files]
 
 
@@ -225,10 +220,18 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
     """
     from scanner.audit.calibration.admission import admission_of, in_words
     from scanner.results.queries import audits
+    from scanner.signing import signer_of
 
     key = find_key(load_registry(registry), key_id)
     sign_results(results, registry)
-    passed = admission_of(key, audits(results).collect(), candidates, down_to)
+    rows = audits(results).collect()
+    signer = signer_of(results)
+    if signer is not None and "audits" in signer.unsigned:
+        raise Refused(
+            f"results: nobody signed the audits in {results}, so anybody may have written them: as where a calibration "
+            "without [keys] was the first, which names no registry to sign with. Audit keys into a folder of their own"
+        )
+    passed = admission_of(key, rows, candidates, down_to)
     admit_key(registry, key_id, passed)
     tell(
         f"{key_id} passed audit {passed.audit_id}: its rate holds down to p = {passed.holds_down_to:g}"

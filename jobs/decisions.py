@@ -207,17 +207,28 @@ def export(
             "on an account."
         )
     from scanner.evidence.explainer import Explainer
-    from scanner.exports import csv_lines
-    from scanner.results.flags import WantedFlags, count_flags
+    from scanner.results.flags import WantedFlags
     from scanner.results.queries import of_trial
+    from scanner.signing import unchecked
 
     explainer = Explainer(config)
     query = WantedFlags(since, until, state="open" if undecided else None)
     if of_trial(explainer.results):
         raise Refused(f"results: {explainer.results} holds results of a trial, which no other system may have")
+    code = 0
     if accounts:
         _accounts(explainer, config, form, since, until)
-        return 0
+    else:
+        code = _flags(explainer, config, form, query)
+    if (why := unchecked(explainer.results)) is not None:
+        complain(f"signatures of tables were not checked: {why}")
+    return code
+
+
+def _flags(explainer: "Explainer", config: Path, form: str, query: "WantedFlags") -> int:
+    from scanner.exports import csv_lines
+    from scanner.results.flags import count_flags
+
     counted = count_flags(explainer.results, explainer.rate, query, explainer.canaries)
     complain(counted.in_words() + " (the canaries’ are left out)" * bool(counted.canaries))
     verdicts = _verdicts(explainer, config, query)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -106,20 +105,19 @@ def explain(
 
 def _write(file: Path, html: str) -> None:
     from scanner.evidence.page import write_private
+    from scanner.storage.locations import unfinished_beside
 
     file = file.absolute()  # "." has no name
     if file.is_dir():
         raise Refused(f"--html {file}: is a folder; name a file in it")
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}.unfinished")
     try:
-        write_private(unfinished, html)
-        unfinished.replace(file)
+        with unfinished_beside(file) as unfinished:
+            write_private(unfinished, html)
+            unfinished.replace(file)
     except OSError as error:
         raise Refused(
             f"--html {file}: cannot be written ({error.strerror}); name a file in a folder of yours"
         ) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _lines(explained: "Explanation") -> Iterator[str]:

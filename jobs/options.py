@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -256,6 +257,8 @@ def results_at(path: str) -> Results:
     if Path(path).is_file():
         from scanner.scan_plan import read_config, results_of
 
+        if is_calibration(Path(path)):
+            return _results_of_calibration(Path(path))
         settings, base = read_config(Path(path)), Path(path).absolute().parent
         folder, registry = results_of(settings, Path(path)), absolute("registry", settings.registry, base)
         sign_results(folder, registry)
@@ -264,6 +267,27 @@ def results_at(path: str) -> Results:
     if not is_uri(path) and not Path(path).is_dir():
         raise Refused(f"results: {path!r} is no folder, nor the file of a scan's configuration; name one of them")
     return Results(path, 1.0, None, None)
+
+
+def is_calibration(path: Path) -> bool:
+    """Return whether a TOML file is the configuration of a calibration."""
+    try:
+        return bool({"law", "figure", "keys"} & tomllib.loads(path.read_text(encoding="utf-8")).keys())
+    except (OSError, ValueError):  # whoever reads it says what is wrong with it
+        return False
+
+
+def _results_of_calibration(path: Path) -> Results:
+    """Return the results that the configuration of a calibration names. Raises Refused: it names no registry."""
+    from scanner.storage.toml import read_toml
+    from schemas.audit import CalibrationConfig
+
+    config, base = read_toml(path, CalibrationConfig), path.absolute().parent
+    if config.keys is None:
+        raise Refused(f"{path}: a calibration without [keys] names no registry, and its audits are not signed")
+    folder, registry = absolute("results", config.results, base), absolute("registry", config.keys.registry, base)
+    sign_results(folder, registry)
+    return Results(folder, 1.0, path, registry)
 
 
 def sign_results(folder: str, registry: Path | str) -> None:

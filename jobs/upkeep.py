@@ -38,17 +38,18 @@ def compact(results: str) -> None:
 def sign(config: Path, yes: bool, dry_run: bool) -> None:
     """Check all tables of results, and sign those anew that are not as brickscan left them.
 
-    CONFIG: the file of the scan. Each commit signs its table under the registry's audit secret, and whatever reads
-    results by CONFIG refuses a table that something else changed. If that was yours, such as another program's
-    compaction, this takes the tables as they are: what somebody changed by hand is believed from then on. A table that
-    is gone, since you deleted it, is given up. --dry-run checks alone, every file of every table.
+    CONFIG: the file of the scan, or of a calibration with [keys]. Each commit signs its table under the registry's
+    audit secret, and whatever reads results by CONFIG refuses a table that something else changed. If that was yours,
+    such as another program's compaction, this takes the tables as they are: what somebody changed by hand is believed
+    from then on. A table that is gone, since you deleted it, is given up. --dry-run checks alone, every file of
+    every table.
 
     \b
     Example:
       brickscan sign scan.toml --dry-run
       brickscan sign scan.toml --yes
     """
-    from scanner.results.sign_anew import faults_of_tables, sign_anew
+    from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew
 
     folder = results_at(str(config)).folder
     faults = {name: fault for name, fault in faults_of_tables(folder).items() if fault is not None}
@@ -57,10 +58,12 @@ def sign(config: Path, yes: bool, dry_run: bool) -> None:
         return
     lines = [f"{name}: {fault}" for name, fault in faults.items()]
     if confirm([*lines, f"takes {counted(len(faults), 'table')} as they are now"], yes, dry_run):
-        for name in faults:
-            count = sign_anew(folder, name)
-            done = "given up" if count is None else f"signed; {counted(count, 'file')} written anew"
-            tell(f"{name:<13} {done}")
+        for name, fault in faults.items():
+            if fault == GONE:
+                give_up(folder, name)
+                tell(f"{name:<13} given up")
+            else:
+                tell(f"{name:<13} signed; {counted(sign_anew(folder, name), 'file')} written anew")
 
 
 @click.command()

@@ -9,9 +9,10 @@ nothing (scanner.evidence.page). Pages of flags beyond MOST_FLAGS are made on re
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -334,10 +335,9 @@ def write_report(
     out = Path(os.path.abspath(out))  # "." has no name
     if out.exists() and not (out / _MARKER).is_file():
         raise Refused(f"--out {out}: is there and holds no report; name a folder that is new or holds one")
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(8)}.unfinished")  # a link there would lead elsewhere
     try:
-        make_private(unfinished)
+        unfinished.mkdir(mode=0o770, parents=True)
         (unfinished / _MARKER).touch()
         make_private(unfinished / "flags")
         cases = night.cases[:MOST_FLAGS]
@@ -355,6 +355,7 @@ def write_report(
             write_private(path, account_look().account_page(explanations, "../index.html"))
             record = {"accounts": [account_look().record_of_account(explained) for explained in explanations]}
             write_private(path.with_suffix(".json"), json.dumps(record, indent=1))
+        night = replace(night, not_checked=unchecked(explainer.results))  # accounts were read since
         for name, html in _lists(night, account_rows):
             write_private(unfinished / name, html)
         write_private(unfinished / "index.json", json.dumps(_record(night, account_rows), indent=1))

@@ -40,6 +40,7 @@ from scanner.cluster.corpus import (
     encode,
     load,
     make_scratch,
+    read_content,
     remove_scratch,
     sources,
 )
@@ -49,7 +50,6 @@ from scanner.detection.left_out import LeftOut
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.filtering import filtering
 from scanner.registry import open_key, tokenizer_path
-from scanner.storage.locations import filesystem_of
 from scanner.storage.toml import digest
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
@@ -75,12 +75,19 @@ class CorpusFilter(NamedTuple):
 
 
 def learn_filter(
-    encoding: Encoding, reach: int, halves: Sequence[Sequence[CorpusLesson]], seed: bytes, length: int, common_from: int
+    encoding: Encoding,
+    files: Sequence[str],
+    reach: int,
+    halves: Sequence[Sequence[CorpusLesson]],
+    seed: bytes,
+    length: int,
+    common_from: int,
 ) -> CorpusFilter:
     """Learn the n-grams that are common in each half, on a worker, and write them to a file.
 
     Args:
         encoding: how the corpus was tokenised.
+        files: of the tokens of each part.
         reach: tokens of an n-gram before its last.
         halves: for each half, what is learnt from each part.
         seed: seed of the hash of n-grams; the corpus is no secret.
@@ -90,7 +97,7 @@ def learn_filter(
     common = np.stack(
         [
             filtering().find_common(
-                ((cut_documents(load(encoding, one.part), one.documents, length), one.numbers) for one in half),
+                ((cut_documents(load(files[one.part]), one.documents, length), one.numbers) for one in half),
                 reach,
                 seed,
                 common_from,
@@ -98,12 +105,9 @@ def learn_filter(
             for half in halves
         ]
     )
-    file = f"{encoding.scratch}/{encoding.sha256[:12]}-common-{reach}.npy"
     buffer = io.BytesIO()
     np.save(buffer, common)
-    filesystem, path = filesystem_of(file)
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(buffer.getbuffer())
+    file = encoding.write(f"common-{reach}", "npy", buffer.getvalue())
     ngrams_sha256 = hashlib.sha256(common.tobytes()).hexdigest()
     sha256 = digest({"tokenizer": encoding.sha256, "reach": reach, "common": ngrams_sha256})
     learnt = min(sum(len(one.documents) for one in half) for half in halves)
@@ -112,9 +116,7 @@ def learn_filter(
 
 @functools.lru_cache(maxsize=1)
 def _read(file: str) -> NDArray[np.uint8]:
-    filesystem, path = filesystem_of(file)
-    with filesystem.open_input_stream(path) as stream:
-        common: NDArray[np.uint8] = np.load(io.BytesIO(stream.read()))
+    common: NDArray[np.uint8] = np.load(read_content(file))
     return common
 
 
@@ -164,10 +166,10 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
             parts = corpus.parts(encoding) if plan.config.law or plan.config.figure else []
             law: dict[LawCase, LawCounts] = {}
             if plan.config.law:
-                law = _run(_law_calls(plan, plan.config.law, encoding, parts), workers, watch, "law")
+                law = _run(_law_calls(plan, plan.config.law, parts), workers, watch, "law")
             fragments: OfFragments = {}
             if plan.config.figure:
-                fragments = _run(_fragment_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure")
+                fragments = _run(_fragment_calls(plan, plan.config.figure, parts), workers, watch, "figure")
             keys: dict[str, KeyCounts] = {}
             filters: dict[str, AuditedFilter] = {}
             if plan.audited:
@@ -224,7 +226,8 @@ class _Corpus:
             digests, lengths = [part.digests for part in parts], [part.lengths for part in parts]
             taught_by = teaching(distinct_documents(digests), lengths, reach, requested.filter.min_scored)
             halves = lessons(digests, taught_by, requested.filter.learnt)
-            arguments = encoding, reach, halves, self._seed, requested.tokens, requested.filter.texts
+            files, limits = [part.file for part in parts], (requested.tokens, requested.filter.texts)
+            arguments = encoding, files, reach, halves, self._seed, *limits
             ((_, learnt),) = spread([Call(f"filter {reach}", learn_filter, arguments)], self._workers)
             self._filters[encoding, reach] = learnt
         return self._filters[encoding, reach]
@@ -248,9 +251,7 @@ def _run(calls: Iterator[Call], workers: int, watch: Watch, step: str) -> dict[A
     return sums
 
 
-def _law_calls(
-    plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts: Sequence[CorpusPart]
-) -> Iterator[Call]:
+def _law_calls(plan: CalibrationPlan, law: LawConfig, parts: Sequence[CorpusPart]) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
     long_enough = [
         places[part.lengths[places] >= FEWEST_TOKENS_OF_LAW] for part, places in zip(parts, distinct, strict=True)
@@ -266,22 +267,13 @@ def _law_calls(
         for part, (documents, numbers) in zip(parts, drawn, strict=True):
             for i in range(0, len(documents), batch):
                 places = slice(i, i + batch)
-                arguments = (
-                    encoding,
-                    part.number,
-                    documents[places],
-                    numbers[places],
-                    plan.seed,
-                    law.tokens,
-                    THRESHOLDS,
-                )
+                arguments = part.file, documents[places], numbers[places], plan.seed, law.tokens, THRESHOLDS
                 yield Call(case, score_law, (case, *arguments))
 
 
 def score_law(
     case: LawCase,
-    encoding: Encoding,
-    part: int,
+    file: str,
     documents: NDArray[np.int64],
     numbers: NDArray[np.int64],
     seed: bytes,
@@ -289,12 +281,10 @@ def score_law(
     thresholds: Sequence[float],
 ) -> LawCounts:
     """Count one case on the drawn documents of one part, on a worker."""
-    return law_counts(case, cut_documents(load(encoding, part), documents, length), numbers, seed, thresholds)
+    return law_counts(case, cut_documents(load(file), documents, length), numbers, seed, thresholds)
 
 
-def _fragment_calls(
-    plan: CalibrationPlan, requested: FigureConfig, encoding: Encoding, parts: Sequence[CorpusPart]
-) -> Iterator[Call]:
+def _fragment_calls(plan: CalibrationPlan, requested: FigureConfig, parts: Sequence[CorpusPart]) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
     drawn = draw_fragments([part.lengths for part in parts], distinct, requested.pieces, requested.tokens, plan.seed)
     pieces = sum(int(counts.sum()) for counts in drawn)
@@ -306,21 +296,20 @@ def _fragment_calls(
     secrets = plan.fragment_secrets()
     for part, counts in zip(parts, drawn, strict=True):
         for how in plan.fragment_formats() if counts.any() else []:
-            arguments = (how, secrets, encoding, part.number, counts, requested.tokens, FRAGMENT_THRESHOLDS)
+            arguments = (how, secrets, part.file, counts, requested.tokens, FRAGMENT_THRESHOLDS)
             yield Call(how, score_fragments, arguments)
 
 
 def score_fragments(
     how: Format,
     secrets: Sequence[bytes],
-    encoding: Encoding,
-    part: int,
+    file: str,
     counts: NDArray[np.int64],
     length: int,
     thresholds: Sequence[float],
 ) -> FragmentCounts:
     """Count one format on the fragments of one part, on a worker."""
-    return count_fragments(how, secrets, cut_fragments(load(encoding, part), counts, length), thresholds)
+    return count_fragments(how, secrets, cut_fragments(load(file), counts, length), thresholds)
 
 
 def _key_calls(audited: AuditedKeys, key: MasterKey, corpus: _Corpus, without: CorpusFilter | None) -> Iterator[Call]:
@@ -331,16 +320,13 @@ def _key_calls(audited: AuditedKeys, key: MasterKey, corpus: _Corpus, without: C
         for half, places in enumerate([documents] if without is None else in_halves(part.digests, documents)):
             if len(places):
                 their_accounts = [accounts[i] for i in places]
-                yield Call(
-                    key.key_id, score_key, (audited, key, encoding, part.number, places, their_accounts, without, half)
-                )
+                yield Call(key.key_id, score_key, (audited, key, part.file, places, their_accounts, without, half))
 
 
 def score_key(
     audited: AuditedKeys,
     key: MasterKey,
-    encoding: Encoding,
-    part: int,
+    file: str,
     documents: NDArray[np.int64],
     accounts: Sequence[str],
     without: CorpusFilter | None,
@@ -351,15 +337,14 @@ def score_key(
     Args:
         audited: the registry's keys, and how they are audited.
         key: the key.
-        encoding: how the corpus was tokenised.
-        part: number of the part.
+        file: of the tokens of the part.
         documents: places of the texts in the part.
         accounts: the account of each text.
         without: n-grams that are left out; None: none.
         half: the half of the corpus that the texts are in.
     """
     how = audited.config
-    tokens = cut_documents(load(encoding, part), documents, how.tokens)
+    tokens = cut_documents(load(file), documents, how.tokens)
     mark = open_key(audited.registry, key)
     common = None if without is None else without.against(half)
     return key_counts(mark, key.messages, tokens, accounts, how.dedup, THRESHOLDS, how.messages, common)

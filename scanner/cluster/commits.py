@@ -27,6 +27,7 @@ from scanner.input.shards import Shard, key_set, shard_id
 from scanner.results.current_rows import SIDE_TABLES, enter_side_rows, run_number, settle
 from scanner.results.transactions import TableEntry, Tables, commit, find_committed
 from scanner.scan_plan import Plan
+from scanner.signing import keep_signatures
 from scanner.storage.data_files import write_file
 from scanner.storage.toml import canonical
 from schemas.tables import SHARDS
@@ -228,6 +229,8 @@ class Committer:
             )
         self._enter("shards", self._entries_of_shards(entered_by_others))
         if verdicts:
+            # a flag cannot be taken back unseen from then on, whatever kills this process; the end tells a failure
+            keep_signatures(tables.results)
             done = commit(tables, "verdicts", list(verdicts.values()), run_number(self._scan_id))
             settle(tables, shards)
         self.totals = replace(

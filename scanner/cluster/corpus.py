@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from scanner.errors import FileFault
+from scanner.errors import FileFault, Refused
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, Unreadable, read_text
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
-from scanner.storage.locations import filesystem_of
+from scanner.storage.locations import filesystem_of, is_uri, make_private, write_new
 from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.positions import consecutive_positions
@@ -49,21 +49,40 @@ class Encoding:
     sha256: str
     scratch: str
 
-    def file_of(self, number: int) -> str:
-        """Return the file of a part's tokens."""
-        return f"{self.scratch}/{self.sha256[:12]}-{number:05d}.npz"
+    def write(self, stem: str, suffix: str, data: bytes) -> str:
+        """Write a file whose name states the SHA-256 of its content, and return its path or URI."""
+        file = f"{self.scratch}/{self.sha256[:12]}-{stem}-{hashlib.sha256(data).hexdigest()}.{suffix}"
+        write_new(file, data)
+        return file
+
+
+def read_content(file: str) -> io.BytesIO:
+    """Return the content of a file of `Encoding.write`.
+
+    Raises:
+        OSError: it cannot be read.
+        Refused: it is not what was written. The folder is that of results, which others may write.
+    """
+    filesystem, path = filesystem_of(file)
+    with filesystem.open_input_stream(path) as stream:
+        data = stream.read()
+    if f"-{hashlib.sha256(data).hexdigest()}." not in file:
+        raise Refused(f"corpus: {path}: its content is not what was written, so somebody changed it; audit it again")
+    return io.BytesIO(data)
 
 
 class CorpusPart(NamedTuple):
     """A tokenised part of D documents.
 
     number: its number.
+    file: of its tokens.
     lengths: tokens of each document, int64[D].
     digests: a digest of each document's text, uint64[D].
     accounts: the account of each document; empty when the corpus names none.
     """
 
     number: int
+    file: str
     lengths: NDArray[np.int64]
     digests: NDArray[np.uint64]
     accounts: tuple[str, ...]
@@ -108,12 +127,11 @@ def encode(source: CorpusSource, encoding: Encoding) -> CorpusPart:
     tokens = _tokenizer(encoding.tokenizer, encoding.sha256).encode(texts)
     buffer = io.BytesIO()
     np.savez(buffer, ids=tokens.ids, offsets=tokens.offsets)
-    filesystem, path = filesystem_of(encoding.file_of(source.number))
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(buffer.getbuffer())
+    file = encoding.write(f"{source.number:05d}", "npz", buffer.getvalue())
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
     return CorpusPart(
         source.number,
+        file,
         np.diff(tokens.offsets),
         np.frombuffer(b"".join(digests), np.uint64),
         tuple(accounts) if source.columns.account else (),
@@ -131,10 +149,9 @@ def _texts(source: CorpusSource) -> Iterator[tuple[str, str]]:
 
 
 @functools.lru_cache(maxsize=1)
-def load(encoding: Encoding, number: int) -> Tokens:
-    """Return the tokens of a part; the last part is kept."""
-    filesystem, path = filesystem_of(encoding.file_of(number))
-    with filesystem.open_input_stream(path) as stream, np.load(io.BytesIO(stream.read())) as arrays:
+def load(file: str) -> Tokens:
+    """Return the tokens in the file of a part; the last part is kept. Raises as `read_content`."""
+    with np.load(read_content(file)) as arrays:
         return Tokens(arrays["ids"], arrays["offsets"])
 
 
@@ -147,8 +164,10 @@ def cut_documents(tokens: Tokens, documents: NDArray[np.int64], length: int | No
 
 
 def make_scratch(scratch: str) -> None:
-    """Make the folder of tokens."""
+    """Make the folder of tokens, which are texts of people."""
     filesystem, path = filesystem_of(scratch)
+    make_private(str(Path(scratch).parent) if not is_uri(scratch) else scratch)
+    make_private(scratch)
     filesystem.create_dir(path, recursive=True)
 
 

@@ -180,8 +180,8 @@ def about(explained: Explanation) -> dict[str, Any]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new file that only its owner can read."""
-    with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    """Write a new file that only its owner can read. Raises OSError: it is there."""
+    with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)
 
 

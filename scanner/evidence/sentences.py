@@ -54,7 +54,10 @@ def signature_in_words(not_checked: str | None) -> str:
     """Say whether the tables were held against their signatures."""
     if not_checked is not None:
         return f"not checked: {not_checked}"
-    return "the tables that this was read from are as brickscan wrote them, in every byte"
+    return (
+        "the tables that this was read from are as brickscan wrote them, in every byte, under the audit secret of the "
+        "registry that the configuration names"
+    )
 
 
 def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 A text whose input file is gone or was changed is read from what a scan kept (`[evidence] keep_text`).
 """
 
+import functools
 import hashlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -127,14 +128,15 @@ class KeptTexts:
     def of(self, row: Mapping[str, Any]) -> bytes | None:
         """Return the text of a row of FLAGS, as its file held it; None where no scan kept it, or it was erased."""
         if row["path"] != self._path or row["row"] not in self._rows:
-            self._path, self._rows = row["path"], range(row["row"], row["row"] + MAX_ROWS)
-            self._texts = ask(self._results, self._read)
+            rows = range(row["row"], row["row"] + MAX_ROWS)
+            self._texts = ask(self._results, functools.partial(self._read, row["path"], rows))
+            self._path, self._rows = row["path"], rows
         return self._texts.get(row["text_sha256"])
 
-    def _read(self) -> Mapping[bytes, bytes]:
+    def _read(self, path: str, rows: range) -> Mapping[bytes, bytes]:
         """Read texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
         if not has_table(self._results, "flag_texts"):
             return {}
-        row_filter = (pl.col("path") == self._path) & pl.col("row").is_between(self._rows.start, self._rows.stop - 1)
-        rows = read_whole(self._results, "flag_texts", pl.Series([self._path])).filter(row_filter)
-        return dict(rows.select("text_sha256", "text").collect().iter_rows())
+        row_filter = (pl.col("path") == path) & pl.col("row").is_between(rows.start, rows.stop - 1)
+        texts = read_whole(self._results, "flag_texts", pl.Series([path])).filter(row_filter)
+        return dict(texts.select("text_sha256", "text").collect().iter_rows())

@@ -92,12 +92,15 @@ class SignedTables:
 
     def __init__(self, entries: Iterable[SignedTable] = ()) -> None:
         self._places: dict[tuple[str, str], dict[str, _History]] = {}  # by place and name, then by the table's id
+        self._earlier: dict[tuple[str, str], dict[int, int]] = {}  # by name and id: the number before each one
         self.add(entries)
 
     def add(self, entries: Iterable[SignedTable]) -> None:
         """Take in more entries."""
         for entry in entries:
             self._places.setdefault((entry.location, entry.table), {}).setdefault(entry.table_id, _History()).add(entry)
+            if entry.event == "signed":
+                self._earlier.setdefault((entry.table, entry.table_id), {})[entry.number] = entry.earlier
 
     def at(self, location: str, table: str) -> list[SignedTable]:
         """Return the newest signature of each table at a place that was not given up; most often there is one."""
@@ -129,9 +132,18 @@ class SignedTables:
         newest = history.newest.number
         if number is not None and number < newest:
             return "it was put back to an earlier state, before the last commit that brickscan made"
-        if number is not None and earlier is not None and number > newest > earlier > NO_NUMBER:
-            return "its last commit follows an earlier one than brickscan made, which was taken back"
+        if number is not None and number > newest and earlier is not None:
+            before = self._before(table, table_id, earlier, newest)
+            if NO_NUMBER < before < newest:
+                return "its commits do not follow the last one that brickscan made here, which was taken back"
         return None
+
+    def _before(self, table: str, table_id: str, number: int, newest: int) -> int:
+        """Go back from a signature to the first that is no later than another, by what is known of all places."""
+        earlier_of = self._earlier.get((table, table_id), {})
+        while number > newest and number in earlier_of:
+            number = earlier_of[number]
+        return NO_NUMBER if number > newest else number
 
     def _history(self, location: str, table: str, table_id: str) -> _History:
         return self._places.get((location, table), {}).get(table_id, _History())

@@ -11,7 +11,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from scanner.errors import Refused
 from scanner.results.transactions import additions, try_to_commit
 from scanner.results.upkeep import existing_tables
-from scanner.signing import Signer, keep_signatures, signature_of, signer_of, unchecked, use_signer
+from scanner.signing import keep_signatures, signature_of, signer_of, unchecked, use_signer
+from scanner.signing.signer import Signer
 from scanner.storage.data_files import SCHEMAS, sha256_in, write_file
 from scanner.storage.delta import KeptTable, attempts, files_of, logged_transactions
 from scanner.storage.locations import filesystem_of, table_uri
@@ -24,7 +25,7 @@ def faults_of_tables(results: str) -> Mapping[str, str | None]:
         Refused: there are no results, and none were signed, or no audit secret can be read.
     """
     signer = _signer(results)
-    faults: dict[str, str | None] = dict.fromkeys(signer.missing_tables(), "was signed, and is gone")
+    faults: dict[str, str | None] = dict.fromkeys(signer.missing_tables(), GONE)
     for name in () if len(faults) == len(signer.signed_tables()) > 0 else existing_tables(results):
         table = DeltaTable(table_uri(results, name))
         try:
@@ -37,22 +38,33 @@ def faults_of_tables(results: str) -> Mapping[str, str | None]:
     return faults
 
 
-def sign_anew(results: str, name: str) -> int | None:
+GONE = "was signed, and is gone"
+"""Fault of a table that is given up where it is signed as it is."""
+
+
+def give_up(results: str, name: str) -> None:
+    """Give up a table that is gone: whatever was signed there is refused from then on, and a new one may be made.
+
+    Raises:
+        Refused: no audit secret can be read, or the table is there.
+    """
+    signer = _signer(results)
+    if name not in signer.missing_tables():
+        raise Refused(f"results: table {table_uri(results, name)}: is there again, and is not given up")
+    signer.give_up(name)
+
+
+def sign_anew(results: str, name: str) -> int:
     """Sign a table as it is, whoever changed it. Files whose names do not state their content are written anew.
 
-    A table that is gone is given up: whatever was signed there is refused from then on, and a new one may be made.
-
     Returns:
-        The number of files that were written anew; None: the table is gone.
+        The number of files that were written anew.
 
     Raises:
         Refused: no audit secret can be read, or a file cannot be.
-        ScanFailed: others kept committing first, or the table cannot be written.
+        ScanFailed: the table is gone, others kept committing first, or it cannot be written.
     """
-    signer = _signer(results)
-    if name in signer.missing_tables():
-        signer.give_up(name)
-        return None
+    _signer(results)
     kept_table = KeptTable(table_uri(results, name))
     for _ in attempts(f"commits to {table_uri(results, name)}"):
         table, actions = kept_table.now(), list[AddAction | RemoveAction]()

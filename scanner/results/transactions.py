@@ -32,8 +32,6 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.signing import (
-    Signer,
-    TransactionSum,
     checked_rows,
     keep_signatures,
     open_results,
@@ -41,6 +39,8 @@ from scanner.signing import (
     signer_of,
     unchecked,
 )
+from scanner.signing.signature import TransactionSum
+from scanner.signing.signer import Signer, unsigned
 from scanner.storage.data_files import SCHEMAS, TABLES, WITH_BOUNDS, DataFile, read_file, write_file
 from scanner.storage.delta import (
     KeptTable,
@@ -208,7 +208,8 @@ class _OpenTable:
         if self._signer is not None:
             self._signer.record.refresh()  # others may have committed, or somebody put it back
             self.kept_table.logged()  # brings the sum up to date
-            self._signer.is_signed(table, self._name, self._sum)
+            if not self._signer.is_signed(table, self._name, self._sum):
+                raise unsigned(table)
 
 
 def open_checked(
@@ -452,6 +453,7 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
         Refused: there is no such table, it is of another version or has other columns, or it was changed by hand. The
             same, when the rows are collected, of one of its files.
     """
+    has_table(results, name)  # one that was signed and is gone was not merely never made
 
     def open_now() -> DeltaTable:
         table = open_table(table_uri(results, name))

@@ -27,7 +27,7 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.current_rows import side_tables
 from scanner.results.transactions import ORPHANS_AFTER_HOURS, Tables, additions, try_to_commit
 from scanner.storage.data_files import SCHEMAS, DataFile, read_file, write_file
-from scanner.storage.delta import attempts, files_of, open_table, removed_files
+from scanner.storage.delta import attempts, files_of, removed_files
 from scanner.storage.locations import delete_files, filesystem_of, refuse_link, table_uri
 
 FILES_AT_ONCE = 16
@@ -291,7 +291,7 @@ def delete_unneeded(results: str, name: str, replaced_hours: int, orphan_hours: 
     uri, now = table_uri(results, name), time.time()
 
     def unneeded(changed_at: Mapping[str, float]) -> list[str]:
-        table = open_table(uri)  # opened after the files were listed: what was committed meanwhile is needed
+        table, _ = Tables(results).now(name)  # after the files were listed: what was committed meanwhile is needed
         replaced_at, files = removed_files(table), changed_at.keys() - set(files_of(table)["path"])
         old = {file for file in files - replaced_at.keys() if changed_at[file] <= now - orphan_hours * 3600}
         old |= {file for file in files & replaced_at.keys() if replaced_at[file] <= now - replaced_hours * 3600}

@@ -136,7 +136,7 @@ async def _flag(session: ReviewSession, request: Request) -> Response:
 
 async def _accounts(session: ReviewSession, request: Request) -> Response:
     first = _number(request.query_params.get("first", "0"))
-    lines, total = await run_in_threadpool(session.accounts, first)
+    lines, total, not_checked = await run_in_threadpool(session.accounts, first)
     return _page(
         "review_accounts.html.j2",
         title="Marked accounts",
@@ -144,6 +144,7 @@ async def _accounts(session: ReviewSession, request: Request) -> Response:
         first=first,
         total=total,
         no_decision=NO_DECISION,
+        not_checked=not_checked,
         earlier=f"/accounts?first={max(0, first - LINES_A_PAGE)}" if first else None,
         later=f"/accounts?first={first + LINES_A_PAGE}" if first + len(lines) < total else None,
     )

@@ -40,13 +40,9 @@ from scanner.signing.opened_signers import (
     unchecked,
     use_signer,
 )
-from scanner.signing.signature import Signature, TransactionSum, signature_of
-from scanner.signing.signer import Signer
+from scanner.signing.signature import signature_of
 
 __all__ = [
-    "Signature",
-    "Signer",
-    "TransactionSum",
     "checked_rows",
     "keep_signatures",
     "open_results",

@@ -74,6 +74,11 @@ def unchecked(results: str) -> str | None:
         return signer
     if signer is not None and signer.unsigned:
         return f"nobody signed {', '.join(sorted(signer.unsigned))}: `brickscan sign` does"
+    if signer is not None and not signer.record.all():
+        return (
+            "the registry knows no table at this place, so nobody can say whether these are the newest, and all of "
+            "them: scan here, or run `brickscan sign`"
+        )
     return None
 
 

@@ -23,6 +23,7 @@ from scanner.signing.signature import (
     signature_of,
 )
 from scanner.signing.tables_on_record import TablesOnRecord
+from scanner.storage.data_files import SCHEMAS
 from scanner.storage.delta import LoggedTransaction, files_of, logged_transactions, place_of
 from scanner.storage.locations import real_location, table_uri
 
@@ -65,7 +66,7 @@ class Signer:
         transactions: Sequence[Transaction],
         earlier_versions: Mapping[str, int],
         anew: Mapping[str, LoggedTransaction] | None = None,
-    ) -> Signature | None:
+    ) -> Signature:
         """Return the signature of a table after a commit.
 
         Args:
@@ -76,18 +77,13 @@ class Signer:
             earlier_versions: of those of the transactions that the table has.
             anew: transactions of the table, which is taken as it is, whatever signature it carries.
 
-        Returns:
-            None: the table has files and no signature, so that nobody knows whose they are.
-
         Raises:
-            Refused: it is not as it was signed.
+            Refused: it is not as it was signed, or nobody signed it.
             ScanFailed: its log cannot be read.
         """
         # 1. take the signature of what is there: the checked one, or one of the table as it is
         self.record.refresh()
         earlier = self._signature_before(table, name) if anew is None else self._signature_by_consent(table, name, anew)
-        if earlier is None:
-            return None
 
         # 2. exchange number and nonce for new ones
         follows, nonce = earlier.number if anew is None else NO_NUMBER, secrets.randbits(63)
@@ -114,31 +110,22 @@ class Signer:
                 done += hmac_of_transaction(id_of(table), name, app_id, transaction.version)
         return later._replace(files=files % MODULUS, transactions=done % MODULUS)
 
-    def _signature_before(self, table: DeltaTable, name: str) -> Signature | None:
-        """Return the signature of a table, checked in this version, or of an empty one that was made here.
-
-        Returns:
-            None: nobody signed it.
+    def _signature_before(self, table: DeltaTable, name: str) -> Signature:
+        """Return the signature of a table, checked in this version, or of an empty one that this process made.
 
         Raises:
-            Refused: it is not as it was signed, or nobody knows who made it.
+            Refused: it is not as it was signed, or nobody signed it.
         """
         signature = self._checked_signature(table)
         if signature is not None:  # of this version; others may have committed, or given it up, since
             self._refuse_fault(table, name, signature)
             return signature
-        if not self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table))):
-            return None
+        self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table)))
         signature = self._checked_signature(table)
         if signature is not None:
             return signature
-        if self._are_unsigned():
-            return None
         if id_of(table) not in self._own_ids:  # who chose its id may have another table of that id
-            raise Refused(
-                f"results: table {place_of(table)}: is empty, and brickscan did not sign it when it was made. Delete "
-                "its folder"
-            )
+            raise unsigned(table)
         results_id = max(self._results_here(), default=secrets.randbits(63))
         return self._signature_as_it_is(table, name, NO_NUMBER, results_id, {})
 
@@ -191,8 +178,7 @@ class Signer:
 
     def is_nobodys(self, table: DeltaTable, name: str) -> bool:
         """Return whether a table is empty and nobody signed it, as where a scan died after it made it."""
-        is_signed = signature_of(table) is not None or bool(self.record.named(name))
-        return not (is_signed or files_of(table).height or self._are_unsigned())
+        return not (signature_of(table) is not None or self.record.named(name) or files_of(table).height)
 
     def signed_tables(self) -> list[str]:
         """Return the names of tables that were signed, and that nobody gave up."""
@@ -321,17 +307,12 @@ class Signer:
             {signature.results} if signature.files == self._digest_of_files(verdicts, _VERDICTS, signature) else set()
         )
 
-    def _are_unsigned(self) -> bool:
-        """Return whether nobody signed the results, so that nothing of them is signed."""
-        verdicts = self._verdicts()
-        return verdicts is not None and signature_of(verdicts) is None and bool(files_of(verdicts).height)
-
     def _has_signed_results(self, name: str) -> bool:
-        """Return whether the results are signed to which a table belongs."""
-        if self.record.named(_VERDICTS):
-            return True
-        verdicts = None if name == _VERDICTS else self._verdicts()
-        return verdicts is not None and signature_of(verdicts) is not None
+        """Return whether the results are signed to which a table belongs: the registry or another table says so."""
+        uris = (table_uri(self.record.location, other) for other in SCHEMAS if other != name)
+        return bool(self.record.all()) or any(
+            signature_of(DeltaTable(uri)) is not None for uri in uris if DeltaTable.is_deltatable(uri)
+        )
 
     def _verdicts(self) -> DeltaTable | None:
         uri = table_uri(self.record.location, _VERDICTS)
@@ -357,6 +338,14 @@ class Signer:
         self, table: DeltaTable, name: str, signature: Signature, transactions: TransactionSum
     ) -> int:
         return (self.digester.mask("transactions", table, name, signature) + transactions.value) % MODULUS
+
+
+def unsigned(table: DeltaTable) -> Refused:
+    """Return the refusal to go by a table, or to commit to it, that nobody signed."""
+    return Refused(
+        f"results: table {place_of(table)}: nobody signed it, so anybody may have written it. If it is yours, as of "
+        "scans under a registry that had no audit secret, `brickscan sign` takes it as it is; else name another folder"
+    )
 
 
 def _next_number(earlier: int) -> int:

@@ -6,21 +6,18 @@ Nothing here knows Delta's log, so that a worker, which commits nothing, holds n
 
 import hashlib
 import json
-import os
 import re
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.locations import filesystem_of, table_uri
+from scanner.storage.locations import filesystem_of, table_uri, write_new
 from schemas.audit import AUDIT_COUNTS, AUDITS
 from schemas.tables import (
     ACCOUNT_POSTS,
@@ -138,15 +135,11 @@ def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> Da
     data = sink.getvalue()
     file_name = f"part-{uuid.uuid4().hex}-{hashlib.sha256(data).hexdigest()}.parquet"
     file = DataFile(file_name, len(data), len(rows), _stats(rows))
-    filesystem, folder = filesystem_of(table_uri(results, name))
+    location = f"{table_uri(results, name)}/{file.name}"
     try:
-        if isinstance(filesystem, fs.LocalFileSystem):
-            _write_durably(Path(folder), file.name, data)
-        else:
-            with filesystem.open_output_stream(f"{folder}/{file.name}") as stream:
-                stream.write(data)
+        write_new(location, data)
     except OSError as error:
-        raise ScanFailed(f"results: {folder}/{file.name} cannot be written: {in_a_line(error)}") from None
+        raise ScanFailed(f"results: {location} cannot be written: {in_a_line(error)}") from None
     return file
 
 
@@ -175,22 +168,6 @@ def read_file(results: str, name: str, file_name: str) -> pa.Buffer:
             "nothing of it: put the file back from a copy, or scan its input again into another folder"
         )
     return data
-
-
-def _write_durably(folder: Path, name: str, data: pa.Buffer) -> None:
-    try:
-        with (folder / name).open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        (folder / name).unlink(missing_ok=True)  # a part of a file is of no use, and a full disk needs its room
-        raise
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _stats(rows: pa.Table) -> str:

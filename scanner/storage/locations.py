@@ -11,10 +11,11 @@ import functools
 import json
 import os
 import posixpath
+import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from scanner.errors import Refused
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow import fs
 
 
@@ -199,13 +201,57 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         OSError: it cannot be written; then `path` is as it was.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    with unfinished.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    with unfinished_beside(path) as unfinished:
+        with unfinished.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
     sync_folder(path.parent)
+
+
+@contextmanager
+def unfinished_beside(path: Path) -> Iterator[Path]:
+    """Yield a free name beside a path, for a file that is written and then put in its place.
+
+    Nobody can guess it: who can write the folder could else put a link there, and have us write to what it leads to.
+    Make the file as a new one all the same (mode "x"). It is removed in the end, unless it was put in its place.
+    """
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.unfinished")
+    try:
+        yield unfinished
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_new(location: str, data: "pa.Buffer | bytes") -> None:
+    """Write a new file durably. No link is followed: who can write the folder could else choose what is overwritten.
+
+    Args:
+        location: of the file, a path or a URI, in a folder that is there.
+        data: its content.
+
+    Raises:
+        OSError: it cannot be written, or a local file or link of its name is there.
+        Refused: its local folder is a link.
+    """
+    from pyarrow import fs
+
+    filesystem, path = filesystem_of(location)
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        with filesystem.open_output_stream(path) as stream:
+            stream.write(data)
+        return
+    refuse_link(str(Path(path).parent))
+    with open(path, "xb") as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            os.unlink(path)  # a part of a file is of no use, and a full disk needs its room
+            raise
+    sync_folder(Path(path).parent)
 
 
 def exchange(folder: Path, other: Path) -> None:
@@ -259,6 +305,8 @@ def delete_files(location: str, choose: Callable[[Mapping[str, float]], Iterable
                     if stat.S_ISREG(status.st_mode):
                         changed_at[name] = status.st_mtime
             names = {*choose(changed_at)}
+            if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                raise OSError(errno.ESTALE, "another folder came in its place, so that nothing was deleted")
             for name in names:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=descriptor)

@@ -17,12 +17,12 @@ import pytest
 from deltalake import write_deltalake
 
 from jobs.calibrate import calibrate, module, table
-from jobs.cli import run
+from jobs.cli import brickscan, run
 from scanner import results
 from scanner.audit.calibration.calibration_plan import plan_calibration
 from scanner.audit.statistics.hits import THRESHOLDS
 from scanner.cluster import calibrate as calibrating
-from scanner.cluster.corpus import CorpusPart, Encoding
+from scanner.cluster.corpus import CorpusPart
 from scanner.errors import Refused
 from scanner.registry import new_key, set_audit_secret
 from scanner.results.transactions import append_audits
@@ -184,12 +184,11 @@ def test_much_work_is_cut_into_calls_that_take_seconds(tmp_path, human_texts, mo
     monkeypatch.setattr(calibrating, "TESTS_A_CALL", most * 4096)
     plan = plan_calibration(make(tmp_path, human_texts[:2], tests=10**6))
     sizes = np.array([40, 400, 400, 400])
-    parts = [CorpusPart(i, sizes, np.arange(4, dtype=np.uint64) + 4 * i, ()) for i in range(2)]
-    encoding = Encoding(plan.tokenizer, plan.config.tokenizer.sha256, "nowhere")
-    calls = list(calibrating._law_calls(plan, plan.config.law, encoding, parts))
+    parts = [CorpusPart(i, f"part {i}", sizes, np.arange(4, dtype=np.uint64) + 4 * i, ()) for i in range(2)]
+    calls = list(calibrating._law_calls(plan, plan.config.law, parts))
     drawn = {}
     for call in calls:
-        case, _, part, documents, numbers, *_ = call.arguments
+        case, part, documents, numbers, *_ = call.arguments
         assert len(documents) == len(numbers) <= most
         drawn.setdefault((case, part), []).extend(zip(documents.tolist(), numbers.tolist(), strict=True))
     assert len(drawn) == 2 * len(plan.law_cases())
@@ -265,7 +264,7 @@ def test_nothing_to_do_is_refused(tmp_path, capsys):
 
 @pytest.mark.usefixtures("without_ray")
 def test_results_are_looked_at_before_the_work(tmp_path, monkeypatch):
-    """Hours of work end with rows in `audits`: deleted results are begun anew, and edited ones refused, before it."""
+    """Hours of work end with rows in `audits`: deleted ones and edited ones are refused before it."""
     registry = tmp_path / "registry"
     new_key(registry, "seen", format="greenlist", window=4, gamma="1/4", messages=16, tokenizer=DEMO / "tokenizer.json")
     set_audit_secret(registry)
@@ -283,6 +282,11 @@ def test_results_are_looked_at_before_the_work(tmp_path, monkeypatch):
     assert keep_signatures(folder) is None
     shutil.rmtree(folder)
     opened_signers._signers.clear()
+    with pytest.raises(Refused, match="audits: was signed, and is gone"):  # it says how many keys were tried
+        calibrate.callback(config, None, 1e-6, False, False)
+    Path(folder).mkdir(exist_ok=True)
+    assert run(brickscan, ["keys", "admit", "seen", "--registry", str(registry), "--results", folder]) == 2
+    assert run(brickscan, ["sign", str(config), "--yes"]) == 0
     with pytest.raises(AtWork):
         calibrate.callback(config, None, 1e-6, False, False)
     append_audits(folder, [filled(AUDITS, audit_id="second")])
@@ -293,3 +297,17 @@ def test_results_are_looked_at_before_the_work(tmp_path, monkeypatch):
     opened_signers._signers.clear()
     with pytest.raises(Refused, match="audits: its files are not those that brickscan committed"):
         calibrate.callback(config, None, 1e-6, False, False)
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_audits_that_nobody_signed_admit_no_key(tmp_path, capsys):
+    """The first calibration into the folder named no registry: anybody may have written its rows."""
+    registry, folder = tmp_path / "registry", str(tmp_path / "audit")
+    new_key(registry, "seen", format="greenlist", window=4, gamma="1/4", messages=16, tokenizer=DEMO / "tokenizer.json")
+    set_audit_secret(registry)
+    config = make(tmp_path, ["a text"], more=KEYS)
+    append_audits(folder, [filled(AUDITS, audit_id="law alone")])
+    with pytest.raises(Refused, match="audits: nobody signed it"):
+        calibrate.callback(config, None, 1e-6, False, False)
+    assert run(brickscan, ["keys", "admit", "seen", "--registry", str(registry), "--results", folder]) == 2
+    assert "nobody signed the audits" in capsys.readouterr().err

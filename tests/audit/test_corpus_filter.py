@@ -1,8 +1,10 @@
 """Audits of keys that leave common n-grams out: half of the corpus teaches the other, and such a key is admitted."""
 
 import hashlib
+import io
 import re
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from scanner.audit.calibration.calibration_plan import CORPUS_HALVES, in_halves,
 from scanner.cluster import calibrate as on_ray
 from scanner.cluster.calibrate import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch
+from scanner.errors import Refused
 from scanner.ngram_filter import common_ngrams
 from scanner.registry import load_registry, new_key
 from scanner.text import sha256_file
@@ -71,8 +74,10 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
     encoding = Encoding("tokenizer.json", "a" * 64, str(tmp_path / "scratch"))
     make_scratch(encoding.scratch)
     tokens = batch_tokens(texts)
-    np.savez(encoding.file_of(0), ids=tokens.ids, offsets=tokens.offsets)
-    found = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
+    buffer = io.BytesIO()
+    np.savez(buffer, ids=tokens.ids, offsets=tokens.offsets)
+    file = encoding.write("00000", "npz", buffer.getvalue())
+    found = learn_filter(encoding, [file], 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
     assert (found.audited.texts, found.audited.learnt) == (16, np.bincount(half).min())
     one = batch_tokens([[9] * 5 + template])
     stays = [
@@ -80,9 +85,23 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
         for of in range(CORPUS_HALVES)
     ]
     assert stays == [7, 35]  # the first half has no template, and the second taught it
-    again = learn_filter(encoding, 2, lessons([digests], [np.arange(200)], 10**6), b"1", 1024, 16)
-    assert again.audited == found.audited
-    assert on_ray.load(encoding, 0).ids.tolist() == tokens.ids.tolist()
+    assert on_ray.load(file).ids.tolist() == tokens.ids.tolist()
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy"])
+def test_tokens_and_filters_that_somebody_else_wrote_are_refused(tmp_path, suffix):
+    """They lie among results, which others may write: an audit of other tokens would admit a key that failed."""
+    encoding = Encoding("tokenizer.json", "a" * 64, str(tmp_path))
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(9, dtype=np.uint8)) if suffix == "npy" else np.savez(buffer, ids=[1], offsets=[0, 1])
+    file = Path(encoding.write("00000", suffix, buffer.getvalue()))
+    read = {"npz": on_ray.load, "npy": on_ray._read}[suffix]
+    read.cache_clear()
+    read(str(file))
+    read.cache_clear()
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(Refused, match="its content is not what was written"):
+        read(str(file))
 
 
 def test_a_corpus_teaches_no_text_that_a_scan_learns_nothing_from():

@@ -20,7 +20,8 @@ from deltalake import DeltaTable
 from scanner.registry import set_audit_secret
 from scanner.registry.keys_file import write_registry
 from scanner.results.transactions import TableEntry, Tables, commit, open_tables, read_whole
-from scanner.signing import Signer, keep_signatures, sign_with, signer_of
+from scanner.signing import keep_signatures, sign_with, signer_of
+from scanner.signing.signer import Signer
 from scanner.storage.data_files import SCHEMAS, write_file
 from scanner.storage.delta import logged_transactions, read
 from scanner.storage.locations import table_uri

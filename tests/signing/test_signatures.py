@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from scanner.registry.keys_file import read_audit_secret, write_registry
 from scanner.registry.signed_tables import NO_NUMBER, SignedTable, SignedTables, read_signed_tables
 from scanner.results import retention, transactions, upkeep
 from scanner.results.queries import ask, exist
-from scanner.results.sign_anew import faults_of_tables, sign_anew, sign_under
+from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew, sign_under
 from scanner.results.transactions import (
     TableEntry,
     Tables,
@@ -40,8 +41,6 @@ from scanner.results.transactions import (
     refuse_changed_tables,
 )
 from scanner.signing import (
-    Signature,
-    Signer,
     checked_files,
     checked_rows,
     keep_signatures,
@@ -55,6 +54,8 @@ from scanner.signing import (
 )
 from scanner.signing import signature as signature_module
 from scanner.signing import signer as signer_module
+from scanner.signing.signature import Signature
+from scanner.signing.signer import Signer
 from scanner.storage.data_files import SCHEMAS, TABLES, sha256_in, write_file
 from scanner.storage.delta import logged_transactions, make_table
 from scanner.storage.locations import real_location, table_uri
@@ -102,7 +103,7 @@ def reopen(folder: str, registry: Path) -> None:
 def give_up_missing(folder: str) -> None:
     """Have the registry give up the tables that are gone, as `brickscan sign` does."""
     for name in signer_of(folder).missing_tables():
-        assert sign_anew(folder, name) is None
+        give_up(folder, name)
     assert keep_signatures(folder) is None
 
 
@@ -584,7 +585,7 @@ def test_a_backup_without_decisions_is_restored(signed, own_secret, tmp_path):
         refuse_changed_tables(signed)
     for name, fault in faults_of_tables(signed).items():
         if fault is not None:
-            sign_anew(signed, name)
+            (give_up if fault == GONE else sign_anew)(signed, name)
     keep_signatures(signed)
     reopen(signed, own_secret)
     refuse_changed_tables(signed)
@@ -626,7 +627,7 @@ def test_a_commit_in_the_place_of_one_that_was_taken_back_is_seen(signed, own_se
     second = signer_of(signed)
     use_signer(signed, first)
     if not more:  # the first driver sees at its end that its commit is not followed
-        with pytest.raises(Refused, match="flags: its last commit follows an earlier one than brickscan made"):
+        with pytest.raises(Refused, match="flags: its commits do not follow the last one that brickscan made here"):
             refuse_changed_tables(signed)
     assert keep_signatures(signed) is None
     use_signer(signed, second)
@@ -639,6 +640,40 @@ def test_a_commit_in_the_place_of_one_that_was_taken_back_is_seen(signed, own_se
     keep_signatures(signed)
     reopen(signed, own_secret)
     assert "mallory" not in rows(signed)["user_id"].to_list()
+
+
+def test_a_night_that_was_scanned_into_a_copy_is_not_put_in_the_place_of_the_original(signed, own_secret, tmp_path):
+    """The copy went on where the original was: what the original has got since is not in it."""
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    add(signed, "night-2", [verdict(9, user="bob", message=2)])
+    keep_signatures(signed)
+    sign_with(copy, str(own_secret))
+    for number in range(2):
+        add(copy, f"night-{3 + number}", [verdict(10 + number, user="carol", message=3)])
+    keep_signatures(copy)
+    shutil.rmtree(table_uri(signed, "flags"))
+    shutil.copytree(table_uri(copy, "flags"), table_uri(signed, "flags"))
+    reopen(signed, own_secret)
+    for step in (lambda: rows(signed), lambda: refuse_changed_tables(signed)):
+        with pytest.raises(Refused, match="flags: its commits do not follow the last one that brickscan made here"):
+            step()
+
+
+def test_results_that_two_machines_mount_at_different_places_go_on(signed, own_secret, tmp_path):
+    """Each place has some of the commits on record, one after the other."""
+    here, there = Path(signed), tmp_path / "there"
+    for number in range(3):
+        here.rename(there)
+        sign_with(str(there), str(own_secret))
+        add(str(there), f"there-{number}", [verdict(20 + number, user="bob", message=2)])
+        keep_signatures(str(there))
+        there.rename(here)
+        reopen(signed, own_secret)
+        add(signed, f"here-{number}", [verdict(30 + number, user="carol", message=3)])
+        keep_signatures(signed)
+    reopen(signed, own_secret)
+    refuse_changed_tables(signed)
+    assert sorted(rows(signed)["user_id"]) == ["alice"] * 3 + ["bob"] * 3 + ["carol"] * 3
 
 
 def test_decisions_that_were_made_elsewhere_are_not_put_among_others(signed, own_secret, tmp_path):
@@ -1113,12 +1148,41 @@ def test_a_table_that_was_emptied_in_a_copy_elsewhere_does_not_pass_for_signed(s
         shutil.rmtree(table_uri(copy, name))
         make_table(table_uri(copy, name), SCHEMAS[name], {})
     sign_with(copy, str(own_secret))
-    if "verdicts" not in emptied:
-        with pytest.raises(Refused, match="flags: it carries no signature"):
-            rows(copy)
-    else:  # nothing says that these results were ever signed
-        assert rows(copy).is_empty()
-        assert unchecked(copy) == "nobody signed flags: `brickscan sign` does"
+    with pytest.raises(Refused, match="flags: it carries no signature"):
+        rows(copy)
+    rows(copy, "scans")
+    assert "the registry knows no table at this place" in str(unchecked(copy))
+
+
+def test_vacuum_deletes_nothing_of_a_folder_that_came_in_the_place_of_the_table(
+    signed, own_secret, tmp_path, monkeypatch
+):
+    """Who can rename the folder could let one log be read for the files of another."""
+    other = Path(shutil.copytree(signed, tmp_path / "other"))
+    for file in Path(signed).glob("*/part-*.parquet"):
+        os.utime(file, (0, 0))
+    real, count = Tables.now, len([*other.glob("*/part-*.parquet")])
+
+    def exchange_folders(tables, name):
+        other.rename(tmp_path / "away"), Path(signed).rename(other), (tmp_path / "away").rename(signed)
+        return real(tables, name)
+
+    monkeypatch.setattr(Tables, "now", exchange_folders)
+    with pytest.raises(ScanFailed, match="another folder came in its place"):
+        upkeep.delete_unneeded(signed, "verdicts", 24, 24)
+    assert [len([*folder.glob("*/part-*.parquet")]) for folder in (Path(signed), other)] == [count] * 2
+
+
+def test_vacuum_deletes_nothing_by_a_log_that_was_edited(signed, own_secret):
+    """A log that knows fewer files than were signed makes orphans of them."""
+    hide_rows_by_the_log(signed)
+    for file in files(signed):
+        os.utime(file, (0, 0))
+    count = len(files(signed))
+    reopen(signed, own_secret)
+    with pytest.raises(Refused, match="flags"):
+        upkeep.delete_unneeded(signed, "flags", 24, 24)
+    assert len(files(signed)) == count
 
 
 def test_without_the_secret_all_is_read_and_nothing_is_committed(signed, own_secret):
