@@ -17,6 +17,7 @@ from scanner.audit.statistics.judgement import Count, judge
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import transactions
+from scanner.signing import sign_with
 from scanner.watermark.formats import format_of
 from tests.support.counted import THRESHOLDS, sums
 
@@ -63,6 +64,7 @@ def test_what_an_audit_counted_once_is_on_record(registry):
 
 def test_a_key_that_passed_is_on_record(registry, tmp_path, capsys):
     folder = str(tmp_path / "audit")
+    sign_with(folder, str(registry))
     transactions.append_audits(folder, audit(registry, {"k1": 1.0, "k2": 3.0}))
     arguments = ["--registry", str(registry), "--results", folder]
     assert run(brickscan, ["keys", "admit", "k1", *arguments]) == 0
@@ -84,6 +86,7 @@ def test_a_key_that_passed_is_on_record(registry, tmp_path, capsys):
 
 def test_a_floor_can_be_asked_for(registry, tmp_path, capsys):
     folder = str(tmp_path / "audit")
+    sign_with(folder, str(registry))
     transactions.append_audits(folder, audit(registry, {"k1": 1.0}))
     admit = ["keys", "admit", "k1", "--registry", str(registry), "--results", folder]
     assert run(brickscan, [*admit, "--down-to", "1e-3"]) == 2

@@ -87,6 +87,7 @@ def night(folder) -> Path:
     )
     decide(folder, find_case(folder, 0.5, "doc-6").row, NewDecision(new_id(), "ruth", "app", "quoted"))
     erase_user(folder, ["bob"])
+    assert call("sign", config, "--yes")[0] == 0  # what was made here before the registry had a secret
     return config
 
 

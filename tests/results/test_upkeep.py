@@ -18,6 +18,7 @@ from scanner.results import transactions, upkeep
 from scanner.results.retention import erase_accounts, erase_user
 from scanner.results.transactions import TableEntry, append_audits, append_scan, commit, find_committed
 from scanner.results.upkeep import compact, vacuum
+from scanner.signing import sign_with
 from scanner.storage.data_files import write_file
 from scanner.storage.locations import table_uri
 from schemas.audit import AUDITS
@@ -409,6 +410,7 @@ def test_refusals(tmp_path, folder):
 
 
 def test_commands(night):
+    sign_with(night.results, str(night.registry))
     transactions.open_tables(night.results)
     for i in range(3):
         add(night.results, f"t{i}", [verdict(i)])
