@@ -223,6 +223,29 @@ def chacha8_keyed_lanes(inputs: NDArray[np.uint32], lanes: int, out: NDArray[np.
 
 
 @kernel
+def chacha8_run(
+    key: NDArray[np.uint32], low: uint32, high: uint32, nonce: uint64, blocks: int, out: NDArray[np.uint32]
+) -> None:
+    """Write blocks of consecutive counters under one key and nonce, a tenth of which they share.
+
+    Args:
+        key: uint32[8].
+        low: low word of the first counter; that of the last one does not overflow.
+        high: high word of all counters.
+        nonce: of all blocks.
+        blocks: how many; as many of LANES are computed as hold them, CHUNK at most.
+        out: uint32[16 · CHUNK], written: word k of block i at CHUNK · k + i.
+    """
+    k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
+    n0, n1 = uint32(nonce), uint32(nonce >> uint64(32))
+    shared = three_columns(k, high, n0, n1)
+    for begin in range(0, blocks, LANES):
+        first, y = uint32(low + uint32(begin)), out[begin:]
+        for lane in range(LANES):
+            _store(block_after(k, shared, uint32(first + uint32(lane)), high, n0, n1), y, CHUNK, lane)
+
+
+@kernel
 def _rotate(x: uint64, bits: int) -> uint64:
     return uint64(uint64(x << uint64(bits)) | uint64(x >> uint64(64 - bits)))
 

@@ -18,7 +18,7 @@ from numpy import uint8, uint16, uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
-from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes, chacha8_lanes
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes, chacha8_run
 from scanner.watermark.native.green_runs import bit_length
 from scanner.watermark.native.keyed import term
 from scanner.watermark.native.steps import Steps
@@ -36,7 +36,7 @@ BLOCK_OF_DIGITS = 6
 BLOCK_OF_DRAWS = 4
 """log2 of the numbers of a block of draws in one plane."""
 
-FEWEST_BLOCKS_ASIDE = 64
+FEWEST_BLOCKS_ASIDE = 32
 """Fewest blocks of a run that stand side by side; with fewer, steps do."""
 
 MOST_IN_BYTES = 254
@@ -156,14 +156,12 @@ class _BlockScratch(NamedTuple):
     """Arrays of one call of `_best_by_blocks`.
 
     key: uint32[8].
-    inputs: uint32[4 · CHUNK].
     block: uint32[16 · CHUNK].
     rows: uint32, bits of digits of the steps of a pass.
     sums: uint32, a carry, and the counters of a tile, level by level.
     """
 
     key: NDArray[np.uint32]
-    inputs: NDArray[np.uint32]
     block: NDArray[np.uint32]
     rows: NDArray[np.uint32]
     sums: NDArray[np.uint32]
@@ -227,7 +225,6 @@ def best_rough(
         row = _GREENS_ASIDE if rule[0] else _DIGITS_ASIDE
         block_scratch = _BlockScratch(
             np.empty(8, np.uint32),
-            np.zeros(4 * CHUNK, np.uint32),
             np.empty(16 * CHUNK, np.uint32),
             np.zeros(8 * row if rule[0] else 16 * row, np.uint32),
             np.zeros((1 + levels) * row, np.uint32),
@@ -790,8 +787,8 @@ def _best_by_blocks(
     """Write what `best_rough` returns, with blocks of one step side by side, `side` of them in a tile."""
     steps, documents, first, rule, floors = of_runs
     n, _, planes = rule
-    key, inputs, block, rows, sums = scratch
-    height, digit = 16 // planes, 1 if n else LARGEST_DIGIT
+    key, block, rows, sums = scratch
+    height, digit, top = 16 // planes, 1 if n else LARGEST_DIGIT, uint32(0 if n else 0x80000000)
     width, per_block = height * side, 5 + log2(height)
     at_once, row, rows_of_step = (8, _GREENS_ASIDE, 1) if n else (4, _DIGITS_ASIDE, 4)
     for r in range(len(documents)):
@@ -806,9 +803,10 @@ def _best_by_blocks(
                 for s in range(count):
                     for w in range(8):
                         key[w] = steps.keys[w, p + s]
+                    token = steps.ids[p + s]
                     first_block = uint32((first[r] >> per_block) + tile * side)
-                    _blocks_of_step(steps.ids[p + s], steps.nonces[p + s], first_block, per_block, n == 0, side, inputs)
-                    chacha8_lanes(key, inputs, side, block)
+                    low = uint32(token << uint32(32 - per_block)) | first_block
+                    chacha8_run(key, low, uint32(token >> uint32(per_block)) | top, steps.nonces[p + s], side, block)
                     digits_of_block(block, side, rule, row, s * rows_of_step * row, side, rows)
                 if n:
                     _add_green_rows(rows, uint64(width), levels, sums)
@@ -818,24 +816,6 @@ def _best_by_blocks(
                 for i in range(uint64(width)):
                     words.counters[level, uint64(tile * width) + i] = sums[uint64((level + 1) * row) + i]
         _list_words(words, levels, floors[r], most, numbers[r], scores[r])
-
-
-@kernel
-def _blocks_of_step(
-    token: uint32,
-    nonce: uint64,
-    block: uint32,
-    per_block: int,
-    in_upper_half: bool,
-    side: int,
-    inputs: NDArray[np.uint32],
-) -> None:
-    """Write counters and nonces of `side` blocks of one step's run, for `chacha8_lanes`."""
-    low = uint32(token << uint32(32 - per_block)) | block
-    high = uint32(token >> uint32(per_block)) | (uint32(0x80000000) if in_upper_half else uint32(0))
-    for i in range(uint64(side)):
-        inputs[i], inputs[uint64(CHUNK) + i] = uint32(low + uint32(i)), high
-        inputs[uint64(2 * CHUNK) + i], inputs[uint64(3 * CHUNK) + i] = uint32(nonce), uint32(nonce >> uint64(32))
 
 
 @kernel

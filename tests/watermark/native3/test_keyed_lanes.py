@@ -1,9 +1,9 @@
-"""Blocks of ChaCha with 8 rounds whose lanes have keys of their own, against published blocks and a plain one."""
+"""Blocks of ChaCha with 8 rounds under keys of their own, or one after another, against published and plain ones."""
 
 import numpy as np
 import pytest
 
-from scanner.watermark.native.ciphers import CHUNK, FEW_LANES, LANES, chacha8_keyed_lanes
+from scanner.watermark.native.ciphers import CHUNK, FEW_LANES, LANES, chacha8_keyed_lanes, chacha8_run
 from tests.watermark.published import BLOCKS
 
 QUARTERS = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
@@ -40,3 +40,14 @@ def test_published_blocks_stand_side_by_side():
         wanted.append(np.frombuffer(bytes.fromhex(block), "<u4").tolist())
     chacha8_keyed_lanes(inputs.reshape(-1), len(wanted), out.reshape(-1))
     assert out.T[: len(wanted)].tolist() == wanted
+
+
+@pytest.mark.parametrize("blocks", [1, LANES, LANES + 1, 100, CHUNK])
+def test_a_run_has_blocks_of_consecutive_counters(blocks):
+    """Up to the last low word that does not overflow."""
+    words = np.random.default_rng(blocks).integers(0, 2**32, 12, dtype=np.uint32)
+    nonce, out = np.uint64(int(words[11]) << 32 | int(words[10])), np.zeros(16 * CHUNK, np.uint32)
+    for low in (words[8] % 2**31, np.uint32(2**32 - blocks)):
+        chacha8_run(words[:8].copy(), low, words[9], nonce, blocks, out)
+        counters = [[*words[:8].tolist(), int(low) + i, *words[9:].tolist()] for i in range(blocks)]
+        assert out.reshape(16, CHUNK).T.tolist()[:blocks] == [plain_block(twelve) for twelve in counters]

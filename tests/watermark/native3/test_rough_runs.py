@@ -69,9 +69,9 @@ def test_runs_of_one_document(rule, size):
 
 
 @two_rules
-@pytest.mark.parametrize("length", [1026, 4032, 4033, 4097, 16_128, 16_129])
+@pytest.mark.parametrize("length", [1026, 1984, 1985, 4097, 7936, 7937, 16_128])
 def test_long_runs_have_their_blocks_side_by_side(rule, length):
-    """Gumbel runs of more than 4,032 numbers and a quarter's of more than 16,128 have 64 blocks or more."""
+    """Gumbel runs of more than 1,984 numbers and a quarter's of more than 7,936 have 32 blocks or more."""
     assert_best(
         random_steps(np.random.default_rng(length), [5, 0, 9, 1]), [0, 1, 2, 3, 2], [0] * 4 + [2**18], length, 8, rule
     )
