@@ -39,11 +39,11 @@ BLOCK_OF_DRAWS = 4
 FEWEST_BLOCKS_ASIDE = 32
 """Fewest blocks of a run that stand side by side; with fewer, steps do."""
 
-MOST_IN_BYTES = 254
-"""Largest count of a byte; one more is written there, and 0 is no number."""
-
 LEVELS = 8
-"""Levels of vertical counters that become bytes."""
+"""Levels of vertical counters that become bytes.
+
+A byte is one more than its count, and 0 is no number: counts of 255 and more have none.
+"""
 
 _BLOCKS_ASIDE = 128
 """Most blocks that are worked on side by side: their digits of some steps stay in the second-level cache."""
@@ -643,7 +643,7 @@ def _add_neighbours(
 
 @kernel
 def _fit_bytes(flat: NDArray[np.uint32], place: int, words: int, levels: int) -> bool:
-    """Return whether no count of so many words from `place` on is larger than MOST_IN_BYTES."""
+    """Return whether no count of so many words from `place` on is 255 or more."""
     too_large = uint32(0)
     if levels >= LEVELS:
         for i in range(uint64(place), uint64(place + words)):
