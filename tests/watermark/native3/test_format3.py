@@ -73,6 +73,13 @@ def test_messages_of_a_key():
     assert not form_of(None, 4).can_be_framed()
 
 
+def test_messages_that_are_scored_in_full_have_more_time():
+    """By `seconds` a scan says that a worker stalled: windows of Gumbel marks took 6 ns a step and message."""
+    assert form_of(None, 4).seconds(1000) / 1000 > 1e-8
+    assert form_of(None, 4, 9).seconds(81) == form_of("1/4", 4, 9).seconds(81)
+    assert form_of("1/4", 4).seconds(1000) == make_format("greenlist-v2", {"window": 4, "gamma": "1/4"}).seconds(1000)
+
+
 def counted(form, tokens, positions, messages, critical):
     """Hits that `count_hits` counts, checked by the one-message path, with each document under its own key."""
     secrets = fresh_entropy(b"seed of the tests", form.label(), NUMBERS[: len(critical)])
