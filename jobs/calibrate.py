@@ -18,7 +18,7 @@ import click
 from jobs.cli import end, run, when_interrupted
 from jobs.options import Folder, NamedPath, Real, Whole, sign_results, yes_option
 from jobs.text import StepProgress, complain, tell
-from scanner.errors import Refused, install_of
+from scanner.errors import Refused, ScanFailed, in_a_line, install_of
 from scanner.printable import counted
 from scanner.registry import admit_key, find_key, load_registry, make_audit_secret, read_secret, set_audit_secret
 from scanner.registry.keys_file import PublishedLine, faults, publish, read_published
@@ -185,7 +185,10 @@ def _write_files(
     filesystem, folder = filesystem_of(f"{plan.results}/figures")
     filesystem.create_dir(folder, recursive=True)
     for name, data in files.items():
-        write_new(f"{plan.results}/figures/{audit_id}-{name}", data)
+        try:
+            write_new(f"{plan.results}/figures/{audit_id}-{name}", data)
+        except OSError as error:
+            raise ScanFailed(f"results: {folder}/{audit_id}-{name} cannot be written: {in_a_line(error)}") from None
     return [f"{plan.results}/figures/{audit_id}-{name}" for name in files]
 
 

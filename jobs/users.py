@@ -404,7 +404,10 @@ def _remove(
     if results is not None and not exist(results):
         raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
     if results is not None:
+        from scanner.results.transactions import refuse_changed_tables
+
         sign_results(results, registry)
+        refuse_changed_tables(results)
     refuse_wrong_clock(registry)
     names = list(dict.fromkeys(user_ids))
     unknown = unknown_users(registry, names)

@@ -99,7 +99,7 @@ class SignedTables:
         """Take in more entries."""
         for entry in entries:
             self._places.setdefault((entry.location, entry.table), {}).setdefault(entry.table_id, _History()).add(entry)
-            if entry.event == "signed":
+            if entry.event != "given up":
                 self._earlier.setdefault((entry.table, entry.table_id), {})[entry.number] = entry.earlier
 
     def at(self, location: str, table: str) -> list[SignedTable]:
@@ -127,23 +127,31 @@ class SignedTables:
         if history.newest is None:
             others = self.at(location, table)
             return "another table was signed there, and this one was put in its place" if others else None
+        if len(self.at(location, table)) > 1:
+            return "two tables were signed there, of which one was put away"
         if history.is_forked:
             return "two commits follow one, so that the first was taken back"
         newest = history.newest.number
         if number is not None and number < newest:
             return "it was put back to an earlier state, before the last commit that brickscan made"
         if number is not None and number > newest and earlier is not None:
-            before = self._before(table, table_id, earlier, newest)
-            if NO_NUMBER < before < newest:
+            before = self._before(table, table_id, number, earlier, newest)
+            if before is not None and before < newest:
                 return "its commits do not follow the last one that brickscan made here, which was taken back"
         return None
 
-    def _before(self, table: str, table_id: str, number: int, newest: int) -> int:
-        """Go back from a signature to the first that is no later than another, by what is known of all places."""
-        earlier_of = self._earlier.get((table, table_id), {})
-        while number > newest and number in earlier_of:
+    def _before(self, table: str, table_id: str, number: int, earlier: int, newest: int) -> int | None:
+        """Go back from a signature to the first that is no later than another, by what is known of all places.
+
+        Returns:
+            NO_NUMBER: one on the way was signed by consent, elsewhere. None: one is not known.
+        """
+        earlier_of = {**self._earlier.get((table, table_id), {}), number: earlier}
+        while number > newest:
+            if number not in earlier_of:
+                return None
             number = earlier_of[number]
-        return NO_NUMBER if number > newest else number
+        return number
 
     def _history(self, location: str, table: str, table_id: str) -> _History:
         return self._places.get((location, table), {}).get(table_id, _History())

@@ -32,6 +32,8 @@ def faults_of_tables(results: str) -> Mapping[str, str | None]:
             transactions = signer.sum_transactions(table, name, logged_transactions(table))
             signer.is_signed(table, name, transactions)
             unsigned = None if signature_of(table) is not None else "nobody signed it"
+            if unsigned is None and name in signer.off_record:
+                unsigned = "the registry does not know it at this place, so that it may not be the newest"
         except Refused as error:
             unsigned = str(error)
         changed = [] if unsigned else _files_to_write(results, name, table)
@@ -65,11 +67,12 @@ def sign_anew(results: str, name: str) -> int:
         Refused: no audit secret can be read, or a file cannot be.
         ScanFailed: the table is gone, others kept committing first, or it cannot be written.
     """
-    _signer(results)
-    kept_table = KeptTable(table_uri(results, name))
+    signer, kept_table = _signer(results), KeptTable(table_uri(results, name))
     for _ in attempts(f"commits to {table_uri(results, name)}"):
         table, actions = kept_table.now(), list[AddAction | RemoveAction]()
         files = _files_to_write(results, name, table)
+        if not files and signer.take(table, name, signer.sum_transactions(table, name, kept_table.logged())):
+            return 0
         for file_name in files:
             rows = pq.read_table(pa.BufferReader(_content(results, name, file_name)), schema=SCHEMAS[name])
             written = write_file(results, name, rows.to_batches())
@@ -103,7 +106,8 @@ def sign_under(results: str, registry: str, secret: bytes) -> int:
             if not _is_left(earlier, later, tables[name], name):
                 break
             transactions, table = tables[name].logged(), tables[name].table  # the very ones that were checked
-            if try_to_commit(results, table, name, [], [], anew=transactions):
+            before = signature_of(table)
+            if try_to_commit(results, table, name, [], [], anew=transactions, follows=before.number if before else 0):
                 break
     if (why := keep_signatures(results)) is not None:
         raise Refused(why)

@@ -31,6 +31,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.registry.signed_tables import NO_NUMBER
 from scanner.signing import (
     checked_rows,
     keep_signatures,
@@ -40,7 +41,7 @@ from scanner.signing import (
     unchecked,
 )
 from scanner.signing.signature import TransactionSum
-from scanner.signing.signer import Signer, unsigned
+from scanner.signing.signer import Signer
 from scanner.storage.data_files import SCHEMAS, TABLES, WITH_BOUNDS, DataFile, read_file, write_file
 from scanner.storage.delta import (
     KeptTable,
@@ -208,8 +209,7 @@ class _OpenTable:
         if self._signer is not None:
             self._signer.record.refresh()  # others may have committed, or somebody put it back
             self.kept_table.logged()  # brings the sum up to date
-            if not self._signer.is_signed(table, self._name, self._sum):
-                raise unsigned(table)
+            self._signer.refuse_unknown(table, self._name, self._sum)
 
 
 def open_checked(
@@ -321,6 +321,7 @@ def try_to_commit(
     transactions: list[Transaction],
     earlier_versions: Mapping[str, int] = MappingProxyType({}),
     anew: Mapping[str, LoggedTransaction] | None = None,
+    follows: int = NO_NUMBER,
 ) -> bool:
     """Commit to a table through the snapshot that was looked at, signed. Return False if another commit came since.
 
@@ -332,6 +333,7 @@ def try_to_commit(
         transactions: of the commit.
         earlier_versions: of those of the transactions that the table has, and that do not expire.
         anew: transactions of the table, which is signed as it is, whoever changed it.
+        follows: with `anew`, number of the signature that the new one follows; NO_NUMBER: none, by consent.
 
     Raises:
         Refused: the table is signed, and this process has no secret to sign it with, or another one.
@@ -340,7 +342,7 @@ def try_to_commit(
     signer, signature = signer_of(results), None
     if signer is not None:
         try:
-            signature = signer.sign(table, name, actions, transactions, earlier_versions, anew)
+            signature = signer.sign(table, name, actions, transactions, earlier_versions, anew, follows)
         except Refused:
             if _has_moved_on(table):
                 return False
@@ -358,7 +360,7 @@ def try_to_commit(
     except (DeltaError, OSError) as error:
         raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None
     if signer is not None and signature is not None:
-        signer.commit_done(table, name, signature, anew=anew is not None)
+        signer.commit_done(table, name, signature, anew=anew is not None and follows == NO_NUMBER)
     return True
 
 
@@ -406,18 +408,25 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             make_private(uri)
             for folder in (uri, f"{uri}/_delta_log"):
                 refuse_link(folder)  # commits would go to another folder, such as a copy
-            table_made = None if has_table(results, name) else make_table(uri, schema, statistics)
+            is_there = has_table(results, name)
+            if signer is not None and not is_there:
+                signer.refuse_unsigned_results()
+            table_made = None if is_there else make_table(uri, schema, statistics)
             table = table_made or DeltaTable(uri)
-            if signer is not None:
-                while table_made is None and signer.is_nobodys(table, name):
-                    if time.monotonic() > end:
-                        table_made = make_table(uri, schema, statistics, "overwrite")  # it has another id
-                    else:
-                        time.sleep(0.1)
-                    table = table_made or DeltaTable(uri)
-                if table_made is not None:
-                    signer.table_made(table_made)
-                    made = try_to_commit(results, table_made, name, [], []) or made
+            if signer is not None and table_made is not None:
+                signer.table_made(table_made)
+                if not try_to_commit(results, table_made, name, [], []):
+                    raise Refused(f"results: table {uri}: somebody wrote to it while it was made: delete its folder")
+                made = True
+            while signer is not None and table_made is None and signer.is_new(table, name) and time.monotonic() < end:
+                time.sleep(0.1)
+                signer.record.read_again()
+                table = DeltaTable(uri)
+            if signer is not None and table_made is None and signature_of(table) is None and signer.is_new(table, name):
+                raise Refused(
+                    f"results: table {uri}: is empty, and nobody signed it, as where a scan was killed that made it: "
+                    "delete its folder"
+                )
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
                 f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"

@@ -74,11 +74,10 @@ def unchecked(results: str) -> str | None:
         return signer
     if signer is not None and signer.unsigned:
         return f"nobody signed {', '.join(sorted(signer.unsigned))}: `brickscan sign` does"
-    if signer is not None and not signer.record.all():
-        return (
-            "the registry knows no table at this place, so nobody can say whether these are the newest, and all of "
-            "them: scan here, or run `brickscan sign`"
-        )
+    if signer is not None and signer.off_record:
+        names, is_kept = ", ".join(sorted(signer.off_record)), signer.record.is_kept()
+        hint = "`brickscan sign` takes them as they are" if is_kept else "it keeps no signatures: let it be written"
+        return f"the registry does not know {names} at this place, so they may not be the newest: {hint}"
     return None
 
 

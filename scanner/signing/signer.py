@@ -31,7 +31,8 @@ _VERDICTS = "verdicts"
 """The table that all results of scans have: by it, tables of one folder are told from others at a new place."""
 
 _PUT_BACK = (
-    "Believe nothing of it: put the table back from a copy that fits, or scan its input again into another folder"
+    "Believe nothing of it: put the table back from a copy that fits, or scan its input again into another folder. "
+    "What you did yourself, `brickscan sign` takes as it is"
 )
 
 _COMMITS_LOOKED_AT = 50
@@ -45,12 +46,14 @@ class Signer:
     digester: of the audit secret.
     record: what is known of the tables of the folder.
     unsigned: names of tables that were read and that nobody ever signed.
+    off_record: names of tables that were read, and that the registry does not know at this place.
     """
 
     def __init__(self, results: str, registry: str, secret: bytes) -> None:
         self.digester = Digester(secret)
         self.record = TablesOnRecord(registry, real_location(results))
         self.unsigned: set[str] = set()
+        self.off_record: set[str] = set()
         self._checked: dict[str, tuple[int, Signature]] = {}  # by a table's id: version and signature, left or checked
         self._own_ids: set[str] = set()  # of the tables that this process made
         self._files_sums: dict[str, tuple[Counter[FileFacts], int]] = {}  # by a table's id: files, and their sum
@@ -66,6 +69,7 @@ class Signer:
         transactions: Sequence[Transaction],
         earlier_versions: Mapping[str, int],
         anew: Mapping[str, LoggedTransaction] | None = None,
+        follows: int = NO_NUMBER,
     ) -> Signature:
         """Return the signature of a table after a commit.
 
@@ -76,6 +80,7 @@ class Signer:
             transactions: of the commit.
             earlier_versions: of those of the transactions that the table has.
             anew: transactions of the table, which is taken as it is, whatever signature it carries.
+            follows: with `anew`, number of the signature that the new one follows.
 
         Raises:
             Refused: it is not as it was signed, or nobody signed it.
@@ -86,8 +91,8 @@ class Signer:
         earlier = self._signature_before(table, name) if anew is None else self._signature_by_consent(table, name, anew)
 
         # 2. exchange number and nonce for new ones
-        follows, nonce = earlier.number if anew is None else NO_NUMBER, secrets.randbits(63)
-        later = earlier._replace(number=_next_number(earlier.number), earlier=follows, nonce=nonce)
+        follows = earlier.number if anew is None else follows
+        later = earlier._replace(number=_next_number(earlier.number), earlier=follows, nonce=secrets.randbits(63))
         mask, hmac_of_transaction = self.digester.mask, self.digester.hmac_of_transaction
         files = earlier.files + mask("files", table, name, later) - mask("files", table, name, earlier)
         done = earlier.transactions
@@ -120,11 +125,14 @@ class Signer:
         if signature is not None:  # of this version; others may have committed, or given it up, since
             self._refuse_fault(table, name, signature)
             return signature
-        self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table)))
+        transactions = self.sum_transactions(table, name, logged_transactions(table))
+        self.refuse_unknown(table, name, transactions)
         signature = self._checked_signature(table)
         if signature is not None:
             return signature
-        if id_of(table) not in self._own_ids:  # who chose its id may have another table of that id
+        # who chose its id may have another table of that id, and who was faster than we may have put rows into it
+        is_own = id_of(table) in self._own_ids and table.version() == 0
+        if not is_own or transactions.count or files_of(table).height:
             raise unsigned(table)
         results_id = max(self._results_here(), default=secrets.randbits(63))
         return self._signature_as_it_is(table, name, NO_NUMBER, results_id, {})
@@ -162,9 +170,33 @@ class Signer:
         """
         self._checked[id_of(table)] = table.version() + 1, signature
         if anew:
-            self._give_up([entry for entry in self.record.named(name) if entry.table_id != id_of(table)])
-        self.record.add([self._entry(table, name, signature, "signed anew" if anew else "signed")])
+            self._consent(table, name, signature)
+        else:
+            self.record.add([self._entry(table, name, signature, "signed")])
         self.record.keep_now_and_then()
+
+    def take(self, table: DeltaTable, name: str, transactions: TransactionSum) -> bool:
+        """Take a table as it is by consent, if its signature fits it and is no older than any of its place.
+
+        So results that were moved, or put back, are on record without another signature. Return False: it needs one.
+        """
+        signature = signature_of(table)
+        if (
+            signature is None
+            or not self.has_signed(signature)
+            or signature.number < self.record.last_number(name, id_of(table))
+            or signature.files != self._digest_of_files(table, name, signature)
+            or signature.transactions != self._digest_of_transactions(table, name, signature, transactions)
+        ):
+            return False
+        self._consent(table, name, signature)
+        return True
+
+    def _consent(self, table: DeltaTable, name: str, signature: Signature) -> None:
+        self._give_up([entry for entry in self.record.named(name) if entry.table_id != id_of(table)])
+        self.record.add([self._entry(table, name, signature, "signed anew")])
+        self.off_record.discard(name)
+        self.unsigned.discard(name)
 
     def _entry(
         self, table: DeltaTable, name: str, signature: Signature, event: Literal["signed", "signed anew"]
@@ -176,9 +208,25 @@ class Signer:
         """Take in that this process made a table, and may sign it though it carries no signature."""
         self._own_ids.add(id_of(table))
 
-    def is_nobodys(self, table: DeltaTable, name: str) -> bool:
-        """Return whether a table is empty and nobody signed it, as where a scan died after it made it."""
-        return not (signature_of(table) is not None or self.record.named(name) or files_of(table).height)
+    def is_new(self, table: DeltaTable, name: str) -> bool:
+        """Return whether a table is empty, and not on record here: another process makes it now, or died of that."""
+        return self.record.newest(name, id_of(table)) is None and not files_of(table).height
+
+    def refuse_unknown(self, table: DeltaTable, name: str, transactions: TransactionSum) -> None:
+        """Raise Refused for a table that nobody goes by or commits to, as `is_signed` does, and besides:
+
+        Raises:
+            Refused: it has files, and nobody signed it, or the registry does not know it at this place, though it keeps
+                signatures: then it may be older than another copy of it.
+        """
+        if not self.is_signed(table, name, transactions):
+            raise unsigned(table)
+        newest = self.record.newest(name, id_of(table))
+        if newest is None and signature_of(table) is not None and self.record.is_kept():
+            raise Refused(
+                f"results: table {place_of(table)}: the registry does not know it at this place, so it may not be the "
+                "newest. If you moved, restored or copied the results, `brickscan sign` takes them as they are"
+            )
 
     def signed_tables(self) -> list[str]:
         """Return the names of tables that were signed, and that nobody gave up."""
@@ -191,8 +239,7 @@ class Signer:
 
     def refuse_missing(self, name: str) -> None:
         """Raise Refused for a table that is gone, if it was signed, and nobody gave it up."""
-        if self.record.named(name):
-            self.record.read_again()
+        self.record.read_again()
         if self.record.named(name):
             raise Refused(
                 f"results: table {table_uri(self.record.location, name)}: was signed, and is gone. Look whether all of "
@@ -247,6 +294,10 @@ class Signer:
                 "the registry of its scans, or put its audit secret back"
             )
 
+        newest = self.record.newest(name, id_of(table))
+        if newest is None:
+            self.off_record.add(name)
+
         # 3. compute its digests
         if signature.files != self._digest_of_files(table, name, signature):
             raise Refused(f"{where}: {_what_changed(table)}. {_PUT_BACK}")
@@ -257,8 +308,7 @@ class Signer:
 
         # 4. remember it, and have the registry keep what it lacks, as of a scan that was killed
         self._checked[id_of(table)] = table.version(), signature
-        newest = self.record.newest(name, id_of(table))
-        if newest is None or newest.number < signature.number:
+        if newest is not None and newest.number < signature.number:
             self.record.adopt(self._entry(table, name, signature, "signed"))
         return True
 
@@ -282,12 +332,11 @@ class Signer:
         """
         was_signed, has_files = self.record.newest(name, id_of(table)) is not None, bool(files_of(table).height)
         is_used = has_files or (transactions is not None and transactions.count > 0)
-        is_own = id_of(table) in self._own_ids
-        if was_signed or (is_used and not has_files) or (self._has_signed_results(name) and not is_own):
+        if was_signed or (is_used and (not has_files or self._has_signed_results(name))):
             raise Refused(
                 f"results: table {place_of(table)}: it carries no signature, so brickscan did not write it. {_PUT_BACK}"
             )
-        if not is_own:
+        if id_of(table) not in self._own_ids:
             self.unsigned.add(name)
         return not has_files
 
@@ -313,6 +362,13 @@ class Signer:
         return bool(self.record.all()) or any(
             signature_of(DeltaTable(uri)) is not None for uri in uris if DeltaTable.is_deltatable(uri)
         )
+
+    def refuse_unsigned_results(self) -> None:
+        """Raise Refused where a table has files and nobody signed it: a new one beside it would be signed."""
+        for uri in (table_uri(self.record.location, name) for name in SCHEMAS):
+            table = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+            if table is not None and signature_of(table) is None and files_of(table).height:
+                raise unsigned(table)
 
     def _verdicts(self) -> DeltaTable | None:
         uri = table_uri(self.record.location, _VERDICTS)

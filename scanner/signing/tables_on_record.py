@@ -43,6 +43,10 @@ class TablesOnRecord:
         """Return the last entry of a table; None: it was never here, or it was given up."""
         return next((entry for entry in self.named(name) if entry.table_id == table_id), None)
 
+    def is_kept(self) -> bool:
+        """Return whether the registry keeps signatures, of this place or another: else it cannot be written."""
+        return bool(self._signed_tables.locations())
+
     def last_number(self, name: str, table_id: str) -> int:
         """Return the largest number that a table ever had here; NO_NUMBER: it was never here."""
         return self._signed_tables.last_number(self.location, name, table_id)

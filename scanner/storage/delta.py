@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -75,12 +75,8 @@ def files_with_paths(table: DeltaTable, paths: pl.Series) -> list[str]:
     return files["path"].filter(pl.Series(first) < pl.Series(reach)).to_list()
 
 
-def make_table(
-    uri: str, schema: pa.Schema, configuration: Mapping[str, str], mode: Literal["error", "overwrite"] = "error"
-) -> DeltaTable | None:
+def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) -> DeltaTable | None:
     """Make an empty table, and return it. None: it is there, or another process makes it at the same time.
-
-    mode: overwrite: a table that is there is made anew, with another id.
 
     Raises:
         DeltaError: it cannot be made.
@@ -90,7 +86,6 @@ def make_table(
         return DeltaTable.create(
             uri,
             schema,
-            mode=mode,
             configuration={TABLE_VERSION: str(VERSION), **configuration},
             raise_if_key_not_exists=False,
             commit_properties=CommitProperties(max_commit_retries=0),

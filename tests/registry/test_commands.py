@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from scanner.registry import Holders, find_key, list_users, load_registry, open_key, registry_sha256
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
+from scanner.signing import sign_with
 from scanner.storage.toml import digest
 from scanner.watermark.formats import format_of
 from tests import reference2
@@ -403,6 +404,7 @@ def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_co
 def test_erasing_reaches_results_even_for_a_name_that_only_they_hold(cli, registry, tmp_path):
     """What stays under the same name, as an account's, is counted, and erased where that is asked for."""
     results = str(tmp_path / "results")
+    sign_with(results, str(registry))
     open_tables(results)
     alice = [verdict(row, user="alice", message=1) | {"account_id": "alice"} for row in range(3)]
     add(results, "t", [*alice, verdict(3, user="left", message=2)])

@@ -107,6 +107,16 @@ def give_up_missing(folder: str) -> None:
     assert keep_signatures(folder) is None
 
 
+def take_as_it_is(folder: str, registry: Path) -> None:
+    """Say at a place that its tables are the right ones, as `brickscan sign` does."""
+    reopen(folder, registry)
+    for name, fault in faults_of_tables(folder).items():
+        if fault is not None:
+            (give_up if fault == GONE else sign_anew)(folder, name)
+    assert keep_signatures(folder) is None
+    assert set(faults_of_tables(folder).values()) == {None}
+
+
 def rows(folder: str, name: str = "flags") -> pl.DataFrame:
     return ask(folder, lambda: read_whole(folder, name).collect())
 
@@ -605,7 +615,7 @@ def test_an_archive_goes_on_where_its_place_was_scanned_anew(signed, own_secret,
     open_tables(signed)
     add(signed, "anew", [verdict(0, user="bob", message=2)])
     keep_signatures(signed)
-    sign_with(archive, str(own_secret))
+    take_as_it_is(archive, own_secret)
     retention.erase_user(archive, ["alice"])
     keep_signatures(archive)
     reopen(archive, own_secret)
@@ -647,7 +657,7 @@ def test_a_night_that_was_scanned_into_a_copy_is_not_put_in_the_place_of_the_ori
     copy = str(shutil.copytree(signed, tmp_path / "copy"))
     add(signed, "night-2", [verdict(9, user="bob", message=2)])
     keep_signatures(signed)
-    sign_with(copy, str(own_secret))
+    take_as_it_is(copy, own_secret)
     for number in range(2):
         add(copy, f"night-{3 + number}", [verdict(10 + number, user="carol", message=3)])
     keep_signatures(copy)
@@ -664,7 +674,9 @@ def test_results_that_two_machines_mount_at_different_places_go_on(signed, own_s
     here, there = Path(signed), tmp_path / "there"
     for number in range(3):
         here.rename(there)
-        sign_with(str(there), str(own_secret))
+        reopen(str(there), own_secret)
+        if not number:
+            take_as_it_is(str(there), own_secret)
         add(str(there), f"there-{number}", [verdict(20 + number, user="bob", message=2)])
         keep_signatures(str(there))
         there.rename(here)
@@ -679,7 +691,7 @@ def test_results_that_two_machines_mount_at_different_places_go_on(signed, own_s
 def test_decisions_that_were_made_elsewhere_are_not_put_among_others(signed, own_secret, tmp_path):
     """Results were moved, and decided on at their new place alone, which the registry knew for no verdicts."""
     moved, other = str(shutil.move(signed, str(tmp_path / "moved"))), str(tmp_path / "other")
-    sign_with(moved, str(own_secret))
+    take_as_it_is(moved, own_secret)
     open_tables(moved, ["decisions"])
     assert commit(moved, "decisions", [TableEntry("d", ())]) == {"d"}
     assert keep_signatures(moved) is None
@@ -706,10 +718,13 @@ def test_a_table_whose_id_somebody_else_chose_is_not_signed(signed, own_secret, 
     log = Path(table_uri(signed, "decisions"), "_delta_log")
     log.mkdir(parents=True)
     shutil.copy(made, log)
-    with pytest.raises(Refused, match="decisions: it carries no signature"):
+    with pytest.raises(Refused, match="decisions: nobody signed it"):
         commit(signed, "decisions", [TableEntry("e", ())])
     monkeypatch.setattr(transactions, "SECONDS_OF_A_MAKER", -1.0)
-    open_tables(signed, ["decisions"])  # makes it anew
+    with pytest.raises(Refused, match=r"decisions: is empty, and nobody signed it.*delete its folder"):
+        open_tables(signed, ["decisions"])
+    shutil.rmtree(table_uri(signed, "decisions"))
+    open_tables(signed, ["decisions"])
     assert commit(signed, "decisions", [TableEntry("e", ())]) == {"e"}
     keep_signatures(signed)
     shutil.rmtree(table_uri(signed, "decisions"))
@@ -934,21 +949,108 @@ def test_a_table_is_missed_when_all_are_away_for_a_moment(signed, own_secret, mo
         has_table(signed, "flags")
 
 
-def test_a_table_that_another_makes_first_is_not_signed_as_ours(signed, own_secret, tmp_path, monkeypatch):
-    """Somebody may put one of other results there: one that no scan says it made is made anew."""
-    real, ids = DeltaTable.create, list[str]()
+@pytest.mark.parametrize("what", ["row", "transaction"])
+def test_nothing_is_signed_that_somebody_wrote_into_a_table_while_it_was_made(signed, own_secret, monkeypatch, what):
+    """Delta opens the newest version of what it has made, which may be another's."""
+    real = transactions.make_table
 
-    def create(*arguments, mode, **options):
-        if mode == "error":
-            ids.append(real(*arguments, mode=mode, **options).metadata().id)
-        return real(*arguments, mode=mode, **options)
+    def make_and_write(uri, *others):
+        real(uri, *others)
+        if what == "row":
+            forged = pa.Table.from_pylist([filled(SCHEMAS["decisions"], reviewer="mallory")], SCHEMAS["decisions"])
+            write_deltalake(uri, forged, mode="append")
+        else:
+            commit_transaction(signed, "decisions", "a shard that nobody scanned", 1)
+        return DeltaTable(uri)
 
-    monkeypatch.setattr(DeltaTable, "create", create)
-    monkeypatch.setattr(transactions, "SECONDS_OF_A_MAKER", -1.0)
-    open_tables(signed, ["decisions"])
-    (entry,) = read_signed_tables(str(own_secret)).at(real_location(signed), "decisions")
-    assert entry.table_id == DeltaTable(table_uri(signed, "decisions")).metadata().id
-    assert [entry.table_id] != ids != []
+    monkeypatch.setattr(transactions, "make_table", make_and_write)
+    with pytest.raises(Refused, match="decisions"):
+        open_tables(signed, ["decisions"])
+    reopen(signed, own_secret)
+    with pytest.raises(Refused, match="decisions"):
+        refuse_changed_tables(signed)
+
+
+def test_a_commit_that_came_before_a_new_table_was_signed_is_refused(signed, own_secret, monkeypatch):
+    real = transactions.try_to_commit
+
+    def commit_later(results, table, name, *others):
+        commit_transaction(signed, name, "a shard that nobody scanned", 1)
+        return real(results, table, name, *others)
+
+    monkeypatch.setattr(transactions, "try_to_commit", commit_later)
+    with pytest.raises(Refused, match="decisions: somebody wrote to it while it was made"):
+        open_tables(signed, ["decisions"])
+
+
+def test_drivers_that_begin_together_wait_for_the_tables_that_one_of_them_makes(tmp_path, own_secret):
+    """Each has its own view of the registry, in which the tables of the other are new."""
+    folder = str(tmp_path / "results")
+    signers = [Signer(folder, str(own_secret), read_audit_secret(own_secret)) for _ in range(2)]
+    sign_with(folder, str(own_secret))
+    for number, signer in enumerate(signers):
+        use_signer(folder, signer)
+        open_tables(folder)
+        refuse_changed_tables(folder)
+        add(folder, f"t{number}", [verdict(number, user="alice", message=1)])
+    assert keep_signatures(folder) is None
+    reopen(folder, own_secret)
+    assert rows(folder).height == 2
+    assert unchecked(folder) is None
+
+
+def test_two_drivers_make_no_two_tables_of_one_name(tmp_path, own_secret):
+    """Somebody puts away what the first has made before the second looks, which began at the same time."""
+    folder = str(tmp_path / "results")
+    second = Signer(folder, str(own_secret), read_audit_secret(own_secret))
+    sign_with(folder, str(own_secret))
+    open_tables(folder)
+    add(folder, "one", [verdict(0, user="alice", message=1)])
+    shutil.move(table_uri(folder, "flags"), tmp_path / "aside")
+    use_signer(folder, second)
+    with pytest.raises(Refused, match="flags: was signed, and is gone"):
+        open_tables(folder)
+
+
+def test_an_older_copy_is_not_made_known_by_whoever_tidies_it(signed, own_secret, tmp_path):
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    take_last_commit_out(copy, "flags")
+    sign_with(copy, str(own_secret))
+    for step in (lambda: upkeep.compact(copy), lambda: upkeep.vacuum(copy, 24), lambda: faults_of_tables(copy)):
+        with suppress(Refused):
+            step()
+        assert keep_signatures(copy) is None
+        reopen(copy, own_secret)
+        rows(copy)
+        assert "the registry does not know flags at this place" in unchecked(copy)
+
+
+def test_an_older_copy_that_got_another_secret_is_not_put_in_the_place_of_the_original(signed, own_secret, tmp_path):
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    take_as_it_is(copy, own_secret)
+    add(signed, "later", [verdict(9, user="bob", message=2)])
+    keep_signatures(signed)
+    reopen(signed, own_secret)
+    for folder in (signed, copy):
+        sign_under(folder, str(own_secret), b"another audit secret of 32 bytes")
+    shutil.rmtree(table_uri(signed, "flags"))
+    shutil.copytree(table_uri(copy, "flags"), table_uri(signed, "flags"))
+    use_signer(signed, Signer(signed, str(own_secret), b"another audit secret of 32 bytes"))
+    with pytest.raises(Refused, match="flags: its commits do not follow the last one that brickscan made here"):
+        rows(signed)
+
+
+def test_no_table_is_signed_beside_those_that_nobody_signed(tmp_path, own_secret):
+    """Else all others were refused from then on."""
+    folder = str(tmp_path / "results")
+    open_tables(folder)
+    add(folder, "t", [verdict(0, user="alice", message=1)])
+    sign_with(folder, str(own_secret))
+    with pytest.raises(Refused, match=r"nobody signed it.*`brickscan sign` takes it as it is"):
+        open_tables(folder, ["decisions"])
+    assert rows(folder).height == 1
+    take_as_it_is(folder, own_secret)
+    open_tables(folder, ["decisions"])
 
 
 def test_a_table_of_other_results_is_not_read_where_there_was_none(signed, own_secret, tmp_path):
@@ -1133,6 +1235,10 @@ def test_a_copy_elsewhere_is_read_and_goes_its_own_way(signed, own_secret, tmp_p
     keep_signatures(signed)
     sign_with(copy, str(own_secret))
     assert rows(copy)["user_id"].to_list() == ["alice"] * 3
+    assert "the registry does not know flags at this place" in unchecked(copy)
+    with pytest.raises(Refused, match="the registry does not know it at this place"):
+        add(copy, "other", [verdict(8, user="carol", message=3)])
+    take_as_it_is(copy, own_secret)
     add(copy, "other", [verdict(8, user="carol", message=3)])
     keep_signatures(copy)
     for folder, user in ((signed, "bob"), (copy, "carol")):
@@ -1148,10 +1254,8 @@ def test_a_table_that_was_emptied_in_a_copy_elsewhere_does_not_pass_for_signed(s
         shutil.rmtree(table_uri(copy, name))
         make_table(table_uri(copy, name), SCHEMAS[name], {})
     sign_with(copy, str(own_secret))
-    with pytest.raises(Refused, match="flags: it carries no signature"):
-        rows(copy)
-    rows(copy, "scans")
-    assert "the registry knows no table at this place" in str(unchecked(copy))
+    assert rows(copy).is_empty()
+    assert "nobody signed flags" in unchecked(copy)
 
 
 def test_vacuum_deletes_nothing_of_a_folder_that_came_in_the_place_of_the_table(

@@ -16,12 +16,14 @@ from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results.transactions import open_tables, read_whole
+from scanner.signing import sign_with
 from tests.support.night import Night
 
 
 def scan_here(night: Night, run: int, shards: int | None = None) -> None:
     """A scan without Ray, in this process; it ends after so many shards, as a killed one does."""
     plan = night.plan()
+    sign_with(plan.results, str(plan.registry))
     open_tables(plan.results)
     work = find_work(plan, inspect_input(plan, list_files(plan.locations)))
     live = frozenset(shard.file.path for shard in work.shards)
