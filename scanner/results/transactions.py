@@ -55,7 +55,7 @@ from scanner.storage.delta import (
     read,
     refuse_other_version,
 )
-from scanner.storage.locations import make_private, refuse_link, table_uri
+from scanner.storage.locations import make_private, put_aside, refuse_link, table_uri
 from schemas.audit import AUDITS
 from schemas.tables import SCANS
 
@@ -399,34 +399,14 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
     """
     signer, made, end = signer_of(results), False, time.monotonic() + SECONDS_OF_A_MAKER
     for name in names:
-        uri, schema = table_uri(results, name), SCHEMAS[name]
-        # no statistics of names in Delta's log, where an erasure could not reach them
-        bounded = ",".join(name for name in WITH_BOUNDS if name in schema.names) or "scan_id"
-        statistics = {"delta.dataSkippingStatsColumns": bounded}
+        uri = table_uri(results, name)
         try:
             make_private(results)
             make_private(uri)
             for folder in (uri, f"{uri}/_delta_log"):
                 refuse_link(folder)  # commits would go to another folder, such as a copy
-            is_there = has_table(results, name)
-            if signer is not None and not is_there:
-                signer.refuse_unsigned_results()
-            table_made = None if is_there else make_table(uri, schema, statistics)
-            table = table_made or DeltaTable(uri)
-            if signer is not None and table_made is not None:
-                signer.table_made(table_made)
-                if not try_to_commit(results, table_made, name, [], []):
-                    raise Refused(f"results: table {uri}: somebody wrote to it while it was made: delete its folder")
-                made = True
-            while signer is not None and table_made is None and signer.is_new(table, name) and time.monotonic() < end:
-                time.sleep(0.1)
-                signer.record.read_again()
-                table = DeltaTable(uri)
-            if signer is not None and table_made is None and signature_of(table) is None and signer.is_new(table, name):
-                raise Refused(
-                    f"results: table {uri}: is empty, and nobody signed it, as where a scan was killed that made it: "
-                    "delete its folder"
-                )
+            table, is_made = _open_or_make(results, name, signer, end)
+            made = made or is_made
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
                 f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"
@@ -434,6 +414,44 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
         refuse_other(table, name)
     if made and (why := keep_signatures(results)) is not None:  # before anything is committed to them
         _log.warning("%s", why)
+
+
+def _open_or_make(results: str, name: str, signer: Signer | None, end: float) -> tuple[DeltaTable, bool]:
+    """Open a table, or make and sign it. Return whether it was made.
+
+    Args:
+        results: folder or URI.
+        name: of the table.
+        signer: of the results; None: nobody signs them.
+        end: time.monotonic() until which another process may be about to sign what it has made.
+    """
+    uri, schema = table_uri(results, name), SCHEMAS[name]
+    # 1. open it; wait for its maker, and put aside what nobody will sign any more
+    if has_table(results, name):
+        table = DeltaTable(uri)
+        while signer is not None and signer.is_new(table, name) and time.monotonic() < end:
+            time.sleep(0.1)
+            signer.record.read_again()
+            table = DeltaTable(uri)
+        if signer is None or signature_of(table) is not None or not signer.is_new(table, name):
+            return table, False
+        put_aside(uri)
+        _log.warning("results: table %s is empty, and nobody signed it: it was put aside, and is made anew", uri)
+    elif signer is not None:
+        signer.refuse_unsigned_results()
+
+    # 2. make it, with no statistics of names in Delta's log, where an erasure could not reach them
+    bounded = ",".join(column for column in WITH_BOUNDS if column in schema.names) or "scan_id"
+    table_made = make_table(uri, schema, {"delta.dataSkippingStatsColumns": bounded})
+    if table_made is None:  # another process was faster
+        return _open_or_make(results, name, signer, end)
+
+    # 3. sign it as it was made
+    if signer is not None:
+        signer.table_made(table_made)
+        if not try_to_commit(results, table_made, name, [], []):
+            raise Refused(f"results: table {uri}: somebody wrote to it while it was made: delete its folder")
+    return table_made, signer is not None
 
 
 def refuse_other(table: DeltaTable, name: str) -> None:

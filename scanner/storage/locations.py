@@ -325,6 +325,18 @@ def delete_files(location: str, choose: Callable[[Mapping[str, float]], Iterable
     return len(names)
 
 
+def put_aside(location: str) -> None:
+    """Give a local folder another name beside its own. Of a link, the link gets it.
+
+    Raises:
+        OSError: it cannot be renamed.
+        Refused: it lies on another machine, where nothing is renamed in one step.
+    """
+    if is_uri(location):
+        raise Refused(f"{location}: is a table that nobody finished, as where a scan was killed: delete its folder")
+    os.rename(location, f"{location.rstrip('/')}.unfinished-{secrets.token_hex(4)}")
+
+
 def refuse_link(location: str) -> None:
     """Raise Refused for a local folder that is a link: whatever is written or deleted in it, lies elsewhere."""
     if os.path.islink(real := location.removeprefix("file://")):

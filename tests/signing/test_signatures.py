@@ -721,10 +721,7 @@ def test_a_table_whose_id_somebody_else_chose_is_not_signed(signed, own_secret, 
     with pytest.raises(Refused, match="decisions: nobody signed it"):
         commit(signed, "decisions", [TableEntry("e", ())])
     monkeypatch.setattr(transactions, "SECONDS_OF_A_MAKER", -1.0)
-    with pytest.raises(Refused, match=r"decisions: is empty, and nobody signed it.*delete its folder"):
-        open_tables(signed, ["decisions"])
-    shutil.rmtree(table_uri(signed, "decisions"))
-    open_tables(signed, ["decisions"])
+    open_tables(signed, ["decisions"])  # it is put aside, and another one is made
     assert commit(signed, "decisions", [TableEntry("e", ())]) == {"e"}
     keep_signatures(signed)
     shutil.rmtree(table_uri(signed, "decisions"))
@@ -1010,6 +1007,26 @@ def test_two_drivers_make_no_two_tables_of_one_name(tmp_path, own_secret):
     use_signer(folder, second)
     with pytest.raises(Refused, match="flags: was signed, and is gone"):
         open_tables(folder)
+
+
+def test_a_table_that_nobody_finished_is_put_aside_and_a_link_to_another_too(signed, own_secret, tmp_path, monkeypatch):
+    """Whatever stands there when the name is taken, nothing is written over."""
+    archive = tmp_path / "archive"
+    make_table(str(archive), SCHEMAS["flags"], {})
+    before = sorted(path.name for path in (archive / "_delta_log").iterdir())
+    make_table(table_uri(signed, "decisions"), SCHEMAS["decisions"], {})
+    real = transactions.put_aside
+
+    def exchange_and_put_aside(location):
+        shutil.rmtree(location)
+        Path(location).symlink_to(archive)
+        real(location)
+
+    monkeypatch.setattr(transactions, "SECONDS_OF_A_MAKER", -1.0)
+    monkeypatch.setattr(transactions, "put_aside", exchange_and_put_aside)
+    open_tables(signed, ["decisions"])
+    assert sorted(path.name for path in (archive / "_delta_log").iterdir()) == before
+    assert commit(signed, "decisions", [TableEntry("d", ())]) == {"d"}
 
 
 def test_an_older_copy_is_not_made_known_by_whoever_tidies_it(signed, own_secret, tmp_path):
