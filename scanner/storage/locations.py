@@ -326,7 +326,7 @@ def delete_files(location: str, choose: Callable[[Mapping[str, float]], Iterable
 
 
 def put_aside(location: str) -> None:
-    """Give a local folder another name beside its own. Of a link, the link gets it.
+    """Give a local folder a hidden name beside its own. Of a link, the link gets it.
 
     Raises:
         OSError: it cannot be renamed.
@@ -334,7 +334,8 @@ def put_aside(location: str) -> None:
     """
     if is_uri(location):
         raise Refused(f"{location}: is a table that nobody finished, as where a scan was killed: delete its folder")
-    os.rename(location, f"{location.rstrip('/')}.unfinished-{secrets.token_hex(4)}")
+    folder = Path(location)
+    folder.rename(folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.unfinished"))
 
 
 def refuse_link(location: str) -> None:

@@ -88,7 +88,7 @@ def fill_the_disk(monkeypatch, after: int) -> None:
 
 def tables_of(results: str) -> dict[str, Counter[str]]:
     """Rows of all tables but `scans`, which has one for each run that ended."""
-    tables = {path.name for path in Path(results).iterdir() if (path / "_delta_log").is_dir()} - {"scans"}
+    tables = {path.parent.name for path in Path(results).glob("[!.]*/_delta_log")} - {"scans"}
     ended = pl.read_delta(table_uri(results, "scans"))["scan_id"].to_list()
     rows = {table: rows_of(results, table) for table in tables - {"audits"}}
     rows["audits"] = rows_of(results, "audits", pl.col("audit_id").is_in(ended))  # a run that was killed may have some
