@@ -209,7 +209,7 @@ class _OpenTable:
         if self._signer is not None:
             self._signer.record.refresh()  # others may have committed, or somebody put it back
             self.kept_table.logged()  # brings the sum up to date
-            self._signer.refuse_unknown(table, self._name, self._sum)
+            self._signer.refuse_unsigned(table, self._name, self._sum)
 
 
 def open_checked(

@@ -126,7 +126,7 @@ class Signer:
             self._refuse_fault(table, name, signature)
             return signature
         transactions = self.sum_transactions(table, name, logged_transactions(table))
-        self.refuse_unknown(table, name, transactions)
+        self.refuse_unsigned(table, name, transactions)
         signature = self._checked_signature(table)
         if signature is not None:
             return signature
@@ -212,21 +212,10 @@ class Signer:
         """Return whether a table is empty, and not on record here: another process makes it now, or died of that."""
         return self.record.newest(name, id_of(table)) is None and not files_of(table).height
 
-    def refuse_unknown(self, table: DeltaTable, name: str, transactions: TransactionSum) -> None:
-        """Raise Refused for a table that nobody goes by or commits to, as `is_signed` does, and besides:
-
-        Raises:
-            Refused: it has files, and nobody signed it, or the registry does not know it at this place, though it keeps
-                signatures: then it may be older than another copy of it.
-        """
+    def refuse_unsigned(self, table: DeltaTable, name: str, transactions: TransactionSum) -> None:
+        """Raise Refused for a table that nobody may go by or commit to: as `is_signed`, and where nobody signed it."""
         if not self.is_signed(table, name, transactions):
             raise unsigned(table)
-        newest = self.record.newest(name, id_of(table))
-        if newest is None and signature_of(table) is not None and self.record.is_kept():
-            raise Refused(
-                f"results: table {place_of(table)}: the registry does not know it at this place, so it may not be the "
-                "newest. If you moved, restored or copied the results, `brickscan sign` takes them as they are"
-            )
 
     def signed_tables(self) -> list[str]:
         """Return the names of tables that were signed, and that nobody gave up."""
@@ -240,9 +229,10 @@ class Signer:
     def refuse_missing(self, name: str) -> None:
         """Raise Refused for a table that is gone, if it was signed, and nobody gave it up."""
         self.record.read_again()
-        if self.record.named(name):
+        uri = table_uri(self.record.location, name)
+        if self.record.named(name) and not DeltaTable.is_deltatable(uri):  # it may have been made a moment ago
             raise Refused(
-                f"results: table {table_uri(self.record.location, name)}: was signed, and is gone. Look whether all of "
+                f"results: table {uri}: was signed, and is gone. Look whether all of "
                 "its disk is there, and put it back from a copy. If you deleted it, run `brickscan sign` with the "
                 "scan's configuration, which gives it up"
             )

@@ -68,7 +68,9 @@ def start(night: Night) -> "subprocess.Popen[str]":
 
 
 def wait_for_a_commit(night: Night, process: "subprocess.Popen[str]") -> None:
-    first = Path(night.results) / "verdicts" / "_delta_log" / f"{1:020}.json"  # version 0 makes the table
+    first = (
+        Path(night.results) / "verdicts" / "_delta_log" / f"{2:020}.json"
+    )  # versions 0 and 1 make and sign the table
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline and process.poll() is None:
         if first.exists():
