@@ -270,9 +270,10 @@ def results_at(path: str) -> Results:
 
 
 def is_calibration(path: Path) -> bool:
-    """Return whether a TOML file is the configuration of a calibration."""
+    """Return whether a TOML file is the configuration of a calibration: a scan's names a registry at the top."""
     try:
-        return bool({"law", "figure", "keys"} & tomllib.loads(path.read_text(encoding="utf-8")).keys())
+        names = tomllib.loads(path.read_text(encoding="utf-8")).keys()
+        return "registry" not in names and bool({"law", "figure", "keys"} & names)
     except (OSError, ValueError):  # whoever reads it says what is wrong with it
         return False
 

@@ -21,7 +21,7 @@ from scanner.input.documents import Reader, Unreadable, read_text
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
-from scanner.storage.locations import filesystem_of, is_uri, make_private, write_new
+from scanner.storage.locations import filesystem_of, make_private, write_new
 from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.positions import consecutive_positions
@@ -166,8 +166,8 @@ def cut_documents(tokens: Tokens, documents: NDArray[np.int64], length: int | No
 def make_scratch(scratch: str) -> None:
     """Make the folder of tokens, which are texts of people."""
     filesystem, path = filesystem_of(scratch)
-    make_private(str(Path(scratch).parent) if not is_uri(scratch) else scratch)
-    make_private(scratch)
+    for folder in (scratch.rpartition("/")[0], scratch):
+        make_private(folder)
     filesystem.create_dir(path, recursive=True)
 
 

@@ -398,6 +398,8 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
         Refused: they cannot be made, or a table of another version or with other columns is there.
     """
     signer, made, end = signer_of(results), False, time.monotonic() + SECONDS_OF_A_MAKER
+    if signer is not None:
+        signer.record.read_again()  # another process may have made them a moment ago
     for name in names:
         uri = table_uri(results, name)
         try:

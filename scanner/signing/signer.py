@@ -228,7 +228,9 @@ class Signer:
 
     def refuse_missing(self, name: str) -> None:
         """Raise Refused for a table that is gone, if it was signed, and nobody gave it up."""
-        self.record.read_again()
+        self.record.refresh()
+        if self.record.named(name):
+            self.record.read_again()
         uri = table_uri(self.record.location, name)
         if self.record.named(name) and not DeltaTable.is_deltatable(uri):  # it may have been made a moment ago
             raise Refused(

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs import options
+from jobs.options import is_calibration
 from jobs.text import width
 from scanner import results
 from scanner.detection.sketches import sketch
@@ -610,3 +611,12 @@ def test_of_one_time_the_surest_comes_first_and_documents_in_order(folder):
     copies = [flag(i, 9, log10_p_global=-20.0, **at) for i in (5, 6, 7)]
     put(str(folder) + "-copies", copies)
     assert ids(newest(str(folder) + "-copies", 1.0, WantedFlags(), None, fold=False)) == ["doc-5", "doc-6", "doc-7"]
+
+
+@pytest.mark.parametrize("more", ['keys = ["green"]', ""])
+def test_the_file_of_a_scan_that_names_its_keys_is_not_taken_for_a_calibration(tmp_path, more):
+    config = tmp_path / "scan.toml"
+    config.write_text(f'version = 2\nregistry = "registry"\nresults = "results"\n{more}\n[input]\npaths = ["in"]\n')
+    assert not is_calibration(config)
+    config.write_text('results = "audit"\n[keys]\nregistry = "registry"\n')
+    assert is_calibration(config)
