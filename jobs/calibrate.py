@@ -20,7 +20,15 @@ from jobs.options import Folder, NamedPath, Real, Whole, sign_results, yes_optio
 from jobs.text import StepProgress, complain, tell
 from scanner.errors import Refused, ScanFailed, in_a_line, install_of
 from scanner.printable import counted
-from scanner.registry import admit_key, find_key, load_registry, make_audit_secret, read_secret, set_audit_secret
+from scanner.registry import (
+    admit_key,
+    check_audit_secret,
+    find_key,
+    load_registry,
+    make_audit_secret,
+    read_secret,
+    set_audit_secret,
+)
 from scanner.registry.keys_file import PublishedLine, faults, publish, read_published
 from schemas.words import AuditVerdict
 
@@ -263,6 +271,7 @@ def audit_secret(registry: Path, secret: str | None, yes: bool) -> None:
       brickscan keys audit-secret --registry registry
       brickscan keys audit-secret --registry registry --secret file:secrets/decoys-2027.secret
     """
+    check_audit_secret(registry, secret)  # before results are read, which may take long
     if load_registry(registry).audit_secret is not None:
         _sign_under(registry, secret, yes)
     tell(f"audit secret  {set_audit_secret(registry, secret)}")

@@ -503,8 +503,12 @@ def audit_secret_beside(folder: Path, reference: str) -> str | None:
         return None
 
 
-def make_audit_secret(folder: Path, secret: str | None) -> str:
-    """Return a reference to an existing secret. A file that does not exist is made."""
+def check_audit_secret(folder: Path | str, secret: str | None) -> str:
+    """Return the reference to an audit secret, which is read where it exists, and made nowhere.
+
+    Raises:
+        Refused: the reference is not valid; SecretError: the secret cannot be read.
+    """
     reference = AUDIT_SECRET if secret is None else secret
     try:
         Registry(version=VERSION, audit_secret=reference)
@@ -513,6 +517,13 @@ def make_audit_secret(folder: Path, secret: str | None) -> str:
     path = secret_path(reference, folder)
     if path is None or os.path.lexists(path):
         read_secret(reference, folder)
-    else:
+    return reference
+
+
+def make_audit_secret(folder: Path, secret: str | None) -> str:
+    """Return a reference to an existing secret. A file that does not exist is made."""
+    reference = check_audit_secret(folder, secret)
+    path = secret_path(reference, folder)
+    if path is not None and not os.path.lexists(path):
         new_secret_file(path)
     return reference

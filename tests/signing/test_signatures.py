@@ -1339,6 +1339,8 @@ def test_another_audit_secret_signs_nothing_where_one_place_was_edited(signed, o
     hide_rows_by_the_log(other)
     for folder in (signed, other):
         reopen(folder, own_secret)
+    code, _, err = call("keys", "audit-secret", "--registry", own_secret, "--secret", f"file:{tmp_path}")
+    assert (code, str(tmp_path) in err, other in err) == (2, True, False), err  # what can be told at once comes first
     code, _, err = call("keys", "audit-secret", "--registry", own_secret, "--secret", "file:secrets/new.secret")
     assert (code, other in err) == (2, True), err
     assert (own_secret / "keys.toml").read_text() == keys
