@@ -6,15 +6,26 @@ way: corrections for messages and keys, names, ranks, floors, proofs. Levels dep
 no key. Where two keys may have marked a token (vLLM), each has a sum, and the score is the best by several weights of
 the two, each with a share of the error, as without levels.
 
-A search looks at all numbers of a run (scanner.watermark.native.level_runs). Its rules are those of the search without
-levels (SPEC_2 §3): the best two of all messages, and others that are as rare as one in M; with groups the best user of
-the best group, and of other groups whose own p is 1/B or less.
+A search (SPEC_3 §4) finds messages; it needs no law, since p of whatever it finds is corrected for all messages. Steps
+have keys of their own, so one that stands there v times adds v times as much, and the search without levels serves:
+
+1. Each step stands there as many times as its level. Those of level 0 are gone.
+2. Without groups, sums of all messages are computed: the best two, and others that are as rare as one in M, are
+   candidates.
+3. With groups, Σ level · rough score is counted for all groups. The rough score of a green list is its score, that of a
+   Gumbel mark the leading ones of eight digits. The eight groups of the largest are drawn in full.
+4. The best of these, and others whose own p is 1/B or less, are looked into: the user of largest Σ level · rough score
+   over the user steps is the candidate.
+5. Each candidate is scored from the text: Σ level · term over all steps, and over the user steps alone, and −ln p of
+   both sums.
+
+Each number of step 5 is what any message has, however it was found, so that its p-value is exact.
 """
 
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +43,8 @@ from scanner.watermark.format import (
 )
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law, SeveralWeights, Surprise
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels, most_added
-from scanner.watermark.native import level_runs
-from scanner.watermark.native.level_runs import LevelSteps
-from scanner.watermark.native.secret import rule_of
-from scanner.watermark.native.streams import is_group_step
-from scanner.watermark.native.version2_marks import MOST_GROUPS_SEARCHED, Version2GreenList, Version2Mark
+from scanner.watermark.native.steps import Steps, is_group_step
+from scanner.watermark.native.version3_marks import GROUPS_DRAWN_IN_FULL, Version3Mark
 from scanner.watermark.positions import Dedup, Positions, Tokens, positions_where
 from scanner.watermark.pvalues import LN10
 from schemas.registry import MOST_NUMBERS
@@ -126,45 +134,35 @@ _ROOM = 1e-9  # slack in log10 p, so that rounding decides nothing
 
 
 class _Search(NamedTuple):
-    """A search of D documents by levels: the opened key, the steps that count, and the law of their sums."""
+    """A search of D documents by levels.
 
-    mark: Version2Mark
-    steps: LevelSteps
+    mark: the opened key.
+    steps: each as many times as its level has it.
+    counts: int64[D, LEVELS + 1], how many different steps have each level.
+    tail: the law of the sums.
+    """
+
+    mark: Version3Mark
+    steps: Steps
+    counts: NDArray[np.int64]
     tail: LevelTail
 
-    def select(self, mask: NDArray[np.bool_]) -> "_Search":
-        """Return the search over the steps that a mask of bool[P] holds."""
-        return self._replace(steps=self.steps.select(mask))
+    @classmethod
+    def of_steps(cls, mark: Version3Mark, steps: Steps, levels: NDArray[np.uint8], tail: LevelTail) -> "_Search":
+        """Create the search over steps of such levels, uint8[P]."""
+        return cls(mark, steps.repeated(levels), level_counts(levels, steps.scored), tail)
 
-    def best_of_runs(
-        self, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, limit: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Find the numbers of largest sums of R runs, int64[R, limit], and the sums, float64[R, limit].
+    def best_messages(self, count: int) -> list[list[int]]:
+        """List the messages among 0 … count−1 to look into, for each document."""
+        return self._rare(count, 2, MOST_MESSAGES)
 
-        See scanner.watermark.native.
-        """
-        key, runs, mark = self.mark.sub_keys.chacha, (documents, first), self.mark
-        if isinstance(mark, Version2GreenList):
-            return level_runs.best_green(key, self.steps, runs, length, limit, rule_of(mark.gamma))
-        return level_runs.best_gumbel(key, self.steps, runs, length, limit)
+    def best_groups(self, groups: int) -> list[list[int]]:
+        """List the groups to look into, for each document."""
+        return self._rare(groups, 1, GROUPS_DRAWN_IN_FULL)
 
-    def candidates(self, count: int) -> list[list[int]]:
-        """List the messages among 0 … count−1 to look into, for each document; they include the best of all."""
-        if self.mark.groups is None:
-            messages = self._rare(count, 2, MOST_MESSAGES)
-        else:
-            shared = is_group_step(self.steps.nonces)
-            groups = self.select(shared)._rare(self.mark.groups, 1, MOST_GROUPS_SEARCHED)
-            messages = self.select(~shared)._best_users(groups, self.mark.groups)
-        empty = np.diff(self.steps.offsets) == 0
-        return [
-            [*range(min(count, 2))] if is_empty else document_messages
-            for is_empty, document_messages in zip(empty.tolist(), messages, strict=True)
-        ]
-
-    def _best_users(self, groups: list[list[int]], users: int) -> list[list[int]]:
+    def best_users(self, groups: list[list[int]], users: int) -> list[list[int]]:
         """List the message of the best user of each of a document's groups; without steps, that of user 0."""
-        scored = np.diff(self.steps.offsets) > 0
+        scored = self.steps.scored > 0
         rows = [
             (document, group)
             for document, document_groups in enumerate(groups)
@@ -172,36 +170,38 @@ class _Search(NamedTuple):
             if scored[document]
         ]
         documents, first = np.array(rows, np.int64).reshape(-1, 2).T
-        best = iter(self.best_of_runs(documents, first * MOST_NUMBERS, users, 1)[0][:, 0].tolist() if rows else ())
+        best = iter(self._best_numbers(documents, first * MOST_NUMBERS, users, 1)[0][:, 0].tolist() if rows else ())
         return [
             [group * users + (next(best) if has_steps else 0) for group in document_groups]
             for document_groups, has_steps in zip(groups, scored.tolist(), strict=True)
         ]
 
+    def _best_numbers(
+        self, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, limit: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        numbers, sums = self.mark.best_numbers(self.steps, documents, first, length, limit)
+        return numbers, sums.astype(np.float64)
+
     def _rare(self, count: int, least: int, limit: int) -> list[list[int]]:
         """List each document's `least` best numbers, and more, up to `limit`, that are as rare as one in `count`."""
-        # Sums fall, so the law is computed up to the first that is not rare. Without steps all numbers are as good.
-        least, limit, scored = min(least, count), min(limit, count), np.diff(self.steps.offsets)
-        rare_numbers, documents = [[*range(limit)] for _ in scored], np.flatnonzero(scored)
+        # Sums fall, so the law is computed up to the first that is not rare. Without steps none is.
+        least, limit, scored = min(least, count), min(limit, count), self.steps.scored
+        rare_numbers, documents = [[*range(least)] for _ in scored], np.flatnonzero(scored)
         if not len(documents):
             return rare_numbers
-        number, sums = self.best_of_runs(documents, np.zeros_like(documents), count, limit)
+        number, sums = self._best_numbers(documents, np.zeros_like(documents), count, limit)
         rare_counts, rows = np.full(len(documents), least), np.arange(len(documents))
         for place in range(least, limit):
-            rows = rows[self._are_rare(documents[rows], sums[rows, place], count)]
+            log10_p = self.tail(sums[rows, place][:, None], self.counts[documents[rows]])
+            rows = rows[log10_p <= _ROOM - np.log10(count)]
             rare_counts[rows] += 1
             if not len(rows):
                 break
-        for document, best_numbers, first in zip(
+        for document, best_numbers, rare_count in zip(
             documents.tolist(), number.tolist(), rare_counts.tolist(), strict=True
         ):
-            rare_numbers[document] = best_numbers[:first]
+            rare_numbers[document] = best_numbers[:rare_count]
         return rare_numbers
-
-    def _are_rare(self, documents: NDArray[np.int64], sums: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
-        counts = level_counts(self.steps.levels, np.diff(self.steps.offsets))
-        log10_p = self.tail(sums[:, None], counts[documents])
-        return np.asarray(log10_p <= _ROOM - np.log10(count), np.bool_)
 
 
 _VALUES = np.arange(LEVELS + 1)
@@ -254,6 +254,19 @@ def lacks_for_levels(form: Format, messages: int) -> str:
     if not isinstance(form, CountsByLevels):
         return "its format does not say what each token adds"
     return form.lacks_for_levels(messages)
+
+
+def _rows_of(messages: list[list[int]]) -> NDArray[np.int64]:
+    """Return lists of messages as rows of one length, 2 or more: int64[D, C], −1 where there are fewer."""
+    width = max(2, *map(len, messages)) if messages else 2
+    rows = [document_messages + [-1] * (width - len(document_messages)) for document_messages in messages]
+    return np.array(rows, np.int64).reshape(-1, width)
+
+
+def _best_first(message: NDArray[np.int64], *scores: NDArray[np.float64]) -> list[NDArray[Any]]:
+    """Return candidates and their scores by the first of these, ties to the smaller, those that are none last."""
+    order = np.lexsort((message, np.where(message >= 0, -scores[0], np.inf)), axis=1)
+    return [np.take_along_axis(values, order, axis=1) for values in (message, *scores)]
 
 
 class ByLevels:
@@ -312,32 +325,32 @@ class ByLevels:
         if count == 1:
             score = self.score(tokens, positions, 0)
             message = np.broadcast_to(np.array([0, -1]), (len(score), 2))
-            independent = isinstance(mark, Version2Mark)
+            independent = isinstance(mark, Version3Mark)
             return Candidates(message, np.stack([score, np.zeros_like(score)], axis=1), independent=independent)
-        if not isinstance(mark, Version2Mark):
+        if not isinstance(mark, Version3Mark):
             raise ValueError(f"{self.label}: cannot be searched by levels for {count} messages")
-        ids, nonces, offsets = mark.steps(tokens, positions)
-        level_search = _Search(mark, LevelSteps(ids, nonces, levels, offsets), self._tail)
-        messages = level_search.select(levels > 0).candidates(count)
-        width = max(2, *map(len, messages)) if messages else 2
-        message = np.array(
-            [document_messages + [-1] * (width - len(document_messages)) for document_messages in messages], np.int64
-        ).reshape(-1, width)
-        user_levels = np.where(is_group_step(nonces), 0, levels)
-        score, user_score = self._scores(tokens, positions, message, levels, user_levels)
-        is_candidate = message >= 0
-        order = np.lexsort((message, np.where(is_candidate, -score, np.inf)), axis=1)
-        message = np.take_along_axis(message, order, axis=1)
-        score, user_score = (np.take_along_axis(a, order, axis=1) for a in (score, user_score))
+        steps = mark.steps(tokens, positions)
         if mark.groups is None:
+            messages = _Search.of_steps(mark, steps, levels, self._tail).best_messages(count)
+            message = _rows_of(messages)
+            (score,) = self._scores(tokens, positions, message, levels)
+            message, score = _best_first(message, score)
             return Candidates(message, score, independent=True)
-        scored = positions_where(positions, ~is_group_step(nonces)).scored
-        return Candidates(message, score, UserEvidence(user_score, scored, mark.groups), independent=True)
+        is_shared = is_group_step(steps.keys)
+        of_groups, of_users = (
+            _Search.of_steps(mark, steps.where(mask), levels[mask], self._tail) for mask in (is_shared, ~is_shared)
+        )
+        message = _rows_of(of_users.best_users(of_groups.best_groups(mark.groups), mark.groups))
+        message, *scores = _best_first(
+            message, *self._scores(tokens, positions, message, levels, np.where(is_shared, 0, levels))
+        )
+        scored = positions_where(positions, ~is_shared).scored
+        return Candidates(message, scores[0], UserEvidence(scores[1], scored, mark.groups), independent=True)
 
     def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
         """See TellsUserEvidence: −ln p of the sum over the user steps; None without groups."""
         mark = self._mark
-        if not isinstance(mark, Version2Mark) or mark.groups is None:
+        if not isinstance(mark, Version3Mark) or mark.groups is None:
             return None
         shared = mark.group_steps(tokens, positions)
         user_levels = np.where(shared, 0, self._levels(tokens, positions))

@@ -31,8 +31,8 @@ from scanner.watermark.rule import search
 from tests.bench.proxies import Ngrams
 
 FORMS: dict[str, dict[str, Any]] = {
-    "gumbel-v2": {"window": 4},
-    "greenlist-v2": {"window": 4, "gamma": "1/4"},
+    "gumbel-v3": {"window": 4, "beacon": "5a" * 32},
+    "greenlist-v3": {"window": 4, "gamma": "1/4", "beacon": "5a" * 32},
     "vllm-gumbel": {},
     "sglang-one-key": {},
     "vllm-dual-key": {},

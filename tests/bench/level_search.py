@@ -16,7 +16,11 @@ from scanner.watermark.formats import make_format
 from scanner.watermark.level_laws import LEVELS
 from scanner.watermark.positions import Positions
 
-FORMS = {"gumbel-v2": {"window": 4}, "greenlist-v2": {"window": 4, "gamma": "1/4"}}
+BEACON = "5a" * 32
+FORMS = {
+    "gumbel-v3": {"window": 4, "beacon": BEACON},
+    "greenlist-v3": {"window": 4, "gamma": "1/4", "beacon": BEACON},
+}
 SHARES = (0.13, 0.08, 0.08, 0.07, 0.07, 0.07, 0.09, 0.12, 0.29)
 GROUPS = 31_623
 TOKENS = 2**15

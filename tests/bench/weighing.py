@@ -22,7 +22,11 @@ from scanner.watermark.level_laws import levels_of
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_of
 
-FORMS = {"gumbel-v2": {"window": 4}, "greenlist-v2": {"window": 4, "gamma": "1/4"}}
+BEACON = "5a" * 32
+FORMS = {
+    "gumbel-v3": {"window": 4, "beacon": BEACON},
+    "greenlist-v3": {"window": 4, "gamma": "1/4", "beacon": BEACON},
+}
 RATES = (0.05, 0.01, 0.001, 1e-4)
 CHARACTERS, LEAST = 1200, 32
 

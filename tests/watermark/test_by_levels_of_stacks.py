@@ -292,8 +292,8 @@ def test_formats_say_whether_their_tokens_count_by_levels() -> None:
     forms = [make_format(name, of_name) for name, of_name in parameters.items()]
     weighed = [form.name for form in forms if not lacks_for_levels(form, 1)]
     assert weighed == [
-        *("greenlist", "gumbel", "greenlist-v2", "gumbel-v2", "vllm-gumbel", "vllm-dual-key"),
-        *("sglang-one-key", "sglang-two-keys", "sglang-user-keys"),
+        *("greenlist", "gumbel", "greenlist-v2", "gumbel-v2", "greenlist-v3", "gumbel-v3"),
+        *("vllm-gumbel", "vllm-dual-key", "sglang-one-key", "sglang-two-keys", "sglang-user-keys"),
     ]
     assert lacks_for_levels(make_format("sglang-user-keys", {}), 1000) == ""
     for alpha, lacks in (

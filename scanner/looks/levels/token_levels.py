@@ -53,7 +53,7 @@ def model_pass_of(plan: Plan) -> Plan | None:
     keys = tuple(key for key in plan.keys if can_have_levels(key))
     if not keys:
         raise Refused(
-            "levels: no key under test can be weighed: greenlist-v2, gumbel-v2 and keys of vLLM's and SGLang's own "
+            "levels: no key under test can be weighed: greenlist-v3, gumbel-v3 and keys of vLLM's and SGLang's own "
             "marks can, greenlist and gumbel of one message too; leave the section out"
         )
     for module in ("torch", "transformers"):

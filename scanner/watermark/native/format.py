@@ -94,7 +94,11 @@ class NativeFormat(Format):
 
     def lacks_for_levels(self, messages: int) -> str:
         """See CountsByLevels."""
-        return "its messages share draws, and are not searched by levels" if messages > 1 and self.version != 2 else ""
+        if messages == 1 or self.version == 3:
+            return ""
+        if self.version == 2:
+            return "its messages are not searched by levels"
+        return "its messages share draws, and are not searched by levels"
 
     @property
     def _groups(self) -> int | None:
@@ -323,11 +327,6 @@ class _NativeFormat3(_NativeFormatWithGroups):
     def label(self) -> str:
         """Return the label of SPEC_3 §1."""
         return secret.label(self.name, self.window, self._share, self.groups, self.seeds)
-
-    def lacks_for_levels(self, messages: int) -> str:
-        """See CountsByLevels."""
-        del messages
-        return "version 3 has no search by levels"
 
     def seed_key(self, secret_bytes: bytes) -> NDArray[np.uint32]:
         """See DrawsFromSeeds."""

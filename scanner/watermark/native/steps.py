@@ -83,6 +83,11 @@ class Steps(NamedTuple):
         places = consecutive_positions(ranges.begin, ranges.length)
         return self._taken(places.index, places.offsets)
 
+    def repeated(self, times: NDArray[np.integer]) -> "Steps":
+        """Return each step so many times, int[P], one after the other."""
+        ends = np.append(0, np.cumsum(times, dtype=np.int64))
+        return self._taken(np.repeat(np.arange(len(self.ids)), times), ends[self.offsets])
+
     def _taken(self, index: NDArray[np.int64], offsets: NDArray[np.int64]) -> "Steps":
         return Steps(self.ids[index], self.nonces[index], np.take(self.keys, index, axis=1), offsets)
 

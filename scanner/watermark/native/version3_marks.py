@@ -358,6 +358,24 @@ class Version3Mark(NativeMark):
         )
         return Candidates(message, total, UserEvidence(score_of_user, users.scored, groups), independent=True)
 
+    def best_numbers(
+        self, steps: Steps, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        """Return the best numbers of R runs, from 0 on, and their exact scores, best first: [R, most] both.
+
+        With groups they are those of largest rough score. Ties go to the smaller; −1 and 0 where there are fewer.
+
+        Args:
+            steps: of D documents. A step that stands there v times adds v times as much.
+            documents: int64[R], over whose steps.
+            first: int64[R], each run's first number, a multiple of MOST_NUMBERS; without groups 0.
+            length: numbers of a run.
+            most: how many are returned.
+        """
+        if self.groups is None:
+            return self._best_of_all(steps.of_documents(documents), length, most)
+        return _best_first(*self._best_scores(steps, documents, first, length, most))
+
     def _best_scores(
         self, steps: Steps, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:

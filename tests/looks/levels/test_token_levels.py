@@ -44,10 +44,10 @@ def configured(night: Night, model: Path, more: str = "") -> Path:
 
 
 def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night, own_registry, model) -> None:
-    """`green` and `gum` are of version 1 with many messages; `one` has one message, `two` is of version 2."""
+    """`green` and `gum` are of version 1 with many messages; `one` has one message, `two` is of version 3."""
     fix_secrets(own_registry, "one", "two")
     new_key(own_registry, "one", format="gumbel", window=4, messages=1, tokenizer=TOKENIZER)
-    new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
+    new_key(own_registry, "two", format="gumbel-v3", seeds=4, window=4, messages=1000, tokenizer=TOKENIZER)
     plan = make_plan(configured(night, model, "spans = { windows = true }"))
     assert (plan.weights.document, plan.weights.span, plan.weights.levels) == (0.3333, 0.3333, 0.3333)
     assert plan.weights.for_levels() == ErrorShares(0.3333)
@@ -64,7 +64,7 @@ def test_the_pass_has_a_share_and_keys_that_cannot_be_weighed_give_it_back(night
 def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know(night, own_registry, model) -> None:
     """When the pass came, it weighed keys of our own formats alone, and other stacks' whole texts had its share."""
     fix_secrets(own_registry, "two")
-    new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
+    new_key(own_registry, "two", format="gumbel-v3", seeds=4, window=4, messages=1000, tokenizer=TOKENIZER)
     new_key(own_registry, "users", format="sglang-user-keys", messages=1000, tokenizer=TOKENIZER)
     plan = make_plan(configured(night, model))
     of_key = {key.key_id: plan.corrections_of(key)[AS_WRITTEN, 1, 1] for key in plan.keys}
@@ -86,7 +86,7 @@ def test_a_key_of_another_stack_has_a_share_of_the_pass_which_its_shard_ids_know
 def test_a_plan_of_tokens_names_the_look_that_it_does_not_count(night, own_registry, model) -> None:
     """`green` is of version 1 with many messages."""
     fix_secrets(own_registry, "two")
-    new_key(own_registry, "two", format="gumbel-v2", window=4, messages=1000, tokenizer=TOKENIZER)
+    new_key(own_registry, "two", format="gumbel-v3", seeds=4, window=4, messages=1000, tokenizer=TOKENIZER)
     looks = [ScannedKey.of_config(configured(night, model), key_id).looks for key_id in ("two", "green")]
     assert looks[0].endswith("tested beside them, which finds some more: tokens weighed by a model")
     assert "weighed" not in looks[1]
@@ -137,8 +137,8 @@ def test_a_model_whose_weights_lie_elsewhere_is_refused(model: Path, name: objec
 def test_the_cut_reads_texts_of_small_p_under_one_message_and_long_ones_under_several(tmp_path, words, plain) -> None:
     folder = tmp_path / "registry"
     fix_secrets(folder, "one", "two")
-    new_key(folder, "one", format="gumbel-v2", window=2, messages=1, tokenizer=TOKENIZER)
-    new_key(folder, "two", format="gumbel-v2", window=2, messages=1000, tokenizer=TOKENIZER)
+    new_key(folder, "one", format="gumbel-v3", seeds=4, window=2, messages=1, tokenizer=TOKENIZER)
+    new_key(folder, "two", format="gumbel-v3", seeds=4, window=2, messages=1000, tokenizer=TOKENIZER)
     tests, rules = opened(folder), Rules(1e-6, 2)
     texts = [plain(60, seed) for seed in range(200)] + [plain(5, 1)]
     by = LevelsConfig(model="m", cut=0.2)
@@ -156,7 +156,7 @@ def test_the_cut_reads_texts_of_small_p_under_one_message_and_long_ones_under_se
 def test_levels_are_those_of_the_text_that_was_put_and_nothing_for_others(tmp_path, words, plain) -> None:
     folder = tmp_path / "registry"
     fix_secrets(folder, "two")
-    new_key(folder, "two", format="gumbel-v2", window=2, messages=1000, tokenizer=TOKENIZER)
+    new_key(folder, "two", format="gumbel-v3", seeds=4, window=2, messages=1000, tokenizer=TOKENIZER)
     (test,) = opened(folder)
     texts = [plain(10, 1), "", plain(7, 2), "Zoë’s naïve 🙂🙂 text"]
     steps = [np.random.default_rng(i).integers(0, 60, len(text)).astype(np.uint8) for i, text in enumerate(texts)]

@@ -9,7 +9,6 @@ import pytest
 from scanner.audit.calibration.law_counts import fresh_entropy
 from scanner.audit.statistics.hits import critical_scores
 from scanner.watermark import scored_positions
-from scanner.watermark.by_levels import lacks_for_levels
 from scanner.watermark.formats import make_format
 from scanner.watermark.native import nulls
 from scanner.watermark.native.step_draws import rounding, sum_run
@@ -57,10 +56,6 @@ def test_seeds_are_4_to_28(seeds):
 def test_shards_under_another_beacon_or_other_seeds_have_another_id():
     forms = [form_of(None, 4), form_of(None, 4, seeds=23), make_format("gumbel-v3", {"window": 4}), form_of(None, 4, 9)]
     assert len({str(sorted(form.digest_fields().items(), key=str)) for form in forms}) == 4
-
-
-def test_levels_are_lacking():
-    assert lacks_for_levels(form_of("1/4", 4), 1) == "version 3 has no search by levels"
 
 
 def test_messages_of_a_key():
