@@ -141,6 +141,10 @@ class Ranges(NamedTuple):
         """Return the ranges where a mask, bool[W], is true."""
         return Ranges(offsets_of(mask)[self.first], self.begin[mask], self.end[mask])
 
+    def of(self, which: NDArray[np.int64]) -> "Ranges":
+        """Return some of the ranges, int64[R], again and again where they come so, each as of a document of its own."""
+        return Ranges(np.arange(len(which) + 1), self.begin[which], self.end[which])
+
 
 def select_documents(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
     """Return the given documents of a batch, int64[d], in that order."""

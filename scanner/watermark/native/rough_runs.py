@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes, chacha8_run
 from scanner.watermark.native.green_runs import bit_length
-from scanner.watermark.native.keyed import term
 from scanner.watermark.native.steps import Steps
 from scanner.watermark.native.streams import log2
 
@@ -128,6 +127,17 @@ class Words(NamedTuple):
         return cls(np.zeros((levels, len(order)), np.uint32), order.astype(np.uint32), first_bits(order, count), *room)
 
 
+class _Runs(NamedTuple):
+    """R runs over steps begin … end−1 of each, as of `best_in_ranges`."""
+
+    steps: Steps
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    first: NDArray[np.int64]
+    rule: tuple[int, int, int]
+    floors: NDArray[np.float64]
+
+
 class _LaneScratch(NamedTuple):
     """Arrays of one call of `_best_by_steps`, made outside of the kernel: to compile np.empty takes seconds.
 
@@ -190,14 +200,30 @@ def best_rough(
     Returns:
         Numbers, from 0 on, and scores, int64[R, most] both; −1 and 0 where there are fewer.
     """
-    shape = len(documents), most
+    return best_in_ranges(
+        steps, steps.offsets[documents], steps.offsets[documents + 1], first, length, most, rule, floors
+    )
+
+
+def best_in_ranges(
+    steps: Steps,
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    first: NDArray[np.int64],
+    length: int,
+    most: int,
+    rule: tuple[int, int, int],
+    floors: NDArray[np.float64] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what `best_rough` does, of runs over any steps in a row: begin … end−1, int64[R] both."""
+    shape = len(begin), most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
     if floors is None:
-        floors = np.full(len(documents), -np.inf)
+        floors = np.full(len(begin), -np.inf)
     height = 16 // rule[2]
     blocks = -(-length // (32 * height))
-    longest = int(np.diff(steps.offsets).max(initial=0))
-    of_runs = steps, documents, first, rule, floors
+    longest = int((end - begin).max(initial=0))
+    of_runs = _Runs(steps, begin, end, first, rule, floors)
     if blocks < FEWEST_BLOCKS_ASIDE:
         padded = -(-blocks * height // LANES) * LANES
         lane_levels = max(4 if rule[0] else 8, (largest_digit(rule) * (longest // LANES + 2)).bit_length())
@@ -243,7 +269,7 @@ def add3(a: uint32, b: uint32, c: uint32) -> tuple[uint32, uint32]:
 
 @kernel
 def _best_by_steps(
-    of_runs: tuple[Steps, NDArray[np.int64], NDArray[np.int64], tuple[int, int, int], NDArray[np.float64]],
+    of_runs: _Runs,
     blocks: int,
     lane_levels: int,
     scratch: _LaneScratch,
@@ -256,7 +282,7 @@ def _best_by_steps(
     """Write what `best_rough` returns, with steps side by side.
 
     Args:
-        of_runs: steps, documents, first, rule and floors.
+        of_runs: the runs.
         blocks: of a run.
         lane_levels: how many the count of a lane can fill, and those that the adders always fill.
         scratch: for its use.
@@ -266,15 +292,15 @@ def _best_by_steps(
         numbers: int64[R, most] or more, written.
         scores: likewise.
     """
-    steps, documents, first, rule, floors = of_runs
+    steps, begin, end, first, rule, floors = of_runs
     n, _, planes = rule
     inputs, block, segments, digits, ones, lane_counters, halves, carry = scratch
     height, digit, rows = 16 // planes, 1 if n else LARGEST_DIGIT, 1 if n else 4
     padded = words.counters.shape[1]
     run, step, kept, longest = 0, 0, 0, 0
-    while run < len(documents):
+    while run < len(begin):
         segment_count, lanes, run, step = fill_lanes(
-            steps, documents, first, 5 + log2(height), n == 0, run, step, inputs, segments
+            steps, begin, end, first, 5 + log2(height), n == 0, run, step, inputs, segments
         )
         for b in range(blocks):
             chacha8_keyed_lanes(inputs, lanes, block)
@@ -283,7 +309,7 @@ def _best_by_steps(
             digits_of_block(block, lanes, rule, ROW, b * height * rows * ROW, rows * ROW, digits)
         for s in range(segment_count):
             r, begins, ends = segments[s, 0], segments[s, 3], segments[s, 4]
-            scored = int(steps.offsets[documents[r] + 1] - steps.offsets[documents[r]])
+            scored = int(end[r] - begin[r])
             place = kept * padded * LANES
             if begins:
                 for level in range(uint64(lane_levels)):
@@ -300,7 +326,7 @@ def _best_by_steps(
                 )
             if ends:
                 kept, longest = kept + 1, max(longest, scored)
-                if r + 1 < len(documents) and (kept + 1) * padded <= _WORDS_KEPT:
+                if r + 1 < len(begin) and (kept + 1) * padded <= _WORDS_KEPT:
                     continue
                 levels = _add_lanes_up(
                     lane_counters, halves, kept * padded, bit_length(digit * (longest // LANES + 2)),
@@ -327,7 +353,8 @@ def _best_by_steps(
 @kernel
 def fill_lanes(
     steps: Steps,
-    documents: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
     first: NDArray[np.int64],
     per_block: int,
     in_upper_half: bool,
@@ -339,13 +366,14 @@ def fill_lanes(
     """Write keys, counters and nonces of the next steps, those of run after run, for `chacha8_keyed_lanes`.
 
     Args:
-        steps: of D documents.
-        documents: int64[R].
+        steps: of any documents.
+        begin: int64[R], each run's first step.
+        end: int64[R], one past its last.
         first: int64[R], a number of the run's first block.
         per_block: log2 of the numbers that a block holds.
         in_upper_half: whether counters have 2^63 added.
         run: the first run.
-        step: its first step.
+        step: its first step, counted from its begin.
         inputs: uint32[12 · CHUNK], written.
         segments: int64[CHUNK, 5], written: run, first lane, lanes, whether the run begins there, and whether it ends.
 
@@ -353,10 +381,10 @@ def fill_lanes(
         How many segments and lanes there are, and the next run and step.
     """
     count, lanes = 0, 0
-    while run < len(documents) and lanes < CHUNK and count < len(segments):
-        begin, end = int(steps.offsets[documents[run]]) + step, int(steps.offsets[documents[run] + 1])
-        size = min(end - begin, CHUNK - lanes)
-        place, lane = uint64(begin), uint64(lanes)
+    while run < len(begin) and lanes < CHUNK and count < len(segments):
+        left = int(end[run] - begin[run]) - step
+        size = min(left, CHUNK - lanes)
+        place, lane = uint64(begin[run] + step), uint64(lanes)
         for w in range(uint64(8)):
             for i in range(uint64(size)):
                 inputs[w * uint64(CHUNK) + lane + i] = steps.keys[w, place + i]
@@ -364,17 +392,17 @@ def fill_lanes(
             nonce = steps.nonces[place + i]
             inputs[uint64(10 * CHUNK) + lane + i] = uint32(nonce)
             inputs[uint64(11 * CHUNK) + lane + i] = uint32(nonce >> uint64(32))
-        _write_counters(steps.ids, place, first[run], per_block, in_upper_half, lane, uint64(size), inputs)
+        write_counters(steps.ids, place, first[run], per_block, in_upper_half, lane, uint64(size), inputs)
         segments[count, 0], segments[count, 1], segments[count, 2] = run, lanes, size
-        segments[count, 3], segments[count, 4] = int(step == 0), int(begin + size == end)
+        segments[count, 3], segments[count, 4] = int(step == 0), int(size == left)
         count, lanes, step = count + 1, lanes + size, step + size
-        if begin + size == end:
+        if size == left:
             run, step = run + 1, 0
     return count, lanes, run, step
 
 
 @kernel
-def _write_counters(
+def write_counters(
     ids: NDArray[np.uint32],
     place: uint64,
     number: int,
@@ -776,7 +804,7 @@ def _list_words(
 
 @kernel
 def _best_by_blocks(
-    of_runs: tuple[Steps, NDArray[np.int64], NDArray[np.int64], tuple[int, int, int], NDArray[np.float64]],
+    of_runs: _Runs,
     side: int,
     scratch: _BlockScratch,
     words: Words,
@@ -785,14 +813,14 @@ def _best_by_blocks(
     scores: NDArray[np.int64],
 ) -> None:
     """Write what `best_rough` returns, with blocks of one step side by side, `side` of them in a tile."""
-    steps, documents, first, rule, floors = of_runs
+    steps, begins, ends, first, rule, floors = of_runs
     n, _, planes = rule
     key, block, rows, sums = scratch
     height, digit, top = 16 // planes, 1 if n else LARGEST_DIGIT, uint32(0 if n else 0x80000000)
     width, per_block = height * side, 5 + log2(height)
     at_once, row, rows_of_step = (8, _GREENS_ASIDE, 1) if n else (4, _DIGITS_ASIDE, 4)
-    for r in range(len(documents)):
-        begin, end = steps.offsets[documents[r]], steps.offsets[documents[r] + 1]
+    for r in range(len(begins)):
+        begin, end = begins[r], ends[r]
         levels = bit_length(digit * (end - begin))
         for tile in range(words.counters.shape[1] // width):
             sums[:] = 0
@@ -877,68 +905,3 @@ def _add_green_rows(rows: NDArray[np.uint32], width: uint64, levels: int, sums: 
         for i in range(width):
             s, a = sums[place + i], sums[i]
             sums[place + i], sums[i] = s ^ a, s & a
-
-
-def exact_scores(steps: Steps, documents: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return Σ −ln(1−r) over the draws w = c·2^24 + (f >> 8) of a document's steps (SPEC_3 §1), in order of position.
-
-    Args:
-        steps: of D documents.
-        documents: int64[R], over whose steps.
-        numbers: int64[R, most], each below 2^32; −1: none.
-
-    Returns:
-        float64[R, most]; 0 where there is no number.
-    """
-    is_number = numbers >= 0
-    rows, _ = np.nonzero(is_number)
-    scores, sums = np.zeros(numbers.shape), np.zeros(len(rows))
-    inputs, block = np.zeros(12 * CHUNK, np.uint32), np.empty(16 * CHUNK + LANES, np.uint32)
-    scratch = inputs, block, np.empty((CHUNK, 5), np.int64), np.empty(CHUNK + LANES, np.uint32)
-    _exact_scores(steps, documents[rows], numbers[is_number], scratch, sums)
-    scores[is_number] = sums
-    return scores
-
-
-@kernel
-def _exact_scores(
-    steps: Steps,
-    documents: NDArray[np.int64],
-    numbers: NDArray[np.int64],
-    scratch: tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint32]],
-    sums: NDArray[np.float64],
-) -> None:
-    """Add the scores of numbers, int64[R], over documents, int64[R], to sums, float64[R].
-
-    scratch: inputs, uint32[12 · CHUNK]; block, uint32[16 · CHUNK + LANES]; segments, int64[CHUNK, 5]; draws,
-        uint32[CHUNK + LANES].
-    """
-    inputs, block, segments, draws = scratch
-    run, step = 0, 0
-    while run < len(documents):
-        count, lanes, next_run, next_step = fill_lanes(
-            steps, documents, numbers, BLOCK_OF_DIGITS, True, run, step, inputs, segments
-        )
-        chacha8_keyed_lanes(inputs, lanes, block)
-        for s in range(count):
-            number, lane, size = numbers[segments[s, 0]], uint64(segments[s, 1]), uint64(segments[s, 2])
-            word, bit = uint64(((number >> 5) & 1) * CHUNK) + lane, uint32(number & 31)
-            for v in range(uint64(0), size, uint64(LANES)):  # whole vectors; what is too much is written again
-                for i in range(v, v + uint64(LANES)):
-                    digits = uint32(0)
-                    for q in range(uint64(8)):
-                        digits = uint32(digits << uint32(1)) | (
-                            uint32(block[uint64(2 * CHUNK) * q + word + i] >> bit) & uint32(1)
-                        )
-                    draws[lane + i] = digits << uint32(24)
-            begin = uint64(steps.offsets[documents[segments[s, 0]]] + (step if s == 0 else 0))
-            _write_counters(steps.ids, begin, number, BLOCK_OF_DRAWS, False, lane, size, inputs)
-        chacha8_keyed_lanes(inputs, lanes, block)
-        for s in range(count):
-            r, lane, size = segments[s, 0], uint64(segments[s, 1]), uint64(segments[s, 2])
-            row = uint64((numbers[r] & 15) * CHUNK)
-            total = sums[r]
-            for i in range(lane, lane + size):
-                total += term(draws[i] | uint32(block[row + i] >> uint32(8)))
-            sums[r] = total
-        run, step = next_run, next_step

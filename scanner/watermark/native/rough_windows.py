@@ -44,7 +44,7 @@ class _Scratch(NamedTuple):
     inputs: uint32[12 · CHUNK].
     block: uint32[16 · CHUNK].
     segments: int64[CHUNK, 5], as of `fill_lanes`.
-    run, first: int64[1], a document and a number.
+    begin, end, first: int64[1], a document's steps and a number.
     digits: uint32[LANES · rows · ROW], rows of bits of each word's digits.
     quarters: uint32[4 · 4 · CHUNK], for `_turn`.
     turned: uint32[rows · _WORDS], the same rows with the words of a step side by side.
@@ -61,7 +61,8 @@ class _Scratch(NamedTuple):
     inputs: NDArray[np.uint32]
     block: NDArray[np.uint32]
     segments: NDArray[np.int64]
-    run: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
     first: NDArray[np.int64]
     digits: NDArray[np.uint32]
     quarters: NDArray[np.uint32]
@@ -97,6 +98,7 @@ class _Scratch(NamedTuple):
             np.zeros(12 * CHUNK, np.uint32),
             np.zeros(16 * CHUNK, np.uint32),
             np.empty((CHUNK, 5), np.int64),
+            np.zeros(1, np.int64),
             np.zeros(1, np.int64),
             np.zeros(1, np.int64),
             np.zeros(LANES * rows * ROW, np.uint32),
@@ -209,14 +211,14 @@ def _best_of_ranges(
     """Write what `best_of_ranges` returns; sizes: int64[D], bytes of a sum of each document."""
     n, _, planes = rule
     height, rows, most_steps = 16 // planes, 1 if n else 4, 63 if n else 7
-    inputs, block, segments, run, first, digits, quarters, turned, counters, totals, sums = scratch[:11]
+    inputs, block, segments, begins, ends, first, digits, quarters, turned, counters, totals, sums = scratch[:12]
     for d in range(len(sizes)):
         windows, parts = (edges.windows[d], edges.windows[d + 1]), (edges.parts[d], edges.parts[d + 1])
         if windows[0] == windows[1] and parts[0] == parts[1]:
             continue
         begin = int(steps.offsets[d])
         size = int(edges.places[edges.first[d + 1] - 1]) - begin  # no range has steps behind its last edge
-        run[0] = d
+        begins[0], ends[0] = begin, steps.offsets[d + 1]
         for number in range(0, count, COLUMNS):
             first[0] = number
             counters[:] = 0
@@ -224,7 +226,9 @@ def _best_of_ranges(
             edge, counted = edges.first[d], 0
             for p in range(0, size, CHUNK):
                 # 1. Draw the digits of some steps.
-                _, lanes, _, _ = fill_lanes(steps, run, first, 5 + log2(height), n == 0, 0, p, inputs, segments)
+                _, lanes, _, _ = fill_lanes(
+                    steps, begins, ends, first, 5 + log2(height), n == 0, 0, p, inputs, segments
+                )
                 for b in range(min(LANES // height, -(-(count - number) // (32 * height)))):
                     chacha8_keyed_lanes(inputs, lanes, block)
                     for i in range(uint64(CHUNK)):

@@ -126,42 +126,86 @@ def step_keys(
         offsets: int64[D+1], of the documents in `hashes`.
         hashes: of the steps.
     """
-    return _step_keys(*seed_keys, whose, offsets, *hashes)
+    keys, before = np.empty((8, len(hashes.nonces)), np.uint32), np.zeros(len(hashes.nonces) + 1, np.int64)
+    room = np.empty(len(hashes.nonces), np.uint32), np.empty(len(hashes.nonces), np.uint64), keys
+    _draw_steps(seed_keys, whose, offsets, hashes, room[0], False, *room, before)
+    return keys
+
+
+def steps_by_kind(
+    seed_keys: SeedKeys, whose: NDArray[np.int64], offsets: NDArray[np.int64], hashes: Hashes, ids: NDArray[np.uint32]
+) -> tuple[Steps, NDArray[np.int64]]:
+    """Return steps of a label with groups by kind, and how many group steps stand before each.
+
+    Args:
+        seed_keys: of K keys.
+        whose: int64[D], which of them each document is read with.
+        offsets: int64[D+1], of the documents in `hashes`.
+        hashes: of P steps.
+        ids: uint32[P], their tokens.
+
+    Returns:
+        Room for 2·P steps: the group steps of all documents from 0 on, with offsets of their own, and the user steps
+        from P on, both in order; nothing stands behind either. And int64[P+1], group steps before each step, and in
+        all.
+    """
+    room = 2 * len(ids)  # memory that nothing is written to costs nothing
+    steps = np.empty(room, np.uint32), np.empty(room, np.uint64), np.empty((8, room), np.uint32)
+    before = np.zeros(len(ids) + 1, np.int64)
+    _draw_steps(seed_keys, whose, offsets, hashes, ids, True, *steps, before)
+    return Steps(*steps, before[offsets]), before
 
 
 @kernel
-def _step_keys(
-    words: NDArray[np.uint32],
-    beacons: NDArray[np.uint32],
-    seeds: int,
+def _draw_steps(
+    seed_keys: SeedKeys,
     whose: NDArray[np.int64],
     offsets: NDArray[np.int64],
-    nonces: NDArray[np.uint64],
-    seconds: NDArray[np.uint64],
-) -> NDArray[np.uint32]:
-    keys = np.empty((8, len(nonces)), np.uint32)
+    hashes: Hashes,
+    ids: NDArray[np.uint32],
+    are_apart: bool,
+    out_ids: NDArray[np.uint32],
+    out_nonces: NDArray[np.uint64],
+    keys: NDArray[np.uint32],
+    before: NDArray[np.int64],
+) -> None:
+    """Write steps in order, or group steps from 0 and user steps from P on, and count group steps into `before`."""
+    words, beacons, seeds = seed_keys
+    nonces, seconds = hashes
     # counter 0, and a bucket fits the lower word of the block's nonce
     inputs, block = np.zeros(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    d = 0
+    places, shared, d = np.empty(CHUNK, np.int64), np.int64(0), 0
     while d < len(whose):
         end = end_of_key(whose, d)
         seed_key, beacon = words[whose[d]], beacons[whose[d]]
         for begin in range(offsets[d], offsets[end], CHUNK):
-            stop = min(begin + CHUNK, offsets[end])
-            lanes = stop - begin
-            for i in range(lanes):
-                inputs[2 * CHUNK + i] = uint32(nonces[begin + i] >> uint64(64 - seeds))
+            lanes = min(CHUNK, offsets[end] - begin)
+            first = uint64(begin)
+            for i in range(uint64(lanes)):
+                inputs[uint64(2 * CHUNK) + i] = uint32(nonces[first + i] >> uint64(64 - seeds))
             chacha8_lanes(seed_key, inputs, lanes, block)
-            for w in range(8):
-                row, seed = keys[w, begin:stop], block[w * CHUNK : w * CHUNK + lanes]
-                for i in range(lanes):
-                    row[i] = seed[i] ^ beacon[w]
-            low, high = keys[0, begin:stop], keys[1, begin:stop]
-            for i in range(lanes):
-                low[i] ^= uint32(seconds[begin + i])
-                high[i] ^= uint32(seconds[begin + i] >> uint64(32))
+            for w in range(uint64(8)):
+                r = beacon[w]
+                for i in range(uint64(lanes)):
+                    block[w * uint64(CHUNK) + i] ^= r
+            for i in range(uint64(lanes)):
+                block[i] ^= uint32(seconds[first + i])
+                block[uint64(CHUNK) + i] ^= uint32(seconds[first + i] >> uint64(32))
+            for i in range(uint64(lanes)):
+                here, is_shared = np.int64(first + i), block[uint64(7 * CHUNK) + i] <= uint32(LAST_OF_GROUP_STEPS)
+                apart = shared if is_shared else np.int64(len(ids)) + here - shared
+                places[i] = apart if are_apart else here
+                shared += np.int64(is_shared)
+                before[first + i + uint64(1)] = shared
+            for w in range(uint64(8)):  # row by row, so that few places of memory are written to at a time
+                for i in range(uint64(lanes)):
+                    keys[w, uint64(places[i])] = block[w * uint64(CHUNK) + i]
+            if are_apart:
+                for i in range(uint64(lanes)):
+                    out_ids[uint64(places[i])] = ids[first + i]
+                for i in range(uint64(lanes)):
+                    out_nonces[uint64(places[i])] = nonces[first + i]
         d = end
-    return keys
 
 
 def is_group_step(keys: NDArray[np.uint32]) -> NDArray[np.bool_]:

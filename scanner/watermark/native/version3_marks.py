@@ -6,6 +6,7 @@ marks the leading ones of eight digits. Eight groups are scored in full, and in 
 largest rough score. Without groups all messages are scored in full.
 """
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark.format import Candidates, UserEvidence, Watermark
-from scanner.watermark.laws import Law, NegativeGamma
+from scanner.watermark.laws import Law, NegativeGamma, least_score
 from scanner.watermark.native import rough_runs, secret, step_draws
+from scanner.watermark.native.exact_scores import bounds_of_scores, exact_scores
 from scanner.watermark.native.keyed import NO_TERMS, GreenListMark, GumbelMark, NativeMark
 from scanner.watermark.native.rough_windows import best_of_ranges
 from scanner.watermark.native.steps import (
@@ -26,11 +28,11 @@ from scanner.watermark.native.steps import (
     buckets_of,
     hash_positions,
     hash_windows,
-    in_two,
     is_group_step,
     step_keys,
+    steps_by_kind,
 )
-from scanner.watermark.positions import Positions, Ranges, Tokens, offsets_of
+from scanner.watermark.positions import Positions, Ranges, Tokens
 from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
 from schemas.registry import MOST_NUMBERS
 
@@ -79,6 +81,21 @@ class BestRough(Protocol):
         """
 
 
+class _Counted(NamedTuple):
+    """Ranges of steps as ranges of group steps and of user steps, as `steps_by_kind` has them."""
+
+    shared: Ranges
+    users: Ranges
+
+
+def _counted(ranges: Ranges, before: NDArray[np.int64]) -> _Counted:
+    """Return ranges by kind of step; before: group steps before each step, and in all, int64[P+1]."""
+    shared = Ranges(ranges.first, before[ranges.begin], before[ranges.end])
+    first_user = len(before) - 1
+    users = (first_user + places - of_shared for places, of_shared in zip(ranges[1:], shared[1:], strict=True))
+    return _Counted(shared, Ranges(ranges.first, *users))
+
+
 class Version3Mark(NativeMark):
     """A native watermark of version 3 under one master key; arguments and errors as of NativeMark, and:
 
@@ -90,7 +107,7 @@ class Version3Mark(NativeMark):
     seeds: int
     _keys: SeedKeys  # type: ignore[assignment] # of one key; of more where joined
     _run_rule: tuple[int, int, int]
-    _best_rough: BestRough = staticmethod(rough_runs.best_rough)
+    _elsewhere: BestRough | None = None
     _where = ""
 
     def _take(self, seeds: int, beacon: bytes) -> None:
@@ -121,7 +138,7 @@ class Version3Mark(NativeMark):
         where: the device, for its repr.
         """
         copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _best_rough=best_rough, _where=f" {where}")
+        vars(copy).update(vars(self), _elsewhere=best_rough, _where=f" {where}")
         return copy
 
     def join_marks(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
@@ -139,6 +156,12 @@ class Version3Mark(NativeMark):
         hashes = hash_positions(self._window_key, tokens.ids, positions.index, self.window)
         keys = step_keys(self._keys, self._whose(positions), positions.offsets, hashes)
         return Steps(tokens.ids[positions.index], hashes.nonces, keys, positions.offsets)
+
+    def _steps_by_kind(self, tokens: Tokens, positions: Positions) -> tuple[Steps, NDArray[np.int64]]:
+        """Return group steps and user steps, and how many group steps stand before each, as `steps_by_kind` does."""
+        hashes = hash_positions(self._window_key, tokens.ids, positions.index, self.window)
+        ids = tokens.ids[positions.index]
+        return steps_by_kind(self._keys, self._whose(positions), positions.offsets, hashes, ids)
 
     def buckets(self, tokens: Tokens, positions: Positions) -> NDArray[np.int64]:
         """Return the bucket of each scored position: int64[P]. Buckets are public (SPEC_3 §1)."""
@@ -201,7 +224,9 @@ class Version3Mark(NativeMark):
             raise ValueError(f"{count} messages cannot be searched; this key has {self.groups**2}")
         if count == 1:
             return self.single_message(self.score(tokens, positions, 0))
-        return self._searched(self.steps(tokens, positions), self.groups or count)
+        if self.groups is None:
+            return self._among_all(self.steps(tokens, positions), count)
+        return self.search_groups(tokens, positions, self.groups)
 
     def search_groups(self, tokens: Tokens, positions: Positions, groups: int) -> Candidates:
         """Search only the first groups, and as many users of each, as `search` does: what experiments count.
@@ -211,45 +236,59 @@ class Version3Mark(NativeMark):
         """
         if self.groups is None or groups > self.groups:
             raise ValueError(f"{groups} groups cannot be searched; this key has {self.groups or 'none'}")
-        return self._searched(self.steps(tokens, positions), groups)
+        steps, before = self._steps_by_kind(tokens, positions)
+        texts = _counted(_wholes(positions.offsets), before)
+        floors = self._floors(texts.shared.length, _by_chance(groups))
+        request = texts.shared, np.zeros(len(floors), np.int64), groups, _most_groups(groups)
+        group, rough = self._rough(steps, *request, self._rough_floors(floors))
+        return self._in_best_groups(steps, self._exact(steps, texts.shared, group, rough, floors), texts, groups)
 
     def search_parts(
         self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
     ) -> tuple[Candidates, NDArray[np.int64], NDArray[np.int64]]:
         """See SearchesWindows."""
         self._check_count(count)
-        steps = self.steps(tokens, positions)
         if self.groups is None:
+            steps = self.steps(tokens, positions)
             window, message = self._windows_among_all(steps, windows, count, share)
             return self._among_all(steps.of_ranges(parts), count), window, message
-        is_shared = is_group_step(steps.keys)
-        shared, users, before = steps.where(is_shared), steps.where(~is_shared), offsets_of(is_shared)
+        steps, before = self._steps_by_kind(tokens, positions)
         part_steps, window_steps = (_counted(ranges, before) for ranges in (parts, windows))
-        request = shared, window_steps.shared, part_steps.shared, self.groups, _most_groups(self.groups)
-        number, rough, group, part_rough = best_of_ranges(*request, self._run_rule)
-        best = group, self._exact_in_ranges(shared, part_steps.shared, group, part_rough)
-        users_of_parts = users.of_ranges(part_steps.users)
-        candidates = self._in_best_groups(best, part_steps.shared.length, users_of_parts, self.groups)
-        rough = np.maximum(rough, 0)  # of a window without group steps
-        group_score = self._exact_in_ranges(shared, window_steps.shared, number[:, None], rough[:, None])[:, 0]
-        window = self._promising(number, group_score, window_steps.shared)
-        is_chosen = np.zeros(len(number), np.bool_)
-        is_chosen[window] = True
-        rows, first = np.arange(len(window)), number[window] * MOST_NUMBERS
-        of_windows = users.of_ranges(window_steps.users.where(is_chosen))
-        user, user_score = self._best_scores(of_windows, rows, first, self.groups, 1)
-        total = np.add(group_score[window], user_score[:, 0])
+        floors = self._floors(part_steps.shared.length, _by_chance(self.groups))
+        request = steps, window_steps.shared, part_steps.shared, self.groups, _most_groups(self.groups)
+        number, rough, groups, of_groups = best_of_ranges(*request, self._run_rule, self._rough_floors(floors))
+        best_groups = self._exact(steps, part_steps.shared, groups, of_groups, floors)
+        candidates = self._in_best_groups(steps, best_groups, part_steps, self.groups)
+        window, group_score = self._promising(steps, number, rough, window_steps.shared)
+        first = number[window] * MOST_NUMBERS
+        user, user_score = self._best_users(steps, window_steps.users.of(window), first, self.groups)
+        total = np.add(group_score, user_score)
         standing_out = self._rare(total, windows.length[window], np.log10(share) - np.log10(count))
-        message = number[window] * self.groups + user[:, 0]
+        message = number[window] * self.groups + user
         return candidates, window[standing_out], message[standing_out]
 
-    def _promising(self, group: NDArray[np.int64], score: NDArray[np.generic], windows: Ranges) -> NDArray[np.int64]:
-        """Return the windows, of group steps, whose best group's users are searched: int64[Q], in order."""
-        rare = self._rare(score, windows.length, np.log10(GROUPS_BY_CHANCE) - np.log10(self.groups or 1))
+    def _promising(
+        self, steps: Steps, group: NDArray[np.int64], rough: NDArray[np.int64], windows: Ranges
+    ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        """Return the windows whose best group's users are searched, in order, and the group's score: [Q] both.
+
+        Args:
+            steps: of all documents.
+            group: int64[W], the best group of each window.
+            rough: int64[W], its rough score; −1: the window has no group step.
+            windows: W ranges of group steps.
+        """
+        log10_p = np.log10(GROUPS_BY_CHANCE) - np.log10(self.groups or 1)
+        floors = self._floors(windows.length, log10_p)
+        request = steps, windows, group[:, None], np.maximum(rough, 0)[:, None], floors
+        _, score = self._exact(*request, is_best_kept=False)
+        rare = np.flatnonzero(np.greater_equal(score[:, 0], floors))
+        rare = rare[self._rare(score[rare, 0], windows.length[rare], log10_p)]
         document_group = windows.whose[rare] * MOST_NUMBERS + group[rare]
-        order = np.lexsort((self.law.log10_p(score[rare], windows.length[rare]), document_group))
+        order = np.lexsort((self.law.log10_p(score[rare, 0], windows.length[rare]), document_group))
         rank = np.arange(len(order)) - np.searchsorted(document_group[order], document_group[order])
-        return rare[np.sort(order[rank < MOST_WINDOWS])]
+        chosen = rare[np.sort(order[rank < MOST_WINDOWS])]
+        return chosen, score[chosen, 0]
 
     def _rare(self, score: NDArray[np.generic], scored: NDArray[np.int64], log10_p: float) -> NDArray[np.int64]:
         """Return the places of the scores whose p is 10^log10_p or less: int64[Q]."""
@@ -269,15 +308,19 @@ class Version3Mark(NativeMark):
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Return the best of the numbers 0 … count−1 of each window, or nearly so, and its score: [W] both."""
 
-    def _exact_in_ranges(
-        self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
-    ) -> NDArray[np.generic]:
-        """Return what `_exact` does, of numbers of ranges: [R, most]."""
-        return self._exact(steps.of_ranges(ranges), np.arange(len(numbers)), numbers, rough)
-
-    def _searched(self, steps: Steps, limit: int) -> Candidates:
-        """Search D documents; limit: how many groups, and users of each, or without groups how many messages."""
-        return self._among_all(steps, limit) if self.groups is None else self._in_groups(steps, limit)
+    def _floors(self, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
+        """Return a score for so many steps below which p is above 10^log10_p: float64 for int64 of the same shape."""
+        if log10_p >= 0:
+            return np.zeros(len(scored))
+        known = _known_floors(self.law, log10_p)
+        distinct = np.flatnonzero(np.bincount(scored, minlength=1))
+        missing = [number for number in distinct.tolist() if number not in known]
+        if missing:
+            floors = least_score(self.law, np.array(missing, np.int64), log10_p)
+            known.update(zip(missing, floors.tolist(), strict=True))
+        floors = np.zeros(int(distinct.max(initial=0)) + 1)
+        floors[distinct] = [known[number] for number in distinct.tolist()]
+        return floors[scored]
 
     def _among_all(self, steps: Steps, count: int) -> Candidates:
         """Return the best two messages of each document, and all others whose p is 1/count or less."""
@@ -308,33 +351,22 @@ class Version3Mark(NativeMark):
             kept[rows] += 1
         return kept
 
-    def _in_groups(self, steps: Steps, groups: int) -> Candidates:
-        """Return the best user of each group that is looked into (SPEC_3 §4).
-
-        Args:
-            steps: of D documents.
-            groups: how many groups, and users of each, are searched.
-        """
-        shared, users = in_two(steps)
-        documents = np.arange(len(steps.scored))
-        request = documents, np.zeros_like(documents), groups, _most_groups(groups)
-        return self._in_best_groups(self._best_scores(shared, *request), shared.scored, users, groups)
-
     def _in_best_groups(
         self,
+        steps: Steps,
         best: tuple[NDArray[np.int64], NDArray[np.generic]],
-        scored: NDArray[np.int64],
-        users: Steps,
+        parts: _Counted,
         groups: int,
     ) -> Candidates:
         """Return the best user of each group that is looked into (SPEC_3 §4).
 
         Args:
-            best: the groups that are scored in full, and their scores: [D, most] both.
-            scored: group steps, int64[D].
-            users: user steps of D documents.
+            steps: of all documents.
+            best: the groups that may be looked into, and their scores: [R, most] both.
+            parts: R ranges.
             groups: how many users of each group are searched.
         """
+        scored = parts.shared.length
         group, score_group = _best_first(*best)
         documents = np.arange(len(scored))
         is_looked_into = np.zeros(group.shape, np.bool_)
@@ -347,16 +379,16 @@ class Version3Mark(NativeMark):
         width = max(2, int(is_looked_into.sum(axis=1).max(initial=0)))
         is_looked_into, group, score_group = is_looked_into[:, :width], group[:, :width], score_group[:, :width]
         rows = np.repeat(documents, is_looked_into.sum(axis=1))
-        user, user_score = self._best_scores(users, rows, group[is_looked_into] * MOST_NUMBERS, groups, 1)
+        user, user_score = self._best_users(steps, parts.users.of(rows), group[is_looked_into] * MOST_NUMBERS, groups)
         message, score_of_user = np.full(group.shape, -1), np.zeros_like(score_group)
-        message[is_looked_into] = group[is_looked_into] * (self.groups or 0) + user[:, 0]
-        score_of_user[is_looked_into] = user_score[:, 0]
+        message[is_looked_into] = group[is_looked_into] * (self.groups or 0) + user
+        score_of_user[is_looked_into] = user_score
         total = np.where(is_looked_into, score_group + score_of_user, 0)
         order = np.lexsort((message, np.where(is_looked_into, -total, np.inf)), axis=1)
         message, total, score_of_user = (
             np.take_along_axis(values, order, axis=1) for values in (message, total, score_of_user)
         )
-        return Candidates(message, total, UserEvidence(score_of_user, users.scored, groups), independent=True)
+        return Candidates(message, total, UserEvidence(score_of_user, parts.users.length, groups), independent=True)
 
     def best_numbers(
         self, steps: Steps, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
@@ -374,37 +406,81 @@ class Version3Mark(NativeMark):
         """
         if self.groups is None:
             return self._best_of_all(steps.of_documents(documents), length, most)
-        return _best_first(*self._best_scores(steps, documents, first, length, most))
+        runs = _wholes(steps.offsets).of(documents)
+        numbers, rough = self._rough(steps, runs, first, length, most)
+        _, scores = self._exact(steps, runs, np.where(numbers < 0, -1, first[:, None] + numbers), rough)
+        return _best_first(numbers, scores)
 
-    def _best_scores(
-        self, steps: Steps, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
+    def _rough(
+        self,
+        steps: Steps,
+        ranges: Ranges,
+        first: NDArray[np.int64],
+        length: int,
+        most: int,
+        floors: NDArray[np.float64] | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the numbers of largest rough score of R ranges; other arguments and results as of BestRough.
+
+        floors: float64[R], a score that all but the best need, or may need; None: any will do.
+        """
+        if self._elsewhere is None:
+            request = steps, ranges.begin, ranges.end, first, length, most, self._run_rule, floors
+            return rough_runs.best_in_ranges(*request)
+        return self._elsewhere(steps.of_ranges(ranges), np.arange(len(first)), first, length, most, self._run_rule)
+
+    def _best_users(
+        self, steps: Steps, ranges: Ranges, first: NDArray[np.int64], users: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return the numbers of largest rough score, and their exact scores, [R, most]; arguments as of BestRough."""
-        numbers, rough = self._best_rough(steps, documents, first, length, most, self._run_rule)
-        return numbers, self._exact(steps, documents, np.where(numbers < 0, -1, first[:, None] + numbers), rough)
+        """Return the user of largest rough score of each of R ranges, from 0 on, and its exact score: [R] both.
+
+        first: int64[R], the number of the group's first user.
+        """
+        user, rough = self._rough(steps, ranges, first, users, 1)
+        _, score = self._exact(steps, ranges, first[:, None] + user, rough)
+        return user[:, 0], score[:, 0]
 
     @abstractmethod
     def _exact(
-        self, steps: Steps, documents: NDArray[np.int64], numbers: NDArray[np.int64], rough: NDArray[np.int64]
-    ) -> NDArray[np.generic]:
-        """Return the scores of numbers whose rough scores are known, [R, most]; −1: none, with a score of 0."""
+        self,
+        steps: Steps,
+        ranges: Ranges,
+        numbers: NDArray[np.int64],
+        rough: NDArray[np.int64],
+        floors: NDArray[np.float64] | None = None,
+        *,
+        is_best_kept: bool = True,
+    ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        """Return numbers and their scores, [R, most] both; −1 and 0 where there is none, or what is left out below.
+
+        Args:
+            steps: of all documents.
+            ranges: R ranges.
+            numbers: int64[R, most]; −1: none.
+            rough: int64[R, most], their rough scores.
+            floors: float64[R]; what scores less may be left out; None: nothing is.
+            is_best_kept: whether the best of each range is kept all the same.
+        """
+
+    @abstractmethod
+    def _rough_floors(self, floors: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Return rough scores below which no score reaches the floors, float64[R]; None: rough scores do not say."""
 
     @abstractmethod
     def _best_of_all(self, steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Return the best of the numbers 0 … count−1 of each document and their scores, best first: [D, most] both."""
 
 
-class _Counted(NamedTuple):
-    """Ranges of steps as ranges of group steps and of user steps."""
+@functools.lru_cache(maxsize=128)
+def _known_floors(law: Law, log10_p: float) -> dict[int, float]:
+    """Return floors by number of steps, which are kept for all keys of a law: a search for them takes longer."""
+    del law, log10_p
+    return {}
 
-    shared: Ranges
-    users: Ranges
 
-
-def _counted(ranges: Ranges, before: NDArray[np.int64]) -> _Counted:
-    """Return ranges by kind of step; before: group steps before each step, and in all, int64[P+1]."""
-    shared = Ranges(ranges.first, before[ranges.begin], before[ranges.end])
-    return _Counted(shared, Ranges(ranges.first, ranges.begin - shared.begin, ranges.end - shared.end))
+def _wholes(offsets: NDArray[np.int64]) -> Ranges:
+    """Return each of D documents as one range; offsets: int64[D+1]."""
+    return Ranges(np.arange(len(offsets)), offsets[:-1], offsets[1:])
 
 
 def _most_groups(groups: int) -> int:
@@ -457,13 +533,23 @@ class Version3GreenList(Version3Mark, GreenListMark):
         return step_draws.greens_of(steps, numbers, self._rule)
 
     def _exact(
-        self, steps: Steps, documents: NDArray[np.int64], numbers: NDArray[np.int64], rough: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        return rough
+        self,
+        steps: Steps,
+        ranges: Ranges,
+        numbers: NDArray[np.int64],
+        rough: NDArray[np.int64],
+        floors: NDArray[np.float64] | None = None,
+        *,
+        is_best_kept: bool = True,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return numbers, rough
+
+    def _rough_floors(self, floors: NDArray[np.float64]) -> NDArray[np.float64]:
+        return floors
 
     def _best_of_all(self, steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        documents = np.arange(len(steps.scored))
-        return self._best_rough(steps, documents, np.zeros_like(documents), count, most, self._rule)
+        texts = _wholes(steps.offsets)
+        return self._rough(steps, texts, np.zeros_like(texts.begin), count, most)
 
     def _best_in_windows(
         self, steps: Steps, windows: Ranges, count: int
@@ -471,11 +557,6 @@ class Version3GreenList(Version3Mark, GreenListMark):
         no_parts = Ranges(np.zeros_like(windows.first), windows.begin[:0], windows.end[:0])
         number, score, *_ = best_of_ranges(steps, windows, no_parts, count, 1, self._rule)
         return number, score
-
-    def _exact_in_ranges(
-        self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        return rough
 
 
 class Version3Gumbel(Version3Mark, GumbelMark):
@@ -521,9 +602,23 @@ class Version3Gumbel(Version3Mark, GumbelMark):
         return step_draws.terms_of(draws, self._unweighted)
 
     def _exact(
-        self, steps: Steps, documents: NDArray[np.int64], numbers: NDArray[np.int64], rough: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        return rough_runs.exact_scores(steps, documents, numbers)
+        self,
+        steps: Steps,
+        ranges: Ranges,
+        numbers: NDArray[np.int64],
+        rough: NDArray[np.int64],
+        floors: NDArray[np.float64] | None = None,
+        *,
+        is_best_kept: bool = True,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        if floors is not None:
+            low, high = bounds_of_scores(steps, ranges.begin, ranges.end, numbers)
+            least = np.minimum(floors, low.max(axis=1)) if is_best_kept else floors
+            numbers = np.where(high >= least[:, None], numbers, -1)
+        return numbers, exact_scores(steps, ranges.begin, ranges.end, numbers)
+
+    def _rough_floors(self, floors: NDArray[np.float64]) -> None:
+        return None
 
     def _best_of_all(self, steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         return step_draws.best_of_all(steps, count, most)

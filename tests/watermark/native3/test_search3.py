@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scanner.watermark import scored_positions
-from scanner.watermark.native import rough_runs
+from scanner.watermark.native.exact_scores import exact_scores
 from scanner.watermark.native.steps import Steps, in_two
 from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 from scanner.watermark.positions import Tokens, select_positions
@@ -236,7 +236,7 @@ def test_exact_scores_are_those_of_one_message():
     positions = scored_positions(tokens, 1, "ngram")
     shared, _ = in_two(mark.steps(tokens, positions))
     groups = np.array([[5, 299], [0, 1], [64, 63]])
-    found = rough_runs.exact_scores(shared, np.arange(3), groups)
+    found = exact_scores(shared, shared.offsets[:-1], shared.offsets[1:], groups)
     for column in range(2):
         of_group, _ = mark.parts(tokens, positions, groups[:, column] * 300)
         assert found[:, column].tolist() == of_group.tolist()

@@ -14,6 +14,7 @@ from scanner.watermark.native.steps import (
     in_two,
     is_group_step,
     step_keys,
+    steps_by_kind,
 )
 from scanner.watermark.positions import Ranges
 from tests import reference3
@@ -43,6 +44,23 @@ def steps_of(texts: list[list[int]], window: int, keys: SeedKeys, whose: list[in
 def rows(steps: Steps) -> list[tuple]:
     """Each step as (token, N, key)."""
     return [(int(t), int(n), tuple(k)) for t, n, k in zip(steps.ids, steps.nonces, steps.keys.T.tolist(), strict=True)]
+
+
+def test_group_steps_stand_before_user_steps():
+    """More steps than a chunk, under two keys."""
+    keys = seed_keys(12, (SECRET, bytes(32)), (bytes(range(32)), bytes(32)))
+    tokens, whose = batch_tokens(random_texts([50, 0, 600, 70])), np.array([0, 0, 1, 1])
+    positions = scored_positions(tokens, 4, "ngram")
+    ids, hashes = tokens.ids[positions.index], hash_positions(secret.window_key(4, 12), tokens.ids, positions.index, 4)
+    steps, before = steps_by_kind(keys, whose, positions.offsets, hashes, ids)
+    plain = Steps(ids, hashes.nonces, step_keys(keys, whose, positions.offsets, hashes), positions.offsets)
+    is_shared, all_rows, ordered = is_group_step(plain.keys), rows(plain), rows(steps)
+    shared, users = ([all_rows[p] for p in np.flatnonzero(kind)] for kind in (is_shared, ~is_shared))
+    assert len(users) > len(shared) > 100
+    assert before.tolist() == [0, *np.cumsum(is_shared)]
+    assert steps.offsets.tolist() == before[positions.offsets].tolist()
+    assert ordered[: len(shared)] == shared
+    assert ordered[len(ids) : len(ids) + len(users)] == users
 
 
 @pytest.mark.parametrize("seeds", [4, 12, 24, 28])

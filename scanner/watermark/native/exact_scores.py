@@ -1,0 +1,233 @@
+"""Scores of a few numbers in full under a Gumbel label with groups, and bounds on them (SPEC_3 §1, §4).
+
+A draw is w = c·2^24 + (f >> 8), with eight digits c from planes and a word f from another block. c alone bounds a
+term: at half the draws and without a logarithm. Of large c the bounds lie far apart, so that those few are drawn in
+full. Most numbers are neither the best of their row nor rare by their bounds, and need no exact score.
+"""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy import uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes
+from scanner.watermark.native.keyed import term
+from scanner.watermark.native.rough_runs import BLOCK_OF_DIGITS, BLOCK_OF_DRAWS, fill_lanes, write_counters
+from scanner.watermark.native.steps import Steps
+
+_FIRST_FULL = 248
+"""First c of draws that are drawn in full for bounds."""
+
+_UNIT = 2.0**-32
+"""Unit of bounds while they are added up."""
+
+_SLACK = 1e-9
+"""What rounding can change in a sum, and more, relative to it."""
+
+
+class _Scratch(NamedTuple):
+    """Arrays of one call, made outside of the kernels: to compile np.empty takes seconds.
+
+    inputs: uint32[12 · CHUNK].
+    block: uint32[16 · CHUNK + LANES].
+    segments: int64[CHUNK, 5], as of `fill_lanes`.
+    digits: uint32[CHUNK + LANES], the eight digits of each lane's draw.
+    """
+
+    inputs: NDArray[np.uint32]
+    block: NDArray[np.uint32]
+    segments: NDArray[np.int64]
+    digits: NDArray[np.uint32]
+
+    @classmethod
+    def make(cls) -> Self:
+        """Make the arrays."""
+        return cls(
+            np.zeros(12 * CHUNK, np.uint32),
+            np.empty(16 * CHUNK + LANES, np.uint32),
+            np.empty((CHUNK, 5), np.int64),
+            np.empty(CHUNK + LANES, np.uint32),
+        )
+
+
+class _Full(NamedTuple):
+    """Draws that wait to be drawn in full, CHUNK at most.
+
+    places: int64[3, CHUNK]: step, row and place of the number of each.
+    draws: uint32[CHUNK], of which the digits are known.
+    inputs: uint32[12 · CHUNK].
+    block: uint32[16 · CHUNK].
+    """
+
+    places: NDArray[np.int64]
+    draws: NDArray[np.uint32]
+    inputs: NDArray[np.uint32]
+    block: NDArray[np.uint32]
+
+    @classmethod
+    def make(cls) -> Self:
+        """Make the arrays."""
+        return cls(
+            np.zeros((3, CHUNK), np.int64),
+            np.zeros(CHUNK, np.uint32),
+            np.zeros(12 * CHUNK, np.uint32),
+            np.empty(16 * CHUNK, np.uint32),
+        )
+
+
+def _bounds_of_terms() -> NDArray[np.int64]:
+    """Return bounds on the term of a draw with each c below _FIRST_FULL, in _UNIT: int64[2, 256]."""
+    c = np.arange(_FIRST_FULL)
+    bounds = np.zeros((2, 256), np.int64)
+    bounds[0, :_FIRST_FULL] = np.floor(-np.log1p(-c / 256.0) / _UNIT) - 1
+    bounds[1, :_FIRST_FULL] = np.ceil(-np.log1p(-(c + 1) / 256.0) / _UNIT) + 1
+    return bounds
+
+
+def bounds_of_scores(
+    steps: Steps, begin: NDArray[np.int64], end: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return bounds on what `exact_scores` returns, from below and above: float64[R, most] both; −inf: no number."""
+    columns = np.ascontiguousarray(np.maximum(numbers.T, 0))
+    bounds = np.zeros((2, *columns.shape), np.int64)
+    _add_bounds(steps, begin, end, columns, _bounds_of_terms(), _Scratch.make(), _Full.make(), bounds)
+    low, high = (np.where(numbers >= 0, each.T * _UNIT, -np.inf) for each in bounds)
+    return low * (1.0 - _SLACK) - _SLACK, high * (1.0 + _SLACK) + _SLACK
+
+
+@kernel
+def _add_bounds(
+    steps: Steps,
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    of_terms: NDArray[np.int64],
+    scratch: _Scratch,
+    full: _Full,
+    bounds: NDArray[np.int64],
+) -> None:
+    """Add bounds on the scores of numbers, int64[most, R], in _UNIT, to int64[2, most, R]."""
+    inputs, block, segments, digits = scratch
+    run, step, waiting = 0, 0, 0
+    while run < len(begin):
+        count, lanes, next_run, next_step = fill_lanes(
+            steps, begin, end, numbers[0], BLOCK_OF_DIGITS, True, run, step, inputs, segments
+        )
+        for k in range(len(numbers)):
+            for s in range(count if k else 0):
+                r, lane, size = segments[s, 0], uint64(segments[s, 1]), uint64(segments[s, 2])
+                first = uint64(begin[r] + (step if s == 0 else 0))
+                write_counters(steps.ids, first, numbers[k, r], BLOCK_OF_DIGITS, True, lane, size, inputs)
+            chacha8_keyed_lanes(inputs, lanes, block)
+            for s in range(count):
+                r, lane, size = segments[s, 0], uint64(segments[s, 1]), uint64(segments[s, 2])
+                _digits_of_lanes(block, numbers[k, r], lane, size, digits)
+                low, high = bounds[0, k, r], bounds[1, k, r]
+                for i in range(lane, lane + size):
+                    c = digits[i]
+                    low += of_terms[0, c]
+                    high += of_terms[1, c]
+                    if c >= uint32(_FIRST_FULL):
+                        full.places[0, waiting] = begin[r] + (step if s == 0 else 0) + np.int64(i - lane)
+                        full.places[1, waiting], full.places[2, waiting] = r, k
+                        full.draws[waiting] = c << uint32(24)
+                        waiting += 1
+                        if waiting == CHUNK:
+                            bounds[0, k, r], bounds[1, k, r] = low, high
+                            _add_full(steps, numbers, full, waiting, bounds)
+                            low, high, waiting = bounds[0, k, r], bounds[1, k, r], 0
+                bounds[0, k, r], bounds[1, k, r] = low, high
+        run, step = next_run, next_step
+    _add_full(steps, numbers, full, waiting, bounds)
+
+
+@kernel
+def _digits_of_lanes(
+    block: NDArray[np.uint32], number: int, lane: uint64, size: uint64, digits: NDArray[np.uint32]
+) -> None:
+    """Write the eight digits c of a number in `size` lanes; block: uint32[16 · CHUNK + LANES], of digits."""
+    word, bit = uint64(((number >> 5) & 1) * CHUNK) + lane, uint32(number & 31)
+    for v in range(uint64(0), size, uint64(LANES)):  # whole vectors; what is too much is written again
+        for i in range(v, v + uint64(LANES)):
+            c = uint32(0)
+            for q in range(uint64(8)):
+                c = uint32(c << uint32(1)) | (uint32(block[uint64(2 * CHUNK) * q + word + i] >> bit) & uint32(1))
+            digits[lane + i] = c
+
+
+@kernel
+def _add_full(steps: Steps, numbers: NDArray[np.int64], full: _Full, count: int, bounds: NDArray[np.int64]) -> None:
+    """Draw what waits in full, and add it to both bounds."""
+    places, draws, inputs, block = full
+    for i in range(uint64(count)):
+        step, number = uint64(places[0, i]), numbers[places[2, i], places[1, i]]
+        for w in range(uint64(8)):
+            inputs[w * uint64(CHUNK) + i] = steps.keys[w, step]
+        nonce = steps.nonces[step]
+        inputs[uint64(10 * CHUNK) + i] = uint32(nonce)
+        inputs[uint64(11 * CHUNK) + i] = uint32(nonce >> uint64(32))
+        write_counters(steps.ids, step, number, BLOCK_OF_DRAWS, False, uint64(i), uint64(1), inputs)
+    chacha8_keyed_lanes(inputs, count, block)
+    for i in range(uint64(count)):
+        r, k = places[1, i], places[2, i]
+        word = block[uint64((numbers[k, r] & 15) * CHUNK) + i]
+        units = np.int64(term(draws[i] | uint32(word >> uint32(8))) / _UNIT)
+        bounds[0, k, r] += units - 1
+        bounds[1, k, r] += units + 2
+
+
+def exact_scores(
+    steps: Steps, begin: NDArray[np.int64], end: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return Σ −ln(1−r) over the draws w = c·2^24 + (f >> 8) of steps (SPEC_3 §1), in order of position.
+
+    Args:
+        steps: of any documents.
+        begin: int64[R], the first of each row's steps.
+        end: int64[R], one past the last.
+        numbers: int64[R, most], each below 2^32; −1: none.
+
+    Returns:
+        float64[R, most]; 0 where there is no number.
+    """
+    is_number = numbers >= 0
+    rows, _ = np.nonzero(is_number)
+    scores, sums = np.zeros(numbers.shape), np.zeros(len(rows))
+    _add_exact(steps, begin[rows], end[rows], numbers[is_number], _Scratch.make(), sums)
+    scores[is_number] = sums
+    return scores
+
+
+@kernel
+def _add_exact(
+    steps: Steps,
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    scratch: _Scratch,
+    sums: NDArray[np.float64],
+) -> None:
+    """Add the scores of numbers, int64[R], over steps begin … end−1, int64[R] both, to sums, float64[R]."""
+    inputs, block, segments, digits = scratch
+    run, step = 0, 0
+    while run < len(begin):
+        count, lanes, next_run, next_step = fill_lanes(
+            steps, begin, end, numbers, BLOCK_OF_DIGITS, True, run, step, inputs, segments
+        )
+        chacha8_keyed_lanes(inputs, lanes, block)
+        for s in range(count):
+            r, lane, size = segments[s, 0], uint64(segments[s, 1]), uint64(segments[s, 2])
+            _digits_of_lanes(block, numbers[r], lane, size, digits)
+            first = uint64(begin[r] + (step if s == 0 else 0))
+            write_counters(steps.ids, first, numbers[r], BLOCK_OF_DRAWS, False, lane, size, inputs)
+        chacha8_keyed_lanes(inputs, lanes, block)
+        for s in range(count):
+            r, lane, size = segments[s, 0], uint64(segments[s, 1]), uint64(segments[s, 2])
+            row = uint64((numbers[r] & 15) * CHUNK)
+            total = sums[r]
+            for i in range(lane, lane + size):
+                total += term(uint32(digits[i] << uint32(24)) | uint32(block[row + i] >> uint32(8)))
+            sums[r] = total
+        run, step = next_run, next_step
