@@ -1,4 +1,4 @@
-"""Marking one step of generation: logits processors for `model.generate`, a message a row (SPEC §2; version 2, §1).
+"""Marking one step of generation: logits processors for `model.generate`, a message a row (SPEC §2, SPEC_3 §1).
 
 `generate` runs custom processors after its penalties and before temperature, top-k and top-p. So the green list
 adds its bias in the right place and leaves sampling to `generate`; Gumbel does temperature, top-k and top-p itself,
@@ -17,11 +17,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from scanner.errors import Refused
 from scanner.watermark import GreenList, Gumbel, cut
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2Mark
 from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel, Version3Mark
 
 if TYPE_CHECKING:
-    from scanner.gpu.vectors import Vectors
+    from scanner.gpu.vectors import SeededVectors, Vectors
 
 
 def sampling_weights(
@@ -80,7 +79,7 @@ class _Marking(OneBatch):
 
     def __init__(
         self,
-        mark: GreenList | Gumbel | Version2Mark | Version3Mark,
+        mark: GreenList | Gumbel | Version3Mark,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None,
@@ -98,7 +97,7 @@ class _Marking(OneBatch):
         self._width = int(lengths.max(initial=0)) if prompt_width is None else prompt_width
         self._padding = self._width - lengths
         self._skip_used = skip_used_windows
-        self._on_device: tuple[Vectors, torch.Tensor] | None = None
+        self._on_device: tuple[Vectors | SeededVectors, torch.Tensor] | None = None
         self._vocabulary = vocabulary
         if (self._messages < 0).any():
             raise Refused(f"message {self._messages.min()} is negative; messages count from 0")
@@ -128,21 +127,20 @@ class _Marking(OneBatch):
     def _stays_on(self, device: torch.device) -> bool:
         """Return whether a step is marked on the device with its logits.
 
-        Looking for used windows, and version 3, need the host.
+        Looking for used windows needs the host.
         """
-        return device.type == "cuda" and not self._skip_used and not isinstance(self._mark, Version3Mark)
+        return device.type == "cuda" and not self._skip_used
 
-    def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors", torch.Tensor, torch.Tensor]:
+    def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors | SeededVectors", torch.Tensor, torch.Tensor]:
         """Return the key's vectors on the ids' device, each row's window, int64[B, h], and its message, int64[B]."""
-        from scanner.gpu.vectors import Vectors
+        from scanner.gpu.marks import vectors_of
 
         rows, width = input_ids.shape
         self._check_rows(rows, width)
         if self._on_device is None or self._on_device[1].device != input_ids.device:
-            if isinstance(self._mark, Version2Mark):
-                self._mark.numbers(np.zeros(rows, np.uint64), self._messages)  # checks that the key has these messages
-            keys, messages = self._mark.sub_keys, torch.from_numpy(self._messages).to(input_ids.device)
-            self._on_device = Vectors(keys.chacha, keys.sip, input_ids.device), messages
+            self._mark.check_messages(self._messages)
+            messages = torch.from_numpy(self._messages).to(input_ids.device)
+            self._on_device = vectors_of(self._mark, input_ids.device), messages
         return self._on_device[0], input_ids[:, width - self._mark.window :].contiguous(), self._on_device[1]
 
     def _check_rows(self, rows: int, width: int) -> None:
@@ -195,7 +193,7 @@ class GreenListProcessor(_Marking):
 
     def __init__(
         self,
-        mark: GreenList | Version2GreenList | Version3GreenList,
+        mark: GreenList | Version3GreenList,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None = None,
@@ -225,10 +223,7 @@ class GreenListProcessor(_Marking):
         from scanner.gpu.marks import rule_of
 
         vectors, windows, messages = self._vectors(input_ids)
-        rule = rule_of(self._green)
-        if isinstance(self._green, Version2GreenList):
-            return vectors.green_runs(windows, messages, self._green.groups, rule, scores > -torch.inf)
-        return vectors.green(windows, messages, scores.shape[1], rule)
+        return vectors.green(windows, messages, scores > -torch.inf, rule_of(self._green))
 
 
 class GumbelProcessor(_Marking):
@@ -253,7 +248,7 @@ class GumbelProcessor(_Marking):
 
     def __init__(
         self,
-        mark: Gumbel | Version2Gumbel | Version3Gumbel,
+        mark: Gumbel | Version3Gumbel,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None = None,
@@ -285,13 +280,10 @@ class GumbelProcessor(_Marking):
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)  # type: ignore[return-value]
 
     def _choose_on_device(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        from scanner.gpu.vectors import choose, weights
+        from scanner.gpu.vectors import weights
 
         vectors, windows, messages = self._vectors(input_ids)
-        found = weights(scores, self._temperature, self._top_k, self._top_p)
-        if isinstance(self._gumbel, Version2Gumbel):
-            return choose(vectors.draw_runs(windows, messages, self._gumbel.groups, found > 0), found)
-        return choose(vectors.draws(windows, messages, scores.shape[1]), found)
+        return vectors.choose(windows, messages, weights(scores, self._temperature, self._top_k, self._top_p))
 
     def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, Any]) -> _Ids:
         """Choose the token of each row, int64[B], row by row to stay in the cache; rows without a nonce are sampled."""

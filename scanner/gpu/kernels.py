@@ -292,68 +292,121 @@ def draw_entries(
         tl.store(row + entry, block[i].to(tl.int32, bitcast=True), mask=(entry >= 0) & (entry < count))
 
 
-@triton.jit
-def _run_blocks(
-    sip, key, windows, messages, users,
-    SHIFT: tl.constexpr, GROUPED: tl.constexpr, WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
-):  # fmt: skip
-    """Return the tokens of one row and chunk, their blocks of version 2, and the number that its message reads."""
-    row = tl.program_id(0)
-    token = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
-    nonce = siphash(sip, windows + row * WINDOW, WINDOW)
-    number = tl.load(messages + row)
-    if GROUPED:
-        group = number // users
-        number = tl.where(((nonce >> 32) * 3) >> 32 == 0, group, group * 65536 + number % users)
-    counter = (token.to(tl.int64) << (32 - SHIFT)) | (number >> SHIFT)
-    low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
-    block = chacha8(load_key(key), low, nonce.to(tl.uint32), (nonce >> 32).to(tl.uint32), high)
-    return token, block, number
+STEP_WORDS = tl.constexpr(11)
+"""Words of a step in memory: its key's eight, N's two, the lower one first, and the number that is read there."""
 
 
-@triton.jit(do_not_specialize=["users", "count"])
-def green_of_runs(
-    sip, key, windows, messages, out, users, count,
-    N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, SHIFT: tl.constexpr, GROUPED: tl.constexpr,
-    WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
+@triton.jit(do_not_specialize=["users"])
+def open_steps(
+    window_key, secrets, windows, messages, steps, users,
+    SEEDS: tl.constexpr, GROUPED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Write which tokens 0 … count−1 of each row are green in version 2: 1, else 0.
+    """Write each row's step of version 3 to steps, int32[R, STEP_WORDS] (SPEC_3 §1). A program has one row.
 
     Args:
-        sip: int64[2].
-        key: int32[8].
+        window_key: int64[4].
+        secrets: int32[16], the seed key and then R.
         windows: int64[R, h].
         messages: int64[R].
-        out: int8[R, count], written.
+        steps: written.
         users: B where GROUPED.
+        SEEDS: n, of 2^n seeds.
+        GROUPED: whether messages are in groups.
+        WINDOW: h.
+    """
+    row = tl.program_id(0)
+    nonce = siphash(window_key, windows + row * WINDOW, WINDOW)
+    second = siphash(window_key + 2, windows + row * WINDOW, WINDOW)
+    bucket = (nonce >> (64 - SEEDS)).to(tl.uint32)
+    none = bucket ^ bucket
+    seed, beacon = chacha8(load_key(secrets), none, bucket, none), load_key(secrets + 8)
+    step = steps + row * STEP_WORDS
+    tl.store(step, (seed[0] ^ beacon[0] ^ second.to(tl.uint32)).to(tl.int32, bitcast=True))
+    tl.store(step + 1, (seed[1] ^ beacon[1] ^ (second >> 32).to(tl.uint32)).to(tl.int32, bitcast=True))
+    for word in tl.static_range(2, 8):
+        tl.store(step + word, (seed[word] ^ beacon[word]).to(tl.int32, bitcast=True))
+    tl.store(step + 8, nonce.to(tl.uint32).to(tl.int32, bitcast=True))
+    tl.store(step + 9, (nonce >> 32).to(tl.uint32).to(tl.int32, bitcast=True))
+    number = tl.load(messages + row)
+    if GROUPED:
+        is_shared = ((seed[7] ^ beacon[7]).to(tl.uint64) * 3) >> 32 == 0
+        number = tl.where(is_shared, number // users, number // users * 65536 + number % users)
+    tl.store(step + 10, number.to(tl.uint32).to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def _of_step(steps, wanted, count, AT_ONCE: tl.constexpr):
+    """Return a program's step and its number, its tokens, their places in rows of `count`, and which are wanted."""
+    row = tl.program_id(0)
+    step = steps + row * STEP_WORDS
+    token = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    place = row.to(tl.int64) * count + token
+    on = tl.load(wanted + place, mask=token < count, other=0) != 0
+    number = tl.load(step + 10).to(tl.uint32, bitcast=True).to(tl.int64)
+    return step, number, token, place, on
+
+
+@triton.jit
+def _token_blocks(step, token, number, SHIFT: tl.constexpr, TOP: tl.constexpr):
+    """Return the blocks in which tokens read a number, where a block holds 2^SHIFT; TOP is added to high words."""
+    counter = (token.to(tl.int64) << (32 - SHIFT)) | (number >> SHIFT)
+    low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32) | TOP
+    n0 = tl.load(step + 8).to(tl.uint32, bitcast=True)
+    n1 = tl.load(step + 9).to(tl.uint32, bitcast=True)
+    return chacha8(load_key(step), low, n0, n1, high)
+
+
+@triton.jit(do_not_specialize=["count"])
+def green_of_steps(
+    steps, wanted, out, count,
+    N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, SHIFT: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Write which of the wanted tokens 0 … count−1 are green at each row's step: 1, else 0.
+
+    Args:
+        steps: of `open_steps`.
+        wanted: int8[R, count].
+        out: int8[R, count], written.
         count: number of tokens a row.
         N: n of the GreenRule.
         BITS: bits of the GreenRule.
         PLANES: planes of the GreenRule.
         SHIFT: log2 of the entries of a block.
-        GROUPED: whether messages are in groups.
-        WINDOW: h.
         AT_ONCE: tokens that a program computes.
     """
     HEIGHT: tl.constexpr = 16 // PLANES
-    token, block, number = _run_blocks(sip, key, windows, messages, users, SHIFT, GROUPED, WINDOW, AT_ONCE)
-    word = (number >> 5) % HEIGHT
-    green = below(block, 0, N, BITS, HEIGHT)
-    for k in tl.static_range(1, HEIGHT):
-        green = tl.where(word == k, below(block, k, N, BITS, HEIGHT), green)
-    bit = (green >> (number % 32).to(tl.uint32)) & 1
-    tl.store(out + tl.program_id(0).to(tl.int64) * count + token, bit.to(tl.int8), mask=token < count)
+    step, number, token, place, on = _of_step(steps, wanted, count, AT_ONCE)
+    bit = tl.zeros((AT_ONCE,), tl.uint32)
+    if tl.max(on.to(tl.int32), axis=0) > 0:
+        block = _token_blocks(step, token, number, SHIFT, 0)
+        word = (number >> 5) % HEIGHT
+        green = below(block, 0, N, BITS, HEIGHT)
+        for k in tl.static_range(1, HEIGHT):
+            green = tl.where(word == k, below(block, k, N, BITS, HEIGHT), green)
+        bit = tl.where(on, (green >> (number % 32).to(tl.uint32)) & 1, 0)
+    tl.store(out + place, bit.to(tl.int8), mask=token < count)
 
 
-@triton.jit(do_not_specialize=["users", "count"])
-def draws_of_runs(
-    sip, key, windows, messages, out, users, count,
-    GROUPED: tl.constexpr, WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
-):  # fmt: skip
-    """Write draws of version 2 to out, int32[R, count]; the rest as in green_of_runs."""
-    token, block, number = _run_blocks(sip, key, windows, messages, users, 4, GROUPED, WINDOW, AT_ONCE)
-    draw = block[0]
-    for k in tl.static_range(1, 16):
-        draw = tl.where(number % 16 == k, block[k], draw)
-    row = out + tl.program_id(0).to(tl.int64) * count
-    tl.store(row + token, draw.to(tl.int32, bitcast=True), mask=token < count)
+@triton.jit(do_not_specialize=["count"])
+def draws_of_steps(steps, wanted, out, count, DIGITS: tl.constexpr, WORDS: tl.constexpr, AT_ONCE: tl.constexpr):
+    """Write draws of the wanted tokens to out, int32[R, count], else 0; the rest as in green_of_steps.
+
+    DIGITS: whether draws begin with eight digits from planes.
+    WORDS: whether there is more of them, from a word.
+    """
+    step, number, token, place, on = _of_step(steps, wanted, count, AT_ONCE)
+    draw = tl.zeros((AT_ONCE,), tl.uint32)
+    if tl.max(on.to(tl.int32), axis=0) > 0:
+        if WORDS:
+            block = _token_blocks(step, token, number, 4, 0)
+            draw = block[0]
+            for k in tl.static_range(1, 16):
+                draw = tl.where(number % 16 == k, block[k], draw)
+        if DIGITS:
+            draw = draw >> 8
+            planes = _token_blocks(step, token, number, 6, 0x80000000)
+            for q in tl.static_range(8):
+                word = tl.where((number >> 5) % 2 == 1, planes[2 * q + 1], planes[2 * q])
+                draw = draw | (((word >> (number % 32).to(tl.uint32)) & 1) << (31 - q))
+        draw = tl.where(on, draw, 0)
+    tl.store(out + place, draw.to(tl.int32, bitcast=True), mask=token < count)

@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 
 from scanner.gpu import runs
 from scanner.gpu.runs import Batch
-from scanner.gpu.vectors import GreenRule, Vectors
+from scanner.gpu.vectors import GreenRule, SeededVectors, SeedSource, Vectors
 from scanner.watermark import Watermark, batch_tokens
 from scanner.watermark.format import format_name
 from scanner.watermark.formats import GroupResult
 from scanner.watermark.native import secret
 from scanner.watermark.native.gumbel import sum_scores
 from scanner.watermark.native.gumbel_runs import draws_at as draws_of_numbers
-from scanner.watermark.native.keyed import GreenListMark
+from scanner.watermark.native.keyed import GreenListMark, NativeMark
 from scanner.watermark.native.known_answers import method_of
 from scanner.watermark.native.streams import RunRequest, ScoredSteps
 from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
 from scanner.watermark.positions import consecutive_positions
 from scanner.watermark.rule import candidates
 
@@ -35,6 +36,19 @@ from scanner.watermark.rule import candidates
 def rule_of(mark: GreenListMark) -> GreenRule:
     """Return γ as the kernels need it."""
     return GreenRule(*secret.rule_of(mark.gamma))
+
+
+def source_of(mark: Version3Mark) -> SeedSource:
+    """Return what draws the keys of a mark's steps, as kernels need it."""
+    keys = mark.seed_keys
+    return SeedSource(keys.words[0], mark.beacon, secret.window_key(mark.window, mark.seeds), mark.seeds, mark.groups)
+
+
+def vectors_of(mark: NativeMark, device: torch.device) -> Vectors | SeededVectors:
+    """Return a mark's vectors on a device."""
+    if isinstance(mark, Version3Mark):
+        return SeededVectors(source_of(mark), device)
+    return Vectors(mark.sub_keys.chacha, mark.sub_keys.sip, device)
 
 
 BestNumbers = tuple[NDArray[np.int64], NDArray[np.generic]]

@@ -1,17 +1,22 @@
-"""Marking on a device: the secret vectors of a step, and Gumbel's choice of a token (SPEC §1, §2, SPEC_2 §1).
+"""Marking on a device: the secret vectors of a step, and Gumbel's choice of a token (SPEC §1, §2, SPEC_3 §1).
 
-Vectors are drawn in one launch where Triton is, else in torch alone. There tensors of 32 and 64 bits stand for unsigned
+Vectors are drawn by kernels where Triton is, else in torch alone. There tensors of 32 and 64 bits stand for unsigned
 integers: sums wrap, and a shift to the right clears what it copied in.
+
+In version 3 a draw under a label with groups begins with eight digits from planes, and its other 24 cost another block.
+The eight say between which costs the token's lies. So a choice draws in full only those tokens that the eight digits of
+no other token beat, a few of all that can be written: it costs one block a token.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu.kernels import draw_entries, draws_of_runs, green_entries, green_of_runs
+from scanner.gpu.kernels import STEP_WORDS, draw_entries, draws_of_steps, green_entries, green_of_steps, open_steps
 
 
 class GreenRule(NamedTuple):
@@ -101,8 +106,28 @@ _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _LOW = 0xFFFFFFFF
 
 
+class SeedSource(NamedTuple):
+    """What draws the keys of a label's steps (SPEC_3 §1). It is as secret as the master key; its repr shows nothing.
+
+    seed_key: uint32[8].
+    beacon: R, 32 bytes.
+    window_key: uint64[4], public.
+    seeds: n, of 2^n seeds.
+    groups: B; None: no groups.
+    """
+
+    seed_key: NDArray[np.uint32]
+    beacon: bytes
+    window_key: NDArray[np.uint64]
+    seeds: int
+    groups: int | None
+
+    def __repr__(self) -> str:
+        return f"SeedSource(2^{self.seeds} seeds)"
+
+
 class PlainVectors:
-    """Secret vectors of one key on one device, as scanner.gpu.vectors.Vectors. Its repr shows nothing.
+    """Secret vectors of one key of version 1 on one device, as scanner.gpu.vectors.Vectors. Its repr shows nothing.
 
     Args:
         chacha: uint32[8].
@@ -114,9 +139,11 @@ class PlainVectors:
         self._key = torch.from_numpy(chacha.view(np.int32).copy()).to(device)
         self._sip = [int(word) for word in sip.view(np.int64)]
 
-    def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: GreenRule) -> torch.Tensor:
-        """Return which of the tokens 0 … count−1 are green: int8[R, count]; arguments as for Vectors.green."""
-        height = 16 // rule.planes
+    def green(
+        self, windows: torch.Tensor, messages: torch.Tensor, wanted: torch.Tensor, rule: GreenRule
+    ) -> torch.Tensor:
+        """Return which tokens are green: int8[R, V]; arguments as for Vectors.green."""
+        height, count = 16 // rule.planes, wanted.shape[1]
         blocks, offsets = self._blocks(windows, messages, count, 512 * height)
         planes = [
             blocks[q * height : (q + 1) * height].permute(1, 2, 0, 3).flatten(1)  # a word's lane is its lowest digit
@@ -132,28 +159,9 @@ class PlainVectors:
         entries = offsets[:, None] + torch.arange(count, device=windows.device)
         return blocks.permute(1, 2, 0, 3).flatten(1).gather(1, entries)
 
-    def green_runs(
-        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: GreenRule, wanted: torch.Tensor
-    ) -> torch.Tensor:
-        """Return green tokens of version 2, int8[R, V]; 0 where not wanted. Arguments as for Vectors.green_runs."""
-        height = 16 // rule.planes
-
-        def of(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-            word = (numbers >> 5) & (height - 1)
-            planes = [blocks.gather(0, (q * height + word)[None])[0] for q in range(rule.bits)]
-            return (_below(planes, rule) >> (numbers & 31).int()) & 1
-
-        return self._runs(windows, messages, groups, wanted, 32 * height, of, torch.int8)
-
-    def draw_runs(
-        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, wanted: torch.Tensor
-    ) -> torch.Tensor:
-        """Return draws of version 2, uint32 in int32[R, V]; 0 where they are not wanted."""
-
-        def of(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-            return blocks.gather(0, (numbers & 15)[None])[0]
-
-        return self._runs(windows, messages, groups, wanted, 16, of, torch.int32)
+    def choose(self, windows: torch.Tensor, messages: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the token of each row, int64[R]; arguments as for Vectors.choose."""
+        return choose(self.draws(windows, messages, weights.shape[1]), weights)
 
     def _blocks(
         self, windows: torch.Tensor, starts: torch.Tensor, count: int, entries_a_group: int
@@ -171,38 +179,6 @@ class PlainVectors:
         found = chacha8(self._key, counters.reshape(-1), nonces.reshape(-1))
         return found.view(16, len(windows), groups, 16), starts - first * entries_a_group
 
-    def _runs(
-        self,
-        windows: torch.Tensor,
-        messages: torch.Tensor,
-        groups: int | None,
-        wanted: torch.Tensor,
-        entries_a_block: int,
-        of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        """Read entries with `of` in each wanted token's block, some at a time; the host waits for the device."""
-        nonces = siphash(self._sip, windows)
-        numbers = numbers_of(nonces, messages, groups)
-        out = torch.zeros(wanted.shape, dtype=dtype, device=windows.device)
-        shift = entries_a_block.bit_length() - 1
-        rows, tokens = wanted.nonzero(as_tuple=True)
-        for begin in range(0, len(rows), BLOCKS_AT_ONCE):
-            row, token = rows[begin : begin + BLOCKS_AT_ONCE], tokens[begin : begin + BLOCKS_AT_ONCE]
-            number = numbers[row]
-            counters = (token << (32 - shift)) | (number >> shift)
-            out[row, token] = of(chacha8(self._key, counters, nonces[row]), number).to(dtype)
-        return out
-
-
-def numbers_of(nonces: torch.Tensor, messages: torch.Tensor, groups: int | None) -> torch.Tensor:
-    """Return the number that each row's message reads at its step, int64[R] (SPEC_2 §2)."""
-    if groups is None:
-        return messages
-    group, user = messages // groups, messages % groups
-    of_group = ((((nonces >> 32) & _LOW) * 3) >> 32) == 0
-    return torch.where(of_group, group, (group << 16) + user)
-
 
 def _below(planes: list[torch.Tensor], rule: GreenRule) -> torch.Tensor:
     """Return bits of the entries whose digits, most significant first, make a number below n, which is odd."""
@@ -214,9 +190,12 @@ def _below(planes: list[torch.Tensor], rule: GreenRule) -> torch.Tensor:
 
 
 def chacha8(key: torch.Tensor, counters: torch.Tensor, nonces: torch.Tensor) -> torch.Tensor:
-    """Compute blocks of ChaCha with 8 rounds, int32[16, N], for a key of int32[8], counters and nonces of int64[N]."""
+    """Compute blocks of ChaCha with 8 rounds, int32[16, N], for counters and nonces of int64[N].
+
+    key: int32[8], of all blocks, or int32[8, N], of each.
+    """
     a = torch.tensor(_CONSTANTS, dtype=torch.int64, device=key.device).int()[:, None].repeat(1, len(counters))
-    b, c = (key[at : at + 4, None].repeat(1, len(counters)) for at in (0, 4))
+    b, c = (key.view(8, -1)[at : at + 4].expand(4, len(counters)).clone() for at in (0, 4))
     d = torch.stack([counters, counters >> 32, nonces, nonces >> 32]).int()
     start = torch.cat([a, b, c, d])
     for _ in range(4):
@@ -281,11 +260,13 @@ GROUPS_A_PROGRAM = 2
 """Groups of blocks that a program computes, one block a thread."""
 
 TOKENS_A_PROGRAM = 512
-"""Tokens that a program computes in version 2, four blocks a thread: they share the hash of their window."""
+"""Tokens that a program computes in version 3, four blocks a thread."""
 
 
 class Vectors:
-    """Secret vectors of one key on one device. Its sub-keys are as secret as the master key; its repr shows nothing.
+    """Secret vectors of one key of version 1 on one device. Its sub-keys are as secret as the master key.
+
+    Its repr shows nothing.
 
     Args:
         chacha: uint32[8].
@@ -297,16 +278,18 @@ class Vectors:
         self._key = torch.from_numpy(chacha.view(np.int32).copy()).to(device)
         self._sip = torch.from_numpy(sip.view(np.int64).copy()).to(device)
 
-    def green(self, windows: torch.Tensor, messages: torch.Tensor, count: int, rule: GreenRule) -> torch.Tensor:
-        """Return which of the tokens 0 … count−1 are green: int8[R, count].
+    def green(
+        self, windows: torch.Tensor, messages: torch.Tensor, wanted: torch.Tensor, rule: GreenRule
+    ) -> torch.Tensor:
+        """Return which tokens are green: int8[R, V].
 
         Args:
             windows: int64[R, h], the tokens before the step, contiguous.
             messages: int64[R].
-            count: number of tokens.
+            wanted: bool[R, V], the tokens that matter; only its shape is used here, since all are computed.
             rule: γ.
         """
-        rows, device = len(windows), windows.device
+        (rows, count), device = wanted.shape, windows.device
         chunks = _chunks(count, 8192 // rule.planes)
         out = torch.empty((rows, count), dtype=torch.int8, device=device)
         strips = torch.empty(rows * chunks * GROUPS_A_PROGRAM * (256 // rule.planes), dtype=torch.int32, device=device)
@@ -326,42 +309,211 @@ class Vectors:
         )  # fmt: skip
         return out
 
-    def green_runs(
-        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: GreenRule, wanted: torch.Tensor
-    ) -> torch.Tensor:
-        """Return which tokens are green in version 2: int8[R, V].
+    def choose(self, windows: torch.Tensor, messages: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the token of least −ln(r)/weight of each row, ties to the smallest id: int64[R].
 
         Args:
             windows: int64[R, h], the tokens before the step, contiguous.
             messages: int64[R].
-            groups: B; None: no groups.
-            rule: γ.
-            wanted: bool[R, V], the tokens that matter; only its shape is used here, since all are computed.
+            weights: float64[R, V], 0 for what cannot be written; a row of zeros gets any token.
         """
-        rows, count = wanted.shape
-        out = torch.empty((rows, count), dtype=torch.int8, device=windows.device)
-        green_of_runs[(rows, -(-count // TOKENS_A_PROGRAM))](
-            self._sip, self._key, windows, messages, out, groups or 1, count,
-            N=rule.n, BITS=rule.bits, PLANES=rule.planes, SHIFT=10 - rule.planes.bit_length(),
-            GROUPED=groups is not None, WINDOW=windows.shape[1], AT_ONCE=TOKENS_A_PROGRAM,
-            num_warps=4, enable_fp_fusion=False,
-        )  # fmt: skip
-        return out
-
-    def draw_runs(
-        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, wanted: torch.Tensor
-    ) -> torch.Tensor:
-        """Return draws of version 2, uint32 in int32[R, V]; arguments as for `green_runs`."""
-        rows, count = wanted.shape
-        out = torch.empty((rows, count), dtype=torch.int32, device=windows.device)
-        draws_of_runs[(rows, -(-count // TOKENS_A_PROGRAM))](
-            self._sip, self._key, windows, messages, out, groups or 1, count,
-            GROUPED=groups is not None, WINDOW=windows.shape[1], AT_ONCE=TOKENS_A_PROGRAM,
-            num_warps=4, enable_fp_fusion=False,
-        )  # fmt: skip
-        return out
+        return choose(self.draws(windows, messages, weights.shape[1]), weights)
 
 
 def _chunks(count: int, entries_a_group: int) -> int:
     """Return the number of programs a row: their groups hold any run of so many entries."""
     return -(-(count + entries_a_group - 1) // (GROUPS_A_PROGRAM * entries_a_group))
+
+
+Opened = TypeVar("Opened")
+"""What a device keeps of steps whose keys are known."""
+
+_ROOM = 1e-9
+"""Share of a cost that is more than the rounding of logarithms, so that it decides nothing."""
+
+
+class _SeededVectors(ABC, Generic[Opened]):
+    """Secret vectors of one key of version 3 on one device. Its repr shows nothing.
+
+    Args:
+        source: of the steps' keys.
+        device: the device.
+    """
+
+    def __init__(self, source: SeedSource, device: torch.device) -> None:
+        self._source = source
+        edges = torch.arange(256) << 24
+        least, most = (minus_ln_r((edges + more).int()).to(device) for more in (0xFFFFFF, 0))
+        self._least_cost, self._most_cost = least, most
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._source})"
+
+    @abstractmethod
+    def _open(self, windows: torch.Tensor, messages: torch.Tensor) -> Opened:
+        """Return the steps after windows, int64[R, h], and the numbers that messages, int64[R], read there."""
+
+    @abstractmethod
+    def _green(self, steps: Opened, wanted: torch.Tensor, rule: GreenRule) -> torch.Tensor:
+        """Return which of the wanted tokens are green: int8[R, V] for bool[R, V], 0 where not wanted."""
+
+    @abstractmethod
+    def _draws(self, steps: Opened, wanted: torch.Tensor, digits: bool, words: bool) -> torch.Tensor:
+        """Return draws of wanted tokens, uint32 in int32[R, V], 0 where not wanted.
+
+        digits: whether they begin with eight digits from planes.
+        words: whether there is more, from a word; what is left out is 0.
+        """
+
+    def green(
+        self, windows: torch.Tensor, messages: torch.Tensor, wanted: torch.Tensor, rule: GreenRule
+    ) -> torch.Tensor:
+        """Return which tokens are green: int8[R, V]; what is not wanted is 0. Arguments as for Vectors.green."""
+        return self._green(self._open(windows, messages), wanted, rule)
+
+    def draws(self, windows: torch.Tensor, messages: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Return draws, uint32 in int32[R, V]; what is not wanted is 0. Arguments as for `green`."""
+        return self._draws(self._open(windows, messages), wanted, self._source.groups is not None, True)
+
+    def choose(self, windows: torch.Tensor, messages: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the token of each row, int64[R]; arguments as for Vectors.choose."""
+        steps, can_win = self._open(windows, messages), weights > 0
+        if self._source.groups is None:
+            return choose(self._draws(steps, can_win, False, True), weights)
+        digits = (self._draws(steps, can_win, True, False).long() >> 24) & 255
+        least, most = (
+            torch.where(can_win, cost[digits] / weights, torch.inf) for cost in (self._least_cost, self._most_cost)
+        )
+        can_win &= least <= most.amin(dim=1, keepdim=True) * (1.0 + _ROOM)
+        return choose(self._draws(steps, can_win, True, True), torch.where(can_win, weights, 0.0))
+
+
+class PlainSteps(NamedTuple):
+    """Steps in torch. keys: int32[8, R]; nonces: uint64 in int64[R]; numbers: int64[R], what is read there."""
+
+    keys: torch.Tensor
+    nonces: torch.Tensor
+    numbers: torch.Tensor
+
+
+_ROUGH = -(2**63)
+"""2^63 in int64: counters that have it added are those of the eight planes."""
+
+
+class PlainSeededVectors(_SeededVectors[PlainSteps]):
+    """Secret vectors of version 3 in torch alone; the host waits for the device. Arguments as for SeededVectors."""
+
+    def __init__(self, source: SeedSource, device: torch.device) -> None:
+        super().__init__(source, device)
+        words = np.stack([source.seed_key, np.frombuffer(source.beacon, "<u4")]).astype(np.uint32).view(np.int32)
+        self._seed_key, self._beacon = torch.from_numpy(words).to(device)
+        window_key = [int(word) for word in source.window_key.view(np.int64)]
+        self._window_keys = window_key[:2], window_key[2:]
+
+    def _open(self, windows: torch.Tensor, messages: torch.Tensor) -> PlainSteps:
+        nonces, seconds = (siphash(key, windows) for key in self._window_keys)
+        seeds, groups = self._source.seeds, self._source.groups
+        buckets = (nonces >> (64 - seeds)) & ((1 << seeds) - 1)
+        keys = chacha8(self._seed_key, torch.zeros_like(buckets), buckets)[:8] ^ self._beacon[:, None]
+        keys[0] ^= seconds.int()
+        keys[1] ^= (seconds >> 32).int()
+        if groups is None:
+            return PlainSteps(keys, nonces, messages)
+        group, user = messages // groups, messages % groups
+        is_shared = ((keys[7].long() & _LOW) * 3) >> 32 == 0
+        return PlainSteps(keys, nonces, torch.where(is_shared, group, (group << 16) + user))
+
+    def _green(self, steps: PlainSteps, wanted: torch.Tensor, rule: GreenRule) -> torch.Tensor:
+        height = 16 // rule.planes
+
+        def read(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+            word = (numbers >> 5) & (height - 1)
+            planes = [blocks.gather(0, (q * height + word)[None])[0] for q in range(rule.bits)]
+            return (_below(planes, rule) >> (numbers & 31).int()) & 1
+
+        return self._read(steps, wanted, 32 * height, 0, read).to(torch.int8)
+
+    def _draws(self, steps: PlainSteps, wanted: torch.Tensor, digits: bool, words: bool) -> torch.Tensor:
+        def read_word(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+            return blocks.gather(0, (numbers & 15)[None])[0]
+
+        def read_digits(blocks: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+            word, bit = (numbers >> 5) & 1, (numbers & 31).int()
+            planes = [blocks.gather(0, (2 * q + word)[None])[0] for q in range(8)]
+            return torch.stack([((plane >> bit) & 1) << (31 - q) for q, plane in enumerate(planes)]).sum(0).int()
+
+        if not digits:
+            return self._read(steps, wanted, 16, 0, read_word)
+        first = self._read(steps, wanted, 64, _ROUGH, read_digits)
+        return first | ((self._read(steps, wanted, 16, 0, read_word) >> 8) & 0xFFFFFF) if words else first
+
+    def _read(
+        self,
+        steps: PlainSteps,
+        wanted: torch.Tensor,
+        per_block: int,
+        added: int,
+        read: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Read entries with `read` in each wanted token's block, some at a time: int32[R, V].
+
+        Args:
+            steps: R steps.
+            wanted: bool[R, V].
+            per_block: numbers of a block.
+            added: to the counters.
+            read: what a block, of int32[16, N], holds for numbers, int64[N].
+        """
+        out = torch.zeros(wanted.shape, dtype=torch.int32, device=wanted.device)
+        shift = per_block.bit_length() - 1
+        rows, tokens = wanted.nonzero(as_tuple=True)
+        for begin in range(0, len(rows), BLOCKS_AT_ONCE):
+            row, token = rows[begin : begin + BLOCKS_AT_ONCE], tokens[begin : begin + BLOCKS_AT_ONCE]
+            number = steps.numbers[row]
+            counters = (token << (32 - shift)) | (number >> shift) | added
+            out[row, token] = read(chacha8(steps.keys[:, row], counters, steps.nonces[row]), number)
+        return out
+
+
+class SeededVectors(_SeededVectors[torch.Tensor]):
+    """Secret vectors of one key of version 3 on one device, by Triton. Its repr shows nothing.
+
+    Args:
+        source: of the steps' keys.
+        device: the device.
+    """
+
+    def __init__(self, source: SeedSource, device: torch.device) -> None:
+        super().__init__(source, device)
+        words = np.concatenate([source.seed_key, np.frombuffer(source.beacon, "<u4")]).astype(np.uint32)
+        self._secrets = torch.from_numpy(words.view(np.int32)).to(device)
+        self._window_key = torch.from_numpy(source.window_key.view(np.int64).copy()).to(device)
+
+    def _open(self, windows: torch.Tensor, messages: torch.Tensor) -> torch.Tensor:
+        """Return steps as `kernels.open_steps` writes them: int32[R, STEP_WORDS]."""
+        groups = self._source.groups
+        steps = torch.empty((len(windows), STEP_WORDS.value), dtype=torch.int32, device=windows.device)
+        open_steps[(len(windows),)](
+            self._window_key, self._secrets, windows, messages, steps, groups or 1,
+            SEEDS=self._source.seeds, GROUPED=groups is not None, WINDOW=windows.shape[1], num_warps=1,
+        )  # fmt: skip
+        return steps
+
+    def _green(self, steps: torch.Tensor, wanted: torch.Tensor, rule: GreenRule) -> torch.Tensor:
+        rows, count = wanted.shape
+        out = torch.empty((rows, count), dtype=torch.int8, device=wanted.device)
+        green_of_steps[(rows, -(-count // TOKENS_A_PROGRAM))](
+            steps, wanted.contiguous().view(torch.int8), out, count,
+            N=rule.n, BITS=rule.bits, PLANES=rule.planes, SHIFT=10 - rule.planes.bit_length(),
+            AT_ONCE=TOKENS_A_PROGRAM, num_warps=4,
+        )  # fmt: skip
+        return out
+
+    def _draws(self, steps: torch.Tensor, wanted: torch.Tensor, digits: bool, words: bool) -> torch.Tensor:
+        rows, count = wanted.shape
+        out = torch.empty((rows, count), dtype=torch.int32, device=wanted.device)
+        draws_of_steps[(rows, -(-count // TOKENS_A_PROGRAM))](
+            steps, wanted.contiguous().view(torch.int8), out, count,
+            DIGITS=digits, WORDS=words, AT_ONCE=TOKENS_A_PROGRAM, num_warps=4,
+        )  # fmt: skip
+        return out

@@ -140,7 +140,7 @@ def _check_beacon(key: MasterKey, made_for: "Format") -> None:
 
 def beacon_of_key(key: MasterKey) -> str:
     """Return R of a key that has a record, by the beacon's value on record, as hex."""
-    from scanner.watermark.native.tree import beacon_of_digest  # late: no numba, yet arrays
+    from scanner.watermark.native.secret import beacon_of_digest  # late: no numba, yet arrays
 
     return beacon_of_digest(bytes.fromhex(key.record or ""), bytes.fromhex(key.beacon_value or "")).hex()
 

@@ -147,9 +147,10 @@ def marking(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed
             windows = torch.randint(0, vocabulary, (rows, 4), device=device)
             messages = torch.randint(0, 10**6, (rows,), device=device)
             logits = torch.randn((rows, vocabulary), device=device)
+            wanted = torch.ones((rows, vocabulary), dtype=torch.bool, device=device)
             draws = vectors.draws(windows, messages, vocabulary)
             for name, entries, call in (
-                ("green vectors", 256, lambda: vectors.green(windows, messages, vocabulary, QUARTER)),  # noqa: B023
+                ("green vectors", 256, lambda: vectors.green(windows, messages, wanted, QUARTER)),  # noqa: B023
                 ("draw vectors", 16, lambda: vectors.draws(windows, messages, vocabulary)),  # noqa: B023
                 ("Gumbel's choice", 0, lambda: choose(draws, weights(logits, 1.0, 0, 0.95))),  # noqa: B023
             ):

@@ -156,10 +156,11 @@ def of_vectors(device: torch.device, seed: int, vocabulary: int) -> Iterator[Che
         starts = torch.from_numpy(generator.integers(0, 2**31, 3)).to(device)
         windows = torch.empty((3, 0), dtype=torch.int64, device=device)
         vectors = Vectors(found.key, sip, device)
-        mine = vectors.green(windows, starts, vocabulary, rule) if rule else vectors.draws(windows, starts, vocabulary)
+        wanted = torch.ones((3, vocabulary), dtype=torch.bool, device=device)
+        mine = vectors.green(windows, starts, wanted, rule) if rule else vectors.draws(windows, starts, vocabulary)
         nonce = torch.tensor([siphash_of_nothing(sip.tolist())] * 3, dtype=torch.uint64).view(torch.int64).to(device)
-        wanted = entries(found, nonce, starts[:, None] + torch.arange(vocabulary, device=device))
-        wrong = ((mine.long() & _LOW) != wanted).any(dim=1).sum()
+        expected = entries(found, nonce, starts[:, None] + torch.arange(vocabulary, device=device))
+        wrong = ((mine.long() & _LOW) != expected).any(dim=1).sum()
         yield Check(f"secret vectors, {'1/4' if rule else 'gumbel'}, {vocabulary} tokens", 3, int(wrong))
 
 

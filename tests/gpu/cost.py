@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from scanner.gpu.kernels import draw_entries, draws_of_runs, green_entries, green_of_runs, sum_runs
+from scanner.gpu.kernels import draw_entries, draws_of_steps, green_entries, green_of_steps, open_steps, sum_runs
 from scanner.gpu.runs import FRACTION_BITS
 from scanner.gpu.vectors import TOKENS_A_PROGRAM
 from tests.bench.device_kernels import core
@@ -27,7 +27,7 @@ SLOW_PIPE = {"LOP3", "SHF", "LEA", "SEL", "VIADD", "VIMNMX", "IADD3", "ISETP", "
 
 BATCH = dict.fromkeys(("key", "ids", "nonces", "begins", "ends"), "*i32")
 ROWS = {"sip": "*i64", "key": "*i32", "windows": "*i64", "starts": "*i64"}
-RUNS = {name: ROWS[name] for name in ("sip", "key", "windows")} | {"messages": "*i64"}
+STEPS = {"steps": "*i32", "wanted": "*i8"}
 OF_RUNS = BATCH | {"firsts": "*i32", "out": "*i32", "blocks": "i32", "tiles": "i32"}
 QUARTER = {"N": 1, "BITS": 2, "PLANES": 2}
 
@@ -39,13 +39,21 @@ KERNELS = {
         {**QUARTER, "WINDOW": 4, "GROUPS": 2}, 1,
     ),
     "draw vectors": (draw_entries, ROWS | {"out": "*i32", "count": "i32"}, {"WINDOW": 4, "GROUPS": 2}, 1),
-    "green vectors, version 2": (
-        green_of_runs, RUNS | {"out": "*i8", "users": "i32", "count": "i32"},
-        {**QUARTER, "SHIFT": 8, "GROUPED": True, "WINDOW": 4, "AT_ONCE": TOKENS_A_PROGRAM}, TOKENS_A_PROGRAM // 128,
+    "step, version 3": (
+        open_steps,
+        {
+            "window_key": "*i64", "secrets": "*i32", "windows": "*i64", "messages": "*i64", "steps": "*i32",
+            "users": "i32",
+        },
+        {"SEEDS": 24, "GROUPED": True, "WINDOW": 4}, 1,
     ),
-    "draw vectors, version 2": (
-        draws_of_runs, RUNS | {"out": "*i32", "users": "i32", "count": "i32"},
-        {"GROUPED": True, "WINDOW": 4, "AT_ONCE": TOKENS_A_PROGRAM}, TOKENS_A_PROGRAM // 128,
+    "green vectors, version 3": (
+        green_of_steps, STEPS | {"out": "*i8", "count": "i32"},
+        {**QUARTER, "SHIFT": 8, "AT_ONCE": TOKENS_A_PROGRAM}, TOKENS_A_PROGRAM // 128,
+    ),
+    "first digits, version 3": (
+        draws_of_steps, STEPS | {"out": "*i32", "count": "i32"},
+        {"DIGITS": True, "WORDS": False, "AT_ONCE": TOKENS_A_PROGRAM}, TOKENS_A_PROGRAM // 128,
     ),
 }  # fmt: skip
 """Kernel, types of its arguments, constants, and blocks that a thread computes in one turn of its loop."""

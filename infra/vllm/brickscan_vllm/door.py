@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from prometheus_client import Counter
 
-from brickscan_vllm.marking import find_key, refuse_if_it_ended
+from brickscan_vllm.marking import find_key, refuse_if_it_marks_nothing
 from brickscan_vllm.request import Params, Refusal, check_request_token, read_request, refuse_probabilities, steered_by
 from brickscan_vllm.settings import Settings, read_settings
 from scanner.errors import Refused
@@ -152,11 +152,11 @@ class Door:
                     self._fault = error
         if self._fault is not None:
             raise self._fault
-        refuse_if_it_ended(self._key)
+        refuse_if_it_marks_nothing(self._key)
 
     def _read_again(self) -> MasterKey:
         again = find_key(self._settings)
-        if again.commitment != self._key.commitment:
+        if (again.commitment, again.parameters) != (self._key.commitment, self._key.parameters):
             raise Refused(f"key {again.key_id!r} is another one now; start the server again to mark with it")
         return again
 

@@ -2,7 +2,7 @@
 
 The file keys.toml is read as `brickscan` reads it; the secret never leaves the worker that marks.
 
-Logits in, marked logits out: all rows of a step at once, on the device that holds them (SPEC §2, SPEC_2 §1).
+Logits in, marked logits out: all rows of a step at once, on the device that holds them (SPEC §2, SPEC_3 §1).
 
 A green list adds δ to green tokens, and vLLM samples as always. Gumbel applies each row's temperature, min-p, top-k and
 top-p, chooses the token, and makes all others impossible: whatever vLLM does then, this token comes out.
@@ -13,43 +13,53 @@ import math
 import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from brickscan_vllm.settings import Settings
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.gpu.vectors import GreenRule, PlainVectors, RowSampling, choose, weights_of_rows
+from scanner.gpu.vectors import (
+    GreenRule,
+    PlainSeededVectors,
+    PlainVectors,
+    RowSampling,
+    SeededVectors,
+    SeedSource,
+    Vectors,
+    weights_of_rows,
+)
 from scanner.registry.secrets import read_secret
 from scanner.storage.locations import writable_by_others
 from scanner.storage.toml import read_toml
-from scanner.watermark.native.secret import SubKeys, commitment, derive, label, planes_of
+from scanner.watermark.native.secret import (
+    SubKeys,
+    beacon_of_digest,
+    commitment,
+    derive,
+    derive_seed_key,
+    label,
+    rule_of,
+    window_key,
+)
 from schemas.registry import MasterKey, Registry, is_reserved, parse_gamma
 
-if TYPE_CHECKING:
-    from scanner.gpu.vectors import Vectors
-
-
-FORMATS = {"greenlist": 1, "gumbel": 1, "greenlist-v2": 2, "gumbel-v2": 2}
+FORMATS = {"greenlist": 1, "gumbel": 1, "greenlist-v3": 3, "gumbel-v3": 3}
 """Formats that a server marks with, and their version of the watermark."""
 
 
 @dataclass(frozen=True)
 class ServedKey:
-    """A label's parameters and its sub-keys, which mark. They are as secret as the master key; the repr hides them.
+    """A label's parameters and what draws its marks, as secret as the master key; the repr hides it.
 
-    rule: the rule of a green list; None: a Gumbel mark. groups: B of version 2; None: no groups.
+    rule: the rule of a green list; None: a Gumbel mark. source: the sub-keys of version 1, or the seeds' of version 3.
     """
 
     label: str
-    version: int
     window: int
     rule: GreenRule | None
-    groups: int | None
     delta: float
-    sub_keys: SubKeys
+    source: SubKeys | SeedSource
 
 
 def find_key(settings: Settings) -> MasterKey:
@@ -73,13 +83,18 @@ def find_key(settings: Settings) -> MasterKey:
         raise Refused(f"key {settings.key_id!r} is not in the registry {settings.registry}; its keys: {known}")
     if found.format not in FORMATS:
         raise Refused(f"key {found.key_id!r}: a server marks with {', '.join(FORMATS)}, not with {found.format!r}")
-    refuse_if_it_ended(found)
+    refuse_if_it_marks_nothing(found)
     check_message(found, settings.service_message, "BRICKSCAN_SERVICE_MESSAGE")
     return found
 
 
-def refuse_if_it_ended(key: MasterKey) -> None:
+def refuse_if_it_marks_nothing(key: MasterKey) -> None:
     """Raise Refused when nothing may be marked with a key now."""
+    if key.waits_for_beacon:
+        raise Refused(
+            f"key {key.key_id!r} waits for the beacon that its public record names, and marks nothing until its value "
+            f"is set; set it with `brickscan keys beacon {key.key_id}` once it is out"
+        )
     if not key.marks(datetime.now(UTC)):
         raise Refused(
             f"key {key.key_id!r} does not mark now (from {key.active_from}, until {key.active_until}, retired at "
@@ -101,25 +116,40 @@ def open_key(settings: Settings) -> ServedKey:
     """Open the key, ready to mark: its secret is read here.
 
     Raises:
-        Refused: as `find_key` does; SecretError: the secret cannot be read, or is not the one that was committed to.
+        Refused: as `find_key` does, or R does not follow from the key's record; SecretError: the secret cannot be read,
+            or is not the one that was committed to.
     """
     key = find_key(settings)
     parameters, version = key.parameters, FORMATS[key.format]
     gamma = parse_gamma(str(parameters["gamma"])) if "gamma" in parameters else None
-    window, groups = int(parameters["window"]), parameters.get("groups")
-    name = label(key.format, window, gamma, groups)
+    window, groups, seeds = int(parameters["window"]), parameters.get("groups"), parameters.get("seeds")
+    name = label(key.format, window, gamma, groups, seeds)
     secret = read_secret(key.secret, settings.registry)
     if commitment(secret, name, version).hex() != key.commitment:
         raise SecretError(
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
             f"{str(key.commitment)[:16]}…; another secret lies there now, or its format or parameters were edited"
         )
-    rule = None if gamma is None else _rule(gamma)
-    return ServedKey(name, version, window, rule, groups, settings.delta, derive(secret, name, version))
+    source: SubKeys | SeedSource = derive(secret, name)
+    if seeds is not None:
+        seed_key = derive_seed_key(secret, name).words
+        source = SeedSource(seed_key, _beacon(key), window_key(window, seeds), seeds, groups)
+    return ServedKey(name, window, None if gamma is None else GreenRule(*rule_of(gamma)), settings.delta, source)
 
 
-def _rule(gamma: Fraction) -> GreenRule:
-    return GreenRule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
+def _beacon(key: MasterKey) -> bytes:
+    """Return R of a key whose beacon is set, as it follows from its record.
+
+    Raises:
+        Refused: the registry has another R, under which no scan would find what is marked.
+    """
+    beacon = beacon_of_digest(bytes.fromhex(key.record or ""), bytes.fromhex(key.beacon_value or ""))
+    if key.record is None or key.parameters.get("beacon") != beacon.hex():
+        raise Refused(
+            f"key {key.key_id!r}: its beacon does not follow from record and beacon_value; one of them was edited: "
+            "restore what was there"
+        )
+    return beacon
 
 
 def check_tokenizer(key: MasterKey, file: Path | None, served: str) -> None:
@@ -204,14 +234,10 @@ class Marker:
         self, rule: GreenRule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor
     ) -> torch.Tensor:
         """Add δ to the green tokens of rows that are on."""
-        key, delta = self._key, self._key.delta
+        delta = self._key.delta
         least = logits.amax(dim=1, keepdim=True) - delta
         forced = (logits >= least + math.log1p(-SURE)).sum(dim=1) == 1
-        if key.version == 1:
-            green = self._vectors.green(windows, messages, logits.shape[1], rule)
-        else:
-            wanted = on & (logits >= least - BELOW)
-            green = self._vectors.green_runs(windows, messages, key.groups, rule, wanted)
+        green = self._vectors.green(windows, messages, on & (logits >= least - BELOW), rule)
         logits.add_((green & on).to(logits), alpha=delta)
         return forced
 
@@ -220,23 +246,15 @@ class Marker:
     ) -> torch.Tensor:
         """Set 0 for the chosen token of each row that is on, and −∞ for all others. Other rows stay as they are."""
         weights = weights_of_rows(logits, how)
-        if self._key.version == 1:
-            draws = self._vectors.draws(windows, messages, logits.shape[1])
-        else:
-            draws = self._vectors.draw_runs(windows, messages, self._key.groups, on & (weights > 0))
-        token = choose(draws, weights)[:, None]
+        token = self._vectors.choose(windows, messages, torch.where(on, weights, 0.0))[:, None]
         logits.masked_fill_(on, -torch.inf)
         logits.scatter_(1, token, logits.gather(1, token).masked_fill(on, 0.0))
         return weights.sum(dim=1) * SURE < 1.0  # weights are relative to the largest one
 
 
-def _vectors(key: ServedKey, device: torch.device) -> "PlainVectors | Vectors":
-    """Return the key's vectors: by Triton on a GPU that has it, else by torch alone, with the same integers."""
-    if device.type == "cuda":
-        try:
-            from scanner.gpu.vectors import Vectors
-        except ImportError:
-            pass
-        else:
-            return Vectors(key.sub_keys.chacha, key.sub_keys.sip, device)
-    return PlainVectors(key.sub_keys.chacha, key.sub_keys.sip, device)
+def _vectors(key: ServedKey, device: torch.device) -> PlainVectors | PlainSeededVectors | Vectors | SeededVectors:
+    """Return the key's vectors: by Triton on a GPU, else by torch alone, with the same integers."""
+    on_gpu = device.type == "cuda"
+    if isinstance(key.source, SeedSource):
+        return (SeededVectors if on_gpu else PlainSeededVectors)(key.source, device)
+    return (Vectors if on_gpu else PlainVectors)(key.source.chacha, key.source.sip, device)

@@ -375,7 +375,7 @@ class NativeMark(ABC):
         """
         document_messages = np.empty(len(positions.offsets) - 1 if np.ndim(messages) else 1, np.int64)
         document_messages[:] = messages
-        self._check_messages(document_messages)
+        self.check_messages(document_messages)
         return document_messages
 
     def _message_of_positions(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
@@ -390,7 +390,8 @@ class NativeMark(ABC):
         group, user = np.divmod(document_messages, self.groups)
         return np.stack([group, group * MOST_NUMBERS + user])
 
-    def _check_messages(self, messages: NDArray[np.int64]) -> None:
+    def check_messages(self, messages: NDArray[np.int64]) -> None:
+        """Raise ValueError for a message that the key does not have; messages: int64[M]."""
         if (messages < 0).any():
             raise ValueError(f"message {messages.min()} is out of range; messages count from 0")
         limit = 2**32 if self.groups is None else self.groups**2

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
 
+_BEACON_PREFIX = b"brickscan-beacon-v3"
+
 
 class SubKeys(NamedTuple):
     """The sub-keys that draw one label's streams. They are as secret as the master key; their repr shows nothing.
@@ -84,6 +86,11 @@ def window_key(window: int, seeds: int) -> NDArray[np.uint64]:
     """
     digest = hashlib.blake2b(f"h={window};seeds={seeds}".encode("ascii"), digest_size=32, person=b"windows-v3").digest()
     return np.frombuffer(digest, "<u8").astype(np.uint64)
+
+
+def beacon_of_digest(record_sha256: bytes, value: bytes) -> bytes:
+    """Return R of the SHA-256 of a public record, 32 bytes, and the value of the beacon that it names (SPEC_3 §2)."""
+    return hashlib.sha256(_BEACON_PREFIX + record_sha256 + value).digest()
 
 
 def commitment(secret: bytes, label: str, version: int = 1) -> bytes:

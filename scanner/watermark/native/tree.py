@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
+from scanner.watermark.native.secret import beacon_of_digest
 from scanner.watermark.native.sha256 import hash_leaves, hash_nodes
 from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
 
@@ -21,8 +22,6 @@ _KEPT_LEVEL = 12
 """log2 of the nodes that are kept."""
 
 HASH_BYTES = 32
-
-_BEACON_PREFIX = b"brickscan-beacon-v3"
 
 
 class ShownSeed(NamedTuple):
@@ -47,11 +46,6 @@ def beacon_of(record: bytes, value: bytes) -> bytes:
     The value is empty where the record names none (SPEC_3 §2).
     """
     return beacon_of_digest(hashlib.sha256(record).digest(), value)
-
-
-def beacon_of_digest(record_sha256: bytes, value: bytes) -> bytes:
-    """Return R of the SHA-256 of a public record, 32 bytes, and the value of the beacon that it names."""
-    return hashlib.sha256(_BEACON_PREFIX + record_sha256 + value).digest()
 
 
 def seed_of(seed_key: NDArray[np.uint32], bucket: int) -> bytes:

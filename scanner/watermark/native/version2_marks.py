@@ -197,7 +197,7 @@ class Version2Mark(NativeMark):
         Raises:
             ValueError: a message that the key does not have.
         """
-        self._check_messages(messages)
+        self.check_messages(messages)
         if self.groups is None:
             return messages
         group, user = np.divmod(messages, self.groups)

@@ -129,6 +129,11 @@ class Version3Mark(NativeMark):
         )
         self._window_key = secret.window_key(self.window, self.seeds)
 
+    @property
+    def seed_keys(self) -> SeedKeys:
+        """What the keys of steps are drawn with, as secret as the master key; for kernels elsewhere (scanner.gpu)."""
+        return self._keys
+
     def __repr__(self) -> str:
         return super().__repr__() + self._where
 
@@ -179,7 +184,7 @@ class Version3Mark(NativeMark):
         first, second = np.ascontiguousarray(nonces.T)
         whole = np.array([0, len(first)], np.int64)
         keys = step_keys(self._keys, np.zeros(1, np.int64), whole, Hashes(first, second))
-        self._check_messages(messages)
+        self.check_messages(messages)
         return first, keys, self._numbers(is_group_step(keys), messages)
 
     def _numbers(self, is_shared: NDArray[np.bool_], messages: NDArray[np.int64]) -> NDArray[np.int64]:

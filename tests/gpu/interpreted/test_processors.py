@@ -8,7 +8,7 @@ import torch
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 
 SECRET = bytes(range(32))
 MESSAGES, LENGTHS, VOCABULARY = [0, 17, 2**31 - 2], [5, 3, 4], 700
@@ -46,8 +46,8 @@ def test_gumbel(step, how):
 
 
 @pytest.mark.parametrize("groups", [None, 50_000])
-def test_version_2(step, groups):
-    green, gumbel = Version2GreenList(SECRET, 3, Fraction(3, 8), groups), Version2Gumbel(SECRET, 2, groups)
+def test_version_3(step, groups):
+    green, gumbel = Version3GreenList(SECRET, 3, Fraction(3, 8), groups), Version3Gumbel(SECRET, 2, groups)
     processors = [GreenListProcessor(green, MESSAGES, LENGTHS, delta=2.5), GumbelProcessor(gumbel, MESSAGES, LENGTHS)]
     for processor in processors:
         host, device, again = step(processor)
@@ -55,9 +55,9 @@ def test_version_2(step, groups):
         assert torch.equal(host, again)
 
 
-def test_a_message_that_a_key_of_version_2_does_not_have(step):
+def test_a_message_that_a_key_of_version_3_does_not_have(step):
     with pytest.raises(ValueError, match="message 2147483646 is out of range"):
-        step(GumbelProcessor(Version2Gumbel(SECRET, 2, 40), MESSAGES, LENGTHS))
-    processor = GumbelProcessor(Version2Gumbel(SECRET, 2, 40), MESSAGES, LENGTHS)
+        step(GumbelProcessor(Version3Gumbel(SECRET, 2, 40), MESSAGES, LENGTHS))
+    processor = GumbelProcessor(Version3Gumbel(SECRET, 2, 40), MESSAGES, LENGTHS)
     with pytest.raises(ValueError, match="message 2147483646 is out of range"):
         processor._choose_on_device(torch.zeros((3, 7), dtype=torch.int64), torch.zeros((3, VOCABULARY)))

@@ -14,16 +14,16 @@ GROUPED = {"groups": 80, "messages": 6400}
 KINDS = {
     "greenlist": {"format": "greenlist", "gamma": "1/4"},
     "gumbel": {"format": "gumbel"},
-    "greenlist-v2": {"format": "greenlist-v2", "gamma": "3/8"},
-    "gumbel-v2": {"format": "gumbel-v2"},
-    "greenlist-groups": {"format": "greenlist-v2", "gamma": "1/4", **GROUPED},
-    "gumbel-groups": {"format": "gumbel-v2", **GROUPED},
+    "greenlist-v3": {"format": "greenlist-v3", "gamma": "3/8", "seeds": 8},
+    "gumbel-v3": {"format": "gumbel-v3", "seeds": 10},
+    "greenlist-groups": {"format": "greenlist-v3", "gamma": "1/4", "seeds": 8, **GROUPED},
+    "gumbel-groups": {"format": "gumbel-v3", "seeds": 8, **GROUPED},
 }
 
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Path) -> Path:
-    """Keys of window 3: one of each format with 5,000 messages, and keys of version 2 with 80 groups of 80."""
+    """Keys of window 3: one of each format with 5,000 messages, and keys of version 3 with 80 groups of 80."""
     folder = tmp_path_factory.mktemp("served")
     fix_secrets(folder, *KINDS)
     for kind, parameters in KINDS.items():

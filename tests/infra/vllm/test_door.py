@@ -14,8 +14,14 @@ from brickscan_vllm.settings import LONGEST, make_token, read_settings
 from brickscan_vllm.start import CLASS, check_server
 
 from scanner.errors import Refused, SecretError, TokenizerError
+from scanner.gpu.vectors import SeedSource
 from scanner.registry import load_registry, new_key, retire_key
+from scanner.registry.key_records import ONE_LOOK, set_beacon
 from scanner.registry.keys import open_key as open_registered
+from scanner.watermark.native.secret import SubKeys
+from scanner.watermark.native.version3_marks import Version3Mark
+from schemas.key_record import NamedBeacon
+from tests import reference3
 from tests.fixed import fix_secrets
 from tests.infra.vllm.stand_ins import params
 
@@ -40,7 +46,7 @@ def total(counter, *labels):
         ("greenlist", params(39), "bad_message", "39 is reserved"),
         ("greenlist", params(**BEAMS), "beams", "beam search"),
         ("gumbel", params(4, temperature=0.0), "greedy", "greedy text has none"),
-        ("gumbel-v2", params(4, temperature=1e-6), "greedy", "greedy text has none"),
+        ("gumbel-v3", params(4, temperature=1e-6), "greedy", "greedy text has none"),
         ("gumbel", params(4, top_k=1), "greedy", "top_k = 1"),
         ("gumbel", params(4, n=2), "n", "n = 2"),
         *(
@@ -150,9 +156,41 @@ def test_the_key_is_the_one_that_the_registry_opens(settings, keys):
     for key in load_registry(keys).keys:
         served, opened = open_key(settings(key.key_id)), open_registered(keys, key)
         assert served.label == opened.label
-        assert served.sub_keys.chacha.tolist() == opened.sub_keys.chacha.tolist()
-        assert served.sub_keys.sip.tolist() == opened.sub_keys.sip.tolist()
-        assert str(served.sub_keys.chacha[0]) not in repr(served)
+        if isinstance(opened, Version3Mark):
+            secret = bytes.fromhex((keys / f"secrets/{key.key_id}.key").read_text())
+            assert isinstance(served.source, SeedSource)
+            assert served.source.seed_key.tolist() == list(reference3.seed_key(secret, opened.label))
+            window_key = reference3.window_key(3, key.parameters["seeds"])
+            assert served.source.window_key.astype("<u8").tobytes() == window_key
+            assert served.source[1::2] == (opened.beacon, opened.seeds)
+            assert served.source.groups == opened.groups
+            assert str(served.source.seed_key[0]) not in repr(served)
+            continue
+        assert isinstance(served.source, SubKeys)
+        assert served.source.chacha.tolist() == opened.sub_keys.chacha.tolist()
+        assert served.source.sip.tolist() == opened.sub_keys.sip.tolist()
+        assert str(served.source.chacha[0]) not in repr(served)
+
+
+def test_a_key_marks_once_its_beacon_is_set_and_under_no_other(settings, tmp_path, byte_tokenizer):
+    folder, value = tmp_path / "registry", bytes(range(40))
+    fix_secrets(folder, "waits")
+    terms = ONE_LOOK._replace(beacon=NamedBeacon(source="a source", round="12"))
+    new_key(folder, "waits", format="gumbel-v3", window=3, messages=50, seeds=4, tokenizer=byte_tokenizer, terms=terms)
+    served = settings("waits")._replace(registry=folder)
+    for opens in (find_key, open_key, Door):
+        with pytest.raises(Refused, match=r"waits for the beacon .* set it with `brickscan keys beacon waits`"):
+            opens(served)
+    set_beacon(folder, "waits", value)
+    record = (folder / "records" / "waits.json").read_bytes()
+    expected = hashlib.sha256(b"brickscan-beacon-v3" + hashlib.sha256(record).digest() + value).digest()
+    source = open_key(served).source
+    assert isinstance(source, SeedSource)
+    assert source.beacon == expected
+    text = (folder / "keys.toml").read_text()
+    (folder / "keys.toml").write_text(text.replace(expected.hex(), expected[::-1].hex()))
+    with pytest.raises(Refused, match="its beacon does not follow from record and beacon_value"):
+        open_key(served)
 
 
 @pytest.fixture

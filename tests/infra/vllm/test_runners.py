@@ -16,8 +16,8 @@ from scanner.gpu.vectors import RowSampling
 from scanner.registry import load_registry
 from scanner.registry import open_key as open_registered
 from scanner.watermark import GreenList
-from scanner.watermark.native.version2_marks import Version2GreenList
-from tests import reference, reference2
+from scanner.watermark.native.version3_marks import Version3GreenList
+from tests import reference3
 from tests.generation import slow
 from tests.infra.vllm.conftest import KINDS
 from tests.infra.vllm.stand_ins import CPU, Direction, States, Update, params, step
@@ -58,7 +58,7 @@ def by_transformers(registry, key_id, tokens, asked, logits):
     key = next(key for key in load_registry(registry).keys if key.key_id == key_id)
     mark = open_registered(registry, key)
     ids, message = torch.tensor([tokens]), [asked.extra_args["brickscan_message"]]
-    if isinstance(mark, GreenList | Version2GreenList):
+    if isinstance(mark, GreenList | Version3GreenList):
         return GreenListProcessor(mark, message, [len(tokens)], delta=2.5)(ids, logits[None])[0]
     how = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
     return GumbelProcessor(mark, message, [len(tokens)], **how)(ids, logits[None])[0]
@@ -94,24 +94,27 @@ def test_v2_makes_what_transformers_makes(settings, keys, key_id):
         assert torch.equal(found[row], wanted)
 
 
-@pytest.mark.parametrize("key_id", ["greenlist-v2", "gumbel-v2"])
-def test_version_2_makes_what_the_reference_makes(settings, keys, key_id):
+@pytest.mark.parametrize("key_id", ["greenlist-v3", "gumbel-v3", "greenlist-groups", "gumbel-groups"])
+def test_version_3_makes_what_the_reference_makes(settings, keys, key_id):
     rows, before = batch_rows(settings(key_id)), logits_of(5)
     rows.update_state(Update(added=[(row, REQUESTS[row], PROMPTS[row], OUTPUTS[row]) for row in REQUESTS]))
     found = rows.apply(before.clone())
     secret = bytes.fromhex((keys / f"secrets/{key_id}.key").read_text())
-    green = key_id == "greenlist-v2"
-    plain = reference2.Method("greenlist" if green else "gumbel", secret, 3, Fraction(3, 8) if green else None)
+    record = find_key(settings(key_id))
+    beacon = bytes.fromhex(record.parameters["beacon"])
+    gamma = Fraction(record.parameters["gamma"]) if "gamma" in record.parameters else None
+    seeds, groups = record.parameters["seeds"], record.parameters.get("groups")
+    plain = reference3.Method("gumbel" if gamma is None else "greenlist", secret, 3, gamma, groups, seeds, beacon)
     for row, asked in REQUESTS.items():
-        nonce = reference.window_nonce(plain.keys, (PROMPTS[row] + OUTPUTS[row])[-3:])
-        entries = [reference2.entry(v, asked.extra_args["brickscan_message"]) for v in range(VOCABULARY)]
-        if green:
-            bias = [2.5 * reference2.is_green(plain.keys, nonce, entry, Fraction(3, 8)) for entry in entries]
+        steps = [plain.step((PROMPTS[row] + OUTPUTS[row])[-3:], token) for token in range(VOCABULARY)]
+        number = plain.number(asked.extra_args["brickscan_message"], steps[0].of_group)
+        if gamma is not None:
+            bias = [2.5 * plain.term(step, number) for step in steps]
             assert torch.equal(found[row], before[row] + torch.tensor(bias))
         else:
             p = slow.distribution(before[row].tolist(), asked.temperature, asked.top_k, asked.top_p)
-            draws = [reference2.stream_word(plain.keys, nonce, 1, 0, entry) for entry in entries]
-            assert found[row].tolist() == [0.0 if v == slow.chosen(draws, p) else -np.inf for v in range(VOCABULARY)]
+            chosen = slow.chosen([plain.draw(step, number) for step in steps], p)
+            assert found[row].tolist() == [0.0 if v == chosen else -np.inf for v in range(VOCABULARY)]
 
 
 @pytest.mark.costly

@@ -42,9 +42,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Path) -> Path
     folder = tmp_path_factory.mktemp("keys") / "registry"
     fix_secrets(folder, "green", "gum", "bytes")
     groups = groups_for(1e9)
-    room = {"window": 4, "groups": groups, "messages": groups**2}
-    new_key(folder, "green", format="greenlist-v2", gamma="1/4", tokenizer=MODEL / "tokenizer.json", **room)
-    new_key(folder, "gum", format="gumbel-v2", tokenizer=MODEL / "tokenizer.json", **room)
+    room = {"window": 4, "groups": groups, "messages": groups**2, "seeds": 16}
+    new_key(folder, "green", format="greenlist-v3", gamma="1/4", tokenizer=MODEL / "tokenizer.json", **room)
+    new_key(folder, "gum", format="gumbel-v3", tokenizer=MODEL / "tokenizer.json", **room)
     new_key(folder, "bytes", format="gumbel", window=4, messages=50, tokenizer=byte_tokenizer)
     add_users(folder, ["green", "gum"], USERS + GONE)
     return folder
