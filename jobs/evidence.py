@@ -206,9 +206,10 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     scan recorded. Score and p-value of the message come from a slow path that shares no code with the scoring of the
     scan. Exit code 3: something comes out differently.
 
-    --proof writes what a third party needs: the claim, the text, its tokens, and the tokenizer. No file of it
-    holds anything of the key. Once the key is revealed to them, check_claim.py checks the claim without brickscan, and
-    says what it does not check. Where the evidence comes out differently, nothing is written.
+    --proof writes what a third party needs: the claim, the text, its tokens, the tokenizer, and the key's public record
+    where it has one. No file of it holds anything of the secret. Once the secret is revealed to them, check_claim.py
+    checks the claim without brickscan, and says what it does not check. Where the evidence comes out differently,
+    nothing is written.
 
     \b
     Example:

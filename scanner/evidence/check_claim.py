@@ -4,15 +4,16 @@
 
 Take this file from a copy of brickscan that you trust, never from who makes the claim. FOLDER is theirs, data alone:
 claim.json (what is claimed), text.txt, tokens.csv (each token of the text in order, and whether it is scored),
-tokenizer.json, and at most scored.txt and README; with anything else in it a claim is refused. SECRET_FILE holds the
-key as hexadecimal text; whoever keeps it in escrow, or a court, has it. LIST is a copy of the list of published
-commitments from where it is public, and HEAD a head of it that somebody kept from before the text was posted. The
-library `tokenizers` tokenises the text again; without it the script checks all the rest, says NOT CHECKED of the
-tokens, and exits with 3.
+tokenizer.json, record.json (the public record of a key of version 3), and at most scored.txt and README; with anything
+else in it a claim is refused. SECRET_FILE holds the key as hexadecimal text; whoever keeps it in escrow, or a court,
+has it. LIST is a copy of the list of published commitments from where it is public, and HEAD a head of it that somebody
+kept from before the text was posted. The library `tokenizers` tokenises the text again; without it the script checks
+all the rest, says NOT CHECKED of the tokens, and exits with 3. It computes all seeds of a key of version 3, which takes
+a minute for 2^24.
 
 It prints what holds, what FAILS, what was NOT CHECKED for want of something, and what it never checks. It exits with 1
 where something fails, with 3 where something could not be checked, else with 0. The watermark is specified in SPEC.md
-and SPEC_2.md of brickscan; this file was written from them, and shares no code with what scans.
+and SPEC_3.md of brickscan; this file was written from them, and shares no code with what scans.
 """
 
 import sys
@@ -33,21 +34,38 @@ import math
 import re
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 M32, M64 = 2**32 - 1, 2**64 - 1
 MOST_BYTES = 2**24  # of a text that are scored
-LABEL = re.compile(r"(greenlist|gumbel)(-v2)?;h=([0-9]|1[0-6])(;gamma=([0-9]+/[0-9]+))?(;groups=([0-9]+))?")
-LINE = re.compile(
-    r"[1-9][0-9]* [0-9]{4}-[0-9]{2}-[0-9]{2} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]* [0-9a-f]{64} [0-9a-f]{64}"
+LABEL = re.compile(
+    r"(greenlist|gumbel)(-v3)?;h=([0-9]|1[0-6])(;gamma=([0-9]{1,3}/[0-9]{1,3}))?(;groups=([0-9]{1,5}))?"
+    r"(;seeds=([0-9]{1,2}))?"
 )
+LINE = re.compile(
+    r"[1-9][0-9]{0,19} [0-9]{4}-[0-9]{2}-[0-9]{2} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]{0,19} [0-9a-f]{64} "
+    r"([0-9a-f]{64}|-) [0-9a-f]{64}"
+)
+NO_RECORD = "-"  # in the list, of a key of version 1
 FIELDS = (
     *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "correction", "scored", "score"),
-    *("log10_p", "log10_p_global", "variant", "look", "parts"),
+    *("log10_p", "log10_p_global", "variant", "look", "parts", "beacon_value"),
 )
+RECORD_FIELDS = (
+    *("version", "label", "root", "commitment", "tokenizer_sha256", "messages", "normal_form", "looks", "beacon"),
+    "earlier",
+)
+DIGEST = re.compile("[0-9a-f]{64}")
 WEAK = -3.0  # log10 p, corrected, above which a claim fails: chance alone would do that too often
+TRIED = -24.0  # log10 p, corrected, at or below which nobody can have tried as many keys as it takes
 LARGEST = 2**30  # bytes of a file of a claim
-KNOWN = {"claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "README"}
+LARGEST_RECORD = 2**23
+LONGEST_VALUE = 4096  # bytes of a beacon's value
+MOST_WORDS = 500  # characters of a beacon's source, and of its round
+MOST_DIGITS = 20  # of a whole number in a claim
+MOST_SEEDS = 24  # n, of 2^n seeds that are computed; each more doubles the time
+LANES = 4096  # seeds that are computed at once
+KNOWN = {"claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "record.json", "README"}
 BLANK = "\u2581"  # the sign of a blank in many tokenizers
 UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
@@ -66,7 +84,7 @@ CONDITIONS = {
     "tokens": "that the tokens are those of the text",
     "positions": "that each token counts, or is left out for a reason",
     "part": "that a part is one of those that are looked at in every text",
-    "key": "that the key is the one that was committed to",
+    "key": "that the key is the one that was committed to, and of version 3 the one of its record",
     "tests": "that p is corrected for all messages, parts and tests",
     "score": "that score and p follow from key, message and tokens",
     "rate": "that chance alone does this seldom",
@@ -82,8 +100,10 @@ NEVER = {
     "marked by others": "that whoever holds the key did not mark the text themselves: they can, for any message",
     "looks": "how many texts were looked at before this one was chosen; multiply p by their number",
     "choice": "that key and tokenizer were not chosen so that ordinary text seems marked: draw of the key, and whether "
-    "the SHA-256 of the tokenizer is that which the model's maker publishes",
-    "list": "that no other list of keys was published, and that HEAD is older than the text",
+    "the SHA-256 of the tokenizer is that which the model's maker publishes; a beacon whose value came after the record "
+    "leaves no choice but that among records",
+    "list": "that no other list of keys, and no other record, was published, and that HEAD is older than the text",
+    "dates": "that a record is older than its beacon's value, and both than the text",
     "README": "what README says: whoever makes the claim wrote it",
     "script": "that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim",
 }
@@ -113,77 +133,144 @@ def siphash24(key: bytes, data: bytes) -> int:
     return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
-@functools.lru_cache(maxsize=1024)
-def chacha8(key: bytes, counter: int, nonce: int) -> list[int]:
-    """Compute one ChaCha block of 8 rounds: 16 words."""
-    fixed = b"expand 32-byte k" + key
-    start = [int.from_bytes(fixed[i : i + 4], "little") for i in range(0, 48, 4)]
-    start += [counter & M32, counter >> 32, nonce & M32, nonce >> 32]
+def chacha8_words(start: "list[int]", mask: int) -> "list[int]":
+    """Compute the words of a ChaCha block of 8 rounds, or of many side by side: lane by lane in 64 bits each.
+
+    mask: has the lower 32 bits of every lane.
+    """
     s = list(start)
     columns = [(i, 4 + i, 8 + i, 12 + i) for i in range(4)]
     diagonals = [(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)]
     for a, b, c, d in (columns + diagonals) * 4:
         for x, y, z, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-            s[x] = (s[x] + s[y]) & M32
+            s[x] = (s[x] + s[y]) & mask
             mixed = s[z] ^ s[x]
-            s[z] = (mixed << by | mixed >> (32 - by)) & M32
-    return [(x + y) & M32 for x, y in zip(s, start)]  # noqa: B905 - Python 3.9 has no strict
+            s[z] = (mixed << by | mixed >> (32 - by)) & mask
+    return [(x + y) & mask for x, y in zip(s, start)]  # noqa: B905 - Python 3.9 has no strict
+
+
+def words_of(data: bytes) -> "list[int]":
+    """Return the words of 32 bits that bytes have."""
+    return [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)]
+
+
+@functools.lru_cache(maxsize=1)
+def in_lanes(lanes: int) -> "tuple[int, int]":
+    """Return two whole numbers whose lanes of 64 bits have 1, 1, 1 … and 0, 1, 2 …."""
+    ones, counted = (b"".join(i.to_bytes(8, "little") for i in those) for those in ([1] * lanes, range(lanes)))
+    return int.from_bytes(ones, "little"), int.from_bytes(counted, "little")
+
+
+@functools.lru_cache(maxsize=1024)
+def chacha8(key: bytes, counter: int, nonce: int) -> "list[int]":
+    """Compute one ChaCha block of 8 rounds: 16 words."""
+    place = [counter & M32, counter >> 32, nonce & M32, nonce >> 32]
+    return chacha8_words([*words_of(b"expand 32-byte k" + key), *place], M32)
+
+
+class Step(NamedTuple):
+    """What draws the streams of a window.
+
+    key: 32 bytes.
+    nonces: N; and of version 3 N', with which a token's repeats are told.
+    """
+
+    key: bytes
+    nonces: "tuple[int, ...]"
 
 
 class Mark:
-    """A native watermark under one key: version 1 or 2, green list or Gumbel, with groups of users or without."""
+    """A native watermark under one key: version 1 or 3, green list or Gumbel, with groups of users or without.
 
-    def __init__(self, label: str, secret: bytes) -> None:
+    beacon: R of a key of version 3, 32 bytes.
+    """
+
+    def __init__(self, label: str, secret: bytes, beacon: "bytes | None" = None) -> None:
         match = LABEL.fullmatch(label)
         if match is None:
-            raise ValueError(f"label {label!r} is of no native format")
-        name, later, window, _, gamma, _, groups = match.groups()
-        self.version, self.green, self.window = (2 if later else 1), name == "greenlist", int(window)
+            earlier = re.match("(greenlist|gumbel)-v2;", label)
+            why = "is of version 2, which was given up; 1 and 3 are known" if earlier else "is of no native format"
+            raise ValueError(f"label {label!a} {why}")
+        name, later, window, _, gamma, _, groups, _, seeds = match.groups()
+        self.version, self.green, self.window = (3 if later else 1), name == "greenlist", int(window)
         self.gamma = Fraction(gamma) if gamma else Fraction(1)
         self.groups = int(groups) if groups else None
         if self.green != (gamma is not None) or (self.green and not self._is_share(gamma)):
             raise ValueError(f"label {label!r}: a green list has a gamma n/2^b in lowest terms, b from 1 to 8")
         if groups and not (later and self.window and 2 <= int(groups) <= 2**16 and groups == str(self.groups)):
-            raise ValueError(f"label {label!r}: groups are of version 2 with a window, 2 to 65536")
+            raise ValueError(f"label {label!r}: groups are of version 3 with a window, 2 to 65536")
+        if bool(later) != bool(seeds) or (seeds and not (4 <= int(seeds) <= 28 and seeds == str(int(seeds)))):
+            raise ValueError(f"label {label!r}: version 3 has seeds=n with n from 4 to 28, and version 1 has none")
         if not 16 <= len(secret) <= 64:
             raise ValueError(f"the secret has {len(secret)} bytes; 16 to 64 are allowed")
         data, who = label.encode("ascii"), f"-v{self.version}".encode("ascii")
         self.commitment = hashlib.blake2b(data, key=secret, digest_size=32, person=b"commitment" + who).hexdigest()
-        keys = hashlib.blake2b(data, key=secret, digest_size=48, person=b"watermark" + who).digest()
-        self.chacha, self.sip = keys[:32], keys[32:]
+        size = 48 if self.version == 1 else 32
+        keys = hashlib.blake2b(data, key=secret, digest_size=size, person=b"watermark" + who).digest()
+        self.chacha, self.sip, self.seeds = keys[:32], [keys[32:]], int(seeds or 0)
+        if self.version == 3:
+            if beacon is None:
+                raise ValueError(f"label {label!r}: version 3 needs R, which follows from record and beacon")
+            windows = f"h={self.window};seeds={self.seeds}".encode("ascii")
+            public = hashlib.blake2b(windows, digest_size=32, person=b"windows-v3").digest()
+            self.sip, self.beacon = [public[:16], public[16:]], int.from_bytes(beacon, "little")
 
     def _is_share(self, gamma: str) -> bool:
         """Return whether γ is n/2^b as the law takes it. Else fewer tokens would be green than it says."""
         n, whole = self.gamma.numerator, self.gamma.denominator
         return gamma == f"{n}/{whole}" and n < whole <= 256 and whole & (whole - 1) == 0
 
+    @functools.lru_cache(maxsize=2**18)  # noqa: B019 - one mark a process
+    def nonces(self, window: "tuple[int, ...]") -> "tuple[int, ...]":
+        """Compute the nonce of a window, of version 3 both."""
+        data = b"".join(token.to_bytes(4, "little") for token in window)
+        return tuple(siphash24(key, data) for key in self.sip)
+
+    def place(self, ngram: "tuple[int, ...]") -> "tuple[int, ...]":
+        """Return what tells whether a token repeats: window and token; of version 3 both nonces and token."""
+        return ngram if self.version == 1 else (*self.nonces(ngram[:-1]), ngram[-1])
+
+    def seed(self, bucket: int) -> bytes:
+        """Compute the seed of a bucket: 32 bytes."""
+        return b"".join(word.to_bytes(4, "little") for word in chacha8(self.chacha, 0, bucket)[:8])
+
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - one mark a process
-    def nonce(self, window: "tuple[int, ...]") -> int:
-        """Compute the nonce of a window."""
-        return siphash24(self.sip, b"".join(token.to_bytes(4, "little") for token in window))
+    def step(self, window: "tuple[int, ...]") -> Step:
+        """Compute key and nonces of a window."""
+        nonces = self.nonces(window)
+        if self.version == 1:
+            return Step(self.chacha, nonces)
+        seed = int.from_bytes(self.seed(nonces[0] >> (64 - self.seeds)), "little")
+        return Step((seed ^ self.beacon ^ nonces[1]).to_bytes(32, "little"), nonces)
 
     def is_shared(self, ngram: "tuple[int, ...]") -> bool:
         """Return whether all users of a group read the same number at this step."""
-        return self.groups is not None and (self.nonce(ngram[:-1]) >> 32) * 3 >> 32 == 0
+        return self.groups is not None and words_of(self.step(ngram[:-1]).key)[7] * 3 >> 32 == 0
 
     def term(self, ngram: "tuple[int, ...]", message: int) -> float:
         """Compute what one scored token adds to the score of a message."""
-        nonce = self.nonce(ngram[:-1])
-        number = message
+        step, number = self.step(ngram[:-1]), message
         if self.groups is not None:
             group, user = divmod(message, self.groups)
             number = group if self.is_shared(ngram) else group * 2**16 + user
         entry = ngram[-1] + number if self.version == 1 else ngram[-1] * 2**32 + number
         if not self.green:
-            return -math.log1p(-self.word(nonce, 1, 0, entry) / 2**32)
+            draw = self.word(step, 1, 0, entry)
+            if self.groups is not None:
+                draw = self.digits(step, 8, 8, entry, 2**63) * 2**24 + (draw >> 8)
+            return -math.log1p(-draw / 2**32)
         digits = self.gamma.denominator.bit_length() - 1
         planes = next(power for power in (1, 2, 4, 8) if power >= digits)
+        return float(self.digits(step, planes, digits, entry) < self.gamma.numerator)
+
+    def digits(self, step: Step, planes: int, digits: int, entry: int, first_block: int = 0) -> int:
+        """Return the number whose binary digits are the bits of an entry in the first planes, the first on top."""
         value = 0
         for plane in range(digits):
-            value = 2 * value + (self.word(nonce, planes, plane, entry // 32) >> entry % 32 & 1)
-        return float(value < self.gamma.numerator)
+            value = 2 * value + (self.word(step, planes, plane, entry // 32, first_block) >> entry % 32 & 1)
+        return value
 
-    def word(self, nonce: int, planes: int, plane: int, index: int) -> int:
+    def word(self, step: Step, planes: int, plane: int, index: int, first_block: int = 0) -> int:
         """Return a word of a plane. Its place is part of the specification."""
         height = 16 // planes
         if self.version == 1:
@@ -191,7 +278,21 @@ class Mark:
             counter, row = 16 * group + r % 16, r // 16
         else:
             counter, row = divmod(index, height)
-        return chacha8(self.chacha, counter, nonce)[plane * height + row]
+        return chacha8(step.key, first_block + counter, step.nonces[0])[plane * height + row]
+
+    def root(self) -> bytes:
+        """Compute the root of the tree over all seeds (SPEC_3 §2), whose leaf b is that of bucket b."""
+        lanes = min(LANES, 2**self.seeds)
+        return root_of([root_of(self.leaves(first, lanes)) for first in range(0, 2**self.seeds, lanes)])
+
+    def leaves(self, first: int, lanes: int) -> "list[bytes]":
+        """Compute the leaves of so many buckets: of their seeds, side by side in whole numbers of many bits."""
+        ones, counted = in_lanes(lanes)
+        start = [word * ones for word in words_of(b"expand 32-byte k" + self.chacha)]
+        words = chacha8_words([*start, 0, 0, first * ones + counted, 0], M32 * ones)
+        pairs = [(words[i] | words[i + 1] << 32).to_bytes(8 * lanes, "little") for i in (0, 2, 4, 6)]
+        seeds = (b"".join(pair[i : i + 8] for pair in pairs) for i in range(0, 8 * lanes, 8))
+        return [leaf_of(seed) for seed in seeds]
 
     def log10_p(self, score: float, scored: int) -> float:
         """Compute log10 P(a score at least this large), if nothing was marked.
@@ -213,6 +314,18 @@ class Mark:
                 term *= mean / k
                 total += term
             return float(total.log10() - mean / decimal.Decimal(10).ln())
+
+
+def leaf_of(seed: bytes) -> bytes:
+    """Return the leaf of a seed of 32 bytes (SPEC_3 §2)."""
+    return hashlib.sha256(b"\0" + seed).digest()
+
+
+def root_of(nodes: "list[bytes]") -> bytes:
+    """Return the root above the nodes of one level, a power of two of them."""
+    while len(nodes) > 1:
+        nodes = [hashlib.sha256(b"\1" + nodes[i] + nodes[i + 1]).digest() for i in range(0, len(nodes), 2)]
+    return nodes[0]
 
 
 def windows_of(counted: int) -> "set[tuple[int, int]]":
@@ -332,8 +445,9 @@ def check_tokens(
     ngrams, inside, wrong, filtered, counted = [], [], [], 0, 0
     for index, (_, status) in enumerate(rows):
         ngram = tuple(tokens[index - mark.window : index + 1])
-        expected = "window" if index < mark.window else "repeat" if ngram in met else "scored"
-        met |= {ngram} if index >= mark.window else set()
+        place = mark.place(ngram) if index >= mark.window else ()
+        expected = "window" if index < mark.window else "repeat" if place in met else "scored"
+        met.add(place)
         if expected == "scored" and status == "filter":
             filtered += 1
         elif expected == "scored" and (status == "scored" or (claim["look"] and status == "outside the part")):
@@ -393,7 +507,7 @@ def own_p(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]") 
 def check_own_evidence(
     mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]", score: float, findings: Findings
 ) -> None:
-    """Check that the text speaks for this message, and not for one near it (SPEC_2, "Naming", rule 2).
+    """Check that the text speaks for this message, and not for one near it (SPEC_3 §4, "Naming", rule 2).
 
     Text that was marked for somebody of a group raises the scores of the whole group, on the steps that it shares. Text
     that was marked under version 1 can raise those of any message.
@@ -403,7 +517,7 @@ def check_own_evidence(
         p, steps = own_p(mark, ngrams, claim), sum(not mark.is_shared(ngram) for ngram in ngrams)
         what = f"on the {steps} steps that no other of its group reads, log10 p of the best of its group: {p:.6g}"
         findings.holds("own evidence", p <= WEAK, what)
-    elif mark.version == 2 or messages == 1:
+    elif mark.version == 3 or messages == 1:
         findings.holds("own evidence", True, "no other message reads what this one reads")
     elif messages * len(ngrams) > MOST_TERMS:
         findings.left("own evidence", f"that none of {messages} messages is found as well: it would take too long")
@@ -459,19 +573,25 @@ def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
     return kind in PLAIN
 
 
-def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, findings: Findings) -> None:
-    """Check that key, messages and tokenizer stand in the published list, up to the head that somebody kept."""
+def check_list(
+    paths: "list[str]", claim: "dict[str, Any]", record: "Record | None", log10_p: float, findings: Findings
+) -> None:
+    """Check that key, record, messages and tokenizer stand in the published list, up to a head that somebody kept."""
     if not paths:
         findings.left(
             "announced", "that key and tokenizer were announced before the text was posted: name LIST and HEAD"
         )
+        check_number_of_keys([], claim, record, log10_p, findings)
         if "groups=" not in claim["label"]:
             findings.left("tests", f"messages = {claim['messages']}: claimed; a list of published commitments says it")
         return
     head, lines, at = "0" * 64, [], None
     for number, line in enumerate(Path(paths[0]).read_text(encoding="ascii").splitlines(), start=1):
         body, _, ending = line.rpartition(" ")
-        head = hashlib.sha256(f"brickscan commitments 2\n{head}\n{body}".encode("ascii")).hexdigest()
+        head = hashlib.sha256(f"brickscan commitments 3\n{head}\n{body}".encode("ascii")).hexdigest()
+        if len(line.split(" ")) == 7:
+            why = "names no record, as lists of an older form; ask for the list of today"
+            raise ValueError(f"{paths[0]}, line {number}: {why}")
         if LINE.fullmatch(line) is None or not body.startswith(f"{number} ") or head != ending:
             raise ValueError(f"{paths[0]}, line {number}: does not follow from the line before")
         datetime.date.fromisoformat(body.split(" ")[1])
@@ -487,7 +607,24 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
         findings.holds("tests", claim["messages"] >= most, f"messages = {claim['messages']}: the list has {most}")
         is_announced = claim["tokenizer_sha256"] in {line[5] for line in ours}
         findings.holds("tokens", is_announced, "the tokenizer is that of the list")
-    keys = len({(line[3], line[5]) for line in announced})  # a key counts once for each tokenizer that reads texts
+        sha256 = NO_RECORD if record is None else record.sha256
+        what = f"the record's SHA-256 is that of the list: {sha256}"
+        findings.holds("key", sha256 in {line[6] for line in ours}, what)
+    check_number_of_keys(announced, claim, record, log10_p, findings)
+
+
+def check_number_of_keys(
+    announced: "list[list[str]]",
+    claim: "dict[str, Any]",
+    record: "Record | None",
+    log10_p: float,
+    findings: Findings,
+) -> None:
+    """Check that p is corrected for all keys that are known of, by a list or as earlier ones by the record."""
+    # a key counts once for each tokenizer that reads texts, and once for each record, which each draw anew
+    others = set(record.fields["earlier"] if record else ()) - {line[6] for line in announced}
+    ours = {(claim["commitment"], claim["tokenizer_sha256"], record.sha256 if record else NO_RECORD)}
+    keys = len({(line[3], line[5], line[6]) for line in announced} | ours) + len(others)
     if keys > claim["correction"]:
         p = any_of(any_of(any_of(log10_p, claim["messages"]), claim["parts"]), keys)
         findings.left(
@@ -497,15 +634,167 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
         )
 
 
-def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
-    """Read the claim, and check that its numbers are such as a claim can have."""
+class Record(NamedTuple):
+    """The public record of a key of version 3 (SPEC_3 §2).
+
+    fields: of the record.
+    sha256: of its bytes, as hex.
+    value: of the beacon that it names; empty where it names none.
+    """
+
+    fields: "dict[str, Any]"
+    sha256: str
+    value: bytes
+
+    @property
+    def beacon(self) -> bytes:
+        """R, 32 bytes."""
+        return hashlib.sha256(b"brickscan-beacon-v3" + bytes.fromhex(self.sha256) + self.value).digest()
+
+
+def read_record(folder: Path, claim: "dict[str, Any]", findings: Findings) -> "Record | None":
+    """Read the record of the claim's key, None of version 1, and hold it against the claim.
+
+    R is never taken from the claim: whoever chose it after the text could have any text marked for anybody.
+
+    Raises:
+        ValueError: the record is not there, or is none.
+    """
+    path, value = folder / "record.json", claim["beacon_value"]
+    if not str(claim["label"]).startswith(("greenlist-v3;", "gumbel-v3;")):
+        findings.holds("key", value is None and not path.exists(), "a key of this version has no record and no beacon")
+        return None
+    if not path.exists():
+        raise ValueError("there is no record.json, from which all draws of a key of version 3 follow")
+    if path.stat().st_size > LARGEST_RECORD:
+        raise ValueError(f"record.json has more than {LARGEST_RECORD} bytes")
+    raw = path.read_bytes()
+    fields = read_json(raw, "record.json")
+    check_shape(fields)
+    is_hex = value is None or (
+        type(value) is str
+        and 2 <= len(value) <= 2 * LONGEST_VALUE
+        and re.fullmatch("([0-9a-f]{2})+", value) is not None
+    )
+    what = f"beacon_value is null, or 1 to {LONGEST_VALUE} bytes in digits 0 to 9 and a to f"
+    findings.holds("key", is_hex, what)
+    what = "the claim has a value of a beacon where the record names one, and none where it names none"
+    findings.holds("key", (value is None) == (fields["beacon"] is None), what)
+    for name in ("label", "commitment", "tokenizer_sha256"):
+        findings.equal("key", f"{name} of the record", fields[name], claim[name])
+    what = f"messages of the record: {fields['messages']}; the claim has {claim['messages']}, no fewer"
+    findings.holds("tests", fields["messages"] <= claim["messages"], what)
+    record = Record(fields, hashlib.sha256(raw).hexdigest(), bytes.fromhex(value) if is_hex and value else b"")
+    if fields["beacon"] is not None and not findings.failed:
+        source, round_ = fields["beacon"]["source"], fields["beacon"]["round"]
+        what = f"that {value} is what {source!a} gave for {round_!a}, after the record was published: compare it there"
+        findings.left("key", what)
+    return record
+
+
+def check_shape(record: object) -> None:
+    """Check that a record has the fields of SPEC_3 §2, each of its kind.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if type(record) is not dict or set(record) != set(RECORD_FIELDS):
+        raise ValueError(f"record.json: no object with the fields {', '.join(RECORD_FIELDS)}")
+    beacon, looks, earlier, form = (record[name] for name in ("beacon", "looks", "earlier", "normal_form"))
+    messages = record["messages"]
+    right = {
+        "version": type(record["version"]) is int and record["version"] == 3,
+        **{name: is_digest(record[name]) for name in ("root", "commitment", "tokenizer_sha256")},
+        "label": type(record["label"]) is str and LABEL.fullmatch(record["label"]) is not None,
+        "messages": type(messages) is int and 1 <= messages <= 2**32,
+        "normal_form": form is None or (have_words(form, "name", "sha256") and is_digest(form["sha256"])),
+        "looks": type(looks) is dict
+        and all(type(share) in (int, float) and 0 < share <= 1 for share in looks.values())
+        and math.fsum(looks.values()) <= 1,
+        "beacon": beacon is None or have_words(beacon, "source", "round"),
+        "earlier": type(earlier) is list and all(map(is_digest, earlier)) and len(set(earlier)) == len(earlier),
+    }
+    wrong = [name for name, is_right in right.items() if not is_right]
+    if wrong:
+        raise ValueError(f"record.json: {', '.join(wrong)}: of a kind that no record has")
+
+
+def is_digest(value: object) -> bool:
+    """Return whether a value is a SHA-256 in hexadecimal text."""
+    return type(value) is str and DIGEST.fullmatch(value) is not None
+
+
+def have_words(value: object, *names: str) -> bool:
+    """Return whether a value is an object of exactly these fields, each with a few words."""
+    return (
+        type(value) is dict
+        and set(value) == set(names)
+        and all(type(words) is str and 1 <= len(words) <= MOST_WORDS for words in value.values())
+    )
+
+
+def check_choice(record: Record, log10_p: float, findings: Findings) -> None:
+    """Check whether p is so small that nobody made it by trying keys (SPEC_3 §2).
+
+    A record can be chosen among as many as somebody makes, and stamps at once: p of ordinary text is as small under one
+    of them as their number is large. What rules that out is no part of a claim, so that a p above TRIED is no lie, and
+    is told as NOT CHECKED. A beacon of which the value came after all records leaves nothing to choose; without one,
+    nobody but the key's maker knows how many there were.
+
+    log10_p: the larger one of both rules, corrected.
+    """
+    if log10_p <= TRIED:
+        findings.holds("rate", True, f"log10 p is at most {TRIED:.0f}: nobody can try as many keys as that takes")
+    elif record.fields["beacon"] is None:
+        findings.left(
+            "rate",
+            f"that log10 p = {log10_p:.6g} counts: it is above {TRIED:.0f}, and the record names no beacon. Whoever "
+            "made the key could try one after the other until ordinary text seemed marked for somebody, and publish "
+            "that one; p is evidence for those alone who trust its maker not to have done so",
+        )
+    else:
+        findings.left(
+            "rate",
+            f"that log10 p = {log10_p:.6g} counts: it is above {TRIED:.0f}. It does if the beacon's value is the "
+            "round's, and an auditor or a public log says that before it there were no more records than `correction` "
+            "counts; else one of many could be chosen by its value",
+        )
+
+
+def check_root(mark: Mark, record: Record, findings: Findings) -> None:
+    """Check that the record's root is that of the key's seeds."""
+    what = "the root of the record is that of the key's seeds"
+    if findings.failed:
+        findings.left("key", f"that {what}: those of a claim that fails are not computed")
+    elif mark.seeds > MOST_SEEDS:
+        findings.left("key", f"that {what}: they are 2^{mark.seeds}, and would take too long")
+    else:
+        findings.equal("key", what, mark.root().hex(), record.fields["root"])
+
+
+def read_json(raw: bytes, name: str) -> Any:  # noqa: ANN401 - any JSON
+    """Read JSON in which no name stands twice, and no whole number is longer than any of a claim.
+
+    Raises:
+        ValueError: it is no such.
+    """
 
     def distinct(pairs: "list[tuple[str, object]]") -> "dict[str, Any]":
         if len(dict(pairs)) < len(pairs):
-            raise ValueError("claim.json: a field stands there twice")
+            raise ValueError(f"{name}: a field stands there twice")
         return dict(pairs)
 
-    claim: dict[str, Any] = json.loads((folder / "claim.json").read_text(encoding="utf-8"), object_pairs_hook=distinct)
+    def whole(digits: str) -> int:
+        if len(digits) > MOST_DIGITS:
+            raise ValueError(f"{name}: a number has more than {MOST_DIGITS} digits")
+        return int(digits)
+
+    return json.loads(raw.decode("utf-8"), object_pairs_hook=distinct, parse_int=whole)
+
+
+def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
+    """Read the claim, and check that its numbers are such as a claim can have."""
+    claim: dict[str, Any] = read_json((folder / "claim.json").read_bytes(), "claim.json")
     for name in sorted(set(FIELDS) ^ set(claim)):
         findings.holds("claim", False, f"claim.json: field {name!a} is {'unknown' if name in claim else 'missing'}")
     messages, correction = claim["messages"], claim["correction"]
@@ -542,8 +831,11 @@ def check_names(folder: Path) -> None:
             raise ValueError(f"{path.name!a} has more than {LARGEST} bytes")
 
 
-def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -> None:
-    """Check the claim of a folder.
+def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -> "tuple[Mark, Record | None] | None":
+    """Check the claim of a folder, but for the root of a record.
+
+    Returns:
+        The mark, and the record of its key; None: a claim that fails at once.
 
     Raises:
         ValueError: a file of it cannot be read as what it is.
@@ -551,12 +843,15 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
     check_names(folder)
     claim = read_claim(folder, findings)
     if findings.failed:
-        return
-    mark = Mark(claim["label"], secret)
+        return None
+    record = read_record(folder, claim, findings)
+    mark = Mark(claim["label"], secret, None if record is None else record.beacon)
     findings.equal("key", "the key is the one that was committed to", mark.commitment, claim["commitment"])
     if mark.groups is not None:
         what = "messages of so many groups of as many users"
         findings.equal("tests", what, mark.groups**2, claim["messages"])
+        if record is not None:
+            findings.equal("tests", f"{what}, as the record says", mark.groups**2, record.fields["messages"])
     can_be_given = claim["message"] % RESERVED_EVERY != RESERVED_EVERY - 1
     findings.holds("reserved", can_be_given, f"message {claim['message']} is none of those that no user is given")
     text = check_text(folder, claim, findings)
@@ -571,19 +866,23 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
     findings.equal("tests", what, corrected, claim["log10_p_global"])
     findings.holds("rate", corrected <= WEAK, "chance alone does this in at most 1 of 1,000 texts without a mark")
     check_own_evidence(mark, ngrams, claim, score, findings)
+    if record is not None:
+        own = corrected if mark.groups is None else own_p(mark, ngrams, claim)
+        check_choice(record, max(corrected, own), findings)
     if claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
-    check_list(paths, claim, log10_p, findings)
+    check_list(paths, claim, record, log10_p, findings)
     check_tokenizer(folder, claim, text, tokens, findings)
     findings.note(
         "tests",
         "claimed",
         f"correction = {claim['correction']}: the weight of this key, look and variant, fixed before",
     )
+    return mark, record
 
 
 def failing(folder: Path, secret: bytes) -> "list[str]":
-    """Return what fails of a claim, and print nothing."""
+    """Return what fails of a claim, and print nothing. Its key's seeds are not computed: keys are made with them."""
     findings = Findings()
     with contextlib.redirect_stdout(io.StringIO()):
         check(folder, secret, [], findings)
@@ -602,7 +901,9 @@ def main() -> int:
     findings = Findings()
     try:
         secret = bytes.fromhex(Path(sys.argv[2]).read_text(encoding="ascii"))
-        check(Path(sys.argv[1]), secret, sys.argv[3:], findings)
+        checked = check(Path(sys.argv[1]), secret, sys.argv[3:], findings)
+        if checked is not None and checked[1] is not None:
+            check_root(checked[0], checked[1], findings)
     except Exception as error:
         findings.holds("claim", False, f"this cannot be read: {error!a}")
     for condition, what in CONDITIONS.items():

@@ -5,8 +5,9 @@ which shares no code with the scan's scoring. The search among all messages, whi
 scan makes it.
 
 A third party checks one flag without brickscan, once the key is revealed to them, by a claim: a folder of data alone,
-which are the claim, the text, its tokens and the tokenizer. None of these hold key material, or show any single token's
-score. The script that checks it, check_claim.py, is not among them: a forger could change it there.
+which are the claim, the text, its tokens, the tokenizer, and of version 3 the key's public record. None of these hold
+key material, or show any single token's score. The script that checks it, check_claim.py, is not among them: a forger
+could change it there.
 """
 
 import contextlib
@@ -45,8 +46,9 @@ from scanner.looks.normalising import check_variants, scored_text
 from scanner.looks.rescoring import RowScoring, row_look
 from scanner.looks.text_parts import parts_look
 from scanner.registry import NamedUser, VerifiedHolders, check_secret, find_key, load_registry
+from scanner.registry.key_records import read_record
 from scanner.registry.keys import first_keys
-from scanner.registry.keys_file import gives_p_values
+from scanner.registry.keys_file import beacon_of_key, gives_p_values
 from scanner.results.earlier_scans import RecordedHistory, recorded_history
 from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
@@ -325,6 +327,8 @@ text.txt        the text, byte for byte; the claim has its SHA-256
 scored.txt      is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
                 for bytes that are no UTF-8, without a C2PA manifest, or a first part of a long text
 tokenizer.json  the tokenizer; the claim has its SHA-256
+record.json     is there for a key of version 3: its public record, byte for byte as it was published. All draws of the
+                key follow from the secret, from it, and from the claim's `beacon_value`
 
 check_claim.py checks the claim, once the key is known: python -I check_claim.py FOLDER SECRET_FILE LIST HEAD
 It is scanner/evidence/check_claim.py of brickscan: take it from a copy of brickscan that you trust, never from who
@@ -354,13 +358,14 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
             f"--proof: {case.where}: its tokens counted by how much they surprised a model, and the script of "
             "claims counts all alike; `brickscan replay` computes the flag again"
         )
+    record = None if key.record is None else read_record(explainer.registry, key)[1]
     rule, dedup = opened_key.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
         raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
     positions, common = rule.positions(tokens, "ngram"), explainer.common(case)
     scored = positions if common is None else common.without(tokens, positions)
     ngrams = [rule.ngram(tokens, int(index)) for index in scored.index]
-    mark = _mark(form.label(), check_secret(explainer.registry, key))
+    mark = _mark(form.label(), check_secret(explainer.registry, key), key)
     terms = [mark.term(ngram, row["message"]) for ngram in ngrams]
     spans = [(0, len(ngrams), -1)]
     if row["look"] is not None:
@@ -377,6 +382,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         "scored": end - begin,
         **{name: row[name] for name in ("score", "log10_p", "log10_p_global", "variant", "look")},
         "parts": len(spans),
+        "beacon_value": key.beacon_value,
     }
     try:
         out.mkdir(mode=0o700)
@@ -389,6 +395,8 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         if stored != text.encode():
             _write(out / "scored.txt", text)
         _write(out / "tokenizer.json", opened_key.tokenizer.reference.data)
+        if record is not None:
+            _write(out / "record.json", record)
         _write(out / "README", _README)
     except OSError as error:
         raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None
@@ -413,9 +421,10 @@ def _statuses(
     return statuses.tolist()
 
 
-def _mark(label: str, secret: bytes) -> Mark:
+def _mark(label: str, secret: bytes, key: MasterKey) -> Mark:
+    """Return the mark as the script computes it. Raises Refused: it does not know it."""
     with contextlib.suppress(KeyError, ValueError):
-        return Mark(label, secret)
+        return Mark(label, secret, None if key.record is None else bytes.fromhex(beacon_of_key(key)))
     raise Refused(f"--proof: the script that checks a claim does not know the marks of {label!r}")
 
 

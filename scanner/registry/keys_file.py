@@ -4,12 +4,13 @@ There is one writer at a time, and a reader sees the old text or the new.
 
 The list of published commitments is a text file that is only appended to, with running numbers and chained digests:
 
-    number day key_id commitment messages tokenizer head
-    head = SHA-256("brickscan commitments 2" line feed, head of the line before (64 zeros before the first) line feed,
-                   number day key_id commitment messages tokenizer)
+    number day key_id commitment messages tokenizer record head
+    head = SHA-256("brickscan commitments 3" line feed, head of the line before (64 zeros before the first) line feed,
+                   number day key_id commitment messages tokenizer record)
 
-messages is how many the key has, and tokenizer the SHA-256 of its tokenizer.json. A key gets a further line where one
-of these was changed, so that a claim of fewer messages, or of another tokenizer, shows.
+messages is how many the key has, tokenizer the SHA-256 of its tokenizer.json, and record that of its public record, or
+"-" where keys of its format have none. A key gets a further line where one of these was changed, so that a claim of
+fewer messages, or of another tokenizer or record, shows.
 
 Whoever has a copy of the list, or its last head alone, can tell whether a later list still begins with it. A line that
 is changed or taken out of the middle breaks the chain; lines taken off the end are missed by those alone who saw them.
@@ -267,11 +268,13 @@ def write_registry(folder: Path, registry: Registry) -> None:
 
 
 _FIRST_HEAD = "0" * 64
-_TITLE = "brickscan commitments 2"
+_TITLE = "brickscan commitments 3"
+_NO_RECORD = "-"
 _LINE = re.compile(
-    r"([1-9][0-9]*) ([0-9]{4}-[0-9]{2}-[0-9]{2}) ([a-z0-9][a-z0-9._-]{0,63}) ([0-9a-f]{64}) ([1-9][0-9]*) "
-    r"([0-9a-f]{64}) ([0-9a-f]{64})"
+    r"([1-9][0-9]{0,19}) ([0-9]{4}-[0-9]{2}-[0-9]{2}) ([a-z0-9][a-z0-9._-]{0,63}) ([0-9a-f]{64}) ([1-9][0-9]{0,19}) "
+    r"([0-9a-f]{64}) ([0-9a-f]{64}|-) ([0-9a-f]{64})"
 )
+_FIELDS_BEFORE_RECORDS = 7
 
 
 class PublishedLine(NamedTuple):
@@ -283,6 +286,7 @@ class PublishedLine(NamedTuple):
     commitment: of the key, as hex.
     messages: how many the key has.
     tokenizer: SHA-256 of the tokenizer.json, as hex.
+    record: SHA-256 of the public record, as hex; "-" of a key that has none.
     head: the head after the line, as hex.
     """
 
@@ -292,6 +296,7 @@ class PublishedLine(NamedTuple):
     commitment: str
     messages: int
     tokenizer: str
+    record: str
     head: str
 
 
@@ -308,17 +313,23 @@ def read_published(path: Path) -> list[PublishedLine]:
     lines: list[PublishedLine] = []
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line)
+        if len(line.split(" ")) == _FIELDS_BEFORE_RECORDS:
+            raise Refused(
+                f"{path}, line {number}: names no record: the list is of an older form; begin a new one with "
+                "`brickscan keys publish` and another file"
+            )
         if match is None:
             raise Refused(
-                f"{path}, line {number}: is no `number day key commitment messages tokenizer head`; restore the list"
+                f"{path}, line {number}: is no `number day key commitment messages tokenizer record head`; restore "
+                "the list"
             )
         last_head = lines[-1].head if lines else _FIRST_HEAD
-        if int(match[1]) != number or match[7] != _head(last_head, line.rpartition(" ")[0]):
+        if int(match[1]) != number or match[8] != _head(last_head, line.rpartition(" ")[0]):
             raise Refused(
                 f"{path}, line {number}: number and head do not follow from the line before: lines were changed, moved "
                 "or taken out. Restore the list from a copy that others keep"
             )
-        lines.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), match[6], match[7]))
+        lines.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), match[6], match[7], match[8]))
     return lines
 
 
@@ -326,9 +337,9 @@ def _head(last_head: str, body: str) -> str:
     return sha256(f"{_TITLE}\n{last_head}\n{body}".encode()).hexdigest()
 
 
-def _committed_fields(key: MasterKey) -> tuple[str | None, int, str]:
-    """Return the fields by which a line commits to a key: commitment, messages, tokenizer."""
-    return key.commitment, key.messages, key.tokenizer.sha256
+def _committed_fields(key: MasterKey) -> tuple[str | None, int, str, str]:
+    """Return the fields by which a line commits to a key: commitment, messages, tokenizer, record."""
+    return key.commitment, key.messages, key.tokenizer.sha256, key.record or _NO_RECORD
 
 
 def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
@@ -348,13 +359,14 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
     keys = load_registry(folder).keys
     with locked(folder):
         lines = read_published(path) if path.exists() else []
-        published = {line[3:6] for line in lines}
+        published = {line[3:7] for line in lines}
         day = datetime.now(UTC).date().isoformat()
         old_count = len(lines)
         for key in keys:
             if key.commitment is not None and _committed_fields(key) not in published:
                 number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
-                body = number, day, key.key_id, key.commitment, key.messages, key.tokenizer.sha256
+                of_key = key.commitment, key.messages, key.tokenizer.sha256, key.record or _NO_RECORD
+                body = number, day, key.key_id, *of_key
                 lines.append(PublishedLine(*body, _head(last, " ".join(map(str, body)))))
         if len(lines) > old_count:
             text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
@@ -378,10 +390,11 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
         for old, new in zip(earlier, [*lines, *[None] * len(earlier)], strict=False)
         if old != new
     ][:1]
-    published = {line[3:6] for line in lines}
+    published = {line[3:7] for line in lines}
     keys = load_registry(folder).keys if folder is not None else ()
     lacking = [key.key_id for key in keys if key.commitment is not None and _committed_fields(key) not in published]
     return changed + [
-        f"key {key_id} of the registry, with its messages and tokenizer, is not in the list: `brickscan keys publish`"
+        f"key {key_id} of the registry, with its messages, tokenizer and record, is not in the list: `brickscan keys "
+        "publish`"
         for key_id in lacking
     ]

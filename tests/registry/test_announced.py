@@ -10,7 +10,7 @@ from tests.support.command_line import call
 
 def add(folder, key_id):
     tokenizer = folder.parent / "tokenizer.json"
-    new_key(folder, key_id, format="greenlist-v2", window=4, gamma="1/4", messages=20, tokenizer=tokenizer)
+    new_key(folder, key_id, format="greenlist-v3", window=4, gamma="1/4", seeds=8, messages=20, tokenizer=tokenizer)
 
 
 @pytest.fixture
@@ -29,11 +29,12 @@ def listed(tmp_path, tokenizer):
 def test_lines_have_numbers_and_heads_that_a_few_lines_of_python_compute(listed):
     lines = [line.split(" ") for line in (listed / "list.txt").read_text().splitlines()]
     assert [(line[0], line[2]) for line in lines] == [("1", "spring"), ("2", "summer"), ("3", "autumn")]
-    assert [line[3] for line in lines] == [key.commitment for key in load_registry(listed / "registry").keys]
+    keys = load_registry(listed / "registry").keys
+    assert [(line[3], line[6]) for line in lines] == [(key.commitment, key.record) for key in keys]
     head = "0" * 64
     for line in lines:
-        head = sha256(f"brickscan commitments 2\n{head}\n{' '.join(line[:6])}".encode()).hexdigest()
-        assert line[6] == head
+        head = sha256(f"brickscan commitments 3\n{head}\n{' '.join(line[:7])}".encode()).hexdigest()
+        assert line[7] == head
         assert line[4:6] == ["20", sha256((listed / "tokenizer.json").read_bytes()).hexdigest()]
     for number in (1, 2):
         assert (listed / "list.txt").read_bytes().startswith((listed / f"copy-{number}.txt").read_bytes())
@@ -97,7 +98,7 @@ def test_lines_off_the_end_are_missed_by_who_kept_a_copy_and_by_the_registry(lis
     assert "line 3 of the earlier copy, of key autumn, is not in the list" in err
     code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
     assert code == 3
-    assert "key autumn of the registry, with its messages and tokenizer, is not in the list" in err
+    assert "key autumn of the registry, with its messages, tokenizer and record, is not in the list" in err
 
 
 def test_a_list_that_was_begun_anew_is_not_the_one_of_the_copy(listed):
@@ -108,3 +109,32 @@ def test_a_list_that_was_begun_anew_is_not_the_one_of_the_copy(listed):
     assert "line 1 of the earlier copy" in err
     call("keys", "publish", listed / "list.txt", "--registry", listed / "other")  # two registries, one list
     assert call("keys", "verify", listed / "list.txt", "--registry", listed / "other")[1].startswith("4 commitments")
+
+
+def test_keys_without_a_record_have_a_dash_and_lists_of_the_form_before_records_are_refused(listed, tokenizer):
+    new_key(listed / "registry", "old", format="greenlist", window=4, gamma="1/4", messages=20, tokenizer=tokenizer)
+    path = listed / "list.txt"
+    assert call("keys", "publish", path, "--registry", listed / "registry")[0] == 0
+    assert [line.split()[6] == "-" for line in path.read_text().splitlines()] == [False, False, False, True]
+    before, head = [line.split()[:6] for line in path.read_text().splitlines()], "0" * 64
+    lines = []
+    for line in before:
+        head = sha256(f"brickscan commitments 2\n{head}\n{' '.join(line)}".encode()).hexdigest()
+        lines.append(f"{' '.join(line)} {head}\n")
+    path.write_text("".join(lines))
+    for arguments in (["verify", path], ["publish", path, "--registry", listed / "registry"]):
+        code, _, err = call("keys", *arguments)
+        assert (code, "line 1: names no record: the list is of an older form" in err) == (2, True)
+    assert path.read_text() == "".join(lines)
+
+
+def test_a_record_that_is_not_the_one_in_the_list_is_told(listed):
+    path, (first, *_) = listed / "list.txt", load_registry(listed / "registry").keys
+    head, lines = "0" * 64, []
+    for line in path.read_text().splitlines():
+        body = line.rpartition(" ")[0].replace(first.record, "0" * 64)
+        head = sha256(f"brickscan commitments 3\n{head}\n{body}".encode()).hexdigest()
+        lines.append(f"{body} {head}\n")
+    path.write_text("".join(lines))
+    code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
+    assert (code, "key spring of the registry, with its messages, tokenizer and record, is not in" in err) == (3, True)
