@@ -100,8 +100,8 @@ NEVER = {
     "marked by others": "that whoever holds the key did not mark the text themselves: they can, for any message",
     "looks": "how many texts were looked at before this one was chosen; multiply p by their number",
     "choice": "that key and tokenizer were not chosen so that ordinary text seems marked: draw of the key, and whether "
-    "the SHA-256 of the tokenizer is that which the model's maker publishes; a beacon whose value came after the record "
-    "leaves no choice but that among records",
+    "the SHA-256 of the tokenizer is that which the model's maker publishes; a beacon's value that came after all "
+    "records leaves nothing to choose",
     "list": "that no other list of keys, and no other record, was published, and that HEAD is older than the text",
     "dates": "that a record is older than its beacon's value, and both than the text",
     "README": "what README says: whoever makes the claim wrote it",
