@@ -123,3 +123,16 @@ def test_no_repr_shows_a_key():
     secrets = {str(word) for word in (*keys.words.ravel().tolist(), *steps.keys.ravel().tolist()) if word > 9999}
     for shown in (repr(keys), repr(steps), repr(secret.derive_seed_key(SECRET, LABEL)), str(steps), f"{keys}"):
         assert not any(word in shown for word in secrets)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_repeated_steps_stand_one_after_the_other(dtype):
+    ids, offsets = np.arange(5, dtype=np.uint32), np.array([0, 2, 2, 5])
+    keys = np.arange(40, dtype=np.uint32).reshape(8, 5)
+    steps = Steps(ids, ids.astype(np.uint64) + 7, keys, offsets).repeated(np.array([2, 0, 1, 0, 3], dtype))
+    wanted = [0, 0, 2, 4, 4, 4]
+    assert steps.ids.tolist() == wanted
+    assert steps.nonces.tolist() == [7 + i for i in wanted]
+    assert steps.keys.tolist() == keys[:, wanted].tolist()
+    assert steps.offsets.tolist() == [0, 2, 2, 6]
+    assert steps.offsets.dtype == np.int64
