@@ -16,9 +16,13 @@ from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes
 from scanner.watermark.native.keyed import term
 from scanner.watermark.native.rough_runs import BLOCK_OF_DIGITS, BLOCK_OF_DRAWS, fill_lanes, write_counters
 from scanner.watermark.native.steps import Steps
+from scanner.watermark.positions import Ranges, offsets_of
 
-_FIRST_FULL = 248
+_FIRST_FULL = 254
 """First c of draws that are drawn in full for bounds."""
+
+_BITS_OF_BLOCK = 32 - BLOCK_OF_DIGITS
+"""Bits of the number of a block of digits."""
 
 _UNIT = 2.0**-32
 """Unit of bounds while they are added up."""
@@ -55,7 +59,7 @@ class _Scratch(NamedTuple):
 class _Full(NamedTuple):
     """Draws that wait to be drawn in full, CHUNK at most.
 
-    places: int64[3, CHUNK]: step, row and place of the number of each.
+    places: int64[2, CHUNK]: step and entry of each.
     draws: uint32[CHUNK], of which the digits are known.
     inputs: uint32[12 · CHUNK].
     block: uint32[16 · CHUNK].
@@ -70,7 +74,7 @@ class _Full(NamedTuple):
     def make(cls) -> Self:
         """Make the arrays."""
         return cls(
-            np.zeros((3, CHUNK), np.int64),
+            np.zeros((2, CHUNK), np.int64),
             np.zeros(CHUNK, np.uint32),
             np.zeros(12 * CHUNK, np.uint32),
             np.empty(16 * CHUNK, np.uint32),
@@ -86,61 +90,104 @@ def _bounds_of_terms() -> NDArray[np.int64]:
     return bounds
 
 
+class _Entries(NamedTuple):
+    """Numbers whose scores over ranges of D documents are bounded, document by document and by block.
+
+    begin, end: int64[E], the steps of each.
+    number: int64[E].
+    first: int64[D+1], which of them each document has.
+    """
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    number: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+
 def bounds_of_scores(
-    steps: Steps, begin: NDArray[np.int64], end: NDArray[np.int64], numbers: NDArray[np.int64]
+    steps: Steps, ranges: Ranges, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return bounds on what `exact_scores` returns, from below and above: float64[R, most] both; −inf: no number."""
-    columns = np.ascontiguousarray(np.maximum(numbers.T, 0))
-    bounds = np.zeros((2, *columns.shape), np.int64)
-    _add_bounds(steps, begin, end, columns, _bounds_of_terms(), _Scratch.make(), _Full.make(), bounds)
-    low, high = (np.where(numbers >= 0, each.T * _UNIT, -np.inf) for each in bounds)
+    """Return bounds on what `exact_scores` returns, from below and above.
+
+    A block of digits is drawn once for all ranges of a document that need it.
+
+    Args:
+        steps: of all documents.
+        ranges: R ranges.
+        numbers: int64[R, most], each below 2^32; −1: none.
+
+    Returns:
+        float64[R, most] both; −inf where there is no number.
+    """
+    rows, columns = np.nonzero(numbers >= 0)
+    number, whose = numbers[rows, columns], ranges.whose[rows]
+    order = np.argsort((whose << _BITS_OF_BLOCK) | (number >> BLOCK_OF_DIGITS))
+    rows, columns = rows[order], columns[order]
+    first = offsets_of(np.bincount(whose, minlength=len(ranges.first) - 1))
+    entries = _Entries(ranges.begin[rows], ranges.end[rows], number[order], first)
+    bounds = np.zeros((2, len(rows)), np.int64)
+    _add_bounds(steps, entries, _bounds_of_terms(), _Scratch.make(), _Full.make(), bounds)
+    low, high = np.full((2, *numbers.shape), -np.inf)
+    low[rows, columns], high[rows, columns] = bounds * _UNIT
     return low * (1.0 - _SLACK) - _SLACK, high * (1.0 + _SLACK) + _SLACK
 
 
 @kernel
 def _add_bounds(
     steps: Steps,
-    begin: NDArray[np.int64],
-    end: NDArray[np.int64],
-    numbers: NDArray[np.int64],
+    entries: _Entries,
     of_terms: NDArray[np.int64],
     scratch: _Scratch,
     full: _Full,
     bounds: NDArray[np.int64],
 ) -> None:
-    """Add bounds on the scores of numbers, int64[most, R], in _UNIT, to int64[2, most, R]."""
+    """Add bounds on the scores of entries, in _UNIT, to int64[2, E]."""
     inputs, block, segments, digits = scratch
-    run, step, waiting = 0, 0, 0
-    while run < len(begin):
-        count, lanes, next_run, next_step = fill_lanes(
-            steps, begin, end, numbers[0], BLOCK_OF_DIGITS, True, run, step, inputs, segments
-        )
-        for k in range(len(numbers)):
-            for s in range(count if k else 0):
-                r, lane, size = segments[s, 0], uint64(segments[s, 1]), uint64(segments[s, 2])
-                first = uint64(begin[r] + (step if s == 0 else 0))
-                write_counters(steps.ids, first, numbers[k, r], BLOCK_OF_DIGITS, True, lane, size, inputs)
-            chacha8_keyed_lanes(inputs, lanes, block)
-            for s in range(count):
-                r, lane, size = segments[s, 0], uint64(segments[s, 1]), uint64(segments[s, 2])
-                _digits_of_lanes(block, numbers[k, r], lane, size, digits)
-                low, high = bounds[0, k, r], bounds[1, k, r]
-                for i in range(lane, lane + size):
-                    c = digits[i]
-                    low += of_terms[0, c]
-                    high += of_terms[1, c]
-                    if c >= uint32(_FIRST_FULL):
-                        full.places[0, waiting] = begin[r] + (step if s == 0 else 0) + np.int64(i - lane)
-                        full.places[1, waiting], full.places[2, waiting] = r, k
-                        full.draws[waiting] = c << uint32(24)
-                        waiting += 1
-                        if waiting == CHUNK:
-                            bounds[0, k, r], bounds[1, k, r] = low, high
-                            _add_full(steps, numbers, full, waiting, bounds)
-                            low, high, waiting = bounds[0, k, r], bounds[1, k, r], 0
-                bounds[0, k, r], bounds[1, k, r] = low, high
-        run, step = next_run, next_step
-    _add_full(steps, numbers, full, waiting, bounds)
+    first_step, stop_step, no_number = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    waiting = 0
+    for d in range(len(entries.first) - 1):
+        document_end, p = np.int64(0), np.int64(len(steps.ids))
+        for e in range(entries.first[d], entries.first[d + 1]):
+            p, document_end = min(p, entries.begin[e]), max(document_end, entries.end[e])
+        while p < document_end:
+            first_step[0], stop_step[0] = p, min(p + CHUNK, document_end)
+            _, lanes, _, _ = fill_lanes(
+                steps, first_step, stop_step, no_number, BLOCK_OF_DIGITS, True, 0, 0, inputs, segments
+            )
+            e, last = entries.first[d], entries.first[d + 1]
+            while e < last:
+                number, next_block, is_needed = entries.number[e], e, False
+                while next_block < last and (entries.number[next_block] ^ number) >> BLOCK_OF_DIGITS == 0:
+                    is_needed |= entries.begin[next_block] < p + lanes and entries.end[next_block] > p
+                    next_block += 1
+                if is_needed:
+                    write_counters(
+                        steps.ids, uint64(p), number, BLOCK_OF_DIGITS, True, uint64(0), uint64(lanes), inputs
+                    )
+                    chacha8_keyed_lanes(inputs, lanes, block)
+                for entry in range(e, next_block if is_needed else e):
+                    begin = max(entries.begin[entry] - p, np.int64(0))
+                    end = min(entries.end[entry] - p, np.int64(lanes))
+                    if begin >= end:
+                        continue
+                    _digits_of_lanes(block, entries.number[entry], uint64(begin), uint64(end - begin), digits)
+                    low, high = np.int64(0), np.int64(0)
+                    for i in range(uint64(begin), uint64(end)):
+                        c = digits[i]
+                        low += of_terms[0, c]
+                        high += of_terms[1, c]
+                        if c >= uint32(_FIRST_FULL):
+                            full.places[0, waiting], full.places[1, waiting] = p + np.int64(i), entry
+                            full.draws[waiting] = c << uint32(24)
+                            waiting += 1
+                            if waiting == CHUNK:
+                                _add_full(steps, entries.number, full, waiting, bounds)
+                                waiting = 0
+                    bounds[0, entry] += low
+                    bounds[1, entry] += high
+                e = next_block
+            p += lanes
+    _add_full(steps, entries.number, full, waiting, bounds)
 
 
 @kernel
@@ -162,20 +209,19 @@ def _add_full(steps: Steps, numbers: NDArray[np.int64], full: _Full, count: int,
     """Draw what waits in full, and add it to both bounds."""
     places, draws, inputs, block = full
     for i in range(uint64(count)):
-        step, number = uint64(places[0, i]), numbers[places[2, i], places[1, i]]
+        step = uint64(places[0, i])
         for w in range(uint64(8)):
             inputs[w * uint64(CHUNK) + i] = steps.keys[w, step]
         nonce = steps.nonces[step]
         inputs[uint64(10 * CHUNK) + i] = uint32(nonce)
         inputs[uint64(11 * CHUNK) + i] = uint32(nonce >> uint64(32))
-        write_counters(steps.ids, step, number, BLOCK_OF_DRAWS, False, uint64(i), uint64(1), inputs)
+        write_counters(steps.ids, step, numbers[places[1, i]], BLOCK_OF_DRAWS, False, uint64(i), uint64(1), inputs)
     chacha8_keyed_lanes(inputs, count, block)
     for i in range(uint64(count)):
-        r, k = places[1, i], places[2, i]
-        word = block[uint64((numbers[k, r] & 15) * CHUNK) + i]
+        word = block[uint64((numbers[places[1, i]] & 15) * CHUNK) + i]
         units = np.int64(term(draws[i] | uint32(word >> uint32(8))) / _UNIT)
-        bounds[0, k, r] += units - 1
-        bounds[1, k, r] += units + 2
+        bounds[0, places[1, i]] += units - 1
+        bounds[1, places[1, i]] += units + 2
 
 
 def exact_scores(

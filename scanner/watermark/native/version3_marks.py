@@ -617,7 +617,7 @@ class Version3Gumbel(Version3Mark, GumbelMark):
         is_best_kept: bool = True,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         if floors is not None:
-            low, high = bounds_of_scores(steps, ranges.begin, ranges.end, numbers)
+            low, high = bounds_of_scores(steps, ranges, numbers)
             least = np.minimum(floors, low.max(axis=1)) if is_best_kept else floors
             numbers = np.where(high >= least[:, None], numbers, -1)
         return numbers, exact_scores(steps, ranges.begin, ranges.end, numbers)
