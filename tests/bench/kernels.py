@@ -1,5 +1,6 @@
 """Rows 1 to 4: primitives, one message, all messages, p-values; one core, no files."""
 
+import functools
 from argparse import Namespace
 from collections.abc import Iterator
 from fractions import Fraction
@@ -7,13 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from scanner.looks.parts.search import PROMISING
 from scanner.watermark import GreenList, Gumbel, Positions, Tokens, scored_positions
 from scanner.watermark.format import DrawsKeys, Watermark
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.native.format import groups_for
 from scanner.watermark.native.secret import commitment
+from scanner.watermark.parts import LONGEST_AT_ONCE
+from scanner.watermark.positions import Ranges
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_best
+from scanner.watermark.text_windows import coarse_of
 from tests import reference
 from tests.bench.inputs import SECRET, VOCABULARY, WINDOW, documents
 from tests.bench.measure import Comparison, Work, compare
@@ -145,6 +150,28 @@ def many_users(options: Namespace) -> Iterator[Comparison]:
 
                 works.append(Work(f"{mark.label}, {messages} messages", len(tokens.offsets) - 1, search))
             yield compare(10, "documents/s", *works, options.repeats)
+
+
+def parts_for_users(options: Namespace) -> Iterator[Comparison]:
+    """Searches of version 3 in texts of 170 tokens, their halves and coarse windows, beside searches of texts alone."""
+    tokens = documents(170, 170 * 512)
+    for users in (10**5, 10**6):
+        for name in ("greenlist-v3", "gumbel-v3"):
+            groups = groups_for(users)
+            form = dict(FORMATS[name].suggested) | {"groups": groups, "beacon": "00" * 32}
+            mark: Any = make_format(name, form).open(SECRET)
+            positions = mark.rule.positions(tokens, "ngram")
+            begin, end = positions.offsets[:-1], positions.offsets[1:]
+            edges = np.stack([begin, (begin + end) // 2, end], axis=1)
+            rows = np.arange(len(edges) + 1) * 3
+            parts = Ranges(rows, edges[:, [0, 0, 1]].ravel(), edges[:, [2, 1, 2]].ravel())
+            request = tokens, positions, parts, coarse_of(positions, 0, LONGEST_AT_ONCE), groups**2, PROMISING
+            alone = tokens, positions, groups**2
+            works = (
+                Work(f"{mark.label}, halves and windows", len(edges), functools.partial(mark.search_parts, *request)),
+                Work("texts alone", len(edges), functools.partial(mark.search, *alone)),
+            )
+            yield compare(11, "documents/s", *works, options.repeats)
 
 
 def p_values(options: Namespace) -> Iterator[Comparison]:
