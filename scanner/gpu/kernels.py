@@ -2,9 +2,9 @@
 
 ChaCha with 8 rounds and SipHash-2-4 (SPEC §1) stay in registers; tensors have any shape: a block, or a hash, an entry.
 
-Runs of version 2 (scanner.gpu.runs): a thread has a block of a run, one step after another, and where a run has fewer
-blocks than a warp has threads, several take turns at its steps. Every run begins with a block, so that nothing is
-shifted and threads share nothing until their sums are added up.
+Runs of version 3 (scanner.gpu.runs): a thread has a block of a run, one step after another, each under its own key, and
+where a run has fewer blocks than a warp has threads, several take turns at its steps. Every run begins with a block, so
+that nothing is shifted and threads share nothing until their counts are added up.
 """
 
 import triton
@@ -139,89 +139,128 @@ def below(block, k: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, HEIGHT: t
 
 
 @triton.jit
-def _run(begins, ends, firsts, tiles, STEPS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Return a program's run, its steps, its blocks and their places in a stream, and zeros for each thread."""
-    run, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    block = tile * BLOCKS + tl.arange(0, BLOCKS)
-    place = (tl.load(firsts + run) + block).to(tl.uint32)
-    step = tl.arange(0, STEPS)
-    zero = ((step ^ step)[:, None] + (block ^ block)[None, :]).to(tl.uint32)
-    return run.to(tl.int64), tl.load(begins + run), tl.load(ends + run), block, place, zero
-
-
-@triton.jit
-def _blocks(k, ids, nonces, at, end, place):
-    """Return which steps there are, and for each of them the blocks at these places of its token's run."""
-    on = at < end
+def _load_step(ids, nonces, keys, at, on, count):
+    """Load token, N as two words, and key of steps `at` of a Batch of `count` steps, zeros where they are not on."""
     token = tl.load(ids + at, mask=on, other=0).to(tl.uint32, bitcast=True)
     n0 = tl.load(nonces + 2 * at, mask=on, other=0).to(tl.uint32, bitcast=True)
     n1 = tl.load(nonces + 2 * at + 1, mask=on, other=0).to(tl.uint32, bitcast=True)
-    counter = (token << 28)[:, None] | place[None, :]  # 2^32 / 16 blocks a token
-    return on[:, None], chacha8(k, counter, n0[:, None], n1[:, None], (token >> 4)[:, None])
+    key = ()
+    for word in tl.static_range(8):
+        words = tl.load(keys + word * count.to(tl.int64) + at, mask=on, other=0)
+        key = key + (words.to(tl.uint32, bitcast=True),)
+    return token, n0, n1, key
 
 
 @triton.jit
-def _store_rows(out, rows, block, blocks, ROWS: tl.constexpr):
-    """Write rows of 32-bit words, `blocks` apart, by one store: compiling takes time for each store's whole history."""
-    place = tl.arange(0, ROWS)[:, None]
-    words = tl.zeros((ROWS, block.shape[0]), tl.uint32)
-    for row in tl.static_range(ROWS):
-        words = tl.where(place == row, rows[row].to(tl.uint32)[None, :], words)
-    within = (block < blocks)[None, :]
-    tl.store(out + place * blocks + block[None, :], words.to(tl.int32, bitcast=True), mask=within)
+def _leading_ones(block, k: tl.constexpr, on):
+    """Return the leading ones of word k's 32 numbers where a step is on, four rows of bits, the last digit first.
+
+    The eight planes of a block have two words each, next to each other.
+    """
+    a = tl.where(on, block[k], 0)
+    b = a & block[2 + k]
+    c = b & block[4 + k]
+    d = c & block[6 + k]
+    e = d & block[8 + k]
+    f = e & block[10 + k]
+    g = f & block[12 + k]
+    h = g & block[14 + k]
+    twos = b ^ d ^ f ^ h
+    return a ^ c ^ e ^ g ^ twos, twos, d ^ h, h
 
 
-@triton.jit(do_not_specialize=["blocks", "tiles"])
-def sum_runs(
-    key, ids, nonces, begins, ends, firsts, out, blocks, tiles,
-    FRACTION: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
+@triton.jit
+def _added(counters, first: tl.constexpr, rows, LEVELS: tl.constexpr):
+    """Return the vertical counters from `first` on, LEVELS of them, with four rows of bits added to them."""
+    sums = ()
+    carry = rows[0] ^ rows[0]
+    for level in tl.static_range(LEVELS):
+        old = counters[first + level]
+        if level < 4:
+            half = old ^ rows[level]
+            sums = sums + (half ^ carry,)
+            carry = (old & rows[level]) | (half & carry)
+        else:
+            sums = sums + (old ^ carry,)
+            carry = old & carry
+    return sums
+
+
+@triton.jit(do_not_specialize=["count", "blocks", "tiles"])
+def count_runs(
+    ids, nonces, keys, begins, ends, firsts, out, count, blocks, tiles,
+    LEVELS: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Sum log2 v of each number, from below, in units of 2^-FRACTION; why they are bounds: scanner.gpu.runs.
+    """Count the rough score of each number of runs (SPEC_3 §4) in vertical counters: bit l of 32 counts in a word.
 
     Args:
-        key: of a Batch, like ids, nonces, begins and ends.
         ids: of a Batch.
         nonces: of a Batch.
-        begins: of a Batch, a document for each run.
-        ends: of a Batch, a document for each run.
-        firsts: int32[R], the first block.
-        out: int32[R, 16, blocks], written: [r, i, b] is the sum of number 16 · b + i.
+        keys: of a Batch.
+        begins: int32[R], each run's first step.
+        ends: int32[R], one past its last.
+        firsts: int32[R], its first block.
+        out: int32[R, STEPS, LEVELS, 2, blocks], written, for `spread_counts`.
+        count: steps of the Batch.
         blocks: number of blocks of a run.
         tiles: number of programs a run.
-        FRACTION: binary digits of a sum after the point.
+        LEVELS: binary digits that no score exceeds, four or more.
         STEPS: steps that a program computes side by side.
         BLOCKS: blocks that a program computes.
     """
-    START: tl.constexpr = 63 << 23  # 2^-64: four factors of up to 2^32 neither overflow nor underflow
-    k = load_key(key)
-    run, begin, end, block, place, zero = _run(begins, ends, firsts, tiles, STEPS, BLOCKS)
+    run, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    begin, end = tl.load(begins + run), tl.load(ends + run)
+    block = tile * BLOCKS + tl.arange(0, BLOCKS)
+    place = (tl.load(firsts + run) + block).to(tl.uint32)
     step = tl.arange(0, STEPS)
-    exponents, bits = (), ()
-    for _ in tl.static_range(16):
-        exponents = exponents + (zero,)
-        bits = bits + (zero + START,)
-    for t in range(begin, end, 4 * STEPS):
-        products = ()
-        for i in tl.static_range(16):
-            products = products + (bits[i].to(tl.float32, bitcast=True),)
-        for r in tl.static_range(4):
-            on, found = _blocks(k, ids, nonces, t + r * STEPS + step, end, place)
-            longer = ()
-            for i in tl.static_range(16):
-                v = tl.where(on, (~found[i] | 1).to(tl.float32), 1.0)
-                longer = longer + (products[i] * v,)
-            products = longer
-        higher, rest = (), ()
-        for i in tl.static_range(16):
-            product = products[i].to(tl.uint32, bitcast=True)
-            higher = higher + (exponents[i] + ((product >> 23) - 63),)
-            rest = rest + ((product & 0x7FFFFF) | START,)
-        exponents, bits = higher, rest
-    totals = ()
-    for i in tl.static_range(16):
-        total = (exponents[i] << FRACTION) + ((bits[i] & 0x7FFFFF) >> (23 - FRACTION))
-        totals = totals + (tl.sum(total, axis=0),)
-    _store_rows(out + run * 16 * blocks, totals, block, blocks, 16)
+    counters = ()
+    for _ in tl.static_range(2 * LEVELS):
+        counters = counters + (tl.zeros((STEPS, BLOCKS), tl.uint32),)
+    for t in range(begin, end, STEPS):
+        on = t + step < end
+        token, n0, n1, words = _load_step(ids, nonces, keys, t + step, on, count)
+        key = ()
+        for word in tl.static_range(8):
+            key = key + (words[word][:, None],)
+        low, high = (token << 26)[:, None] | place[None, :], ((token >> 6) | 0x80000000)[:, None]  # 64 numbers a block
+        found = chacha8(key, low, n0[:, None], n1[:, None], high)
+        longer = ()
+        for k in tl.static_range(2):
+            longer = longer + _added(counters, k * LEVELS, _leading_ones(found, k, on[:, None]), LEVELS)
+        counters = longer
+    lane = (run.to(tl.int64) * STEPS + step) * LEVELS
+    for k in tl.static_range(2):
+        for level in tl.static_range(LEVELS):
+            row = ((lane + level) * 2 + k) * blocks
+            words = counters[k * LEVELS + level].to(tl.int32, bitcast=True)
+            tl.store(out + row[:, None] + block[None, :], words, mask=(block < blocks)[None, :])
+
+
+@triton.jit(do_not_specialize=["blocks"])
+def spread_counts(
+    counters, out, blocks, LEVELS: tl.constexpr, STEPS: tl.constexpr, AT_ONCE: tl.constexpr
+):  # fmt: skip
+    """Write counts as whole numbers, summed over the steps that were counted side by side.
+
+    Args:
+        counters: of `count_runs`.
+        out: int32[R, blocks, 64], written.
+        blocks: number of blocks of a run.
+        LEVELS: as of `count_runs`.
+        STEPS: as of `count_runs`.
+        AT_ONCE: words that a program turns into numbers.
+    """
+    words = 2 * blocks
+    run, word = tl.program_id(0).to(tl.int64), tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    bit = tl.arange(0, 32)
+    totals = tl.zeros((AT_ONCE, 32), tl.int32)
+    for lane in range(STEPS):
+        for level in tl.static_range(LEVELS):
+            row = ((run * STEPS + lane) * LEVELS + level) * words
+            digits = tl.load(counters + row + word, mask=word < words, other=0)
+            totals += ((digits[:, None] >> bit[None, :]) & 1) << level
+    number = run * words * 32 + (word % blocks * 2 + word // blocks) * 32
+    tl.store(out + number[:, None] + bit[None, :], totals, mask=(word < words)[:, None])
 
 
 @triton.jit
@@ -347,13 +386,66 @@ def _of_step(steps, wanted, count, AT_ONCE: tl.constexpr):
 
 
 @triton.jit
-def _token_blocks(step, token, number, SHIFT: tl.constexpr, TOP: tl.constexpr):
-    """Return the blocks in which tokens read a number, where a block holds 2^SHIFT; TOP is added to high words."""
-    counter = (token.to(tl.int64) << (32 - SHIFT)) | (number >> SHIFT)
-    low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32) | TOP
+def _load_opened(step):
+    """Load N as two words, and the key, of a step that `open_steps` wrote."""
     n0 = tl.load(step + 8).to(tl.uint32, bitcast=True)
     n1 = tl.load(step + 9).to(tl.uint32, bitcast=True)
-    return chacha8(load_key(step), low, n0, n1, high)
+    return n0, n1, load_key(step)
+
+
+@triton.jit
+def _entry_block(key, n0, n1, token, number, SHIFT: tl.constexpr, TOP: tl.constexpr):
+    """Return the blocks in which tokens read numbers, where a block holds 2^SHIFT; TOP is added to high words."""
+    counter = (token.to(tl.int64) << (32 - SHIFT)) | (number >> SHIFT)
+    low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32) | TOP
+    return chacha8(key, low, n0, n1, high)
+
+
+@triton.jit
+def _draw(key, n0, n1, token, number, DIGITS: tl.constexpr, WORDS: tl.constexpr):
+    """Return draws (SPEC_3 §1).
+
+    DIGITS: whether they begin with eight digits from planes.
+    WORDS: whether there is more of them, from a word.
+    """
+    if WORDS:
+        block = _entry_block(key, n0, n1, token, number, 4, 0)
+        draw = block[0]
+        for k in tl.static_range(1, 16):
+            draw = tl.where(number % 16 == k, block[k], draw)
+    if DIGITS:
+        planes = _entry_block(key, n0, n1, token, number, 6, 0x80000000)
+        digits = planes[0] ^ planes[0]
+        for q in tl.static_range(8):
+            word = tl.where((number >> 5) % 2 == 1, planes[2 * q + 1], planes[2 * q])
+            digits = digits | (((word >> (number % 32).to(tl.uint32)) & 1) << (31 - q))
+        if WORDS:
+            draw = digits | (draw >> 8)
+        else:
+            draw = digits
+    return draw
+
+
+@triton.jit(do_not_specialize=["count", "pairs"])
+def draws_at(ids, nonces, keys, places, numbers, out, count, pairs, AT_ONCE: tl.constexpr):
+    """Write draws under labels with groups to out, int32[pairs].
+
+    Args:
+        ids: of a Batch.
+        nonces: of a Batch.
+        keys: of a Batch.
+        places: int32[pairs], the step of each.
+        numbers: int64[pairs], what is read there.
+        out: written.
+        count: steps of the Batch.
+        pairs: how many.
+        AT_ONCE: pairs that a program computes.
+    """
+    pair = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
+    on = pair < pairs
+    at, number = tl.load(places + pair, mask=on, other=0), tl.load(numbers + pair, mask=on, other=0)
+    token, n0, n1, key = _load_step(ids, nonces, keys, at, on, count)
+    tl.store(out + pair, _draw(key, n0, n1, token, number, True, True).to(tl.int32, bitcast=True), mask=on)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -378,7 +470,8 @@ def green_of_steps(
     step, number, token, place, on = _of_step(steps, wanted, count, AT_ONCE)
     bit = tl.zeros((AT_ONCE,), tl.uint32)
     if tl.max(on.to(tl.int32), axis=0) > 0:
-        block = _token_blocks(step, token, number, SHIFT, 0)
+        n0, n1, key = _load_opened(step)
+        block = _entry_block(key, n0, n1, token, number, SHIFT, 0)
         word = (number >> 5) % HEIGHT
         green = below(block, 0, N, BITS, HEIGHT)
         for k in tl.static_range(1, HEIGHT):
@@ -389,24 +482,10 @@ def green_of_steps(
 
 @triton.jit(do_not_specialize=["count"])
 def draws_of_steps(steps, wanted, out, count, DIGITS: tl.constexpr, WORDS: tl.constexpr, AT_ONCE: tl.constexpr):
-    """Write draws of the wanted tokens to out, int32[R, count], else 0; the rest as in green_of_steps.
-
-    DIGITS: whether draws begin with eight digits from planes.
-    WORDS: whether there is more of them, from a word.
-    """
+    """Write draws of the wanted tokens to out, int32[R, count], else 0; as green_of_steps and `_draw` have it."""
     step, number, token, place, on = _of_step(steps, wanted, count, AT_ONCE)
     draw = tl.zeros((AT_ONCE,), tl.uint32)
     if tl.max(on.to(tl.int32), axis=0) > 0:
-        if WORDS:
-            block = _token_blocks(step, token, number, 4, 0)
-            draw = block[0]
-            for k in tl.static_range(1, 16):
-                draw = tl.where(number % 16 == k, block[k], draw)
-        if DIGITS:
-            draw = draw >> 8
-            planes = _token_blocks(step, token, number, 6, 0x80000000)
-            for q in tl.static_range(8):
-                word = tl.where((number >> 5) % 2 == 1, planes[2 * q + 1], planes[2 * q])
-                draw = draw | (((word >> (number % 32).to(tl.uint32)) & 1) << (31 - q))
-        draw = tl.where(on, draw, 0)
+        n0, n1, key = _load_opened(step)
+        draw = tl.where(on, _draw(key, n0, n1, token, number, DIGITS, WORDS), 0)
     tl.store(out + place, draw.to(tl.int32, bitcast=True), mask=token < count)

@@ -1,14 +1,14 @@
-"""Gumbel keys of version 2 whose messages are all scored on a device, with the CPU's verdicts.
+"""Gumbel keys of version 3 with groups, searched on a device, with the CPU's verdicts, and the vectors that mark.
 
-The score of one message is computed on the CPU: one block a token costs less than reading and tokenising the text. So
-are nonces, at 2 ns a token. All messages of green lists, whose blocks hold many numbers each, and of the paper's own
-mark, version 1, are scored on the CPU too: with all looks, a device could make a scan of green lists 1.8 times as fast
-at most.
+Rough scores of all groups, and of the users of those that are looked into, are counted on the device, and the few draws
+in full are made there. The score of one message is computed on the CPU: one block a token costs less than reading and
+tokenising the text. So are steps, their hashes and their keys, and the best groups of windows, which share their steps.
+All messages of green lists, of the paper's own mark, version 1, and of keys without groups are scored on the CPU too.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,20 +16,18 @@ import torch
 from numpy.typing import NDArray
 
 from scanner.gpu import runs
-from scanner.gpu.runs import Batch
+from scanner.gpu.runs import Batch, Runs
 from scanner.gpu.vectors import GreenRule, SeededVectors, SeedSource, Vectors
 from scanner.watermark import Watermark, batch_tokens
 from scanner.watermark.format import format_name
 from scanner.watermark.formats import GroupResult
 from scanner.watermark.native import secret
 from scanner.watermark.native.gumbel import sum_scores
-from scanner.watermark.native.gumbel_runs import draws_at as draws_of_numbers
 from scanner.watermark.native.keyed import GreenListMark, NativeMark
 from scanner.watermark.native.known_answers import method_of
-from scanner.watermark.native.streams import RunRequest, ScoredSteps
-from scanner.watermark.native.version2_marks import Version2Mark
-from scanner.watermark.native.version3_marks import Version3Mark
-from scanner.watermark.positions import consecutive_positions
+from scanner.watermark.native.steps import Steps
+from scanner.watermark.native.version3_marks import BestRough, Version3Gumbel, Version3Mark
+from scanner.watermark.positions import consecutive_positions, positions_where
 from scanner.watermark.rule import candidates
 
 
@@ -51,56 +49,44 @@ def vectors_of(mark: NativeMark, device: torch.device) -> Vectors | SeededVector
     return Vectors(mark.sub_keys.chacha, mark.sub_keys.sip, device)
 
 
-BestNumbers = tuple[NDArray[np.int64], NDArray[np.generic]]
-"""Best numbers of runs and their scores, as scanner.watermark.native.version2_marks.BestOfRuns finds them."""
+def _best_rough_on(device: torch.device) -> BestRough:
+    """Return what finds numbers of largest rough score on a device, as `rough_runs.best_rough` does."""
+
+    def best_rough(
+        steps: Steps,
+        documents: NDArray[np.int64],
+        first: NDArray[np.int64],
+        length: int,
+        most: int,
+        rule: tuple[int, int, int],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        del rule  # of Gumbel marks, which alone are searched here
+        batch = Batch.put(steps.ids, steps.nonces, steps.keys, device)
+        found = Runs(steps.offsets[documents], steps.offsets[documents + 1], first, length)
+        return runs.best_rough(batch, found, most)
+
+    return best_rough
 
 
-def _best_of_runs(mark: Version2Mark, steps: ScoredSteps, request: RunRequest, device: torch.device) -> BestNumbers:
-    """Search as the mark's `best_of_runs` does, in documents whose steps fit the device."""
-    chacha = mark.sub_keys.chacha
-    begins, lengths = steps.offsets[request.documents], steps.scored[request.documents]
-
-    def exact(of_runs: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Compute published scores of pairs on the CPU: their draws in one run, summed in order."""
-        at = consecutive_positions(begins[of_runs], lengths[of_runs])
-        read = np.repeat(request.first[of_runs] + numbers, lengths[of_runs])
-        tokens = steps.ids[at.index].astype(np.int64)
-        return sum_scores(draws_of_numbers(chacha, tokens, steps.nonces[at.index], read), at.offsets)
-
-    batch = Batch.put(chacha, steps.ids, steps.nonces, steps.offsets, device)
-    return runs.best_sums(runs.Runs(batch.of(request.documents), lengths, *request[1:]), exact)
-
-
-LONGEST: Mapping[str, int] = {"gumbel-v2": runs.LONGEST_SUM}
-"""Most steps of a document that is searched on a device, for each format whose runs, and so all messages, are."""
-
-
-def _runs_on(mark: Version2Mark, device: torch.device) -> Version2Mark:
-    """Return the mark, searched on a device; runs of documents with no or too many steps for it stay on the CPU."""
-
-    def best_of_runs(steps: ScoredSteps, request: RunRequest) -> BestNumbers:
-        scored = steps.scored[request.documents]
-        fits = (scored > 0) & (scored <= LONGEST[format_name(mark.label)])
-        if fits.all():
-            return _best_of_runs(mark, steps, request, device)
-        numbers, scores = mark.best_of_runs(steps, _some(request, ~fits))
-        out = np.empty((len(fits), request.most), np.int64), np.empty((len(fits), request.most), scores.dtype)
-        out[0][~fits], out[1][~fits] = numbers, scores
-        if fits.any():
-            out[0][fits], out[1][fits] = best_of_runs(steps, _some(request, fits))
-        return out
-
-    return mark.searched_by(best_of_runs, f"on {device}")
-
-
-def _some(request: RunRequest, mask: NDArray[np.bool_]) -> RunRequest:
-    return request._replace(documents=request.documents[mask], first=request.first[mask], floors=request.floors[mask])
+def exact_scores_on(
+    device: torch.device, steps: Steps, begin: NDArray[np.int64], end: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return what scanner.watermark.native.exact_scores does: drawn on a device, added up on the CPU, in order."""
+    is_number = numbers >= 0
+    rows, _ = np.nonzero(is_number)
+    places = consecutive_positions(begin[rows], (end - begin)[rows])
+    batch = Batch.put(steps.ids, steps.nonces, steps.keys, device)
+    draws = runs.draws_of(batch, places.index, np.repeat(numbers[is_number], places.scored))
+    scores = np.zeros(numbers.shape)
+    scores[is_number] = sum_scores(draws, places.offsets)
+    return scores
 
 
 def on_device(mark: Watermark, device: torch.device) -> Watermark:
-    """Return the watermark, searched on a device if its format can be; any other watermark unchanged."""
-    if isinstance(mark, Version2Mark) and format_name(mark.label) in LONGEST:
-        return _runs_on(mark, device)
+    """Return the watermark, searched on a device if it is a Gumbel mark with groups; any other watermark unchanged."""
+    if isinstance(mark, Version3Gumbel) and mark.groups is not None:
+        exact = partial(exact_scores_on, device)
+        return mark.searched_by(_best_rough_on(device), f"on {device}", exact)
     return mark
 
 
@@ -108,7 +94,7 @@ Case = dict[str, Any]
 
 
 def check_device(text: str, device: torch.device) -> list[GroupResult]:
-    """Run the known answers that a device computes: words of streams of version 1, Gumbel searches of version 2.
+    """Run the known answers that a device computes: words of streams of version 1, searches of version 3.
 
     text: as scanner.watermark.formats.check takes it, and has checked it.
     """
@@ -129,7 +115,7 @@ def _is_of_version_1(case: Case) -> bool:
 
 
 def _is_searched(case: Case) -> bool:
-    return format_name(method_of(case).label) in LONGEST
+    return isinstance(method_of(case), Version3Gumbel)
 
 
 def _stream(case: Case, device: torch.device) -> bool:
@@ -143,8 +129,12 @@ def _stream(case: Case, device: torch.device) -> bool:
 
 
 def _search(case: Case, device: torch.device) -> bool:
-    mark, tokens = on_device(method_of(case), device), batch_tokens([case["tokens"]])
-    found = candidates(mark, tokens, mark.rule.positions(tokens, case["dedup"]), case["groups"] ** 2)
+    mark, tokens = method_of(case), batch_tokens([case["tokens"]])
+    positions = mark.rule.positions(tokens, case["dedup"])
+    if isinstance(mark, Version3Mark):
+        is_shown = np.isin(mark.buckets(tokens, positions), np.array(case["shown"], np.int64))
+        positions = positions_where(positions, ~is_shown)
+    found = candidates(on_device(mark, device), tokens, positions, case["groups"] ** 2)
     is_candidate = found.message[0] >= 0
     best = list(zip(found.message[0][is_candidate].tolist(), found.score[0][is_candidate].tolist(), strict=True))
     wanted = [(one["message"], one["score"]) for one in case["candidates"]]

@@ -20,15 +20,23 @@ import triton
 
 from scanner.gpu import runs
 from scanner.gpu.runs import devices
-from scanner.gpu.vectors import GreenRule, Vectors, choose, weights
-from tests.bench.device_checks import Check, draw, of_vectors, on_fresh_documents
+from scanner.gpu.vectors import SeededVectors, Vectors, choose, weights
+from tests.bench.device_checks import (
+    QUARTER,
+    Check,
+    draw,
+    of_draws,
+    of_seeded_vectors,
+    of_vectors,
+    on_fresh_documents,
+    seed_source,
+)
 from tests.bench.device_kernels import core
 
 OPERATIONS = 8 * 4 * 12 + 16
 """Operations of one block: additions, exclusive ors and rotations of the rounds, and the last additions."""
 
 LENGTH = 256
-QUARTER = GreenRule(1, 2, 2)
 MODEL = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True,
@@ -108,32 +116,21 @@ def ceilings(device: torch.device, sizes: Sizes) -> tuple[float, float]:
 
 
 def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]:
-    """Gumbel of version 2 under every number of messages, on documents of LENGTH scored tokens."""
+    """Rough scores of version 3 under every number of messages, on documents of LENGTH scored tokens."""
     generator = np.random.default_rng(1)
     for count in sizes.messages:
-        documents = int(min(max(sizes.work / count / sizes.length, 1), runs.SUMS_BYTES // (32 * count)))
-        found = draw(generator, [sizes.length] * documents, None).runs(device, count)
-        held = found.batch.ids.nbytes + found.batch.nonces.nbytes
-        spent = seconds(
-            lambda found=found: runs.all_sums(found).topk(2, dim=1, largest=False),  # type: ignore[misc]
-            device,
-            sizes,
+        documents = int(
+            min(max(sizes.work / count / sizes.length, 1), runs.SUMS_BYTES // (runs.BYTES_A_NUMBER * count))
         )
+        drawn = draw(generator, [sizes.length] * documents)
+        batch = drawn.put(device)
+        asked = drawn.runs(count)
+        spent = seconds(lambda: runs.best_rough(batch, asked, 8), device, sizes)  # noqa: B023
         rate = documents * count * sizes.length / spent
-        note = (
-            f"{documents / spent:.4g} documents/s; {documents} documents, {held / 2**20:.3g} MiB in;"
-            f" {candidates(found):.3g} candidates a document"
-        )
-        yield Speed(f"gumbel, M = {count:.0e}", rate, "message·tokens/s", rate / blocks / 16, "cipher alone", note)
-
-
-def candidates(found: runs.Runs) -> float:
-    """Numbers a document that the CPU scores again, if the second best score is the bound."""
-    sums = runs.all_sums(found)
-    second = sums.topk(2, dim=1, largest=False).values[:, 1].cpu().numpy()
-    reached = runs.bound(second, found.scored) - 0.06 - 0.0005 * found.scored
-    most = torch.from_numpy(runs.limit(reached, found.scored).astype(np.int32)).to(sums.device)
-    return float((sums <= most[:, None]).sum() / len(found.scored))
+        held = sum(part.nbytes for part in batch) / 2**20
+        note = f"{documents / spent:.4g} documents/s; {documents} documents, {held:.3g} MiB in"
+        share = rate / blocks / runs.NUMBERS_A_BLOCK
+        yield Speed(f"gumbel, M = {count:.0e}", rate, "message·tokens/s", share, "cipher alone", note)
 
 
 def marking(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]:
@@ -142,17 +139,20 @@ def marking(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed
     vectors = Vectors(
         generator.integers(0, 2**32, 8, dtype=np.uint32), generator.integers(0, 2**64, 2, dtype=np.uint64), device
     )
+    seeded = SeededVectors(seed_source(generator, 1026), device)
     for rows in sizes.rows:
         for vocabulary in sizes.vocabularies:
             windows = torch.randint(0, vocabulary, (rows, 4), device=device)
             messages = torch.randint(0, 10**6, (rows,), device=device)
             logits = torch.randn((rows, vocabulary), device=device)
             wanted = torch.ones((rows, vocabulary), dtype=torch.bool, device=device)
-            draws = vectors.draws(windows, messages, vocabulary)
+            draws, probable = vectors.draws(windows, messages, vocabulary), weights(logits, 1.0, 0, 0.95)
             for name, entries, call in (
                 ("green vectors", 256, lambda: vectors.green(windows, messages, wanted, QUARTER)),  # noqa: B023
                 ("draw vectors", 16, lambda: vectors.draws(windows, messages, vocabulary)),  # noqa: B023
                 ("Gumbel's choice", 0, lambda: choose(draws, weights(logits, 1.0, 0, 0.95))),  # noqa: B023
+                ("green of version 3", 1, lambda: seeded.green(windows, messages, wanted, QUARTER)),  # noqa: B023
+                ("choice of version 3", 0, lambda: seeded.choose(windows, messages, probable)),  # noqa: B023
             ):
                 spent = seconds(call, device, sizes)
                 share = rows * vocabulary / entries / blocks / spent if entries else 0
@@ -188,7 +188,9 @@ def measured(device: torch.device, sizes: Sizes) -> Iterator[Speed]:
 
 def checked(device: torch.device, sizes: Sizes, seed: int) -> Iterator[Check]:
     yield on_fresh_documents(device, seed, *sizes.fresh)
+    yield of_draws(device, seed, sizes.fresh[0])
     yield from of_vectors(device, seed, sizes.vocabularies[0])
+    yield from of_seeded_vectors(device, seed, sizes.vocabularies[0])
 
 
 def main() -> int:

@@ -3,35 +3,35 @@
 The plain side computes a whole block for every entry, in 64-bit integers; it shares no code with the kernels.
 """
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from scanner.gpu import runs
-from scanner.gpu.runs import Batch
-from scanner.gpu.vectors import GreenRule, Vectors
+from scanner.gpu.runs import Batch, Runs
+from scanner.gpu.vectors import GreenRule, PlainSeededVectors, SeededVectors, SeedSource, Vectors
 
 _LOW = 0xFFFFFFFF
 
+QUARTER = GreenRule(1, 2, 2)
+
 
 class Documents(NamedTuple):
-    """A key and scored tokens: uint32[8], uint32[P], uint64[P], int64[D+1]; rule None: Gumbel."""
+    """Scored tokens, each with its step's own key: uint32[P], uint64[P], uint32[8, P], int64[D+1]."""
 
-    key: np.ndarray
     ids: np.ndarray
     nonces: np.ndarray
+    keys: np.ndarray
     offsets: np.ndarray
-    rule: GreenRule | None
 
-    def runs(self, device: torch.device, count: int) -> runs.Runs:
-        """The numbers 0 … count−1 of each document, of which the best two are asked for."""
-        batch = Batch.put(self.key, self.ids, self.nonces, self.offsets, device)
-        scored = np.diff(self.offsets)
-        nothing = np.zeros(len(scored), np.int64)
-        return runs.Runs(batch, scored, nothing, count, 2, 2, np.full(len(scored), np.inf))
+    def put(self, device: torch.device) -> Batch:
+        return Batch.put(self.ids, self.nonces, self.keys, device)
+
+    def runs(self, count: int) -> Runs:
+        """The numbers 0 … count−1 of each document."""
+        return Runs(self.offsets[:-1], self.offsets[1:], np.zeros(len(self.offsets) - 1, np.int64), count)
 
 
 class Check(NamedTuple):
@@ -42,19 +42,24 @@ class Check(NamedTuple):
     wrong: int
 
 
-def draw(generator: np.random.Generator, lengths: list[int], rule: GreenRule | None) -> Documents:
+def draw(generator: np.random.Generator, lengths: list[int]) -> Documents:
     offsets = np.cumsum([0, *lengths]).astype(np.int64)
     total = int(offsets[-1])
-    key = generator.integers(0, 2**32, 8, dtype=np.uint32)
-    ids = generator.integers(0, 2**32, total, dtype=np.uint32)
-    return Documents(key, ids, generator.integers(0, 2**64, total, dtype=np.uint64), offsets, rule)
+    return Documents(
+        generator.integers(0, 2**32, total, dtype=np.uint32),
+        generator.integers(0, 2**64, total, dtype=np.uint64),
+        generator.integers(0, 2**32, (8, total), dtype=np.uint32),
+        offsets,
+    )
 
 
-def blocks(key: list[int], counter: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> list[torch.Tensor]:
-    """ChaCha8 blocks as 16 int64 tensors shaped as counter (int64), for low and high words of nonces."""
+def blocks(
+    key: Sequence[int | torch.Tensor], counter: torch.Tensor, high: torch.Tensor | int, nonce: torch.Tensor
+) -> list[torch.Tensor]:
+    """ChaCha8 blocks as 16 int64 tensors shaped as counter, the low words; keys and nonces are broadcast to it."""
     constants = [int.from_bytes(b"expand 32-byte k"[i : i + 4], "little") for i in (0, 4, 8, 12)]
-    start = [torch.full_like(counter, word) for word in (*constants, *key)]
-    start += [counter & _LOW, counter >> 32, low.expand_as(counter), high.expand_as(counter)]
+    start = [torch.zeros_like(counter) + word for word in (*constants, *key)]
+    start += [torch.zeros_like(counter) + word for word in (counter, high, nonce & _LOW, (nonce >> 32) & _LOW)]
     s = list(start)
     for turn in range(8):
         for column in range(4):
@@ -66,102 +71,130 @@ def blocks(key: list[int], counter: torch.Tensor, low: torch.Tensor, high: torch
     return [(x + y) & _LOW for x, y in zip(s, start, strict=True)]
 
 
-def words(found: Documents, nonces: torch.Tensor, word: torch.Tensor, planes: int, plane: int) -> torch.Tensor:
-    """Words [T, N] (int64) of one plane for nonces int64[T] and word numbers int64[T, N] (SPEC §1)."""
-    height = 16 // planes
-    group, r = word // (16 * height), word % (16 * height)
-    low, high = (nonces & _LOW)[:, None], ((nonces >> 32) & _LOW)[:, None]
-    block = torch.stack(blocks(found.key.tolist(), 16 * group + r % 16, low, high))
-    return block.gather(0, (plane * height + r // 16)[None])[0]
+def blocks_of_steps(found: Documents, document: int, numbers: torch.Tensor, per_block: int, added: int) -> torch.Tensor:
+    """The blocks in which each step of a document reads numbers int64[N]: int64[16, T, N].
+
+    per_block: numbers of a block.
+    added: to the higher words of counters.
+    """
+    part, device = slice(found.offsets[document], found.offsets[document + 1]), numbers.device
+    ids, nonces, *key = (
+        torch.from_numpy(values[part].astype(np.int64)).to(device)[:, None]
+        for values in (found.ids, found.nonces, *found.keys)
+    )
+    counter = ids * (2**32 // per_block) + numbers // per_block
+    return torch.stack(blocks(key, counter & _LOW, (counter >> 32) | added, nonces))
 
 
-def entries(found: Documents, nonces: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
-    """Draws, or green bits, of entries int64[T, N]: int64[T, N]."""
-    if found.rule is None:
-        return words(found, nonces, entry, 1, 0)
-    number = torch.zeros_like(entry)
-    for plane in range(found.rule.bits):
-        word = words(found, nonces, entry // 32, found.rule.planes, plane)
-        number = 2 * number + ((word >> (entry % 32)) & 1)
-    return (number < found.rule.n).long()
+def digits_of_steps(found: Documents, document: int, numbers: torch.Tensor) -> torch.Tensor:
+    """The eight digits that each step of a document has for numbers int64[N], as integers: int64[T, N]."""
+    block = blocks_of_steps(found, document, numbers, 64, 2**31)
+    value = torch.zeros_like(block[0])
+    for plane in range(8):
+        word = 2 * plane + (numbers // 32) % 2
+        value = 2 * value + ((block.gather(0, word.expand_as(value)[None])[0] >> (numbers % 32)) & 1)
+    return value
 
 
-def of_numbers(found: Documents, nonces: torch.Tensor, tokens: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """Draws that tokens int64[T] read under numbers int64[N] in streams of version 2: int64[T, N]."""
-    counter = tokens[:, None] * (2**32 // 16) + number // 16
-    low, high = (nonces & _LOW)[:, None], ((nonces >> 32) & _LOW)[:, None]
-    block = torch.stack(blocks(found.key.tolist(), counter, low, high))
-    return block.gather(0, (number % 16).expand_as(counter)[None])[0]
-
-
-def plain_best_two(found: Documents, count: int, device: torch.device) -> np.ndarray:
-    """Best two numbers and scores of each document, every number scored: float64[D, 4]."""
-    rows = []
-    ids, nonces = found.ids.astype(np.int64), found.nonces.view(np.int64)
-    number = torch.arange(count, device=device)
-    for begin, end in zip(found.offsets, found.offsets[1:], strict=False):
-        x, nonce = (torch.from_numpy(part[begin:end].copy()).to(device) for part in (ids, nonces))
-        values = of_numbers(found, nonce, x, number)
-        scores = -torch.log((2.0**32 - values.double()) * 2.0**-32).sum(dim=0).cpu().numpy()
-        a, b = np.lexsort((np.arange(count), -scores))[:2]
-        rows.append((a, scores[a], b, scores[b]))
-    return np.array(rows)
-
-
-def exact(found: Documents) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Gumbel scores of pairs of document and number, in double precision and the order of positions, by numpy."""
-
-    def scores(documents: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        out = []
-        for d, m in zip(documents.tolist(), numbers.tolist(), strict=True):
-            part = slice(found.offsets[d], found.offsets[d + 1])
-            nonces = torch.from_numpy(found.nonces[part].view(np.int64).copy())
-            tokens = torch.from_numpy(found.ids[part].astype(np.int64))
-            draws = of_numbers(found, nonces, tokens, torch.tensor([m])).numpy()
-            terms = [-math.log((2.0**32 - w) * 2.0**-32) for w in draws[:, 0].tolist()]
-            total = 0.0
-            for term in terms:
-                total += term
-            out.append(total)
-        return np.array(out)
-
-    return scores
-
-
-def on_device(found: Documents, count: int, device: torch.device) -> np.ndarray:
-    """Best two numbers and scores of each document by the kernels: float64[D, 4]."""
-    numbers, scores = runs.best_sums(found.runs(device, count), exact(found))
-    return np.stack([numbers[:, 0], scores[:, 0], numbers[:, 1], scores[:, 1]], axis=1).astype(np.float64)
-
-
-def compare(name: str, a: np.ndarray, b: np.ndarray) -> Check:
-    """Compares row by row: messages must agree, and scores to 1e-12, since logarithms differ."""
-    same = (a[:, [0, 2]] == b[:, [0, 2]]).all(axis=1)
-    same &= (np.abs(a[:, [1, 3]] - b[:, [1, 3]]) <= 1e-12 * np.abs(b[:, [1, 3]])).all(axis=1)
-    return Check(name, len(a), int((~same).sum()))
+def plain_scores(found: Documents, document: int, count: int, device: torch.device) -> np.ndarray:
+    """Rough scores of the numbers 0 … count−1: int64[N]."""
+    digits = digits_of_steps(found, document, torch.arange(count, device=device))
+    ones = sum((digits >= 256 - (128 >> (k - 1))).long() for k in range(1, 9))
+    return torch.as_tensor(ones).sum(dim=0).cpu().numpy()
 
 
 def on_fresh_documents(device: torch.device, seed: int, lengths: list[int], count: int) -> Check:
-    found = draw(np.random.default_rng(seed), lengths, None)
-    wanted = plain_best_two(found, count, device)
-    return compare(f"fresh documents, gumbel, M = {count}", on_device(found, count, device), wanted)
+    """Checks the best eight numbers of each document, ties to the smaller."""
+    found = draw(np.random.default_rng(seed), lengths)
+    numbers, scores = runs.best_rough(found.put(device), found.runs(count), 8)
+    wrong = 0
+    for document in range(len(lengths)):
+        plain = plain_scores(found, document, count, device)
+        best = np.lexsort((np.arange(count), -plain))[:8]
+        wrong += numbers[document].tolist() != best.tolist() or scores[document].tolist() != plain[best].tolist()
+    return Check(f"fresh documents, {count} numbers", len(lengths), wrong)
+
+
+def of_draws(device: torch.device, seed: int, lengths: list[int]) -> Check:
+    """Checks draws in full of a few numbers of each document."""
+    found, numbers = draw(np.random.default_rng(seed), lengths), np.array([0, 77, 2**16 + 15, 2**32 - 1])
+    places = np.arange(len(found.ids)).repeat(len(numbers))
+    mine = runs.draws_of(found.put(device), places, np.tile(numbers, len(found.ids))).reshape(-1, len(numbers))
+    wrong, read = 0, torch.from_numpy(numbers).to(device)
+    for document in range(len(lengths)):
+        first = digits_of_steps(found, document, read)
+        whole = (first << 24) | (words_of_steps(found, document, read) >> 8)
+        part = mine[found.offsets[document] : found.offsets[document + 1]]
+        wrong += part.astype(np.int64).tolist() != whole.cpu().tolist()
+    return Check("draws in full", len(lengths), wrong)
+
+
+def words_of_steps(found: Documents, document: int, numbers: torch.Tensor) -> torch.Tensor:
+    """Words of one plane that each step of a document has for numbers int64[N]: int64[T, N]."""
+    block = blocks_of_steps(found, document, numbers, 16, 0)
+    return block.gather(0, (numbers % 16).expand_as(block[0])[None])[0]
+
+
+def words(key: np.ndarray, nonces: torch.Tensor, word: torch.Tensor, planes: int, plane: int) -> torch.Tensor:
+    """Words [T, N] (int64) of one plane for nonces int64[T] and word numbers int64[T, N] of version 1 (SPEC §1)."""
+    height = 16 // planes
+    group, r = word // (16 * height), word % (16 * height)
+    counter = 16 * group + r % 16
+    block = torch.stack(blocks(key.tolist(), counter & _LOW, counter >> 32, nonces[:, None]))
+    return block.gather(0, (plane * height + r // 16)[None])[0]
+
+
+def entries(key: np.ndarray, nonces: torch.Tensor, entry: torch.Tensor, rule: GreenRule | None) -> torch.Tensor:
+    """Draws, or green bits, of entries int64[T, N] of version 1: int64[T, N]."""
+    if rule is None:
+        return words(key, nonces, entry, 1, 0)
+    number = torch.zeros_like(entry)
+    for plane in range(rule.bits):
+        word = words(key, nonces, entry // 32, rule.planes, plane)
+        number = 2 * number + ((word >> (entry % 32)) & 1)
+    return (number < rule.n).long()
 
 
 def of_vectors(device: torch.device, seed: int, vocabulary: int) -> Iterator[Check]:
     """Checks secret vectors of marking with h = 0, where all rows have the nonce of the empty string."""
     generator = np.random.default_rng(seed)
-    for rule in (GreenRule(1, 2, 2), None):
-        found = draw(generator, [0], rule)
+    for rule in (QUARTER, None):
+        key = generator.integers(0, 2**32, 8, dtype=np.uint32)
         sip = generator.integers(0, 2**64, 2, dtype=np.uint64)
         starts = torch.from_numpy(generator.integers(0, 2**31, 3)).to(device)
         windows = torch.empty((3, 0), dtype=torch.int64, device=device)
-        vectors = Vectors(found.key, sip, device)
+        vectors = Vectors(key, sip, device)
         wanted = torch.ones((3, vocabulary), dtype=torch.bool, device=device)
         mine = vectors.green(windows, starts, wanted, rule) if rule else vectors.draws(windows, starts, vocabulary)
         nonce = torch.tensor([siphash_of_nothing(sip.tolist())] * 3, dtype=torch.uint64).view(torch.int64).to(device)
-        expected = entries(found, nonce, starts[:, None] + torch.arange(vocabulary, device=device))
+        expected = entries(key, nonce, starts[:, None] + torch.arange(vocabulary, device=device), rule)
         wrong = ((mine.long() & _LOW) != expected).any(dim=1).sum()
         yield Check(f"secret vectors, {'1/4' if rule else 'gumbel'}, {vocabulary} tokens", 3, int(wrong))
+
+
+def of_seeded_vectors(device: torch.device, seed: int, vocabulary: int) -> Iterator[Check]:
+    """Checks marking under version 3 by Triton against torch alone: green tokens, draws and the chosen token."""
+    generator = np.random.default_rng(seed)
+    windows = torch.from_numpy(generator.integers(0, vocabulary, (3, 4))).to(device)
+    for groups in (None, 325):
+        source = seed_source(generator, groups)
+        messages = torch.from_numpy(generator.integers(0, 325**2, 3)).to(device)
+        weights = torch.from_numpy(generator.exponential(1.0, (3, vocabulary)) ** 3).to(device)
+        wanted = weights > 0.1
+        weights = weights.where(wanted, 0.0)
+        ours, plain = SeededVectors(source, device), PlainSeededVectors(source, device)
+        wrong = (ours.green(windows, messages, wanted, QUARTER) != plain.green(windows, messages, wanted, QUARTER)).any(
+            dim=1
+        )
+        wrong |= (ours.draws(windows, messages, wanted) != plain.draws(windows, messages, wanted)).any(dim=1)
+        wrong |= ours.choose(windows, messages, weights) != plain.choose(windows, messages, weights)
+        yield Check(f"seeded vectors, groups {groups}, {vocabulary} tokens", 3, int(wrong.sum()))
+
+
+def seed_source(generator: np.random.Generator, groups: int | None) -> SeedSource:
+    """What draws steps' keys, at random."""
+    words = generator.integers(0, 2**32, 8, dtype=np.uint32)
+    return SeedSource(words, generator.bytes(32), generator.integers(0, 2**64, 4, dtype=np.uint64), 24, groups)
 
 
 def siphash_of_nothing(key: list[int]) -> int:

@@ -17,23 +17,22 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from scanner.gpu.kernels import draw_entries, draws_of_steps, green_entries, green_of_steps, open_steps, sum_runs
-from scanner.gpu.runs import FRACTION_BITS
+from scanner.gpu.kernels import count_runs, draw_entries, draws_of_steps, green_entries, green_of_steps, open_steps
 from scanner.gpu.vectors import TOKENS_A_PROGRAM
 from tests.bench.device_kernels import core
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 SLOW_PIPE = {"LOP3", "SHF", "LEA", "SEL", "VIADD", "VIMNMX", "IADD3", "ISETP", "PRMT", "LOP", "I2FP", "SGXT", "FLO"}
 
-BATCH = dict.fromkeys(("key", "ids", "nonces", "begins", "ends"), "*i32")
+BATCH = dict.fromkeys(("ids", "nonces", "keys", "begins", "ends", "firsts", "out"), "*i32")
 ROWS = {"sip": "*i64", "key": "*i32", "windows": "*i64", "starts": "*i64"}
 STEPS = {"steps": "*i32", "wanted": "*i8"}
-OF_RUNS = BATCH | {"firsts": "*i32", "out": "*i32", "blocks": "i32", "tiles": "i32"}
+OF_RUNS = BATCH | dict.fromkeys(("count", "blocks", "tiles"), "i32")
 QUARTER = {"N": 1, "BITS": 2, "PLANES": 2}
 
 KERNELS = {
     "core": (core, {"key": "*i32", "out": "*i32", "rounds": "i32"}, {"BLOCKS": 128}, 1),
-    "gumbel, version 2": (sum_runs, OF_RUNS, {"FRACTION": FRACTION_BITS, "STEPS": 1, "BLOCKS": 128}, 4),
+    "rough scores": (count_runs, OF_RUNS, {"LEVELS": 12, "STEPS": 1, "BLOCKS": 128}, 1),
     "green vectors": (
         green_entries, ROWS | {"strips": "*i32", "out": "*i8", "count": "i32"},
         {**QUARTER, "WINDOW": 4, "GROUPS": 2}, 1,

@@ -96,7 +96,7 @@ def main(folder: Path) -> None:
     fix_secrets(registry, "green", "gum", "grouped")
     new_key(registry, "green", format="greenlist", window=1, gamma="1/4", messages=200, tokenizer=TOKENIZER)
     new_key(registry, "gum", format="gumbel", window=2, messages=100, tokenizer=TOKENIZER)
-    new_key(registry, "grouped", format="gumbel-v2", window=1, groups=5, messages=25, tokenizer=TOKENIZER)
+    new_key(registry, "grouped", format="gumbel-v3", window=1, groups=5, messages=25, seeds=8, tokenizer=TOKENIZER)
     add_users(registry, None, ["alice"])
     (folder / "in").mkdir()
     generator = np.random.default_rng(1)

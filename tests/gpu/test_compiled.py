@@ -37,5 +37,5 @@ def test_blocks_are_shared_and_little_is_added_to_them(compiled):
     """On the pipe that all kernels wait for, a score takes less than 1.5 times the operations of the cipher alone."""
     core = compiled["core"]["alu"]
     assert 220 <= core <= 260  # the rounds have 384; additions go to another pipe, constants are folded
-    assert compiled["gumbel, version 2"]["alu"] < 1.5 * core
-    assert compiled["gumbel, version 2"]["barriers"] <= 1
+    assert compiled["rough scores"]["alu"] < 1.5 * core
+    assert compiled["rough scores"]["barriers"] == 0

@@ -35,11 +35,11 @@ def test_it_checks_and_measures_everything(tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines()[-2:] == ["exit 0", "imported"], done.stdout[-2000:]
     found = json.loads(file.read_text())
-    assert len(found["checks"]) == 3
+    assert len(found["checks"]) == 6
     assert all(check["wrong"] == 0 and check["documents"] >= 3 for check in found["checks"])
     assert [figure["what"].split(",")[0] for figure in found["figures"]] == [
-        "ceiling: ChaCha8 alone", "ceiling: copy", "gumbel", "green vectors",
-        "draw vectors", "Gumbel's choice", "model's forward pass",
+        "ceiling: ChaCha8 alone", "ceiling: copy", "gumbel", "green vectors", "draw vectors",
+        "Gumbel's choice", "green of version 3", "choice of version 3", "model's forward pass",
     ]  # fmt: skip
     assert all(figure["rate"] > 0 for figure in found["figures"])
 

@@ -8,7 +8,7 @@ largest rough score. Without groups all messages are scored in full.
 
 import functools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -81,6 +81,10 @@ class BestRough(Protocol):
         """
 
 
+ExactScores = Callable[[Steps, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
+"""A function of steps, begins, ends and numbers that returns what `exact_scores` does."""
+
+
 class _Counted(NamedTuple):
     """Ranges of steps as ranges of group steps and of user steps, as `steps_by_kind` has them."""
 
@@ -108,6 +112,7 @@ class Version3Mark(NativeMark):
     _keys: SeedKeys  # type: ignore[assignment] # of one key; of more where joined
     _run_rule: tuple[int, int, int]
     _elsewhere: BestRough | None = None
+    _exact_scores: ExactScores = staticmethod(exact_scores)
     _where = ""
 
     def _take(self, seeds: int, beacon: bytes) -> None:
@@ -137,13 +142,14 @@ class Version3Mark(NativeMark):
     def __repr__(self) -> str:
         return super().__repr__() + self._where
 
-    def searched_by(self, best_rough: BestRough, where: str) -> Self:
+    def searched_by(self, best_rough: BestRough, where: str, exact: ExactScores = exact_scores) -> Self:
         """Return the same watermark with runs searched by another function than `rough_runs.best_rough`.
 
         where: the device, for its repr.
+        exact: another function than `exact_scores`, for Gumbel scores of few numbers.
         """
         copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _elsewhere=best_rough, _where=f" {where}")
+        vars(copy).update(vars(self), _elsewhere=best_rough, _exact_scores=exact, _where=f" {where}")
         return copy
 
     def join_marks(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
@@ -620,7 +626,7 @@ class Version3Gumbel(Version3Mark, GumbelMark):
             low, high = bounds_of_scores(steps, ranges, numbers)
             least = np.minimum(floors, low.max(axis=1)) if is_best_kept else floors
             numbers = np.where(high >= least[:, None], numbers, -1)
-        return numbers, exact_scores(steps, ranges.begin, ranges.end, numbers)
+        return numbers, self._exact_scores(steps, ranges.begin, ranges.end, numbers)
 
     def _rough_floors(self, floors: NDArray[np.float64]) -> None:
         return None
