@@ -2,7 +2,9 @@
 
 Whoever can write results can put an older state of a table in its place, which is signed as it was: its number is
 smaller than the one that stands here. Or they take back a commit, and another one is made in its place: then two
-commits stand here that follow one (scanner.signing). Entries mean the same in any order.
+commits stand here that follow one (scanner.signing). Or they put a table there that was committed to elsewhere, in a
+copy of the results: its signature names a place and a number that are not of this one. Entries mean the same in any
+order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +25,9 @@ SIGNED_TABLES_FOLDER = "signed_tables"
 
 NO_NUMBER = -1
 """Number where there is none."""
+
+STRANGE = "the registry knows other tables here and not this one, so that it was put here"
+"""Fault of a table that may be of these results, and that was never here."""
 
 
 class SignedTable(NamedTuple):
@@ -46,10 +51,25 @@ class SignedTable(NamedTuple):
     earlier: int = NO_NUMBER
 
 
+class Carried(NamedTuple):
+    """What a table's signature says of when it was signed.
+
+    number: of the signature.
+    earlier: number of the signature that it follows.
+    known: number that the registry kept of the table at this place when it was signed, NO_NUMBER: none; None: it was
+        signed at another place.
+    """
+
+    number: int
+    earlier: int
+    known: int | None
+
+
 class _History:
     """What happened to one table at one place.
 
     newest: the last time when it was signed.
+    kept: number of the last signature that the registry keeps; NO_NUMBER: of none, as where it cannot be written.
     anew: number of the last signature by consent: what is before it does not matter.
     given_up: number of the last time when it was given up.
     fork: numbers of two commits that follow one, of which the first was taken back: the latest; else empty.
@@ -59,14 +79,16 @@ class _History:
         self.entries: dict[int, SignedTable] = {}  # by number
         self._later: dict[int, int] = {}  # by number of a signature: that of the one that follows it
         self.newest: SignedTable | None = None
-        self.anew = self.given_up = NO_NUMBER
+        self.kept = self.anew = self.given_up = NO_NUMBER
         self.fork: tuple[int, ...] = ()
 
-    def add(self, entry: SignedTable) -> None:
+    def add(self, entry: SignedTable, *, is_kept: bool) -> None:
         self.entries[entry.number] = entry
         if entry.event == "given up":
             self.given_up = max(self.given_up, entry.number)
             return
+        if is_kept:
+            self.kept = max(self.kept, entry.number)
         if entry.event == "signed anew":
             self.anew = max(self.anew, entry.number)
         if self.newest is None or self.newest.number < entry.number:
@@ -86,21 +108,33 @@ class _History:
         """Whether two commits followed one, so that the first was taken back, and nobody consented to that."""
         return max(self.fork, default=NO_NUMBER) > self.anew
 
+    def before(self, carried: Carried, newest: int) -> int | None:
+        """Go back from a signature to the first that is no later than another. Returns None: one is not known."""
+        number, earlier = carried.number, carried.earlier
+        while number > newest:
+            number = earlier
+            if number > newest:
+                if number not in self.entries:
+                    return None
+                earlier = self.entries[number].earlier
+        return number
+
 
 class SignedTables:
-    """The tables that were signed under a registry's audit secret, from their entries in any order."""
+    """The tables that were signed under a registry's audit secret, from the entries that it keeps, in any order."""
 
     def __init__(self, entries: Iterable[SignedTable] = ()) -> None:
         self._places: dict[tuple[str, str], dict[str, _History]] = {}  # by place and name, then by the table's id
-        self._earlier: dict[tuple[str, str], dict[int, int]] = {}  # by name and id: the number before each one
-        self.add(entries)
+        self._add(entries, are_kept=True)
 
     def add(self, entries: Iterable[SignedTable]) -> None:
-        """Take in more entries."""
+        """Take in entries that the registry does not keep yet."""
+        self._add(entries, are_kept=False)
+
+    def _add(self, entries: Iterable[SignedTable], *, are_kept: bool) -> None:
         for entry in entries:
-            self._places.setdefault((entry.location, entry.table), {}).setdefault(entry.table_id, _History()).add(entry)
-            if entry.event != "given up":
-                self._earlier.setdefault((entry.table, entry.table_id), {})[entry.number] = entry.earlier
+            histories = self._places.setdefault((entry.location, entry.table), {})
+            histories.setdefault(entry.table_id, _History()).add(entry, is_kept=are_kept)
 
     def at(self, location: str, table: str) -> list[SignedTable]:
         """Return the newest signature of each table at a place that was not given up; most often there is one."""
@@ -111,47 +145,50 @@ class SignedTables:
         """Return the largest number that a table ever had at a place; NO_NUMBER: it was never there."""
         return max(self._history(location, table, table_id).entries, default=NO_NUMBER)
 
-    def fault(self, location: str, table: str, table_id: str, number: int | None, earlier: int | None) -> str | None:
+    def kept_number(self, location: str, table: str, table_id: str) -> int:
+        """Return the number of the last signature of a table that the registry keeps; NO_NUMBER: it keeps none."""
+        return self._history(location, table, table_id).kept
+
+    def knows(self, location: str) -> bool:
+        """Return whether the registry keeps a signature of a table at a place that was not given up."""
+        return any(
+            history.kept != NO_NUMBER and not history.is_given_up
+            for (place, _), histories in self._places.items()
+            if place == location
+            for history in histories.values()
+        )
+
+    def fault(self, location: str, table: str, table_id: str, carried: Carried | None) -> str | None:
         """Return why a table is not as it was last left at a place; None: it may be.
 
         Args:
             location: folder or URI of the results, links followed.
             table: its name.
             table_id: of the Delta table.
-            number: of the signature that it carries; None: of none that is ours.
-            earlier: number of the signature that this one follows.
+            carried: what its signature says; None: it carries none that is ours.
         """
         history = self._history(location, table, table_id)
         if history.is_given_up:
             return "it is a table that was given up, and was put back"
         if history.newest is None:
-            others = self.at(location, table)
-            return "another table was signed there, and this one was put in its place" if others else None
+            if self.at(location, table):
+                return "another table was signed there, and this one was put in its place"
+            return STRANGE if carried is not None and self.knows(location) else None
         if len(self.at(location, table)) > 1:
             return "two tables were signed there, of which one was put away"
         if history.is_forked:
             return "two commits follow one, so that the first was taken back"
         newest = history.newest.number
-        if number is not None and number < newest:
+        if carried is None or carried.number == newest:
+            return None
+        if carried.number < newest:
             return "it was put back to an earlier state, before the last commit that brickscan made"
-        if number is not None and number > newest and earlier is not None:
-            before = self._before(table, table_id, number, earlier, newest)
-            if before is not None and before < newest:
-                return "its commits do not follow the last one that brickscan made here, which was taken back"
+        if carried.known is None or (history.kept != NO_NUMBER and carried.known not in history.entries):
+            return "its last commit was made at another place, or by who has another copy of the registry"
+        before = history.before(carried, newest)
+        if before is not None and before < newest:
+            return "its commits do not follow the last one that brickscan made here, which was taken back"
         return None
-
-    def _before(self, table: str, table_id: str, number: int, earlier: int, newest: int) -> int | None:
-        """Go back from a signature to the first that is no later than another, by what is known of all places.
-
-        Returns:
-            NO_NUMBER: one on the way was signed by consent, elsewhere. None: one is not known.
-        """
-        earlier_of = {**self._earlier.get((table, table_id), {}), number: earlier}
-        while number > newest:
-            if number not in earlier_of:
-                return None
-            number = earlier_of[number]
-        return number
 
     def _history(self, location: str, table: str, table_id: str) -> _History:
         return self._places.get((location, table), {}).get(table_id, _History())

@@ -279,11 +279,11 @@ class ReviewSession:
             Refused: there is no such flag.
         """
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
-        with self._explaining:
-            (explained,) = self._explainer.explain_cases([case])
-        self._advice[_document(case.row)] = advise(explained)
         places = [DocumentPlace(*row) for row in self._order(request.choice).select("path", "row").iter_rows()]
         decisions = on_documents(self.results, [case.row]).get(_document(case.row), [])
+        with self._explaining:  # after all rows were read: it says whether these were checked
+            (explained,) = self._explainer.explain_cases([case])
+        self._advice[_document(case.row)] = advise(explained)
         if place not in places:  # somebody decided on it, so that it is no longer open: go on with the first
             return FlagView(explained, decisions, None, len(places), None, next(iter(places), None))
         i = places.index(place)

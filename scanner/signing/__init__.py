@@ -17,9 +17,13 @@ Who can write the results can write any row. So each commit signs the whole tabl
    outlive checkpoints. A commit that brickscan did not make leaves them as they were, and they do not fit.
 4. The registry keeps what was signed and given up at each place (scanner.registry.signed_tables). Numbers grow with
    time, in whatever process: an older state has a smaller number, and so has what a killed scan committed and somebody
-   kept for later. Two commits that follow one show that the first was taken back. Another table has another id, a
-   table of other results another id of results, and a table that is gone is missed. A table is signed as soon as it is
-   made, by the process that made it: nobody else chose its id.
+   kept for later. Two commits that follow one show that the first was taken back. A signature names its place, and
+   the number that the registry kept of the table there: one that the registry lacks, as of a scan that was killed, is
+   taken only where both fit, so that nothing that was committed to a copy of the results, or under a copy of the
+   registry, stands for them. Another table has another id, a table of other results another id of results, a table
+   that is gone is missed, and one with rows that the registry does not know beside others that it knows is refused. A
+   table is signed and on record as soon as it is made, by the process that made it: nobody else chose its id. The
+   first commit at a place that the registry does not know puts all tables there on record, as they are.
 
 Whoever reads a table recomputes its digest from the files of the log, and holds each file that is read against its
 name, in the same bytes that are then decoded. Whoever commits to one, or looks up what is done, checks both digests

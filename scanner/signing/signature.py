@@ -15,7 +15,15 @@ _BITS = 63  # Delta's versions of transactions are signed 64-bit integers
 _DIGITS = 2  # of a digest
 MODULUS = 1 << (_BITS * _DIGITS)
 
-FIELDS = ("signature", "signature:earlier", "signature:secret", "signature:results", "signature:nonce")
+FIELDS = (
+    "signature",
+    "signature:earlier",
+    "signature:place",
+    "signature:known",
+    "signature:secret",
+    "signature:results",
+    "signature:nonce",
+)
 DIGESTS = tuple(f"signature:{what}:{digit}" for what in ("files", "transactions") for digit in range(_DIGITS))
 """Application transactions that hold a signature: its fields, and its digests in digits of 63 bits, smallest first."""
 
@@ -32,6 +40,8 @@ class Signature(NamedTuple):
     number: of the commit that signed it; it grows with time.
     earlier: number of the signature that it follows; NO_NUMBER (scanner.registry.signed_tables): none, or it was
         signed as it was by consent.
+    place: number that tells places of results apart, 63 bits.
+    known: number that the registry kept of the table at this place when it was signed; NO_NUMBER: none.
     secret: number that tells secrets apart, and shows nothing of them.
     results: id of the results, 63 bits.
     nonce: drawn for the commit, 63 bits.
@@ -41,6 +51,8 @@ class Signature(NamedTuple):
 
     number: int
     earlier: int
+    place: int
+    known: int
     secret: int
     results: int
     nonce: int
@@ -60,10 +72,11 @@ def signature_of(table: DeltaTable) -> Signature | None:
     number = table.transaction_version(FIELDS[0])
     if number is None:
         return None
-    earlier, secret, results, nonce = (table.transaction_version(name) or 0 for name in FIELDS[1:])
+    earlier, place, known, *others = (table.transaction_version(name) or 0 for name in FIELDS[1:])
+    secret, results, nonce = others
     digits = [table.transaction_version(name) or 0 for name in DIGESTS]
     files, transactions = (digits[at] + (digits[at + 1] << _BITS) for at in (0, _DIGITS))
-    return Signature(number, earlier, secret, results, nonce, files, transactions)
+    return Signature(number, earlier, place, known, secret, results, nonce, files, transactions)
 
 
 def id_of(table: DeltaTable) -> str:
@@ -98,6 +111,10 @@ class Digester:
 
     def __reduce__(self) -> str:
         raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
+
+    def number_of_place(self, location: str) -> int:
+        """Return a number that tells a folder or URI of results, links followed, from others: 63 bits."""
+        return self._hmac("place", location) % (1 << _BITS)
 
     def hmac_of_file(self, table: DeltaTable, name: str, facts: FileFacts) -> int:
         """Return the HMAC of a file of a table."""

@@ -4,13 +4,14 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.errors import Refused
-from scanner.registry.signed_tables import NO_NUMBER, SignedTable
+from scanner.errors import Refused, ScanFailed
+from scanner.registry.signed_tables import NO_NUMBER, STRANGE, Carried, SignedTable
 from scanner.signing.signature import (
     MODULUS,
     Digester,
@@ -52,6 +53,7 @@ class Signer:
     def __init__(self, results: str, registry: str, secret: bytes) -> None:
         self.digester = Digester(secret)
         self.record = TablesOnRecord(registry, real_location(results))
+        self._place = self.digester.number_of_place(self.record.location)
         self.unsigned: set[str] = set()
         self.off_record: set[str] = set()
         self._checked: dict[str, tuple[int, Signature]] = {}  # by a table's id: version and signature, left or checked
@@ -88,11 +90,18 @@ class Signer:
         """
         # 1. take the signature of what is there: the checked one, or one of the table as it is
         self.record.refresh()
+        if anew is None and not self.record.all():
+            self._put_on_record()
         earlier = self._signature_before(table, name) if anew is None else self._signature_by_consent(table, name, anew)
 
-        # 2. exchange number and nonce for new ones
-        follows = earlier.number if anew is None else follows
-        later = earlier._replace(number=_next_number(earlier.number), earlier=follows, nonce=secrets.randbits(63))
+        # 2. exchange number and nonce for new ones, and say where it is signed
+        later = earlier._replace(
+            number=_next_number(earlier.number),
+            earlier=earlier.number if anew is None else follows,
+            place=self._place,
+            known=self.record.kept_number(name, id_of(table)),
+            nonce=secrets.randbits(63),
+        )
         mask, hmac_of_transaction = self.digester.mask, self.digester.hmac_of_transaction
         files = earlier.files + mask("files", table, name, later) - mask("files", table, name, earlier)
         done = earlier.transactions
@@ -115,24 +124,44 @@ class Signer:
                 done += hmac_of_transaction(id_of(table), name, app_id, transaction.version)
         return later._replace(files=files % MODULUS, transactions=done % MODULUS)
 
+    def _put_on_record(self) -> None:
+        """Put all tables on record at a place that the registry does not know, as of results that were moved.
+
+        Raises:
+            Refused: one is not as it was signed.
+            ScanFailed: the log of one cannot be read.
+        """
+        entries = []
+        for name in SCHEMAS:
+            uri = table_uri(self.record.location, name)
+            table = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+            signature = None if table is None else signature_of(table)
+            if table is not None and signature is not None:
+                self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table)))
+                entries.append(self._entry(table, name, signature, "signed"))
+                self.off_record.discard(name)
+        self.record.add(entries)
+        with suppress(ScanFailed):  # the end of the process says so
+            self.record.keep()
+
     def _signature_before(self, table: DeltaTable, name: str) -> Signature:
         """Return the signature of a table, checked in this version, or of an empty one that this process made.
 
         Raises:
             Refused: it is not as it was signed, or nobody signed it.
         """
+        transactions = None
+        if self._checked_signature(table) is None:
+            transactions = self.sum_transactions(table, name, logged_transactions(table))
+            self.refuse_unsigned(table, name, transactions)
         signature = self._checked_signature(table)
         if signature is not None:  # of this version; others may have committed, or given it up, since
-            self._refuse_fault(table, name, signature)
-            return signature
-        transactions = self.sum_transactions(table, name, logged_transactions(table))
-        self.refuse_unsigned(table, name, transactions)
-        signature = self._checked_signature(table)
-        if signature is not None:
+            if (fault := self._fault(table, name, signature)) is not None:
+                raise _changed(table, fault)
             return signature
         # who chose its id may have another table of that id, and who was faster than we may have put rows into it
         is_own = id_of(table) in self._own_ids and table.version() == 0
-        if not is_own or transactions.count or files_of(table).height:
+        if not is_own or transactions is None or transactions.count or files_of(table).height:
             raise unsigned(table)
         results_id = max(self._results_here(), default=secrets.randbits(63))
         return self._signature_as_it_is(table, name, NO_NUMBER, results_id, {})
@@ -155,7 +184,7 @@ class Signer:
         results_id: int,
         transactions: Mapping[str, LoggedTransaction],
     ) -> Signature:
-        blank = Signature(number, NO_NUMBER, self.digester.secret, results_id, 0, 0, 0)
+        blank = Signature(number, NO_NUMBER, self._place, NO_NUMBER, self.digester.secret, results_id, 0, 0, 0)
         done = self._digest_of_transactions(table, name, blank, self.sum_transactions(table, name, transactions))
         return blank._replace(files=self._digest_of_files(table, name, blank), transactions=done)
 
@@ -209,8 +238,13 @@ class Signer:
         self._own_ids.add(id_of(table))
 
     def is_new(self, table: DeltaTable, name: str) -> bool:
-        """Return whether a table is empty, and not on record here: another process makes it now, or died of that."""
-        return self.record.newest(name, id_of(table)) is None and not files_of(table).height
+        """Return whether a table is empty, and not on record here: another process makes it now, or died of that.
+
+        At a place that the registry does not know, one that is signed may be of results that were moved.
+        """
+        if files_of(table).height or self.record.newest(name, id_of(table)) is not None:
+            return False
+        return signature_of(table) is None or self.record.knows_place()
 
     def refuse_unsigned(self, table: DeltaTable, name: str, transactions: TransactionSum) -> None:
         """Raise Refused for a table that nobody may go by or commit to: as `is_signed`, and where nobody signed it."""
@@ -275,7 +309,9 @@ class Signer:
     def _is_signed(self, table: DeltaTable, name: str, transactions: TransactionSum | None) -> bool:
         # 1. hold it against what is on record of its place
         signature, where = signature_of(table), f"results: table {place_of(table)}"
-        self._refuse_fault(table, name, signature)
+        fault = self._fault(table, name, signature)
+        if fault is not None and not (fault == STRANGE and _is_empty(table, transactions)):  # which is made just now
+            raise _changed(table, fault)
 
         # 2. without a signature it is one that nobody ever signed, or empty
         if signature is None:
@@ -287,8 +323,8 @@ class Signer:
             )
 
         newest = self.record.newest(name, id_of(table))
-        if newest is None:
-            self.off_record.add(name)
+        self.unsigned.discard(name)
+        (self.off_record.add if newest is None else self.off_record.discard)(name)
 
         # 3. compute its digests
         if signature.files != self._digest_of_files(table, name, signature):
@@ -304,17 +340,20 @@ class Signer:
             self.record.adopt(self._entry(table, name, signature, "signed"))
         return True
 
-    def _refuse_fault(self, table: DeltaTable, name: str, signature: Signature | None) -> None:
-        """Raise Refused for a table that is not the one of its place, or older than its newest state."""
-        number, earlier = (None, None) if signature is None or not self.has_signed(signature) else signature[:2]
-        fault = self.record.fault(name, id_of(table), number, earlier)
-        if fault is None and signature is not None and number is not None:
+    def _fault(self, table: DeltaTable, name: str, signature: Signature | None) -> str | None:
+        """Return why a table is not the one of its place, or older than its newest state; None: it may be."""
+        ours = signature if signature is not None and self.has_signed(signature) else None
+        fault = self.record.fault(name, id_of(table), None if ours is None else self._carried(ours))
+        if fault in (None, STRANGE) and ours is not None:
             newest = self.record.newest(name, id_of(table))
             here = self._results_here() if newest is None else {newest.results_id}
-            if here and signature.results not in here:
-                fault = "it was signed among other results, and put here"
-        if fault is not None:
-            raise Refused(f"results: table {place_of(table)}: {fault}. {_PUT_BACK}")
+            if here and ours.results not in here:
+                return "it was signed among other results, and put here"
+        return fault
+
+    def _carried(self, signature: Signature) -> Carried:
+        known = signature.known if signature.place == self._place else None
+        return Carried(signature.number, signature.earlier, known)
 
     def _may_be_unsigned(self, table: DeltaTable, name: str, transactions: TransactionSum | None) -> bool:
         """Return False for a table with files that nobody ever signed, True for an empty one, which shows nothing.
@@ -386,6 +425,15 @@ class Signer:
         self, table: DeltaTable, name: str, signature: Signature, transactions: TransactionSum
     ) -> int:
         return (self.digester.mask("transactions", table, name, signature) + transactions.value) % MODULUS
+
+
+def _is_empty(table: DeltaTable, transactions: TransactionSum | None) -> bool:
+    """Return whether a table has no file, and no transaction that does not expire but those of its signature."""
+    return not files_of(table).height and (transactions is None or transactions.value == 0)
+
+
+def _changed(table: DeltaTable, fault: str) -> Refused:
+    return Refused(f"results: table {place_of(table)}: {fault}. {_PUT_BACK}")
 
 
 def unsigned(table: DeltaTable) -> Refused:

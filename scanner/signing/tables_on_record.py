@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from scanner.errors import ScanFailed
-from scanner.registry.signed_tables import SignedTable, append_signed_tables, read_signed_tables
+from scanner.registry.signed_tables import Carried, SignedTable, append_signed_tables, read_signed_tables
 
 _SECONDS_OF_A_QUERY = 1.0
 """Seconds for which the registry is not asked again."""
@@ -51,9 +51,17 @@ class TablesOnRecord:
         """Return the largest number that a table ever had here; NO_NUMBER: it was never here."""
         return self._signed_tables.last_number(self.location, name, table_id)
 
-    def fault(self, name: str, table_id: str, number: int | None, earlier: int | None) -> str | None:
+    def kept_number(self, name: str, table_id: str) -> int:
+        """Return the number of the last signature that the registry keeps of a table here; NO_NUMBER: of none."""
+        return self._signed_tables.kept_number(self.location, name, table_id)
+
+    def knows_place(self) -> bool:
+        """Return whether the registry keeps a signature of a table here that was not given up."""
+        return self._signed_tables.knows(self.location)
+
+    def fault(self, name: str, table_id: str, carried: Carried | None) -> str | None:
         """Return why a table is not as it was last left here, as of SignedTables.fault; None: it may be."""
-        return self._signed_tables.fault(self.location, name, table_id, number, earlier)
+        return self._signed_tables.fault(self.location, name, table_id, carried)
 
     def add(self, entries: Sequence[SignedTable]) -> None:
         """Take in what happened here. The registry keeps it later."""

@@ -16,8 +16,9 @@ from deltalake import write_deltalake
 from scanner.evidence.explainer import Explainer
 from scanner.night_report import night_of
 from scanner.registry import set_audit_secret
+from scanner.results.transactions import open_tables
 from scanner.service.review_session import DocumentPlace, FlagRequest, ReviewSession
-from scanner.signing import opened_signers
+from scanner.signing import opened_signers, sign_with
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri
 from tests.support.command_line import call
@@ -298,3 +299,18 @@ def test_a_post_that_is_dated_to_the_end_of_time_hides_no_flag(night, own_regist
     assert (explained["user_id"], explained["checked"]) == ("alice", True)
     assert len(call("export", night.config)[1].splitlines()) == 2
     assert call("report", night.config, "--out", tmp_path / "report")[0] == 0
+
+
+def test_the_first_page_of_a_server_says_what_nobody_checked_of_all_that_it_shows(night, own_registry, marked):
+    """Its decisions are read after the flag: of a table of a copy, which shows nothing yet."""
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    night.scan()
+    copy = str(shutil.copytree(night.results, night.folder / "copy"))
+    sign_with(copy, str(own_registry))
+    open_tables(copy, ["decisions"])
+    shutil.copytree(table_uri(copy, "decisions"), table_uri(str(night.results), "decisions"))
+    opened_signers._signers.clear()
+    opened_signers._registries.clear()
+    session = ReviewSession(Explainer(night.config), "eve")
+    shown = session.view_flag(FlagRequest("all"), DocumentPlace(str(night.input / "a.parquet"), 0))
+    assert "the registry does not know decisions at this place" in str(shown.explained.not_checked)

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import set_audit_secret, signed_tables
 from scanner.registry.keys_file import read_audit_secret, write_registry
-from scanner.registry.signed_tables import NO_NUMBER, SignedTable, SignedTables, read_signed_tables
+from scanner.registry.signed_tables import NO_NUMBER, Carried, SignedTable, SignedTables, read_signed_tables
 from scanner.results import retention, transactions, upkeep
 from scanner.results.queries import ask, exist
 from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew, sign_under
@@ -134,7 +134,7 @@ def plain_digests(folder: str, name: str, secret: bytes, signature: Signature) -
         return int(hmac.new(key, json.dumps(list(facts)).encode(), hashlib.sha256).hexdigest(), 16)
 
     about = name, table.metadata().id
-    files, done = (term("signature", what, *about, *signature[:5]) for what in ("files", "transactions"))
+    files, done = (term("signature", what, *about, *signature[:7]) for what in ("files", "transactions"))
     for uri in table.file_uris():
         path = Path(uri.removeprefix("file://"))
         file = pl.read_parquet(path)
@@ -665,27 +665,191 @@ def test_a_night_that_was_scanned_into_a_copy_is_not_put_in_the_place_of_the_ori
     shutil.copytree(table_uri(copy, "flags"), table_uri(signed, "flags"))
     reopen(signed, own_secret)
     for step in (lambda: rows(signed), lambda: refuse_changed_tables(signed)):
-        with pytest.raises(Refused, match="flags: its commits do not follow the last one that brickscan made here"):
+        with pytest.raises(Refused, match="flags: its last commit was made at another place"):
             step()
 
 
-def test_results_that_two_machines_mount_at_different_places_go_on(signed, own_secret, tmp_path):
-    """Each place has some of the commits on record, one after the other."""
+def test_results_that_go_to_and_fro_between_two_places_are_signed_as_they_are_at_each(signed, own_secret, tmp_path):
+    """What was committed elsewhere may be of a copy: who moved the results says that it is not."""
     here, there = Path(signed), tmp_path / "there"
-    for number in range(3):
-        here.rename(there)
-        reopen(str(there), own_secret)
-        if not number:
-            take_as_it_is(str(there), own_secret)
-        add(str(there), f"there-{number}", [verdict(20 + number, user="bob", message=2)])
-        keep_signatures(str(there))
-        there.rename(here)
-        reopen(signed, own_secret)
-        add(signed, f"here-{number}", [verdict(30 + number, user="carol", message=3)])
-        keep_signatures(signed)
+    for number in range(2):
+        for old, new, user in ((here, there, "bob"), (there, here, "carol")):
+            old.rename(new)
+            reopen(str(new), own_secret)
+            if number or new == here:
+                with pytest.raises(Refused, match=r"its last commit was made at another place.*`brickscan sign` takes"):
+                    refuse_changed_tables(str(new))
+                take_as_it_is(str(new), own_secret)
+            add(str(new), f"{user}-{number}", [verdict(20 + number, f"/in/{user}", user=user, message=2)])
+            assert keep_signatures(str(new)) is None
     reopen(signed, own_secret)
     refuse_changed_tables(signed)
-    assert sorted(rows(signed)["user_id"]) == ["alice"] * 3 + ["bob"] * 3 + ["carol"] * 3
+    assert sorted(rows(signed)["user_id"]) == ["alice"] * 3 + ["bob"] * 2 + ["carol"] * 2
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_copy_of_which_the_registry_forgot_the_first_commits_is_not_put_in_the_place_of_the_original(
+    signed, own_secret, tmp_path, monkeypatch, taken
+):
+    """As after a night of a thousand commits; whether somebody signed the copy first or not."""
+    monkeypatch.setattr(signed_tables, "NUMBERS_KEPT", 3)
+    monkeypatch.setattr(signed_tables, "FILES_KEPT", 2)
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    add(signed, "later", [verdict(9, user="bob", message=2)])
+    assert keep_signatures(signed) is None
+    (take_as_it_is if taken else reopen)(copy, own_secret)
+    for number in range(8):
+        add(copy, f"n{number}", [verdict(20 + number, user="carol", message=3)])
+        assert keep_signatures(copy) is None
+    put_copy(copy, signed)
+    reopen(signed, own_secret)
+    for step in (lambda: rows(signed), lambda: refuse_changed_tables(signed)):
+        with pytest.raises(Refused, match="its last commit was made at another place"):
+            step()
+
+
+@pytest.mark.parametrize("registry", ["same", "copied"])
+def test_a_copy_whose_commits_the_registry_never_knew_is_not_put_in_the_place_of_the_original(
+    signed, own_secret, tmp_path, registry
+):
+    """Its scan was killed before it kept a number, or the registry was copied with the results."""
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    other = own_secret if registry == "same" else Path(shutil.copytree(own_secret, tmp_path / "registry-2"))
+    add(signed, "later", [verdict(9, user="bob", message=2)])
+    assert keep_signatures(signed) is None
+    sign_with(copy, str(other))
+    for number in range(2):
+        add(copy, f"n{number}", [verdict(20 + number, user="carol", message=3)])
+    put_copy(copy, signed)
+    reopen(signed, own_secret)
+    for step in (lambda: rows(signed), lambda: add(signed, "more", [verdict(30)])):
+        with pytest.raises(Refused, match="its last commit was made at another place"):
+            step()
+
+
+def put_copy(copy: str, folder: str) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+
+
+def test_a_machine_that_was_copied_whole_signs_for_no_other(signed, own_secret, tmp_path):
+    """The copy has the same paths and another registry, which knows numbers that this one does not."""
+    before = [Path(shutil.copytree(folder, tmp_path / f"{Path(folder).name}-0")) for folder in (signed, own_secret)]
+    add(signed, "later", [verdict(9, user="bob", message=2)])
+    assert keep_signatures(signed) is None
+    after = [Path(shutil.move(folder, tmp_path / f"{Path(folder).name}-1")) for folder in (signed, own_secret)]
+    for folder, source in zip((Path(signed), own_secret), before, strict=True):
+        source.rename(folder)
+    for number in range(2):
+        reopen(signed, own_secret)
+        add(signed, f"n{number}", [verdict(20 + number, user="carol", message=3)])
+        assert keep_signatures(signed) is None
+    shutil.rmtree(own_secret)
+    after[1].rename(own_secret)
+    reopen(signed, own_secret)
+    with pytest.raises(Refused, match="flags: its last commit was made at another place, or by who has another copy"):
+        rows(signed)
+
+
+@pytest.mark.parametrize("name", ["decisions", "accounts", "flag_levels"])
+def test_a_table_of_a_copy_is_not_put_where_the_results_never_had_it(signed, own_secret, tmp_path, name):
+    """As of a rehearsal, where somebody decided on the same flags."""
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    sign_with(copy, str(own_secret))
+    open_tables(copy, [name])
+    file = write_file(copy, name, [pa.RecordBatch.from_pylist([filled(SCHEMAS[name])], SCHEMAS[name])])
+    assert commit(copy, name, [TableEntry("rehearsal", (file,))]) == {"rehearsal"}
+    assert keep_signatures(copy) is None
+    shutil.copytree(table_uri(copy, name), table_uri(signed, name))
+    reopen(signed, own_secret)
+    for step in (
+        lambda: rows(signed, name),
+        lambda: refuse_changed_tables(signed),
+        lambda: commit(signed, name, [TableEntry("later", ())]),
+    ):
+        with pytest.raises(Refused, match=f"{name}: the registry knows other tables here and not this one"):
+            step()
+    take_as_it_is(signed, own_secret)
+    assert rows(signed, name).height == 1
+
+
+def test_an_empty_table_of_a_copy_is_put_aside(signed, own_secret, tmp_path, monkeypatch):
+    """By whoever would commit to it; it shows nothing, so that it may as well be one that is made just now."""
+    monkeypatch.setattr(transactions, "SECONDS_OF_A_MAKER", -1.0)
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    sign_with(copy, str(own_secret))
+    open_tables(copy, ["decisions"])
+    shutil.copytree(table_uri(copy, "decisions"), table_uri(signed, "decisions"))
+    reopen(signed, own_secret)
+    assert rows(signed, "decisions").is_empty()
+    assert "the registry does not know decisions" in str(unchecked(signed))
+    with pytest.raises(Refused, match="decisions: the registry knows other tables here and not this one"):
+        commit(signed, "decisions", [TableEntry("later", ())])
+    open_tables(signed, ["decisions"])
+    assert commit(signed, "decisions", [TableEntry("later", ())]) == {"later"}
+    assert rows(signed, "decisions").is_empty()
+    assert unchecked(signed) is None
+
+
+def test_results_that_were_moved_are_on_record_whole_with_the_first_commit(signed, own_secret, tmp_path):
+    """So that no table comes later that may be of a copy."""
+    open_tables(signed, ["decisions"])
+    assert commit(signed, "decisions", [TableEntry("d", ())]) == {"d"}
+    assert keep_signatures(signed) is None
+    moved = str(shutil.move(signed, str(tmp_path / "moved")))
+    sign_with(moved, str(own_secret))
+    assert rows(moved)["user_id"].to_list() == ["alice"] * 3
+    assert "the registry does not know flags" in str(unchecked(moved))
+    add(moved, "first", [verdict(9, user="bob", message=2)])
+    known = {entry.table for entry in read_signed_tables(str(own_secret)).of(real_location(moved))}
+    assert known == {*TABLES, "decisions"}
+    reopen(moved, own_secret)  # the process was killed
+    refuse_changed_tables(moved)
+    assert (len(rows(moved)), rows(moved, "decisions").height, unchecked(moved)) == (4, 0, None)
+
+
+def test_the_first_commit_at_a_place_takes_no_table_that_was_changed(signed, own_secret, tmp_path):
+    moved = str(shutil.move(signed, str(tmp_path / "moved")))
+    change_a_name(moved)
+    sign_with(moved, str(own_secret))
+    with pytest.raises(Refused, match="flags: its files are not those that brickscan committed"):
+        commit(moved, "spans", [TableEntry("later", ())])
+
+
+def test_drivers_of_a_registry_that_cannot_be_written_go_on_side_by_side(tmp_path, own_secret, monkeypatch):
+    """No number is kept, so none can be named."""
+
+    def fail(*_: object) -> None:
+        raise ScanFailed("registry: it cannot be written")
+
+    monkeypatch.setattr(tables_on_record, "append_signed_tables", fail)
+    folder = str(tmp_path / "results")
+    sign_with(folder, str(own_secret))
+    open_tables(folder)
+    signers = [signer_of(folder), Signer(folder, str(own_secret), read_audit_secret(own_secret))]
+    for number in range(6):
+        use_signer(folder, signers[number % 2])
+        for step in range(2):
+            add(folder, f"t{number}-{step}", [verdict(2 * number + step, user="alice", message=1)])
+        refuse_changed_tables(folder)
+    assert "cannot be written" in str(keep_signatures(folder))
+    reopen(folder, own_secret)
+    assert len(rows(folder)) == 12
+    assert "the registry does not know flags" in str(unchecked(folder))
+
+
+def test_a_note_goes_once_another_process_has_signed(signed, own_secret, tmp_path, monkeypatch):
+    """A server of reviews runs for months."""
+    monkeypatch.setattr(tables_on_record, "_SECONDS_OF_A_QUERY", -1.0)
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    sign_with(copy, str(own_secret))
+    server = signer_of(copy)
+    rows(copy)
+    assert "the registry does not know flags" in str(unchecked(copy))
+    take_as_it_is(copy, own_secret)
+    use_signer(copy, server)
+    rows(copy)
+    assert unchecked(copy) is None
 
 
 def test_decisions_that_were_made_elsewhere_are_not_put_among_others(signed, own_secret, tmp_path):
@@ -848,12 +1012,14 @@ def test_what_the_registry_keeps_means_the_same_in_any_order(entries, random):
     tables = [SignedTables(entries), SignedTables(shuffled), SignedTables(SignedTables(shuffled).entries())]
     places = [(name, table_id) for name in ("flags", "verdicts") for table_id in ("a", "b")]
 
+    states = [None, *(Carried(number, number - 1, known) for number in range(10) for known in (None, -1, number - 2))]
+
     def answers(signed_tables: SignedTables) -> list[object]:
         return [
             (
                 {*signed_tables.at("here", name)},
-                [signed_tables.fault("here", name, table_id, number, number - 1) for number in range(10)],
-                signed_tables.fault("here", name, table_id, None, None),
+                [signed_tables.fault("here", name, table_id, carried) for carried in states],
+                signed_tables.kept_number("here", name, table_id),
             )
             for name, table_id in places
         ]
@@ -1052,7 +1218,7 @@ def test_an_older_copy_that_got_another_secret_is_not_put_in_the_place_of_the_or
     shutil.rmtree(table_uri(signed, "flags"))
     shutil.copytree(table_uri(copy, "flags"), table_uri(signed, "flags"))
     use_signer(signed, Signer(signed, str(own_secret), b"another audit secret of 32 bytes"))
-    with pytest.raises(Refused, match="flags: its commits do not follow the last one that brickscan made here"):
+    with pytest.raises(Refused, match="flags: its last commit was made at another place"):
         rows(signed)
 
 
@@ -1444,7 +1610,7 @@ def sha256_named_files(folder: str, name: str) -> list[str]:
 def test_a_signature_fits_delta_and_takes_all_values():
     largest = 2**126 - 1
     for files, done in ((0, largest), (1, 2**63), (largest, 0), (2**63 - 1, 2**125)):
-        signature = Signature(5, NO_NUMBER, 7, 2**63 - 1, 2**63 - 1, files, done)
+        signature = Signature(5, NO_NUMBER, 2**63 - 1, NO_NUMBER, 7, 2**63 - 1, 2**63 - 1, files, done)
         held = {each.app_id: each.version for each in signature.as_transactions()}
         assert all(-1 <= version < 2**63 for version in held.values())
         digits = [held[name] for name in signature_module.DIGESTS]
