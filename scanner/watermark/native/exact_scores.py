@@ -24,8 +24,8 @@ _FIRST_FULL = 254
 _BITS_OF_BLOCK = 32 - BLOCK_OF_DIGITS
 """Bits of the number of a block of digits."""
 
-_UNIT = 2.0**-32
-"""Unit of bounds while they are added up."""
+_UNIT = 2.0**-20
+"""Unit of bounds while they are added up: those of a chunk's terms stay below 2^32, since −ln(1 − 254/256) < 5."""
 
 _SLACK = 1e-9
 """What rounding can change in a sum, and more, relative to it."""
@@ -81,12 +81,13 @@ class _Full(NamedTuple):
         )
 
 
-def _bounds_of_terms() -> NDArray[np.int64]:
-    """Return bounds on the term of a draw with each c below _FIRST_FULL, in _UNIT: int64[2, 256]."""
+def _bounds_of_terms() -> NDArray[np.uint64]:
+    """Return bounds on the term of a draw with each c below _FIRST_FULL, in _UNIT: uint64[256], the upper one first."""
     c = np.arange(_FIRST_FULL)
-    bounds = np.zeros((2, 256), np.int64)
-    bounds[0, :_FIRST_FULL] = np.floor(-np.log1p(-c / 256.0) / _UNIT) - 1
-    bounds[1, :_FIRST_FULL] = np.ceil(-np.log1p(-(c + 1) / 256.0) / _UNIT) + 1
+    low = np.maximum(np.floor(-np.log1p(-c / 256.0) / _UNIT) - 1, 0)
+    high = np.ceil(-np.log1p(-(c + 1) / 256.0) / _UNIT) + 1
+    bounds = np.zeros(256, np.uint64)
+    bounds[:_FIRST_FULL] = (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
     return bounds
 
 
@@ -105,38 +106,48 @@ class _Entries(NamedTuple):
 
 
 def bounds_of_scores(
-    steps: Steps, ranges: Ranges, numbers: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    steps: Steps, *asked: tuple[Ranges, NDArray[np.int64]]
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return bounds on what `exact_scores` returns, from below and above.
 
-    A block of digits is drawn once for all ranges of a document that need it.
+    A block of digits is drawn once for all ranges of a document that need it, whatever they are asked with.
 
     Args:
-        steps: of all documents.
-        ranges: R ranges.
-        numbers: int64[R, most], each below 2^32; −1: none.
+        steps: of D documents.
+        asked: R ranges of them, and numbers, int64[R, most], each below 2^32; −1: none. Some of each, with R and most
+            of their own.
 
     Returns:
-        float64[R, most] both; −inf where there is no number.
+        float64[R, most] both, for each that is asked; −inf where there is no number.
     """
-    rows, columns = np.nonzero(numbers >= 0)
-    number, whose = numbers[rows, columns], ranges.whose[rows]
-    order = np.argsort((whose << _BITS_OF_BLOCK) | (number >> BLOCK_OF_DIGITS))
-    rows, columns = rows[order], columns[order]
-    first = offsets_of(np.bincount(whose, minlength=len(ranges.first) - 1))
-    entries = _Entries(ranges.begin[rows], ranges.end[rows], number[order], first)
-    bounds = np.zeros((2, len(rows)), np.int64)
-    _add_bounds(steps, entries, _bounds_of_terms(), _Scratch.make(), _Full.make(), bounds)
-    low, high = np.full((2, *numbers.shape), -np.inf)
-    low[rows, columns], high[rows, columns] = bounds * _UNIT
-    return low * (1.0 - _SLACK) - _SLACK, high * (1.0 + _SLACK) + _SLACK
+    is_number, parts = [numbers >= 0 for _, numbers in asked], []
+    for (ranges, numbers), mask in zip(asked, is_number, strict=True):
+        rows, _ = np.nonzero(mask)
+        parts.append((ranges.whose[rows], ranges.begin[rows], ranges.end[rows], numbers[mask]))
+    whose, begin, end, number = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    # documents are nearly in order, which this sort makes use of
+    order = np.argsort((whose << _BITS_OF_BLOCK) | (number >> BLOCK_OF_DIGITS), kind="stable")
+    entries = _Entries(
+        begin[order], end[order], number[order], offsets_of(np.bincount(whose, minlength=len(asked[0][0].first) - 1))
+    )
+    sums, bounds = np.zeros((2, len(order)), np.int64), np.empty((2, len(order)))
+    _add_bounds(steps, entries, _bounds_of_terms(), _Scratch.make(), _Full.make(), sums)
+    bounds[:, order] = sums * _UNIT
+    found, first = [], 0
+    for mask in is_number:
+        end_of_these = first + int(mask.sum())
+        low, high = np.full((2, *mask.shape), -np.inf)
+        low[mask], high[mask] = bounds[:, first:end_of_these]
+        found.append((low * (1.0 - _SLACK) - _SLACK, high * (1.0 + _SLACK) + _SLACK))
+        first = end_of_these
+    return found
 
 
 @kernel
 def _add_bounds(
     steps: Steps,
     entries: _Entries,
-    of_terms: NDArray[np.int64],
+    of_terms: NDArray[np.uint64],
     scratch: _Scratch,
     full: _Full,
     bounds: NDArray[np.int64],
@@ -171,11 +182,10 @@ def _add_bounds(
                     if begin >= end:
                         continue
                     _digits_of_lanes(block, entries.number[entry], uint64(begin), uint64(end - begin), digits)
-                    low, high = np.int64(0), np.int64(0)
+                    both = uint64(0)
                     for i in range(uint64(begin), uint64(end)):
                         c = digits[i]
-                        low += of_terms[0, c]
-                        high += of_terms[1, c]
+                        both += of_terms[c]
                         if c >= uint32(_FIRST_FULL):
                             full.places[0, waiting], full.places[1, waiting] = p + np.int64(i), entry
                             full.draws[waiting] = c << uint32(24)
@@ -183,8 +193,8 @@ def _add_bounds(
                             if waiting == CHUNK:
                                 _add_full(steps, entries.number, full, waiting, bounds)
                                 waiting = 0
-                    bounds[0, entry] += low
-                    bounds[1, entry] += high
+                    bounds[0, entry] += np.int64(both & uint64(0xFFFFFFFF))
+                    bounds[1, entry] += np.int64(both >> uint64(32))
                 e = next_block
             p += lanes
     _add_full(steps, entries.number, full, waiting, bounds)

@@ -85,6 +85,21 @@ ExactScores = Callable[[Steps, NDArray[np.int64], NDArray[np.int64], NDArray[np.
 """A function of steps, begins, ends and numbers that returns what `exact_scores` does."""
 
 
+class _Asked(NamedTuple):
+    """Numbers of ranges of group steps whose scores may matter.
+
+    ranges: R ranges.
+    numbers: int64[R, most]; −1: none.
+    floors: float64[R]; what scores less does not matter.
+    is_best_kept: whether the best of each range matters all the same.
+    """
+
+    ranges: Ranges
+    numbers: NDArray[np.int64]
+    floors: NDArray[np.float64]
+    is_best_kept: bool
+
+
 class _Counted(NamedTuple):
     """Ranges of steps as ranges of group steps and of user steps, as `steps_by_kind` has them."""
 
@@ -252,7 +267,9 @@ class Version3Mark(NativeMark):
         floors = self._floors(texts.shared.length, _by_chance(groups))
         request = texts.shared, np.zeros(len(floors), np.int64), groups, _most_groups(groups)
         group, rough = self._rough(steps, *request, self._rough_floors(floors))
-        return self._in_best_groups(steps, self._exact(steps, texts.shared, group, rough, floors), texts, groups)
+        (group,) = self._that_matter(steps, _Asked(texts.shared, group, floors, True))
+        score = self._exact(steps, texts.shared, group, rough)
+        return self._in_best_groups(steps, (group, score), texts, groups)
 
     def search_parts(
         self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
@@ -268,9 +285,15 @@ class Version3Mark(NativeMark):
         floors = self._floors(part_steps.shared.length, _by_chance(self.groups))
         request = steps, window_steps.shared, part_steps.shared, self.groups, _most_groups(self.groups)
         number, rough, groups, of_groups = best_of_ranges(*request, self._run_rule, self._rough_floors(floors))
-        best_groups = self._exact(steps, part_steps.shared, groups, of_groups, floors)
+        window_floors = self._floors(window_steps.shared.length, np.log10(GROUPS_BY_CHANCE) - np.log10(self.groups))
+        groups, group = self._that_matter(
+            steps,
+            _Asked(part_steps.shared, groups, floors, True),
+            _Asked(window_steps.shared, number[:, None], window_floors, False),
+        )
+        best_groups = groups, self._exact(steps, part_steps.shared, groups, of_groups)
         candidates = self._in_best_groups(steps, best_groups, part_steps, self.groups)
-        window, group_score = self._promising(steps, number, rough, window_steps.shared)
+        window, group_score = self._promising(steps, group, rough, window_steps.shared, window_floors)
         first = number[window] * MOST_NUMBERS
         user, user_score = self._best_users(steps, window_steps.users.of(window), first, self.groups)
         total = np.add(group_score, user_score)
@@ -279,23 +302,27 @@ class Version3Mark(NativeMark):
         return candidates, window[standing_out], message[standing_out]
 
     def _promising(
-        self, steps: Steps, group: NDArray[np.int64], rough: NDArray[np.int64], windows: Ranges
+        self,
+        steps: Steps,
+        group: NDArray[np.int64],
+        rough: NDArray[np.int64],
+        windows: Ranges,
+        floors: NDArray[np.float64],
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Return the windows whose best group's users are searched, in order, and the group's score: [Q] both.
 
         Args:
             steps: of all documents.
-            group: int64[W], the best group of each window.
+            group: int64[W, 1], the best group of each window; −1: it does not matter.
             rough: int64[W], its rough score; −1: the window has no group step.
             windows: W ranges of group steps.
+            floors: float64[W], the score that a group needs.
         """
         log10_p = np.log10(GROUPS_BY_CHANCE) - np.log10(self.groups or 1)
-        floors = self._floors(windows.length, log10_p)
-        request = steps, windows, group[:, None], np.maximum(rough, 0)[:, None], floors
-        _, score = self._exact(*request, is_best_kept=False)
+        score = self._exact(steps, windows, group, np.maximum(rough, 0)[:, None])
         rare = np.flatnonzero(np.greater_equal(score[:, 0], floors))
         rare = rare[self._rare(score[rare, 0], windows.length[rare], log10_p)]
-        document_group = windows.whose[rare] * MOST_NUMBERS + group[rare]
+        document_group = windows.whose[rare] * MOST_NUMBERS + group[rare, 0]
         order = np.lexsort((self.law.log10_p(score[rare, 0], windows.length[rare]), document_group))
         rank = np.arange(len(order)) - np.searchsorted(document_group[order], document_group[order])
         chosen = rare[np.sort(order[rank < MOST_WINDOWS])]
@@ -419,7 +446,7 @@ class Version3Mark(NativeMark):
             return self._best_of_all(steps.of_documents(documents), length, most)
         runs = _wholes(steps.offsets).of(documents)
         numbers, rough = self._rough(steps, runs, first, length, most)
-        _, scores = self._exact(steps, runs, np.where(numbers < 0, -1, first[:, None] + numbers), rough)
+        scores = self._exact(steps, runs, np.where(numbers < 0, -1, first[:, None] + numbers), rough)
         return _best_first(numbers, scores)
 
     def _rough(
@@ -448,30 +475,25 @@ class Version3Mark(NativeMark):
         first: int64[R], the number of the group's first user.
         """
         user, rough = self._rough(steps, ranges, first, users, 1)
-        _, score = self._exact(steps, ranges, first[:, None] + user, rough)
+        score = self._exact(steps, ranges, first[:, None] + user, rough)
         return user[:, 0], score[:, 0]
 
     @abstractmethod
     def _exact(
-        self,
-        steps: Steps,
-        ranges: Ranges,
-        numbers: NDArray[np.int64],
-        rough: NDArray[np.int64],
-        floors: NDArray[np.float64] | None = None,
-        *,
-        is_best_kept: bool = True,
-    ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return numbers and their scores, [R, most] both; −1 and 0 where there is none, or what is left out below.
+        self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
+    ) -> NDArray[np.generic]:
+        """Return the scores of numbers: [R, most].
 
         Args:
             steps: of all documents.
             ranges: R ranges.
             numbers: int64[R, most]; −1: none.
             rough: int64[R, most], their rough scores.
-            floors: float64[R]; what scores less may be left out; None: nothing is.
-            is_best_kept: whether the best of each range is kept all the same.
         """
+
+    @abstractmethod
+    def _that_matter(self, steps: Steps, *asked: _Asked) -> list[NDArray[np.int64]]:
+        """Return the numbers of each that is asked, −1 in place of those that do not matter, or of some of them."""
 
     @abstractmethod
     def _rough_floors(self, floors: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -544,16 +566,12 @@ class Version3GreenList(Version3Mark, GreenListMark):
         return step_draws.greens_of(steps, numbers, self._rule)
 
     def _exact(
-        self,
-        steps: Steps,
-        ranges: Ranges,
-        numbers: NDArray[np.int64],
-        rough: NDArray[np.int64],
-        floors: NDArray[np.float64] | None = None,
-        *,
-        is_best_kept: bool = True,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return numbers, rough
+        self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        return rough
+
+    def _that_matter(self, steps: Steps, *asked: _Asked) -> list[NDArray[np.int64]]:
+        return [each.numbers for each in asked]
 
     def _rough_floors(self, floors: NDArray[np.float64]) -> NDArray[np.float64]:
         return floors
@@ -613,20 +631,17 @@ class Version3Gumbel(Version3Mark, GumbelMark):
         return step_draws.terms_of(draws, self._unweighted)
 
     def _exact(
-        self,
-        steps: Steps,
-        ranges: Ranges,
-        numbers: NDArray[np.int64],
-        rough: NDArray[np.int64],
-        floors: NDArray[np.float64] | None = None,
-        *,
-        is_best_kept: bool = True,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        if floors is not None:
-            low, high = bounds_of_scores(steps, ranges, numbers)
+        self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        return self._exact_scores(steps, ranges.begin, ranges.end, numbers)
+
+    def _that_matter(self, steps: Steps, *asked: _Asked) -> list[NDArray[np.int64]]:
+        bounds = bounds_of_scores(steps, *((each.ranges, each.numbers) for each in asked))
+        found = []
+        for (_, numbers, floors, is_best_kept), (low, high) in zip(asked, bounds, strict=True):
             least = np.minimum(floors, low.max(axis=1)) if is_best_kept else floors
-            numbers = np.where(high >= least[:, None], numbers, -1)
-        return numbers, self._exact_scores(steps, ranges.begin, ranges.end, numbers)
+            found.append(np.where(high >= least[:, None], numbers, -1))
+        return found
 
     def _rough_floors(self, floors: NDArray[np.float64]) -> None:
         return None

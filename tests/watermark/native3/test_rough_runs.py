@@ -214,7 +214,7 @@ def test_exact_scores_lie_within_their_bounds(sizes):
     steps, numbers = random_steps(generator, sizes), generator.integers(2**32, size=(len(sizes), 3))
     numbers[::7, 1] = -1
     begin, end = steps.offsets[:-1], steps.offsets[1:]
-    low, high = bounds_of_scores(steps, Ranges(np.arange(len(sizes) + 1), begin, end), numbers)
+    ((low, high),) = bounds_of_scores(steps, (Ranges(np.arange(len(sizes) + 1), begin, end), numbers))
     scores, there = exact_scores(steps, begin, end, numbers), numbers >= 0
     assert (low[there] <= scores[there]).all()
     assert (scores[there] <= high[there]).all()
@@ -231,9 +231,12 @@ def test_bounds_of_ranges_that_overlap_are_those_of_each_alone():
     begin, end = np.append(begin, [1200, 1210, 1240]), np.append(end, [1240, 1210, 1240])
     numbers = generator.integers(200, size=(63, 2))
     numbers[5], numbers[7, 1] = 2**32 - 1, -1
-    together = bounds_of_scores(steps, Ranges(np.array([0, 60, 62, 63]), begin, end), numbers)
-    alone = bounds_of_scores(steps, Ranges(np.arange(64), begin, end), numbers)
-    np.testing.assert_array_equal(together, alone)
+    ranges = Ranges(np.array([0, 60, 62, 63]), begin, end)
+    few = Ranges(np.array([0, 0, 1, 1]), begin[61:62], end[61:62])
+    together, of_few = bounds_of_scores(steps, (ranges, numbers), (few, numbers[61:62, :1]))
+    ((low, high),) = bounds_of_scores(steps, (Ranges(np.arange(64), begin, end), numbers))
+    np.testing.assert_array_equal(together, (low, high))
+    np.testing.assert_array_equal(of_few, (low[61:62, :1], high[61:62, :1]))
     scores = exact_scores(steps, begin, end, numbers)
     assert ((together[0] <= scores) | (numbers < 0)).all()
     assert ((scores <= together[1]) | (numbers < 0)).all()
