@@ -85,12 +85,12 @@ scale: .venv/installed-dev
 
 # who tries to have others named in marked text, and 100,000 texts of one to six users: wrong names against the bound
 framing: .venv/installed-dev
-	FRAMING_TEXTS=420 $(BIN)/python -m pytest -s tests/watermark/native2/test_framing.py
+	FRAMING_TEXTS=420 $(BIN)/python -m pytest -s tests/watermark/native3/test_framing.py
 
 # the same in 200 texts of the real model for each key and kind of attack: hours, for the most part to write them
 framing-model: model .venv/installed-dev
-	$(BIN)/python -m tests.watermark.native2.write_model_texts --texts 200 --out build/framing.parquet
-	FRAMING_OF_A_MODEL=build/framing.parquet $(BIN)/python -m pytest -s tests/watermark/native2/test_framing_of_a_model.py
+	$(BIN)/python -m tests.watermark.native3.write_model_texts --texts 200 --out build/framing.parquet
+	FRAMING_OF_A_MODEL=build/framing.parquet $(BIN)/python -m pytest -s tests/watermark/native3/test_framing_of_a_model.py
 
 # who is named in 200,000 synthetic marked texts of up to six users, and rule 2 on ten times as many: minutes
 names: .venv/installed-dev

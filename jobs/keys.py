@@ -89,7 +89,11 @@ USERS = 100_000
 @click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
 @click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
 @click.option(
-    "--version", type=Whole(1, 3), default=2, show_default=True, help="Of the watermark; 1 is the paper's, 3 is new."
+    "--version",
+    type=click.Choice(["1", "3"]),
+    default="3",
+    show_default=True,
+    help="Of the watermark: 1, the paper's, or 3, ours.",
 )
 @click.option(
     "--users", type=Real(), help="For how many users, up to 4e9, for good: the key is in groups.  [default: 100,000]"
@@ -131,7 +135,7 @@ def new(
     key_id: str,
     registry: Path | str,
     method: str,
-    version: int,
+    version: str,
     users: float | None,
     window: int | None,
     gamma: str | None,
@@ -149,23 +153,23 @@ def new(
     """Make a master key, and its registry if there is none yet; prints the commitment to publish.
 
     KEY_ID: lower-case letters, digits, dots, dashes and underscores. A user has a message; 5 % of them are reserved.
-    With --users a key has B groups of B users: B^2 messages, for about the cost of 1.3 B. In version 2, nobody who
+    With --users a key has B groups of B users: B^2 messages, for about the cost of 1.3 B. In version 3, nobody who
     holds text of their own mark can change it into text of somebody else's; in version 1 they can. A key of version 3
-    has a public record, to publish at once: then a flag can be checked without the key.
+    has a public record, to publish at once, and takes seconds to make.
 
     \b
     Example:
       brickscan keys new summer-2026 --registry registry --method greenlist --users 1e9 --tokenizer tokenizer.json
     """
-    form = method if version == 1 else f"{method}-v{version}"
+    form = method if version == "1" else f"{method}-v{version}"
     refuse_wrong_clock(registry)
     groups, messages = _messages(version, users, messages, window)
-    if version < 3 and (seeds, beacon_source, beacon_round, looks) != (None, None, None, None):
+    if version == "1" and (seeds, beacon_source, beacon_round, looks) != (None, None, None, None):
         raise Refused("--seeds, --beacon-source, --beacon-round and --looks are of --version 3; leave them out")
-    terms = _record_terms(beacon_source, beacon_round, looks) if version == 3 else ONE_LOOK
+    terms = _record_terms(beacon_source, beacon_round, looks) if version == "3" else ONE_LOOK
     given: dict[str, Any] = {"window": window, "gamma": gamma, "groups": groups, "seeds": seeds}
     given = {name: value for name, value in given.items() if value is not None}
-    with tqdm(unit=" nodes", disable=None if version == 3 else True, dynamic_ncols=True, leave=False) as bar:
+    with tqdm(unit=" nodes", disable=None if version == "3" else True, dynamic_ncols=True, leave=False) as bar:
 
         def show(done: int, of: int) -> None:
             bar.total = of
@@ -280,10 +284,10 @@ def _scan_anew(registry: Path | str) -> Sequence[str]:
     )
 
 
-def _messages(version: int, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
-    if users is not None and (messages is not None or version == 1):
-        raise Refused("--users makes a key of version 2 with groups; leave out --messages and --version 1")
-    if version == 1:
+def _messages(version: str, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
+    if users is not None and (messages is not None or version == "1"):
+        raise Refused("--users makes a key of version 3 with groups; leave out --messages and --version 1")
+    if version == "1":
         return None, USERS if messages is None else messages
     if messages is not None and messages > MOST_NUMBERS:
         raise Refused(

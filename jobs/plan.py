@@ -168,7 +168,7 @@ def plan(
     else:
         given = {"delta": delta, "green_share": green_share, "entropy": entropy, "probability": probability}
         if scanned is not None:
-            method = scanned.key.format.removesuffix("-v2")  # power is alike in both versions
+            method = scanned.key.format.removesuffix("-v3")  # power is alike in both versions
             window = format_of(scanned.key).rule().context
             gamma, messages = scanned.key.parameters.get("gamma", gamma), (scanned.key.messages,)
             groups = scanned.key.parameters.get("groups")

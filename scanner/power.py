@@ -189,7 +189,7 @@ def gumbel_tail(score: float, scored: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class NamedToo:
-    """Text of a key in groups (SPEC_2 §3) that is found, and whose user is named; the power is a lower bound.
+    """Text of a key in groups (SPEC_3 §4) that is found, and whose user is named; the power is a lower bound.
 
     Each step is the user's own with chance 2/3, independently. A user is named who passes over all steps, and over
     their own steps among the users of the group. The chance that one of the two fails is at most the sum of both

@@ -18,7 +18,7 @@ class LawConfig(_ConfigTable):
     """Fresh keys for every document: how many null p-values of each format, and of which cases."""
 
     tests: int = Field(default=4_000_000_000, ge=1)  # null p-values of each format, spread evenly over its cases
-    version: Literal[1, 2] = 2  # version of the marks: 1 is the paper's own
+    version: Literal[1, 3] = 3  # version of the marks: 1 is the paper's own
     messages: int = Field(default=16_384, ge=1, le=MAX_MESSAGES)  # null p-values a document
     tokens: int = Field(default=256, ge=17)  # tokens of a document that are looked at
     windows: Windows = (0, 1, 2, 4, 8)  # tokens before a token that choose its draw
@@ -29,8 +29,8 @@ class LawConfig(_ConfigTable):
     def _something_can_be_tested(self) -> "LawConfig":
         if set(self.windows) == {0} and set(self.dedups) == {"context"}:
             raise ValueError("window 0 with dedup 'context' scores one position of a text; add another window or dedup")
-        if self.version == 2 and self.messages > MOST_NUMBERS:
-            raise ValueError(f"messages = {self.messages}: of version 2 at most {MOST_NUMBERS} are scored one by one")
+        if self.version == 3 and self.messages > MOST_NUMBERS:
+            raise ValueError(f"messages = {self.messages}: of version 3 at most {MOST_NUMBERS} are scored one by one")
         return self
 
 
@@ -40,7 +40,7 @@ class FigureConfig(_ConfigTable):
     pieces: int = Field(default=100_000, ge=1)  # pieces of documents, none of which overlap
     tokens: int = Field(default=256, ge=17)  # tokens of a piece
     keys: int = Field(default=10, ge=2)  # keys, drawn anew
-    version: Literal[1, 2] = 2  # version of the marks: 1 is the paper's own
+    version: Literal[1, 3] = 3  # version of the marks: 1 is the paper's own
     windows: Windows = (0, 1, 2, 3, 4, 6, 8)  # tokens before a token that choose its draw
     gamma: Gamma = "1/4"  # share of green tokens
 

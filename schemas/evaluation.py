@@ -20,7 +20,7 @@ Attack = Annotated[
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 
-MESSAGES = {version: tuple(10**k for k in range(1, last + 1)) for version, last in ((1, 6), (2, 9))}
+MESSAGES = {version: tuple(10**k for k in range(1, last + 1)) for version, last in ((1, 6), (3, 9))}
 """Numbers of messages of Table 3, by version of the marks: in version 1 each message is scored, and takes time."""
 
 
@@ -87,7 +87,7 @@ class EvaluationConfig(_ConfigTable):
     results: PathText  # a folder; the texts are kept in it
     model: PathText  # a folder as `save_pretrained` writes it, with tokenizer.json
     prompts: PathText  # one a line, or Parquet with a column `prompt`
-    version: Literal[1, 2] = 2  # version of the marks: 1 is the paper's own
+    version: Literal[1, 3] = 3  # version of the marks: 1 is the paper's own
     seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # of keys, sampling, attacks
     batch: int = Field(default=32, ge=1)  # texts written at once
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95  # share of top-p sampling; 1: all tokens

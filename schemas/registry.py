@@ -48,7 +48,7 @@ KeyTime = Annotated[AwareDatetime, AfterValidator(_in_a_year_of_every_zone)]
 MAX_WINDOW = 16
 MAX_GAMMA_BITS = 8
 MAX_MESSAGES = 2**32
-MOST_NUMBERS = 2**16  # in version 2: messages of a key without groups, groups of a key, and users of a group
+MOST_NUMBERS = 2**16  # in version 3: messages of a key without groups, groups of a key, and users of a group
 RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so a detection there is known to be false
 
 

@@ -31,7 +31,7 @@ NAMED = pa.list_(
         ]
     )
 )
-"""Messages that the rules of naming let through, the smallest corrected p first (SPEC_2 §3)."""
+"""Messages that the rules of naming let through, the smallest corrected p first (SPEC_3 §4)."""
 
 VERDICTS = pa.schema(
     [

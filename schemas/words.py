@@ -60,7 +60,7 @@ class NamingCondition(StrEnum):
     KEY = "key"  # the p-values of its format hold over the draw of the key
     TESTS = "tests"  # p is corrected for all messages, parts, keys and looks
     SCORE = "score"  # the proof gives the same score and p
-    RATE = "rate"  # p is at most the false-positive rate (SPEC_2 §3, rule 1)
+    RATE = "rate"  # p is at most the false-positive rate (SPEC_3 §4, rule 1)
     OWN_EVIDENCE = "own evidence"  # so is p on what no other message reads, or no other passes (rule 2)
     OTHER_KEYS = "other keys"  # where one mark raises the scores of others, none passes under another key or look
     RESERVED = "reserved"  # the message is one that users are given

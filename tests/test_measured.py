@@ -155,7 +155,7 @@ def test_the_command_measures_what_mark_wrote(demo, tmp_path) -> None:
     own = demo.filter(key_id="demo-gumbel", temperature=1.0)
     own.write_parquet(file)
     out = call("--from", file, "--registry", registry, "--messages", 100_000, "--keys", 2, "--power", 0.9)
-    assert "gumbel-v2, h = 4, false-positive rate 1e-06 for a document, 2 keys" in out
+    assert "gumbel-v3, h = 4, false-positive rate 1e-06 for a document, 2 keys" in out
     measured = re.search(r"texts are marked as strongly as the (\d+) measured ones", out)
     assert measured is not None
     assert own.height - 2 <= int(measured[1]) <= own.height  # a text that repeats itself may have too few scored tokens

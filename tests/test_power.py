@@ -168,7 +168,7 @@ def test_refused(options: list[str], words: str) -> None:
     [(0.5, 200, 0.31), (0.5, 250, 0.58), (0.5, 300, 0.80), (0.6, 150, 0.76), (0.75, 60, 0.50), (0.75, 100, 0.97)],
 )
 def test_who_is_named_against_the_simulation_of_the_specification(share, scored, simulated) -> None:
-    """SPEC_2 §3 simulated 80 to 300 texts a point under a key for 1.05e9 users: 4 standard errors are 0.22."""
+    """SPEC_3 §4 simulated 80 to 300 texts a point under a key for 1.05e9 users: 4 standard errors are 0.22."""
     groups = groups_for(1.05e9)
     named = NamedToo(GreenShare(Fraction(1, 4), share, ""), groups, 1e-4)
     (bound,) = named.power(np.array([scored]), Aim(1e-6, groups**2, 1))

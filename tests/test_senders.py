@@ -121,7 +121,7 @@ def verdict(number: int, account: str) -> Verdict:
             path="/in/a.parquet", row=number, doc_id=f"=cmd|{number}", account_id=account, created_at=None
         ),
         text_sha256=f"{number:064x}",
-        key=VerdictKey(key_id="green", commitment=None, format="greenlist-v2", tokenizer_sha256=None),
+        key=VerdictKey(key_id="green", commitment=None, format="greenlist-v3", tokenizer_sha256=None),
         message=3,
         user_id="alice",
         naming="named",

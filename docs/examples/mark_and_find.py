@@ -23,7 +23,7 @@ def main(model_folder: Path, registry: Path, prompt: str) -> None:
     # a key for 1,000 groups of 1,000 users each, and two of these users
     tokenizer = model_folder / "tokenizer.json"
     how = {"window": 4, "gamma": "1/4", "groups": 1_000}
-    new_key(registry, "first", format="greenlist-v2", messages=1_000_000, tokenizer=tokenizer, **how)
+    new_key(registry, "first", format="greenlist-v3", messages=1_000_000, tokenizer=tokenizer, **how)
     add_users(registry, ["first"], ["alice", "bob"])
 
     text = write_for("alice", registry, model_folder, prompt)

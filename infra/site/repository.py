@@ -20,7 +20,7 @@ OUTSIDE = (
     "scanner/evidence/check_claim.py",
     "scanner/generation/processor.py",
     "scanner/watermark/SPEC.md",
-    "scanner/watermark/SPEC_2.md",
+    "scanner/watermark/SPEC_3.md",
     "schemas/evaluation.py",
 )
 """Files of the repository that pages link to and docs/ has not."""

@@ -28,10 +28,12 @@ CANARY_POWER = 0.9
 TOKENIZER = HERE / "tokenizer.json"
 
 GROUPS = groups_for(1e9)
+SEEDS = 20
+"""2^20 seeds in place of the default's 2^24: the demo makes these keys anew each time, and shows few of them."""
 
 KEYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "demo-greenlist": ("greenlist-v2", {"window": 4, "gamma": "1/4", "groups": GROUPS}),
-    "demo-gumbel": ("gumbel-v2", {"window": 4, "groups": GROUPS}),
+    "demo-greenlist": ("greenlist-v3", {"window": 4, "gamma": "1/4", "groups": GROUPS, "seeds": SEEDS}),
+    "demo-gumbel": ("gumbel-v3", {"window": 4, "groups": GROUPS, "seeds": SEEDS}),
     "demo-paper": ("greenlist", {"window": 4, "gamma": "1/4"}),
     "demo-vllm": ("vllm-gumbel", {}),
 }

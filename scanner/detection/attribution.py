@@ -7,7 +7,7 @@ wrong, and a scan of today meets documents of years ago. So the earliest of thes
 where it has none; when a scan first had this file; when one first flagged this text, wherever it stood. The time of
 another copy does not count: whoever posts a copy may choose it.
 
-Two messages of one user are one user (SPEC_2 §3). So a text under two keys of one user, as it comes where one key
+Two messages of one user are one user (SPEC_3 §4). So a text under two keys of one user, as it comes where one key
 replaces another, names that user. This holds under keys of version 1 too, where several messages that pass name nobody.
 """
 

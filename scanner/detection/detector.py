@@ -1,7 +1,7 @@
 """Documents and keys in, verdicts out: one Arrow batch in, a batch of verdicts and a batch for quarantine out.
 
 A document is tokenised once per tokenizer and scored under every key. The key with the smallest corrected p-value gives
-the verdict, or the best of those who are named (SPEC §3, §4; SPEC_2 §3).
+the verdict, or the best of those who are named (SPEC §3, §4; SPEC_3 §4).
 """
 
 import copy

@@ -262,7 +262,7 @@ class Prover:
                     return False
                 recomputed += claims_again
 
-        # 2. Name by the rule: by what a message shares with no other, else only where one message passes (SPEC_2 §3).
+        # 2. Name by the rule: by what a message shares with no other, else only where one message passes (SPEC_3 §4).
         passing = [claim for claim in recomputed if claim.passes]
         may_be_named = {
             claim.message

@@ -299,7 +299,7 @@ class Explanation:
 
     @property
     def log10_p_own(self) -> float | None:
-        """log10 p of the second rule (SPEC_2 §3): the chance to name a stranger of the group.
+        """log10 p of the second rule (SPEC_3 §4): the chance to name a stranger of the group.
 
         None as `user_evidence`.
         """

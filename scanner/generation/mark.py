@@ -61,8 +61,6 @@ class Completion(NamedTuple):
 MARKING: Mapping[str, Marking] = {
     "greenlist": Marking(GreenListProcessor, samples=False),
     "gumbel": Marking(GumbelProcessor, samples=True),
-    "greenlist-v2": Marking(GreenListProcessor, samples=False),
-    "gumbel-v2": Marking(GumbelProcessor, samples=True),
     "greenlist-v3": Marking(GreenListProcessor, samples=False),
     "gumbel-v3": Marking(GumbelProcessor, samples=True),
     **vllm.MARKING,

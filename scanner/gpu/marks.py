@@ -23,9 +23,10 @@ from scanner.watermark.format import format_name
 from scanner.watermark.formats import GroupResult
 from scanner.watermark.native import secret
 from scanner.watermark.native.gumbel import sum_scores
-from scanner.watermark.native.keyed import GreenListMark, NativeMark
+from scanner.watermark.native.keyed import GreenListMark
 from scanner.watermark.native.known_answers import method_of
 from scanner.watermark.native.steps import Steps
+from scanner.watermark.native.version1 import Version1Mark
 from scanner.watermark.native.version3_marks import BestRough, Version3Gumbel, Version3Mark
 from scanner.watermark.positions import consecutive_positions, positions_where
 from scanner.watermark.rule import candidates
@@ -42,7 +43,7 @@ def source_of(mark: Version3Mark) -> SeedSource:
     return SeedSource(keys.words[0], mark.beacon, secret.window_key(mark.window, mark.seeds), mark.seeds, mark.groups)
 
 
-def vectors_of(mark: NativeMark, device: torch.device) -> Vectors | SeededVectors:
+def vectors_of(mark: Version1Mark | Version3Mark, device: torch.device) -> Vectors | SeededVectors:
     """Return a mark's vectors on a device."""
     if isinstance(mark, Version3Mark):
         return SeededVectors(source_of(mark), device)

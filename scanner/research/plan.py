@@ -377,13 +377,13 @@ def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tupl
 
 def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
     """Yield cells of each method: each user writes with prompts of its own, and with one message under one key."""
-    # Under version 2, more messages than a key without groups has are searched in separate texts, under a key with
+    # Under version 3, more messages than a key without groups has are searched in separate texts, under a key with
     # enough groups for the largest number.
     how = config.identification
     if how is None:
         return
     counts = MESSAGES[config.version] if how.messages is None else how.messages
-    large = tuple(count for count in counts if config.version == 2 and count > MOST_NUMBERS)
+    large = tuple(count for count in counts if config.version == 3 and count > MOST_NUMBERS)
     small = tuple(count for count in counts if count not in large)
     if small:
         yield from _named_cells(config, how, prompts, None, user_messages(config.seed, how.users), small)

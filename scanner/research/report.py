@@ -52,8 +52,8 @@ _MARKS = ((None, None), ("gumbel", 1), ("greenlist", 1), ("gumbel", 4), ("greenl
 
 
 def name_of(method: str) -> str:
-    """Return the paper's mark that a format implements, in its first version or the second."""
-    return method.removesuffix("-v2")
+    """Return the paper's mark that a format implements, in its first version or the third."""
+    return method.removesuffix("-v3")
 
 
 def utility(task: str, method: str | None, window: int | None) -> float | None:
@@ -176,8 +176,8 @@ _HOW_TO_READ = (
 )
 _NAMING = (
     "Share of texts whose user is named. `wrong`: somebody else is named; `ambiguous`: the text is flagged, and nobody"
-    " is: several messages of version 1 pass, or none of version 2 does by the steps that are its own. Both as counts"
-    " of texts, with the limits of their share. Under version 2 more than 65,536 messages are searched in texts of"
+    " is: several messages of version 1 pass, or none of version 3 does by the steps that are its own. Both as counts"
+    " of texts, with the limits of their share. Under version 3 more than 65,536 messages are searched in texts of"
     " their own, under a key with groups."
 )
 

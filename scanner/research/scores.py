@@ -21,7 +21,7 @@ from scanner.research.units import Setting, key_secret
 from scanner.text import Tokenizer
 from scanner.watermark import Dedup, Tokens, Watermark, select_documents
 from scanner.watermark.format import Basis
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
 from scanner.watermark.rule import KeyFindings, corrected, decide, findings_of, log10_p_of
 from scanner.watermark.rule import search as search_key
 from schemas.evaluation import FIGURES
@@ -202,7 +202,7 @@ class GroupSearch(NamedTuple):
 class NamedShares(NamedTuple):
     """Whom a scan's rule names, bool[D] each: the right user, a wrong one, or no user though the text is flagged.
 
-    Under version 1 no user is named where several messages pass. Under version 2 no user is named where no message
+    Under version 1 no user is named where several messages pass. Under version 3 no user is named where no message
     passes
     by its own steps, and the right user and a wrong one can both be named.
     """
@@ -262,7 +262,7 @@ def search(mark: Watermark, tokens: Tokens, own_message: NDArray[np.int64], coun
 
 
 def search_groups(
-    mark: Version2Mark, tokens: Tokens, own_message: NDArray[np.int64], groups: int, min_scored: int
+    mark: Version3Mark, tokens: Tokens, own_message: NDArray[np.int64], groups: int, min_scored: int
 ) -> GroupSearch:
     """Search each text among the first so many groups of a key, and as many users of each, by the rules of a scan.
 
@@ -368,7 +368,7 @@ def search_texts(
     if mark is None:
         raise ValueError("texts that nobody marked are of no user")
     messages = np.array(own_message, np.int64)
-    if isinstance(mark, Version2Mark) and mark.groups is not None:
+    if isinstance(mark, Version3Mark) and mark.groups is not None:
         return [search_groups(mark, tokens, messages, groups_of(count), min_scored) for count in counts]
     return [search(mark, tokens, messages, count, min_scored) for count in counts]
 

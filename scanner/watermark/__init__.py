@@ -1,4 +1,4 @@
-"""The science: arrays in, arrays out. No files, no Arrow, no Ray, no torch. Our own marks: SPEC.md, SPEC_2.md."""
+"""The science: arrays in, arrays out. No files, no Arrow, no Ray, no torch. Our own marks: SPEC.md, SPEC_3.md."""
 
 from scanner.watermark.format import Candidates, Format, Watermark
 from scanner.watermark.native.greenlist import GreenList

@@ -256,7 +256,7 @@ class Candidates(NamedTuple):
 
     message: int64[D, C], −1 where there are fewer.
     score: int64[D, C] or float64[D, C], over all T positions; 0 where there is no message.
-    user_evidence: what names need besides (version 2, §3); None if they need nothing.
+    user_evidence: what names need besides (SPEC_3 §4); None if they need nothing.
     independent: whether one message's mark leaves the scores of the others as they were. If so, every candidate that
         passes is named, else only one.
     """

@@ -18,10 +18,8 @@ from scanner.watermark.by_levels import lacks_for_levels
 from scanner.watermark.format import Case, Format, Pairs, Watermark
 from scanner.watermark.native.format import (
     GreenListFormat,
-    GreenListFormat2,
     GreenListFormat3,
     GumbelFormat,
-    GumbelFormat2,
     GumbelFormat3,
 )
 from scanner.watermark.positions import Tokens
@@ -49,8 +47,6 @@ STACKS = (
 _OURS: tuple[type[Format], ...] = (
     GreenListFormat,
     GumbelFormat,
-    GreenListFormat2,
-    GumbelFormat2,
     GreenListFormat3,
     GumbelFormat3,
 )
@@ -81,6 +77,11 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
     Raises:
         ValueError: no format has that name; or a parameter is not allowed (pydantic.ValidationError, a ValueError).
     """
+    if name in ("greenlist-v2", "gumbel-v2"):
+        raise ValueError(
+            f"its format is {name}: version 2 of our mark is not read any more; version 3 took its place. Make a new "
+            "key (`brickscan keys new`); what was marked with this one is read by the brickscan that made it"
+        )
     if name not in FORMATS:
         # The name is not repeated: somebody may have pasted a secret in its place.
         raise ValueError(f"its format is unknown{did_you_mean(name, FORMATS)}; allowed: {', '.join(FORMATS)}")

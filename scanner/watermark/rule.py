@@ -1,6 +1,6 @@
 """THE rule, once: positions, best messages, their p, any of M messages, any of K keys, who passes, who is named.
 
-Scans, experiments, audits and plans all decide by it (SPEC §3, §4; version 2, §3). A missing p-value is NaN everywhere:
+Scans, experiments, audits and plans all decide by it (SPEC §3, §4; SPEC_3 §4). A missing p-value is NaN everywhere:
 where no law is known, where there is no further message, where a document is not scored. NaN never passes.
 
 The rank of a key among decoys asks no law, so it holds however the format's hash behaves. If a text owes nothing to a

@@ -5,7 +5,7 @@ import pytest
 
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.errors import Refused
-from scanner.watermark.native.format import GreenListFormat2, GumbelFormat2, of_the_paper
+from scanner.watermark.native.format import of_the_paper
 from tests.bench import wrong_names
 from tests.bench.wrong_names import (
     NameQuestion,
@@ -18,7 +18,7 @@ from tests.bench.wrong_names import (
 
 GROUPS, TEXTS, SEED, ERROR = 100, 600, b"names", 1e-6
 RATES = (0.1, 0.01)
-FORMATS = of_the_paper(["1/4"], [4], 2, GROUPS)
+FORMATS = of_the_paper(["1/4"], [4], 3, GROUPS)
 
 
 def judged(case):
@@ -86,7 +86,7 @@ def test_batches_add_up_and_are_the_same_again():
     assert (again.marked, again.named) == (first.marked, first.named)
 
 
-@pytest.mark.parametrize("how", [GreenListFormat2(window=4, gamma="1/4"), GumbelFormat2(window=4, groups=20)])
+@pytest.mark.parametrize("how", of_the_paper(["1/4"], [4], 3, None) + of_the_paper(["1/4"], [4], 3, 20))
 def test_a_format_without_these_groups_is_refused(how):
     with pytest.raises(Refused, match="has no 100 groups; give one that has"):
         names_counts(NamesCase(how, GROUPS, NameQuestion.GROUP, 200), 1, 1, SEED, RATES)

@@ -1,7 +1,7 @@
 """`python -m tests.bench`: print the table of comparisons, and write it as JSON.
 
 Rows: 1 primitives, 2 one message, 3 all messages, 4 p-values, 5 tokenising and own normal forms, 6 the whole scan,
-7 peers, 8 marking (needs `make model`), 9 one message of every format, 10 version 2 beside version 1,
+7 peers, 8 marking (needs `make model`), 9 one message of every format, 10 version 3 beside version 1,
 11 parts and windows of texts beside texts alone.
 """
 

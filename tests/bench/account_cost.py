@@ -120,7 +120,7 @@ def cost(folder: Path, posts: int, posts_each: int, group: Path, repeats: int) -
     """Lines on CPU seconds of whole scans."""
     fix_secrets(folder / "registry", "k")
     parameters = {"window": 4, "gamma": "1/4"}
-    new_key(folder / "registry", "k", format="greenlist-v2", **parameters, messages=1, tokenizer=TOKENIZER)
+    new_key(folder / "registry", "k", format="greenlist-v3", seeds=8, **parameters, messages=1, tokenizer=TOKENIZER)
     scanned = Night(folder, folder / "registry")
     texts = (cut(sample()[1]) * 100)[:posts]
     scanned.write("a", texts, row_group=20_000, who=[f"account {i // posts_each}" for i in range(len(texts))])

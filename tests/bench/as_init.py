@@ -23,7 +23,7 @@ from tests.bench.configured import (
     LOOKS_OF_INIT,
     NO_AUDIT,
     ONE_MESSAGE,
-    VERSION_2,
+    VERSION_3,
     add_looks,
     make_scan,
 )
@@ -71,7 +71,7 @@ def of_init(options: Namespace) -> Iterator[Comparison]:
     """What `init` writes, for each tokenizer, method and length; and each option with the first tokenizer."""
     pa.set_cpu_count(1)
     paths = tokenizer_files(options.tokenizers)
-    for method in VERSION_2:
+    for method in VERSION_3:
         for path in paths:
             for tokens in TOKENS:
                 yield from _scans(path, method, tokens, [INIT], options)
@@ -113,7 +113,7 @@ def prepare_scan(
 ) -> tuple[Plan, list[Piece]]:
     """Plan a scan of posts in a new folder."""
     folder.mkdir()
-    config = make_scan(folder, tokenizer, 1, 1, [posts], way.audit, **VERSION_2[method] | way.messages)
+    config = make_scan(folder, tokenizer, 1, 1, [posts], way.audit, **VERSION_3[method] | way.messages)
     plan = make_plan(add_looks(config, way.looks))
     open_tables(plan.results)
     return plan, [Piece(shard, shard.rows.start, shard.rows.stop) for shard in shards_of(plan, options.megabytes)]

@@ -34,10 +34,10 @@ from scanner.input.shards import MAX_ROWS
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.watermark.hidden_value import HiddenValue
-from tests.bench.configured import AUDIT, FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
+from tests.bench.configured import AUDIT, FOR_USERS, ONE_MESSAGE, VERSION_3, make_scan
 from tests.bench.scan import shards_of
 
-GREEN, GUMBEL = VERSION_2.values()
+GREEN, GUMBEL = VERSION_3.values()
 SYNTHID: dict[str, Any] = {
     "format": "synthid-table",
     "known": HiddenValue(np.random.default_rng(1).integers(1, 2**62, 30).astype(">i8").tobytes()),

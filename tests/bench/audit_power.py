@@ -24,7 +24,7 @@ from scanner.controls.controls import FAMILIES
 from scanner.controls.decoys.draws import FEWEST_DOCUMENTS, share_of
 from scanner.controls.decoys.text_observer import PARTS
 from scanner.controls.reserved.expectation import single_p
-from scanner.watermark.native.format import GumbelFormat2, groups_for
+from scanner.watermark.native.format import GumbelFormat3, groups_for
 from schemas.config import ScanAuditConfig
 from schemas.registry import reserved_count
 from schemas.words import AuditVerdict
@@ -119,7 +119,7 @@ def reserved(documents: int, messages: int, groups: int | None = None) -> Row:
     """Reserved messages of a key, each a test in each text; a message is a cluster."""
     count, chance = reserved_count(messages), single_p(THRESHOLDS, messages, 1)
     if groups:
-        chance = GumbelFormat2(window=4, groups=groups).found_chance(np.array([SCORED]), chance)[0]
+        chance = GumbelFormat3(window=4, groups=groups).found_chance(np.array([SCORED]), chance)[0]
     title = f"reserved messages, {'groups' if groups else 'no groups'}"
     return Row(title, THRESHOLDS, documents * count, count, chance, _OF_FAMILY / len(THRESHOLDS), KEY_BOUND)
 

@@ -126,14 +126,14 @@ def _plan(folder: Path, posts: Path, point: Point, options: argparse.Namespace, 
     from scanner.results.transactions import open_tables
     from scanner.scan_plan import make_plan
     from scanner.watermark.native.format import groups_for
-    from tests.bench.configured import AUDIT, LOOKS_OF_INIT, NO_AUDIT, ONE_MESSAGE, VERSION_2, add_looks, make_scan
+    from tests.bench.configured import AUDIT, LOOKS_OF_INIT, NO_AUDIT, ONE_MESSAGE, VERSION_3, add_looks, make_scan
     from tests.fixed import fix_secrets
 
     fix_secrets(folder / "registry", *(f"k{number}" for number in range(point.keys)))  # the same keys in both
     groups = groups_for(point.users)
     messages = ONE_MESSAGE if point.users == 1 else {"messages": groups**2, "groups": groups}
     audit = {"init": AUDIT, "all": (1.0, AUDIT[1], AUDIT[2]), "none": NO_AUDIT}[point.audit]
-    form = VERSION_2[point.format] | messages
+    form = VERSION_3[point.format] | messages
     config = make_scan(folder, options.tokenizer, point.keys, 1, [posts], audit, **form)
     plan = make_plan(add_looks(config, LOOKS_OF_INIT if point.looks == "init" else {}))
     open_tables(plan.results)
@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.checkouts", description=__doc__)
     parser.add_argument("another", type=Path, nargs="?", help="folder of the other version")
     parser.add_argument("--scan", help=argparse.SUPPRESS)
-    parser.add_argument("--formats", nargs="+", default=["greenlist-v2"])
+    parser.add_argument("--formats", nargs="+", default=["greenlist-v3"])
     parser.add_argument("--keys", type=int, nargs="+", default=[1])
     parser.add_argument("--users", type=float, nargs="+", default=[1e5])
     parser.add_argument("--tokens", type=int, nargs="+", default=[170])

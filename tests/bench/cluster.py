@@ -30,7 +30,7 @@ from scanner.input.files import list_files
 from scanner.scan_plan import make_plan
 from scanner.text import load_tokenizer, sha256_file
 from schemas.config import ClusterConfig
-from tests.bench.configured import ASKED, FOR_USERS, GROUPS, NO_AUDIT, ONE_MESSAGE, VERSION_1, VERSION_2, make_scan
+from tests.bench.configured import ASKED, FOR_USERS, GROUPS, NO_AUDIT, ONE_MESSAGE, VERSION_1, VERSION_3, make_scan
 from tests.bench.measure import Comparison, Family
 from tests.support.inspection import inspect
 
@@ -52,7 +52,7 @@ def on_ray(tokenizer: Path, options: Namespace) -> Iterator[Comparison]:
                 yield from _throughput(folder, tokenizer, workers, once, ten, options.repeats)
                 if workers == 1:
                     yield _per_shard(folder, tokenizer, options)
-                    for name in VERSION_2:
+                    for name in VERSION_3:
                         yield from _for_users(folder, tokenizer, name, once, options.repeats)
 
 
@@ -137,7 +137,7 @@ def _for_users(folder: Path, tokenizer: Path, name: str, once: Path, repeats: in
 
     def spent(paths: list[Path], form: dict[str, Any]) -> float:
         before = clock.seconds()
-        _scan(folder, tokenizer, 1, paths, VERSION_2[name] | form)
+        _scan(folder, tokenizer, 1, paths, VERSION_3[name] | form)
         return clock.seconds() - before
 
     for form in forms:

@@ -24,17 +24,17 @@ import sys
 from pathlib import Path
 from scanner.detection.one_text import TextCheck, check_text
 from scanner.registry import new_key
-from tests.bench.configured import FOR_USERS, VERSION_2
+from tests.bench.configured import FOR_USERS, VERSION_3
 folder, method = Path(sys.argv[1]), sys.argv[2]
 if not (folder / "registry").exists():
-    new_key(folder / "registry", "key", tokenizer=Path("jobs/demo/tokenizer.json"), **VERSION_2[method] | FOR_USERS)
+    new_key(folder / "registry", "key", tokenizer=Path("jobs/demo/tokenizer.json"), **VERSION_3[method] | FOR_USERS)
 check_text(TextCheck.of_registry(folder / "registry", (), 1e-6), Path("README.md").read_bytes()[:700])
 """
 CONFIGURE = """
 import sys
 from pathlib import Path
-from tests.bench.configured import AUDIT, FOR_USERS, LOOKS_OF_INIT, VERSION_2, add_looks, make_scan
-demo, form = Path("jobs/demo"), VERSION_2[sys.argv[2]] | FOR_USERS
+from tests.bench.configured import AUDIT, FOR_USERS, LOOKS_OF_INIT, VERSION_3, add_looks, make_scan
+demo, form = Path("jobs/demo"), VERSION_3[sys.argv[2]] | FOR_USERS
 paths = [demo / "sample-1.parquet"]
 add_looks(make_scan(Path(sys.argv[1]), demo / "tokenizer.json", 1, 1, paths, AUDIT, **form), LOOKS_OF_INIT)
 """
@@ -81,7 +81,7 @@ def prepare_workers(checkout: Path, folder: Path, method: str, workers: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.cold_start", description=__doc__)
     parser.add_argument("another", type=Path, help="folder of the other version")
-    parser.add_argument("--method", default="greenlist-v2")
+    parser.add_argument("--method", default="greenlist-v3")
     parser.add_argument("--workers", type=int, default=0, help="workers of a scan that begin together; 0: check a text")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()

@@ -28,7 +28,7 @@ from scanner.input.shards import MAX_ROWS
 from scanner.scan_plan import make_plan
 from schemas.config import ScanAuditConfig
 from tests.bench.audit_power import POWER
-from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
+from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_3, make_scan
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
 SHOWN = 4
@@ -36,7 +36,7 @@ SHOWN = 4
 WHOLE = "[spans]"
 PARTS = "[spans]\nwindows = true\nsegments = true\n[weights]\ndocument = 1e-4\nspan = 0.9999"
 ALL = "[variants]\nnormalised = true\n[spans]\nwindows = true\nsegments = true"
-GREEN, GUMBEL = VERSION_2.values()
+GREEN, GUMBEL = VERSION_3.values()
 CASES: dict[str, tuple[int, dict[str, Any], str]] = {
     "one message, whole": (1, GUMBEL | ONE_MESSAGE, WHOLE),
     "1,000 messages, whole": (1, GUMBEL | {"messages": 1000}, WHOLE),

@@ -40,7 +40,7 @@ from scanner.service.scoring import Scorer, ServedScan
 from scanner.service.serving import SECONDS_FOR_A_HEAD
 from scanner.watermark.native.format import groups_for
 from schemas.service import TICKS, DetectorConfig
-from tests.bench.configured import FOR_USERS, LOOKS_OF_INIT, VERSION_1, VERSION_2
+from tests.bench.configured import FOR_USERS, LOOKS_OF_INIT, VERSION_1, VERSION_3
 from tests.fixed import fix_secrets
 from tests.support.detecting import configured, until
 from tests.support.two_keys import TOKENIZER, marked_text, plain_text, words_of_one_token
@@ -57,9 +57,9 @@ RESTS = 10.0
 BILLION = groups_for(1e9)
 KEYS: dict[str, tuple[dict[str, Any], dict[str, dict[str, bool]]]] = {
     "20 messages": (VERSION_1 | {"messages": 20}, {}),
-    "100,000 users, what init writes": (VERSION_2["greenlist-v2"] | FOR_USERS, LOOKS_OF_INIT),
+    "100,000 users, what init writes": (VERSION_3["greenlist-v3"] | FOR_USERS, LOOKS_OF_INIT),
     "1e9 users, what init writes": (
-        VERSION_2["greenlist-v2"] | {"groups": BILLION, "messages": BILLION**2},
+        VERSION_3["greenlist-v3"] | {"groups": BILLION, "messages": BILLION**2},
         LOOKS_OF_INIT,
     ),
 }

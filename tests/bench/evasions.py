@@ -1,6 +1,6 @@
 """What is still found of marked texts after each evasion: `python -m tests.bench.evasions`, the table of its guide.
 
-The marked replies of the demo's sample (version 2, both formats) are changed by each evasion and looked at with
+The marked replies of the demo's sample (version 3, both formats) are changed by each evasion and looked at with
 and without normalised texts, each time at the same false-positive rate of a document. Two minutes of a core.
 """
 

@@ -71,7 +71,7 @@ def filter_of(earlier: Half, window: int, texts: int) -> CommonNgrams:
 
 def dispersion(tokens: Tokens, positions: Positions, window: int, keys: int) -> Iterator[str]:
     """Lines on hits under so many keys."""
-    form = make_format("greenlist-v2", {"window": window, "gamma": "1/4"})
+    form = make_format("greenlist-v3", {"beacon": "00" * 32, "window": window, "gamma": "1/4"})
     law, scored = form.law(), positions.scored
     chance = chances(law, scored, LEVELS)
     hits = np.empty((keys, len(LEVELS)))
@@ -91,7 +91,7 @@ def dispersion(tokens: Tokens, positions: Positions, window: int, keys: int) -> 
 
 def measured(earlier: Half, tonight: Half, window: int, texts: int, keys: int) -> Iterator[str]:
     """Lines on a window and a threshold; 0 texts: no filter."""
-    form = make_format("greenlist-v2", {"window": window, "gamma": "1/4"})
+    form = make_format("greenlist-v3", {"beacon": "00" * 32, "window": window, "gamma": "1/4"})
     positions = form.rule().positions(tonight.tokens, "ngram")
     kept = filter_of(earlier, window, texts).without(tonight.tokens, positions) if texts else positions
     some = select_positions(kept, np.flatnonzero(kept.scored >= LEAST))

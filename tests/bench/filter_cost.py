@@ -63,8 +63,15 @@ def sample(corpus: Path, count: int) -> list[str]:
 def made(folder: Path, users: float, texts: list[str]) -> Plan:
     """A plan with a key of so many users, and the texts of its night."""
     groups = groups_for(users)
-    parameters = suggested_parameters("greenlist-v2") | {"groups": groups, "window": 2}
-    new_key(folder / "registry", "key", format="greenlist-v2", messages=groups**2, tokenizer=TOKENIZER, **parameters)
+    parameters = suggested_parameters("greenlist-v3") | {"groups": groups, "window": 2, "seeds": 8}
+    new_key(
+        folder / "registry",
+        "key",
+        format="greenlist-v3",
+        messages=groups**2,
+        tokenizer=TOKENIZER,
+        **parameters,
+    )
     (folder / "in" / str(NIGHT)).mkdir(parents=True)
     pq.write_table(pa.table({"text": texts}), folder / "in" / str(NIGHT) / "a.parquet")
     (folder / "scan.toml").write_text(CONFIG)

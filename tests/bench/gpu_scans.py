@@ -30,7 +30,7 @@ from scanner.scan_plan import Plan, make_plan
 from scanner.watermark.native.format import groups_for
 from schemas.config import ClusterConfig
 from tests.bench.as_init import LENGTH, write_posts
-from tests.bench.configured import AUDIT, LOOKS_OF_INIT, NO_AUDIT, VERSION_2, add_looks, make_scan
+from tests.bench.configured import AUDIT, LOOKS_OF_INIT, NO_AUDIT, VERSION_3, add_looks, make_scan
 
 CONFIGURED: Mapping[str, tuple[tuple[float, ...], Mapping[str, Mapping[str, bool]]]] = {
     "bare": (NO_AUDIT, {}),
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=10.0, help="text of the file")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="default: a worker a core")
     parser.add_argument("--users", type=float, nargs="+", default=[1e5, 1e9])
-    parser.add_argument("--formats", nargs="+", choices=VERSION_2, default=list(VERSION_2))
+    parser.add_argument("--formats", nargs="+", choices=VERSION_3, default=list(VERSION_3))
     parser.add_argument("--configured", nargs="+", choices=CONFIGURED, default=list(CONFIGURED))
     parser.add_argument("--copies", type=int, default=400, help="of the file, which are scanned by the clock")
     parser.add_argument("--seconds", type=float, default=60.0, help="that all workers scan copies, at most")
@@ -119,7 +119,7 @@ def _compare(
 ) -> dict[str, Any]:
     audit, looks = CONFIGURED[configured]
     groups = groups_for(users)
-    key: dict[str, Any] = VERSION_2[form] | {"messages": groups**2, "groups": groups}
+    key: dict[str, Any] = VERSION_3[form] | {"messages": groups**2, "groups": groups}
     folder.mkdir()
     written = add_looks(make_scan(folder, options.tokenizer, 1, options.workers, [posts], audit, **key), looks)
     text, rates, rows = written.read_text(), {}, {}

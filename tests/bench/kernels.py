@@ -93,7 +93,8 @@ def every_format(options: Namespace) -> Iterator[Comparison]:
     tokens = documents(256, TOKENS)
     for name, entry in FORMATS.items():
         sized = {"vocab_size": VOCABULARY} if "vocab_size" in entry.model_fields else {}
-        form = make_format(name, {**entry.suggested, **sized})
+        drawn = {"beacon": "00" * 32} if "beacon" in entry.model_fields else {}
+        form = make_format(name, {**entry.suggested, **sized, **drawn})
         mark = form.open((form.draw_key if isinstance(form, DrawsKeys) else form.decoy_key)(bytes(32)))
 
         def score(mark: Watermark = mark) -> None:
@@ -130,11 +131,11 @@ def all_messages(options: Namespace) -> Iterator[Comparison]:
 
 
 def many_users(options: Namespace) -> Iterator[Comparison]:
-    """Searches of version 2 in documents of 256 tokens, beside version 1 with as many messages or with 100,000."""
+    """Searches of version 3 in documents of 256 tokens, beside version 1 with as many messages or with 100,000."""
     for users, count in ((1, 1), (10**5, 10**5), (10**6, 10**6), (10**9, 10**5)):
-        for old, name in zip(both(), ("greenlist-v2", "gumbel-v2"), strict=True):
+        for old, name in zip(both(), ("greenlist-v3", "gumbel-v3"), strict=True):
             groups = None if users == 1 else groups_for(users)
-            form = make_format(name, dict(FORMATS[name].suggested) | ({} if groups is None else {"groups": groups}))
+            form = make_format(name, dict(FORMATS[name].suggested) | {"groups": groups, "beacon": "00" * 32})
             works = []
             for mark, messages, some in (
                 (form.open(SECRET), 1 if groups is None else groups**2, 64),

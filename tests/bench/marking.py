@@ -1,6 +1,6 @@
 """Row 8: generation with a mark beside generation without one, by the same model and sampling, in batches of 32.
 
-Then one row of logits: a step of version 2 for a thousand million users beside version 1, and beside the model's step.
+Then one row of logits: a step of version 3 for a thousand million users beside version 1, and beside the model's step.
 """
 
 from argparse import Namespace
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scanner.watermark import GreenList, Gumbel
 from scanner.watermark.native.format import groups_for
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 from tests.bench.inputs import SECRET, WINDOW
 from tests.bench.measure import Comparison, Work, compare
 
@@ -23,8 +23,8 @@ ROWS, TOKENS = 32, 12
 GAMMA, DELTA = Fraction(1, 4), 2.0
 TOP_P = (0.95, 1.0)
 GROUPS = groups_for(1e9)
-GREEN = GreenList(SECRET, WINDOW, GAMMA), Version2GreenList(SECRET, WINDOW, GAMMA, GROUPS)
-GUMBEL = Gumbel(SECRET, WINDOW), Version2Gumbel(SECRET, WINDOW, GROUPS)
+GREEN = GreenList(SECRET, WINDOW, GAMMA), Version3GreenList(SECRET, WINDOW, GAMMA, GROUPS)
+GUMBEL = Gumbel(SECRET, WINDOW), Version3Gumbel(SECRET, WINDOW, GROUPS)
 
 
 def beside_unmarked(options: Namespace) -> Iterator[Comparison]:

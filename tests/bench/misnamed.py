@@ -1,6 +1,6 @@
 """Rule 2 of naming where `make names` has too few texts: `python -m tests.bench.misnamed --texts 1e6`.
 
-A user who shares a group with the user of a marked text is null on the user steps (SPEC_2 §3). So no text need be
+A user who shares a group with the user of a marked text is null on the user steps (SPEC_3 §4). So no text need be
 marked: in random text, the best user of a group that was drawn before is such a stranger, and passes rule 2 as rarely
 as the law says. Ciphers, search and law are those of a scan; a new key comes every few thousand texts.
 
@@ -23,8 +23,8 @@ from scanner.audit.statistics.hits import chances
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.streams import RunRequest, in_two, window_nonces
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.steps import in_two
+from scanner.watermark.native.version3_marks import Version3Mark
 from scanner.watermark.rule import corrected, passes
 from schemas.registry import MOST_NUMBERS
 
@@ -38,7 +38,7 @@ VOCABULARY = 49_152
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.misnamed", description=__doc__)
     parser.add_argument("--texts", type=float, default=1e6, help="of each format")
-    parser.add_argument("--formats", nargs="+", default=["greenlist-v2", "gumbel-v2"])
+    parser.add_argument("--formats", nargs="+", default=["greenlist-v3", "gumbel-v3"])
     parser.add_argument("--marked", action="store_true", help="texts that are marked, of each kind")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -68,14 +68,14 @@ KEYS, FLAGGED, MISNAMED = 2, 1e-6, 1e-4
 
 def tail(name: str, score: ArrayLike, scored: NDArray[np.int64]) -> NDArray[np.float64]:
     """P(a null score over T positions ≥ S)."""
-    if name == "gumbel-v2":
+    if name == "gumbel-v3":
         return np.asarray(special.gammaincc(np.maximum(scored, 1), np.maximum(score, 0.0)), np.float64)
     return np.asarray(stats.binom.sf(np.asarray(score) - 1, scored, GAMMA), np.float64)
 
 
 def critical(name: str, p: float, scored: NDArray[np.int64]) -> NDArray[np.float64]:
     """The least score whose tail is p or less."""
-    if name == "gumbel-v2":
+    if name == "gumbel-v3":
         return np.asarray(special.gammainccinv(np.maximum(scored, 1), p), np.float64)
     return np.asarray(stats.binom.isf(p, scored, GAMMA) + 1, np.float64)
 
@@ -84,7 +84,7 @@ def scores(
     name: str, scored: NDArray[np.int64], of_user: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.float64]:
     """Scores over T positions, of which some are marked for the user."""
-    if name == "gumbel-v2":
+    if name == "gumbel-v3":
         return random.gamma(scored - of_user) + random.gamma(of_user) / MARKED_RATE
     return random.binomial(scored - of_user, GAMMA) + random.binomial(of_user, MARKED_GREEN).astype(np.float64)
 
@@ -128,19 +128,20 @@ def marked(name: str, texts: int, random: np.random.Generator) -> None:
 
 def batches(name: str, keys: int, seed: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
     """Strangers that pass in A_KEY texts under each key, and how many the law expects, at each rate: [J] both."""
-    form = make_format(name, {"window": 4, "groups": GROUPS} | ({"gamma": "1/4"} if name == "greenlist-v2" else {}))
+    form = make_format(
+        name,
+        {"window": 4, "groups": GROUPS, "beacon": "00" * 32} | ({"gamma": "1/4"} if name == "greenlist-v3" else {}),
+    )
     for number, entropy in enumerate(fresh_entropy(seed, form.label(), np.arange(keys))):
         mark = form.open(form.draw_key(entropy))
-        assert isinstance(mark, Version2Mark)
+        assert isinstance(mark, Version3Mark)
         random = np.random.default_rng([*seed, number])
         ids = random.integers(0, VOCABULARY, A_KEY * TOKENS, np.uint32)
         tokens = Tokens(ids, np.arange(0, A_KEY * TOKENS + 1, TOKENS, dtype=np.int64))
         positions = mark.rule.positions(tokens, "ngram")
-        nonces = window_nonces(mark.sub_keys, tokens.ids, positions.index, mark.window)
-        _, own = in_two(tokens, positions, nonces)
+        _, own = in_two(mark.steps(tokens, positions))
         groups = random.integers(0, GROUPS, A_KEY)
-        none = np.full(A_KEY, np.inf)
-        _, score = mark.best_of_runs(own, RunRequest(np.arange(A_KEY), groups * MOST_NUMBERS, GROUPS, 1, 1, none))
+        _, score = mark.best_numbers(own, np.arange(A_KEY), groups * MOST_NUMBERS, GROUPS, 1)
         log10_p = corrected(mark.law.log10_p(score[:, 0], own.scored), GROUPS)
         hits = np.array([passes(log10_p, rate).sum() for rate in RATES], np.int64)
         distinct, count = np.unique(own.scored, return_counts=True)

@@ -14,7 +14,7 @@ from scipy import special, stats
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, ClusterSums
 from scanner.audit.statistics.judgement import ENOUGH_HITS, design_effect, few_clusters
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.nulls import Paired
+from scanner.watermark.native.step_nulls import Paired
 
 SCORED, GROUP_STEPS = 200, 67
 STEP = 0.5

@@ -147,7 +147,7 @@ def _whole_scans(options: Namespace) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as name:
         posts = write_posts(Path(name) / "posts.parquet", POST_LENGTH, options)
         megabytes = sum(map(len, map(str.encode, _texts_of(posts)))) / 1e6
-        arguments = tokenizer, posts, "greenlist-v2"
+        arguments = tokenizer, posts, "greenlist-v3"
         scans = [prepare_scan(Path(name) / str(i), *arguments, way, options) for i, way in enumerate(ways)]
         for scan in scans:
             seconds_of_scan(*scan)  # compiles

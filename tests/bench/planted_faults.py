@@ -42,13 +42,13 @@ from scanner.registry import add_users, list_users, load_registry, make_canaries
 from scanner.scan_plan import make_plan
 from scanner.watermark import Tokens, rule, scored_positions
 from scanner.watermark.laws import Binomial
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
 from scanner.watermark.positions import Positions, WholeWindows
 from scanner.watermark.rule import KeyFindings
 from schemas.config import DEFAULT_LOOKS
 from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict
-from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2
+from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_3
 from tests.fixed import fix_secrets
 from tests.support.two_keys import TOKENIZER, Words, words_of_one_token
 from tests.support.without_ray import open_once, put_in_the_place_of_ray
@@ -203,14 +203,14 @@ def normalised(factor: float) -> Callable[[Patch], None]:
 
 def own_free(patch: Patch) -> None:
     """The second p-value that names need pays for no other user of the group."""
-    right = Version2Mark._in_groups
+    right = Version3Mark._in_groups
 
-    def wrong(self: Version2Mark, *arguments: Any) -> Any:
+    def wrong(self: Version3Mark, *arguments: Any) -> Any:
         best = right(self, *arguments)
         assert best.user_evidence is not None
         return best._replace(user_evidence=best.user_evidence._replace(messages=1))
 
-    patch.setattr(Version2Mark, "_in_groups", wrong)
+    patch.setattr(Version3Mark, "_in_groups", wrong)
 
 
 def accounts_repeat(patch: Patch) -> None:
@@ -284,12 +284,12 @@ def write_night(folder: Path, fault: Fault, documents: int, run: int, *, marked:
     registry, random, words = folder / "registry", np.random.default_rng([documents, run]), words_of_one_token()
     green, one = (f"{name}-{documents}-{run}" for name in ("green", "one"))
     fix_secrets(registry, green, one)
-    new_key(registry, green, tokenizer=TOKENIZER, **VERSION_2["greenlist-v2"], **FOR_USERS)
-    new_key(registry, one, tokenizer=TOKENIZER, **VERSION_2["gumbel-v2"], **ONE_MESSAGE)
+    new_key(registry, green, tokenizer=TOKENIZER, **VERSION_3["greenlist-v3"], **FOR_USERS)
+    new_key(registry, one, tokenizer=TOKENIZER, **VERSION_3["gumbel-v3"], **ONE_MESSAGE)
     add_users(registry, [green], [f"user-{number}" for number in range(MARKED)])
     canaries = make_canaries(registry, [green], CANARIES, 0.9).made if marked else ()
     mark = open_key(registry, next(key for key in load_registry(registry).keys if key.key_id == green))
-    assert isinstance(mark, Version2Mark)
+    assert isinstance(mark, Version3Mark)
     GREEN_COMMITMENT[0] = mark.commitment
 
     # 2. Texts of canaries and of users, marked as the fault has it
@@ -322,7 +322,7 @@ def write_night(folder: Path, fault: Fault, documents: int, run: int, *, marked:
 
 
 def marked_words(
-    mark: Version2Mark, words: Words, messages: Sequence[int], is_marked: NDArray[np.bool_], random: np.random.Generator
+    mark: Version3Mark, words: Words, messages: Sequence[int], is_marked: NDArray[np.bool_], random: np.random.Generator
 ) -> NDArray[np.int64]:
     """Choose the words of texts for messages: each the best of 20 by its score, or the first: int64[D, MARKED_WORDS].
 

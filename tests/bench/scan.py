@@ -33,7 +33,7 @@ from tests.bench.configured import (
     NO_AUDIT,
     ONE_MESSAGE,
     VERSION_1,
-    VERSION_2,
+    VERSION_3,
     make_scan,
 )
 from tests.bench.measure import Comparison
@@ -54,7 +54,7 @@ def whole(options: Namespace) -> Iterator[Comparison]:
     ):  # fmt: skip
         yield from _in_process(paths[0], keys, messages, audit, options)
     for path in paths:
-        for name in VERSION_2:
+        for name in VERSION_3:
             yield _for_users(path, name, options)
     if options.ray:
         yield from cluster.on_ray(paths[0], options)
@@ -113,12 +113,12 @@ def _in_process(
 
 
 def _for_users(tokenizer: Path, format_name: str, options: Namespace) -> Comparison:
-    """A key of version 2 for 100,000 users beside a key of one message: all work of a worker, in alternating pairs."""
+    """A key of version 3 for 100,000 users beside a key of one message: all work of a worker, in alternating pairs."""
     with tempfile.TemporaryDirectory() as name:
         calls = []
         for part, form in (("one", ONE_MESSAGE), ("users", FOR_USERS)):
             config = make_scan(
-                Path(name) / part, tokenizer, 1, 1, [options.corpus], NO_AUDIT, **VERSION_2[format_name] | form
+                Path(name) / part, tokenizer, 1, 1, [options.corpus], NO_AUDIT, **VERSION_3[format_name] | form
             )
             plan = make_plan(config)
             open_tables(plan.results)

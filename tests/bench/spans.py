@@ -34,11 +34,11 @@ from scanner.scan_plan import make_plan
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 from scanner.watermark.parts import Limit, Parts, Segments
 from scanner.watermark.rule import corrected, passes, search
 from scanner.watermark.text_windows import SHORTEST_WINDOW, log10_in_document, running_sums
-from tests.bench.configured import FOR_USERS, NO_AUDIT, ONE_MESSAGE, VERSION_2, make_scan
+from tests.bench.configured import FOR_USERS, NO_AUDIT, ONE_MESSAGE, VERSION_3, make_scan
 from tests.bench.inputs import texts
 from tests.bench.mixed_draws import beside_winmax, power
 from tests.bench.scan import shards_of
@@ -192,7 +192,7 @@ def cost(corpus: Path, documents: int, pairs: int) -> Iterator[str]:
     chosen = texts(corpus, 200.0)[:: max(1, 100_000 // documents)][:documents]
     groups = {"one message": None, "100,000 users": 316}
     for name, of_groups in groups.items():
-        marks = Version2GreenList(bytes(32), 4, Fraction(1, 4), of_groups), Version2Gumbel(bytes(32), 4, of_groups)
+        marks = Version3GreenList(bytes(32), 4, Fraction(1, 4), of_groups), Version3Gumbel(bytes(32), 4, of_groups)
         for mark in marks:
             messages = 1 if of_groups is None else of_groups**2
             spent: list[list[float]] = [[], []]
@@ -224,7 +224,7 @@ def whole_scan(corpus: Path, pairs: int) -> Iterator[str]:
             calls = []
             for number, of_parts in enumerate(parts):
                 own = Path(folder) / str(number)
-                config = make_scan(own, TOKENIZER, 1, 1, [corpus], NO_AUDIT, **VERSION_2["greenlist-v2"] | form)
+                config = make_scan(own, TOKENIZER, 1, 1, [corpus], NO_AUDIT, **VERSION_3["greenlist-v3"] | form)
                 config.write_text(of_parts + config.read_text())
                 plan = make_plan(config)
                 open_tables(plan.results)
@@ -239,7 +239,7 @@ def whole_scan(corpus: Path, pairs: int) -> Iterator[str]:
             for kind, one in zip(kinds, ratios.T, strict=True)
         ]
         yield (
-            f"whole scan, greenlist-v2, {name}, {pairs} alternating runs, {np.median(spent[:, 0]):.2f} s without: "
+            f"whole scan, greenlist-v3, {name}, {pairs} alternating runs, {np.median(spent[:, 0]):.2f} s without: "
             + ", ".join(told)
         )
 
@@ -270,7 +270,7 @@ def main() -> None:
     for line in of_draws(asked.draws) if asked.draws else ():
         print(line, flush=True)
     if asked.null:
-        for mark in (Version2GreenList(bytes(32), 4, Fraction(1, 4)), Version2Gumbel(bytes(32), 4)):
+        for mark in (Version3GreenList(bytes(32), 4, Fraction(1, 4)), Version3Gumbel(bytes(32), 4)):
             for line in null(mark, int(asked.null)):
                 print(line, flush=True)
     for line in whole_scan(asked.scan, 7) if asked.scan else ():

@@ -39,16 +39,16 @@ from scanner.watermark.laws import Law, least_score
 from scanner.watermark.text_windows import windows
 from schemas.tables import DOCUMENTS
 from schemas.words import Naming
-from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_2, make_scan
+from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_3, make_scan
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
 RATES = (0.05, 0.01, 0.001)
 LOOKED_FOR = 0.1
 ALL_LOOKS = "[variants]\nnormalised = true\n[spans]\nwindows = true\nsegments = true\n"
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
-    "two keys of one message, gumbel": (2, VERSION_2["gumbel-v2"] | ONE_MESSAGE),
-    "two keys for 100,000 users, gumbel": (2, VERSION_2["gumbel-v2"] | FOR_USERS),
-    "two keys for 100,000 users, green": (2, VERSION_2["greenlist-v2"] | FOR_USERS),
+    "two keys of one message, gumbel": (2, VERSION_3["gumbel-v3"] | ONE_MESSAGE),
+    "two keys for 100,000 users, gumbel": (2, VERSION_3["gumbel-v3"] | FOR_USERS),
+    "two keys for 100,000 users, green": (2, VERSION_3["greenlist-v3"] | FOR_USERS),
     "two keys of vLLM": (2, {"format": "vllm-gumbel"} | ONE_MESSAGE),
 }
 MOST_CHARACTERS = 20_000

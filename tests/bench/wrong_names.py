@@ -2,7 +2,7 @@
 
 The text is written without a language model: at each step the mark's favourite among some random tokens. Windows hardly
 ever come twice, so texts of one key are as good as independent. Each batch is under a key of its own, with groups
-(SPEC_2 §3). Three questions, each of its own kind: is unmarked text flagged as rarely as the rate says, with the search
+(SPEC_3 §4). Three questions, each of its own kind: is unmarked text flagged as rarely as the rate says, with the search
 over groups; in text that fits a whole group and none of its users, does the best of them pass rule 2 as rarely as the
 law says; and in texts of several users, is anybody else named more often than the two rates together allow?
 """
@@ -27,7 +27,7 @@ from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Positions, Tokens, Watermark
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.native.format import of_the_paper
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
 from scanner.watermark.rule import decide, search
 from schemas.words import AuditVerdict
 
@@ -206,7 +206,7 @@ def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, threshol
     how = case.format
     [entropy] = fresh_entropy(seed, f"{how.label()};names", np.array([number]))
     mark = how.open(how.draw_key(entropy)) if isinstance(how, DrawsKeys) else None
-    if not isinstance(mark, Version2Mark) or mark.groups != case.groups:
+    if not isinstance(mark, Version3Mark) or mark.groups != case.groups:
         raise Refused(f"names: format {how.label()!r} has no {case.groups} groups; give one that has")
     rng = np.random.default_rng([*seed, number])
     messages = _people(max(case.users, 1), texts, case.groups, rng, one_group=case.one_group)
@@ -242,7 +242,7 @@ def _people(users: int, texts: int, groups: int, rng: np.random.Generator, *, on
     return (of_groups[:, :1] if one_group else of_groups) * groups + of_users
 
 
-def _written(case: NamesCase, mark: Version2Mark, messages: Messages, rng: np.random.Generator) -> list[Ids]:
+def _written(case: NamesCase, mark: Version3Mark, messages: Messages, rng: np.random.Generator) -> list[Ids]:
     """The texts of a case. Several users' texts stand by turns, as much of each."""
 
     def unmarked(_: Ids, choices: Ids, __: NDArray[np.int64]) -> Ids:
@@ -261,7 +261,7 @@ def _written(case: NamesCase, mark: Version2Mark, messages: Messages, rng: np.ra
 
 def _chances(
     case: NamesCase,
-    mark: Version2Mark,
+    mark: Version3Mark,
     scored: NDArray[np.int64],
     of_users: NDArray[np.int64],
     thresholds: Sequence[float],
@@ -310,7 +310,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, nargs="+", default=[200, 1_000, 5_000, 20_000], help="of a text")
     parser.add_argument("--groups", type=int, default=1026, help="of so many users each")
     options = parser.parse_args()
-    formats = of_the_paper(["1/4"], [4], 2, options.groups)
+    formats = of_the_paper(["1/4"], [4], 3, options.groups)
     cases = names_cases(formats, options.groups, options.users, options.tokens)
     totals: dict[tuple[str, str, str], NamesCounts] = {}
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:

@@ -26,7 +26,7 @@ from tests.support.audited_scan import Key, make, pieces, scan
 
 pytestmark = pytest.mark.usefixtures("one_tokenizer")
 ALL_LOOKS = "variants = { normalised = true }\nspans = { windows = true }"
-KEYS = (Key(20, format="gumbel-v2"), *[Key(1, format="gumbel-v2")] * 2)
+KEYS = (Key(20, format="gumbel-v3"), *[Key(1, format="gumbel-v3")] * 2)
 ERROR = 1e-3
 
 
@@ -118,7 +118,7 @@ def test_a_factor_of_two_between_two_keys_is_seen_by_whole_texts_where_all_looks
     own_form = {word for word in " ".join(human_texts).split() if normalise(f"a {word} a") == f"a {word} a"}
     words, random = np.array(sorted(own_form)), np.random.default_rng(6)
     texts = [" ".join(random.choice(words, 30)) for _ in range(3200)]
-    monkeypatch.setattr(f"{__name__}.KEYS", (Key(1, format="gumbel-v2"),) * 2)
+    monkeypatch.setattr(f"{__name__}.KEYS", (Key(1, format="gumbel-v3"),) * 2)
     sound = counted(tmp_path / "sound", texts, kind=DECISION_WHOLE)
     assert not too_small(sound)
     assert abs(sound.hits[0] - sound.expected[0]) < 5 * np.sqrt(sound.expected[0])
@@ -142,7 +142,7 @@ def test_normalised_texts_whose_p_is_a_tenth_are_seen(tmp_path, texts, monkeypat
 @pytest.mark.costly
 def test_a_scan_that_drops_a_correction_ends_in_alarm_which_other_controls_do_not_raise(tmp_path, texts, monkeypatch):
     """Keys are corrected for as if each were the only one: p-values of one key at a time are as they should be."""
-    keys = [Key(1, format="gumbel-v2")] * 4
+    keys = [Key(1, format="gumbel-v3")] * 4
     sound = scan(make(tmp_path / "sound", texts, *keys))
     assert sound.state == AuditState.NO_ALARM
     monkeypatch.setattr(MasterKey, "tested_among", lambda self, keys_tested: 1)

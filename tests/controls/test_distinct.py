@@ -18,11 +18,9 @@ from tests.support.audited_scan import Key, make, pieces, scan
 pytestmark = pytest.mark.usefixtures("one_tokenizer")
 PARAMETERS = {
     "greenlist": [{"window": 4, "gamma": "1/4"}, {"window": 0, "gamma": "3/8"}],
-    "greenlist-v2": [{"window": 4, "gamma": "1/4"}, {"window": 4, "gamma": "1/4", "groups": 9}],
-    "greenlist-v3": [{"window": 4, "gamma": "1/4", "beacon": "5a" * 32}],
+    "greenlist-v3": [{"window": 4, "gamma": "1/4", "beacon": "5a" * 32, "groups": groups} for groups in (None, 9)],
     "gumbel": [{"window": 4}, {"window": 0}],
-    "gumbel-v2": [{"window": 4}, {"window": 4, "groups": 9}],
-    "gumbel-v3": [{"window": 4, "beacon": "5a" * 32, "groups": 9}],
+    "gumbel-v3": [{"window": 4, "beacon": "5a" * 32, "groups": groups} for groups in (None, 9)],
 }
 """Of formats that do not stand as they are."""
 
@@ -33,7 +31,7 @@ DRAWING = [
     for form in (make_format(name, parameters) for parameters in PARAMETERS.get(name, [{}]))
     if form.law() is not None
 ]
-KEYS = (Key(1), Key(400), Key(1, format="gumbel-v2"))
+KEYS = (Key(1), Key(400), Key(1, format="gumbel-v3"))
 
 
 @pytest.mark.parametrize("form", DRAWING, ids=lambda form: form.label())
@@ -70,7 +68,7 @@ def test_sound_decoys_are_distinct_and_pairs_are_those_of_a_plain_loop(tmp_path,
         assert (row["hits"], row["tests"]) == (0, part["tests"].sum() + len([*combinations(range(6), 2)]))
         assert row["threshold"] == pytest.approx(row["expected"] / row["tests"])
     assert {(row["label"], row["messages"]) for row in of_decoy_keys(audit)} == {
-        ("greenlist;h=4;gamma=1/4", 1), ("greenlist;h=4;gamma=1/4", 400), ("gumbel-v2;h=4", 1),
+        ("greenlist;h=4;gamma=1/4", 1), ("greenlist;h=4;gamma=1/4", 400), ("gumbel-v3;h=4;seeds=8", 1),
     }  # fmt: skip
 
 
@@ -95,7 +93,7 @@ def test_decoys_that_share_one_key_are_seen(tmp_path, human_texts, monkeypatch, 
     assert "keys that should differ draw alike, so the p-values of this scan were not tested" in audit.advice
 
 
-@pytest.mark.parametrize("format_name", ["greenlist", "gumbel-v2"])
+@pytest.mark.parametrize("format_name", ["greenlist", "gumbel-v3"])
 def test_one_decoy_that_comes_twice_is_seen(tmp_path, human_texts, monkeypatch, format_name):
     """The fifth text of 20 has the decoy of the fourth: one of 190 pairs."""
     plan, seed, seeds = make(tmp_path, pieces(human_texts, 60, 20), Key(1, format=format_name)), Decoys.seed, []

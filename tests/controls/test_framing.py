@@ -20,7 +20,7 @@ from scanner.controls.scan_audit import ScanAudit, judge_scan
 from scanner.detection import open_plan as plan_module
 from scanner.scan_plan import Plan
 from scanner.watermark import GreenList
-from scanner.watermark.native.format import GreenListFormat, GreenListFormat2
+from scanner.watermark.native.format import GreenListFormat, GreenListFormat3
 from tests.support.audited_scan import Key, make, pieces, scan
 from tests.support.demo_texts import DEMO
 from tests.support.rows import measured, reserved_of, verdict
@@ -132,7 +132,7 @@ def test_an_account_that_posts_most_of_all_texts_is_not_one_of_a_few(night):
 
 def test_a_format_whose_messages_share_nothing_is_not_framed(night, monkeypatch):
     assert GreenListFormat(window=4, gamma="1/4").can_be_framed()
-    assert not GreenListFormat2(window=4, gamma="1/4").can_be_framed()
+    assert not GreenListFormat3(window=4, gamma="1/4").can_be_framed()
     monkeypatch.setattr(GreenListFormat, "can_be_framed", lambda _: False)
     assert judged(night, ["eve"] * FRAMED).state == "alarm"
 

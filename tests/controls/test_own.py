@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from scanner.controls.scan_audit import ScanAudit
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
 from schemas.words import AuditState
 from tests.support.audited_scan import Key, make, pieces, scan
 
 pytestmark = pytest.mark.usefixtures("opened_once")
-KEYS = (Key(400, format="greenlist-v2", groups=20), Key(400, format="gumbel-v2", groups=20))
+KEYS = (Key(400, format="greenlist-v3", groups=20), Key(400, format="gumbel-v3", groups=20))
 SPANS = "spans = { windows = true }"
 
 
@@ -26,25 +26,25 @@ def test_it_holds_and_is_reached_as_often_as_its_law_says(tmp_path, human_texts,
     audit = scan(make(tmp_path, texts, *KEYS, more=more))
     assert audit.state == AuditState.NO_ALARM
     largest = [row for row in own_rows(audit) if row["threshold"] == 0.1]
-    assert {(row["method"], row["messages"]) for row in largest} == {("greenlist-v2", 20), ("gumbel-v2", 20)}
+    assert {(row["method"], row["messages"]) for row in largest} == {("greenlist-v3", 20), ("gumbel-v3", 20)}
     for row in largest:
         assert len(texts) / 2 < row["tests"] < len(texts)
         assert abs(row["hits"] - row["expected"]) < 5 * np.sqrt(row["expected"])
-    (gumbel,) = (row for row in largest if row["method"] == "gumbel-v2")
+    (gumbel,) = (row for row in largest if row["method"] == "gumbel-v3")
     assert gumbel["expected"] == pytest.approx(gumbel["tests"] / 10)
 
 
 @pytest.mark.costly
 @pytest.mark.seconds
 def test_one_that_pays_for_no_other_user_of_a_group_raises_the_alarm(tmp_path, human_texts, monkeypatch):
-    in_groups = Version2Mark._in_groups
+    in_groups = Version3Mark._in_groups
 
     def of_one_user(self, *arguments):
         best = in_groups(self, *arguments)
         return best._replace(user_evidence=best.user_evidence._replace(messages=1))
 
-    monkeypatch.setattr(Version2Mark, "_in_groups", of_one_user)
+    monkeypatch.setattr(Version3Mark, "_in_groups", of_one_user)
     audit = scan(make(tmp_path, pieces(human_texts, 60, 500, 20), *KEYS))
     assert audit.state == AuditState.ALARM
     assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} == {"decoy_own"}
-    assert any(alarm.startswith("decoy_own gumbel-v2;h=4;groups=20 ngram at 0.1") for alarm in audit.alarms())
+    assert any(alarm.startswith("decoy_own gumbel-v3;h=4;groups=20;seeds=8 ngram at 0.1") for alarm in audit.alarms())

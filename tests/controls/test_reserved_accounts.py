@@ -27,7 +27,7 @@ from schemas.words import AuditState
 from tests.support.audited_scan import Key, make
 
 pytestmark = pytest.mark.usefixtures("opened_once")
-KEYS = (Key(1000, format="greenlist-v2"), Key(400, format="gumbel-v2", groups=20), Key(1))
+KEYS = (Key(1000, format="greenlist-v3"), Key(400, format="gumbel-v3", groups=20), Key(1))
 ACCOUNTS, POSTS, UNIT = 8_000, 2, "unit"
 ORIGIN, IDS = BatchOrigin("scan", UNIT, ""), TextIds(bytes(range(32)))
 

@@ -15,7 +15,7 @@ from tests.support.audited_scan import Key, make, pieces, scan
 pytestmark = pytest.mark.usefixtures("opened_once")
 SPANS = "spans = { windows = true }"
 LOOKS = "spans = { windows = true, segments = true }"
-KEYS = (Key(1, format="greenlist-v2"), Key(40, format="gumbel-v2"))
+KEYS = (Key(1, format="greenlist-v3"), Key(40, format="gumbel-v3"))
 
 
 def scanned(folder, texts: list[str], more: str = SPANS):
@@ -31,11 +31,11 @@ def test_the_law_of_spans_is_tested_in_every_scan_and_holds(tmp_path, human_text
     """2,400 texts, scored under one message of a key and under all of them."""
     audit, counts = scanned(tmp_path, pieces(human_texts, 60, 2_400, 20))
     assert audit.state == AuditState.NO_ALARM
-    assert set(counts["label"].str.split(";").list.first()) == {"greenlist-v2", "gumbel-v2"}
+    assert set(counts["label"].str.split(";").list.first()) == {"greenlist-v3", "gumbel-v3"}
     assert set(counts["messages"]) == {1, 40}
     judged = [row for row in audit.rows if row["kind"] == "decoy_spans"]
     assert {row["verdict"] for row in judged} <= {"holds", "conservative", "undecided"}
-    (often,) = (row for row in judged if row["label"] == "gumbel-v2;h=4" and row["threshold"] == 0.1)
+    (often,) = (row for row in judged if row["label"] == "gumbel-v3;h=4;seeds=8" and row["threshold"] == 0.1)
     assert often["hits"] > often["tests"] / 300
 
 
@@ -84,7 +84,7 @@ def test_decoys_of_a_batch_count_what_each_counts_by_itself(tmp_path, human_text
         compared.append(len(places))
         score_one(counts, scores, places, *others)
 
-    keys = (Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2"))
+    keys = (Key(1, format="greenlist-v3"), Key(1, format="gumbel-v3"))
     plan = make(
         tmp_path, ["\n\n".join(pieces(human_texts, 40, 300, 20)[i : i + 2]) for i in range(299)], *keys, more=LOOKS
     )

@@ -78,7 +78,7 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
 @pytest.mark.costly
 def test_p_of_long_texts_that_is_a_little_too_small_is_seen_under_all_messages(tmp_path, texts, monkeypatch):
     """p × 0.7 of 64 tokens and more, one text in ten: 400 documents, and 3,200,000 pairs of group and user."""
-    key = Key(400, format="gumbel-v2", groups=20)
+    key = Key(400, format="gumbel-v3", groups=20)
     assert scan(make(tmp_path, texts, key), "sound").state == "no alarm"
     critical = Decoys.critical
 

@@ -51,7 +51,7 @@ def test_p_values_of_verdicts_that_are_a_quarter_are_seen_where_a_search_misses_
 ):
     """200,000 texts under a key with groups, whose reserved messages are found as often as its search finds them."""
     parameters = {"window": 4, "gamma": "1/4", "groups": 325}
-    key = KEY.model_copy(update={"format": "greenlist-v2", "parameters": parameters, "messages": 325**2})
+    key = KEY.model_copy(update={"format": "greenlist-v3", "parameters": parameters, "messages": 325**2})
     traffic = Traffic(200_000, 0, 0, 0, ("s",), lengths={length: 200_000})
     stated = single_p(np.array(THRESHOLDS), key.messages, 1) / factor
     found = 200_000 * reserved_count(key.messages) * format_of(key).found_chance(np.array([length]), stated)[0]

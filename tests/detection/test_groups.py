@@ -16,12 +16,12 @@ from scanner.error_shares import ErrorShares
 from scanner.registry import Holders
 from scanner.scan_plan import make_plan
 from schemas.tables import DOCUMENTS
-from tests import reference2
+from tests import reference3
 from tests.support.groups import GROUPS, USERS, held, make_key, writer
 from tests.support.two_keys import words_of_one_token
 
 
-@pytest.fixture(scope="module", params=["greenlist-v2", "gumbel-v2"])
+@pytest.fixture(scope="module", params=["greenlist-v3", "gumbel-v3"])
 def key(request, tmp_path_factory):
     return make_key(tmp_path_factory.mktemp("groups") / "registry", request.param, groups=GROUPS)
 
@@ -80,9 +80,10 @@ def test_the_numbers_are_those_of_the_plain_reference(key, write, words):
     message = held(key)[USERS[7]]
     text = write(message, 140, 11)
     (row,) = verdicts(key, [text])
-    form, gamma = under_test.key.format.removesuffix("-v2"), under_test.key.parameters.get("gamma")
+    form, gamma = under_test.key.format.removesuffix("-v3"), under_test.key.parameters.get("gamma")
     secret = bytes.fromhex((registry / "secrets" / "k.key").read_text())
-    plain = reference2.Method(form, secret, 2, gamma and reference2.Fraction(gamma), GROUPS)
+    beacon = bytes.fromhex(under_test.key.parameters["beacon"])
+    plain = reference3.Method(form, secret, 2, gamma and reference3.Fraction(gamma), GROUPS, 8, beacon)
     ids = under_test.tokenizer.encode([text]).ids.tolist()
     best = plain.search(ids)[0]
     assert row["message"] == best.message == message
@@ -197,7 +198,7 @@ def test_a_name_that_rests_on_the_steps_of_a_group_alone_is_refuted(key, write, 
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("form", ["greenlist-v2", "gumbel-v2"])
+@pytest.mark.parametrize("form", ["greenlist-v3", "gumbel-v3"])
 def test_without_groups_whose_text_it_is_is_named_beside_others(tmp_path, words, form):
     key = make_key(tmp_path / "registry", form)
     messages, write = held(key), writer(key, words)

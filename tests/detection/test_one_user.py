@@ -25,8 +25,8 @@ MESSAGES = {("old", "alice"): 3, ("old", "bob"): 62, ("new", "alice"): 81, ("new
 FORMS = [
     ("greenlist", {"window": 2, "gamma": "1/4", "messages": 100}),
     ("gumbel", {"window": 2, "messages": 100}),
-    ("greenlist-v2", {"window": 2, "gamma": "1/4", "groups": 20, "messages": 400}),
-    ("gumbel-v2", {"window": 2, "messages": 100}),
+    ("greenlist-v3", {"seeds": 8, "window": 2, "gamma": "1/4", "groups": 20, "messages": 400}),
+    ("gumbel-v3", {"seeds": 8, "window": 2, "messages": 100}),
 ]
 
 
@@ -112,7 +112,7 @@ def test_text_under_both_keys_of_one_user_names_that_user_once(registry, keys, w
 @pytest.mark.seconds
 def test_text_under_the_keys_of_two_users_names_both_or_nobody(registry, keys, write):
     row = verdict(registry, keys, write("old", "alice") + write("new", "bob"))
-    if keys[0].key.format.endswith("-v2"):
+    if keys[0].key.format.endswith("-v3"):
         assert {entry[2] for entry in ids(row["named"])} == {"alice", "bob"}
     else:
         assert (row["naming"], row["user_id"], row["named"]) == ("ambiguous", None, None)
@@ -122,7 +122,7 @@ def test_text_under_the_keys_of_two_users_names_both_or_nobody(registry, keys, w
 @pytest.mark.seconds
 def test_a_message_that_its_user_got_later_is_not_of_one_user(registry, keys, write):
     row = verdict(registry, keys, write("old", "alice") + write("new", "alice"), GIVEN)
-    if keys[0].key.format.endswith("-v2"):
+    if keys[0].key.format.endswith("-v3"):
         assert {entry[3] for entry in ids(row["named"])} == {"named", "held_later"}
     else:
         assert (row["naming"], row["user_id"], row["named"]) == ("ambiguous", None, None)

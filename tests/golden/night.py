@@ -35,8 +35,6 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,;"
 NATIVE = {
     "greenlist": {"window": 2, "gamma": "1/4"},
     "gumbel": {"window": 4},
-    "greenlist-v2": {"window": 2, "gamma": "1/4", "groups": 40},
-    "gumbel-v2": {"window": 2, "groups": 40},
     "greenlist-v3": {"window": 2, "gamma": "1/4", "groups": 40, "seeds": 8},
     "gumbel-v3": {"window": 2, "groups": 40, "seeds": 8},
 }

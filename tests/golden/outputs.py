@@ -40,7 +40,7 @@ SCRUBBED = (
 )
 """Patterns of what differs between two runs in words for people, and what stands in their place."""
 
-FLAGS = ("marked vllm-gumbel", "quoted gumbel-v2", "two users greenlist-v2", "look-alikes gumbel", "part greenlist-v2")
+FLAGS = ("marked vllm-gumbel", "quoted gumbel-v3", "two users greenlist-v3", "look-alikes gumbel", "part greenlist-v3")
 COMMANDS = {
     "flagged": ("flagged", "scan.toml", "--all"),
     "flagged as JSON": ("flagged", "scan.toml", "--all", "--format", "json"),
@@ -73,7 +73,7 @@ def outputs_of(folder: Path) -> dict[str, str]:
         texts |= {f"commands/{name}": _said(*arguments) for name, arguments in COMMANDS.items()}
         texts["commands/report"] = _said("report", "scan.toml", "--date", NIGHTS[1], "--out", "report")
         texts["commands/publish"] = _said("keys", "publish", "commitments.txt", "--registry", "registry")
-        texts["commands/claim"] = _said("replay", "scan.toml", "alice greenlist-v2", "--proof", "claim")
+        texts["commands/claim"] = _said("replay", "scan.toml", "alice greenlist-v3", "--proof", "claim")
         for name in ("report", "claim"):
             texts |= {f"{name}/{file}": text for file, text in _files(folder / name)}
     texts["labels"] = "".join(f"{key.key_id} {format_of(key).label()} {key.commitment}\n" for key in _keys(folder))

@@ -66,8 +66,8 @@ def test_a_reader_finds_a_word_in_the_dark_and_no_other_host_hears_of_it(browser
         page.wait_for_load_state()
         assert "quarantine" in page.locator("article").inner_text().lower()
         page.goto(f"{address}/guides/keys-and-users.html")
-        page.locator("article a[href*='SPEC_2']").first.click()
+        page.locator("article a[href*='SPEC_3']").first.click()
         page.wait_for_load_state()
-        assert page.url.startswith(f"{address}/scanner/watermark/SPEC_2.html")
+        assert page.url.startswith(f"{address}/scanner/watermark/SPEC_3.html")
     assert len(requests) > 10
     assert [url for url in requests if not url.startswith(address)] == []

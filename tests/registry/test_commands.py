@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import ANY, Mock
 
 import polars as pl
 import pytest
@@ -22,13 +22,13 @@ from scanner.scan_plan import make_plan
 from scanner.signing import sign_with
 from scanner.storage.toml import digest
 from scanner.watermark.formats import format_of
-from tests import reference2
+from tests import reference3
 from tests.support.rows import add, verdict
 
 
 @pytest.fixture
 def registry(cli, folder, tokenizer):
-    done = cli("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--messages", 1000)
+    done = cli("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--messages", 1000, "--seeds", 4)
     assert done.code == 0
     return folder
 
@@ -36,26 +36,29 @@ def registry(cli, folder, tokenizer):
 def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
     done = cli("keys", "new", "summer", "--registry", folder, "--tokenizer", tokenizer)
     key = find_key(load_registry(folder), "summer")
-    assert (key.format, key.parameters) == ("greenlist-v2", {"window": 4, "gamma": "1/4", "groups": 325})
+    parameters = {"window": 4, "gamma": "1/4", "groups": 325, "seeds": 24, "beacon": ANY}
+    assert (key.format, key.parameters) == ("greenlist-v3", parameters)
     assert key.messages == 325**2
     assert (done.code, done.err) == (0, "")
     assert f"commitment  {key.commitment}" in done.out
     assert "Publish the commitment" in done.out
     assert "file:secrets/summer.key" in done.out
     assert "scanned before" not in done.out  # nothing can have been
-    second = cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel")
+    second = cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel", "--seeds", 4)
     assert (second.code, "Nights that were scanned before" in second.out) == (0, True)
-    assert find_key(load_registry(folder), "g").parameters == {"window": 4, "groups": 325}
-    assert cli("keys", "new", "none", "--registry", folder, "--tokenizer", tokenizer, "--window", 0).code == 0
+    assert find_key(load_registry(folder), "g").parameters == {"window": 4, "groups": 325, "seeds": 4, "beacon": ANY}
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--seeds", 4)
+    assert cli(*new, "none", "--window", 0).code == 0
     assert find_key(load_registry(folder), "none").messages == 65_536  # without a window, a key has no groups
 
 
 def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
-    """The warning comes when the key is made and when it is listed. A key of version 2 warns of a short window only."""
-    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
-    paper = cli(*new, "paper", "--version", 1)
+    """The warning comes when the key is made and when it is listed. A key of version 3 warns of a short window only."""
+    old = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
+    new = (*old, "--seeds", 4)
+    paper = cli(*old, "paper", "--version", 1)
     assert (paper.code, paper.err.count("may accuse the innocent")) == (0, 1)
-    assert cli(*new, "all", "--version", 1, "--messages", 1).err == ""
+    assert cli(*old, "all", "--version", 1, "--messages", 1).err == ""
     assert "1,000 marked tokens" in cli(*new, "none", "--window", 0).err
     assert "window 2: " in cli(*new, "two", "--window", 2).err
     assert cli(*new, "three", "--window", 3).err == ""
@@ -64,7 +67,7 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
     assert max(map(len, (paper + none).split("\n"))) <= 100
     key = find_key(load_registry(folder), "paper")
     assert (key.format, key.parameters, key.messages) == ("greenlist", {"window": 4, "gamma": "1/4"}, 100_000)
-    assert cli(*new, "paper-2", "--version", 1).code == 0
+    assert cli(*old, "paper-2", "--version", 1).code == 0
     config = folder.parent / "scan.toml"
     config.write_text(
         f'version = 2\nregistry = "{folder}"\nresults = "out"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
@@ -75,11 +78,11 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
 
 def test_who_else_holds_a_key_is_on_record(cli, folder, tokenizer):
     """Other holders can mark for anybody. Where none is named, the registry's digest is as without the field."""
-    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--seeds", 4)
     assert cli(*new, "silent").code == 0
     before = registry_sha256(load_registry(folder))
     silent = find_key(load_registry(folder), "silent").model_dump(mode="json")
-    left_out = {"format", "parameters", "one_of", "held_by", "record", "beacon_value"}
+    left_out = {"format", "parameters", "one_of", "held_by", "beacon_value"}
     assert before == digest_of(folder, silent.keys() - left_out)
     told = cli(*new, "site", "--held-by", "  site A,\x1b[31m since May ").out
     assert "held by     site A,\\x1b[31m since May, who can mark for anybody" in told
@@ -99,32 +102,37 @@ def digest_of(folder: Path, fields: Iterable[str]) -> str:
 
 
 def test_a_key_without_groups(cli, folder, tokenizer):
-    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--seeds", 4)
     assert cli(*new, "green", "--messages", 65_536).code == 0
     assert cli(*new, "g", "--method", "gumbel", "--messages", 1000, "--window", 3).code == 0
     green, gumbel = load_registry(folder).keys
     assert (green.format, green.messages, green.parameters) == (
-        "greenlist-v2",
+        "greenlist-v3",
         65_536,
-        {"window": 4, "gamma": "1/4"},
+        {"window": 4, "gamma": "1/4", "seeds": 4, "beacon": ANY},
     )
-    assert (gumbel.format, gumbel.messages, gumbel.parameters) == ("gumbel-v2", 1000, {"window": 3})
+    assert (gumbel.format, gumbel.messages, gumbel.parameters) == (
+        "gumbel-v3",
+        1000,
+        {"window": 3, "seeds": 4, "beacon": ANY},
+    )
     secret = bytes.fromhex((folder / "secrets/g.key").read_text())
-    assert gumbel.commitment == reference2.commitment(secret, "gumbel-v2;h=3").hex()
+    assert gumbel.commitment == reference3.commitment(secret, "gumbel-v3;h=3;seeds=4").hex()
     refused = cli(*new, "many", "--messages", 100_000)
     assert (refused.code, "Give --users 100000 instead" in refused.err) == (2, True)
     assert cli(*new, "other", "--method", "vllm-gumbel").code == 2
 
 
 def test_a_key_for_a_thousand_million_users(cli, folder, tokenizer):
-    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--users", 1e9)
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--users", 1e9, "--seeds", 4)
     assert cli(*new, "green").code == 0
     assert cli(*new, "g", "--method", "gumbel").code == 0
     green, gumbel = load_registry(folder).keys
-    assert (green.messages, green.parameters) == (32_445**2, {"window": 4, "gamma": "1/4", "groups": 32_445})
-    assert (gumbel.messages, gumbel.parameters) == (32_445**2, {"window": 4, "groups": 32_445})
+    parameters = {"window": 4, "groups": 32_445, "seeds": 4, "beacon": ANY}
+    assert (green.messages, green.parameters) == (32_445**2, parameters | {"gamma": "1/4"})
+    assert (gumbel.messages, gumbel.parameters) == (32_445**2, parameters)
     assert (
-        "greenlist-v2, window 4, gamma 1/4, groups 32445, 1,052,678,025 messages"
+        "greenlist-v3, window 4, gamma 1/4, groups 32445, seeds 4, 1,052,678,025 messages"
         in cli("keys", "list", "--registry", folder).out
     )
     assert cli("users", "add", "alice", "--registry", folder).code == 0
@@ -134,7 +142,7 @@ def test_a_key_for_a_thousand_million_users(cli, folder, tokenizer):
 
 
 def test_a_key_for_next_winter(cli, folder, tokenizer):
-    new = ("keys", "new", "winter", "--registry", folder, "--tokenizer", tokenizer)
+    new = ("keys", "new", "winter", "--registry", folder, "--tokenizer", tokenizer, "--seeds", 4)
     assert cli(*new, "--active-from", "2036-12-01", "--active-until", "2036-12-01").code == 2
     assert cli(*new, "--active-from", "winter").code == 2
     assert cli(*new, "--active-from", "2036-12-01", "--active-until", "2037-03-01T12:00").code == 0

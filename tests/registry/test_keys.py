@@ -111,8 +111,8 @@ def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypa
         ({"messages": 2**31 + 1}, "2147483649 messages: a key of format 'greenlist' has 2147483648 at most"),
         ({"messages": 2**32 + 1}, "messages = 4294967297.*less than or equal to 4294967296"),
         (
-            {"format": "greenlist-v2", "messages": 65_537},
-            "'greenlist-v2' without groups has 65536 at most; give --users",
+            {"format": "greenlist-v3", "messages": 65_537},
+            "'greenlist-v3' without groups has 65536 at most; give --users",
         ),
         ({"key_id": "../k"}, "key_id = '../k'"),
         ({"key_id": "K1"}, "key_id = 'K1': 1 to 64 small letters a to z, digits, and . _ - after the first are needed"),

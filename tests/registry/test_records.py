@@ -589,7 +589,7 @@ def test_users_get_messages_once_the_value_is_set(folder, make):
 
 
 def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
-    new = ("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--version", 3, "--seeds", 4)
+    new = ("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--seeds", 4)
     made = cli(*new, "--users", 100, "--beacon-source", "drand", "--beacon-round", "77")
     assert made.code == 0, made.err
     assert made.err == ""
@@ -624,13 +624,13 @@ def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
 def test_options_of_version_3_are_for_version_3(folder, tokenizer, cli):
     new = ("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer)
     for options in (("--seeds", 8), ("--beacon-source", "a", "--beacon-round", "b"), ("--looks", tokenizer)):
-        refused = cli(*new, *options)
+        refused = cli(*new, "--version", 1, *options)
         assert (refused.code, "are of --version 3" in refused.err) == (2, True)
-    alone = cli(*new, "--version", 3, "--beacon-source", "a")
+    alone = cli(*new, "--beacon-source", "a")
     assert (alone.code, "go together" in alone.err) == (2, True)
-    empty = cli(*new, "--version", 3, "--seeds", 4, "--beacon-source", "", "--beacon-round", "b")
+    empty = cli(*new, "--seeds", 4, "--beacon-source", "", "--beacon-round", "b")
     assert (empty.code, "source" in empty.err) == (2, True)
-    assert cli(*new, "--version", 3, "--seeds", 29).code == 2
+    assert cli(*new, "--seeds", 29).code == 2
     assert not folder.exists()
 
 
@@ -640,7 +640,7 @@ def test_shares_of_a_configuration_go_on_record(folder, tokenizer, cli, tmp_path
         'version = 2\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
         "[variants]\nnormalised = false\n"
     )
-    new = ("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--version", 3, "--seeds", 4)
+    new = ("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--seeds", 4)
     made = cli(*new, "--looks", config)
     assert made.code == 0, made.err
     record, _ = read_record(folder, load_registry(folder).keys[0])

@@ -80,7 +80,7 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
     assert set(robust["n"]) == {16}
     assert set(robust["clusters"]) == {"8 prompts, 2 keys"}
     flagged = {(m, a): v for m, a, v in robust.filter(measure="flagged").select("method", "attack", "value").rows()}
-    for method in ("gumbel-v2", "greenlist-v2"):
+    for method in ("gumbel-v3", "greenlist-v3"):
         assert flagged[method, None] == 1.0  # 100 tokens of a model of much entropy
         assert flagged[method, "not marked"] == 0.0
         assert flagged[method, "substitute:0.9"] == 0.0
@@ -92,7 +92,7 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
     assert found.select("method", "messages", "hits", "n").rows() == [
         (method, count, 16, 16)
         for counts in ((10, 1000), (10**6, 10**9))
-        for method in ("gumbel-v2", "greenlist-v2")
+        for method in ("gumbel-v3", "greenlist-v3")
         for count in counts
     ]
     assert rows.filter(measure="wrong")["hits"].sum() == 0

@@ -31,10 +31,10 @@ def test_every_mark_is_compared_with_unmarked_answers_of_its_decoding(config, tm
     assert found == [
         (None, None, GREEDY, 1.0),
         (None, None, 1.0, 0.95),
-        ("gumbel-v2", 1, 1.0, 0.95),
-        ("greenlist-v2", 1, GREEDY, 1.0),
-        ("gumbel-v2", 4, 1.0, 0.95),
-        ("greenlist-v2", 4, GREEDY, 1.0),
+        ("gumbel-v3", 1, 1.0, 0.95),
+        ("greenlist-v3", 1, GREEDY, 1.0),
+        ("gumbel-v3", 4, 1.0, 0.95),
+        ("greenlist-v3", 4, GREEDY, 1.0),
     ]
     assert exams(config.model_copy(update={"utility": None}), tmp_path) == []
 

@@ -32,7 +32,7 @@ def plan(path: Path, prompts: list[str] = PROMPTS, paper_size: bool = False) -> 
 def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny_folder):
     made = plan(config(tmp_path, tiny_folder, ROBUST))
     assert [(c.setting.format.name, c.setting.format.window, c.setting.strength) for c in made.robustness] == [
-        ("gumbel-v2", 0, 1.0), ("greenlist-v2", 0, 2.0), ("gumbel-v2", 4, 1.0), ("greenlist-v2", 4, 2.0),
+        ("gumbel-v3", 0, 1.0), ("greenlist-v3", 0, 2.0), ("gumbel-v3", 4, 1.0), ("greenlist-v3", 4, 2.0),
     ]  # fmt: skip
     for cell in made.robustness:
         assert [len(unit.prompts) for unit in cell.units] == [4, 4, 4]
@@ -40,7 +40,7 @@ def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny
         assert len(set(pairs)) == 12
         assert Counter(p for p, _ in pairs) == dict.fromkeys(PROMPTS[:6], 2)
         assert {message for unit in cell.units for message in unit.messages} == {0}
-        assert cell.setting.temperature == (1.0 if cell.setting.format.name == "gumbel-v2" else 0.8)
+        assert cell.setting.temperature == (1.0 if cell.setting.format.name == "gumbel-v3" else 0.8)
     assert [pair[0].setting.temperature for pair in made.unmarked] == [0.8, 1.0]
     for first, second in made.unmarked:
         assert [unit.prompts for unit in first.units] == [unit.prompts for unit in second.units]
@@ -70,7 +70,7 @@ def test_of_version_2_many_messages_are_searched_in_texts_under_keys_with_groups
     assert [(cell.setting.format.name, cell.setting.format.groups, cell.searched) for cell in made.identification] == [
         (name, count, searched)
         for count, searched in ((None, few), (groups, many))
-        for name in ("gumbel-v2", "greenlist-v2")
+        for name in ("gumbel-v3", "greenlist-v3")
     ]
     for cell in made.identification[2:]:
         messages = {message for unit in cell.units for message in unit.messages}

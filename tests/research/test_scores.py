@@ -38,22 +38,24 @@ from scanner.watermark import (
     scored_positions,
     select_documents,
 )
-from scanner.watermark.native.format import GreenListFormat, GreenListFormat2, GumbelFormat, GumbelFormat2
+from scanner.watermark.native.format import GreenListFormat, GreenListFormat3, GumbelFormat, GumbelFormat3
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
+from tests import reference3
 from tests.support.opened import demo_tokenizer
 
 SEED = "scores"
+BEACON = "5a" * 32
 SETTINGS = {
     "greenlist": Setting(GreenListFormat(window=2, gamma="1/4"), 3.0, 0.8, 0.95, 64),
     "gumbel": Setting(GumbelFormat(window=2), None, 1.0, 0.95, 64),
-    "greenlist-v2": Setting(GreenListFormat2(window=2, gamma="1/4"), 3.0, 0.8, 0.95, 64),
-    "gumbel-v2": Setting(GumbelFormat2(window=2), None, 1.0, 0.95, 64),
+    "greenlist-v3": Setting(GreenListFormat3(window=2, gamma="1/4", beacon=BEACON), 3.0, 0.8, 0.95, 64),
+    "gumbel-v3": Setting(GumbelFormat3(window=2, beacon=BEACON), None, 1.0, 0.95, 64),
 }
 GROUPS = 30
 IN_GROUPS = {
-    "greenlist-v2": Setting(GreenListFormat2(window=2, gamma="1/4", groups=GROUPS), 3.0, 0.8, 0.95, 64),
-    "gumbel-v2": Setting(GumbelFormat2(window=2, groups=GROUPS), None, 1.0, 0.95, 64),
+    "greenlist-v3": Setting(GreenListFormat3(window=2, gamma="1/4", groups=GROUPS, beacon=BEACON), 3.0, 0.8, 0.95, 64),
+    "gumbel-v3": Setting(GumbelFormat3(window=2, groups=GROUPS, beacon=BEACON), None, 1.0, 0.95, 64),
 }
 MIN_SCORED = 16
 
@@ -175,42 +177,44 @@ def test_fewer_groups_are_searched_as_all_of_a_key_are(method, groups):
     own = [0, 6 * GROUPS + 5, 2 * GROUPS + 1, 3, 4 * GROUPS]
     tokens = texts_of(mark, own, [60, 40, 10, 90, 24])
     said = search_groups(mark, tokens, np.array(own), groups, MIN_SCORED)
-    positions = mark.rule.positions(tokens, "ngram")
-    of_group = mark.group_steps(tokens, positions)
+    gamma = Fraction(1, 4) if method == "greenlist-v3" else None
+    name, beacon = method.removesuffix("-v3"), bytes.fromhex(BEACON)
+    plain = reference3.Method(name, key_secret(SEED, 0), mark.window, gamma, GROUPS, beacon=beacon)
     for row, message in enumerate(own):
         text = select_documents(tokens, np.array([row]))
-        here = mark.rule.positions(text, "ngram")
-        scored = int(positions.scored[row])
-        if scored < MIN_SCORED:
+        steps = plain.steps(text.ids.tolist())
+        if len(steps) < MIN_SCORED:
             assert [field[row] for field in said[:-1]] == [0.0] * 4
             continue
-        shared = int(of_group[positions.offsets[row] : positions.offsets[row + 1]].sum())
+        shared, users = ([step for step in steps if step.of_group is kind] for kind in (True, False))
         named, flagged = {}, 0.0
-        for g in looked_into(mark, text, here, groups, shared):
-            parts = {v: mark.parts(text, here, g * GROUPS + v) for v in range(groups)}
-            v = max(parts, key=lambda v: (parts[v][1][0], -v))
-            in_group, alone = (float(part[0]) for part in parts[v])
-            p = log10_any_of(mark.law.log10_p(in_group + alone, scored), groups**2)
+        for g in looked_into(plain, shared, groups):
+            ((number, _),) = plain.best_rough(users, g * 2**16, groups, 1)
+            in_group, alone = plain.sum_of(shared, g), plain.sum_of(users, number)
+            p = log10_any_of(plain.log10_p(in_group + alone, len(steps)), groups**2)
             flagged = min(flagged, float(p))
-            named[g * GROUPS + v] = max(p, log10_any_of(mark.law.log10_p(alone, scored - shared), groups))
+            own_p = log10_any_of(plain.log10_p(alone, len(users)), groups)
+            named[g * GROUPS + number % 2**16] = max(p, own_p)
         others = [float(p) for user, p in named.items() if user != message]
-        assert said.own_p[row] == pytest.approx(float(mark.law.log10_p(mark.score(text, here, message), scored)[0]))
+        here = mark.rule.positions(text, "ngram")
+        own_p = mark.law.log10_p(mark.score(text, here, message), len(steps))
+        assert said.own_p[row] == pytest.approx(float(own_p[0]))
         assert said.own_named[row] == pytest.approx(float(named.get(message, 0.0)), rel=1e-9)
         assert said.other_named[row] == pytest.approx(min([0.0, *others]), rel=1e-9)
         assert said.flagged[row] == pytest.approx(flagged, rel=1e-9)
     assert (said.own_named[[0, 3]] < -3).all()
 
 
-def looked_into(mark, text: Tokens, positions, groups: int, shared: int) -> list[int]:
-    """Groups that a search looks into: the best by its steps, and up to seven others whose p is small enough."""
-    score = {g: float(mark.parts(text, positions, g * GROUPS)[0][0]) for g in range(groups)}
+def looked_into(plain: reference3.Method, shared: list[reference3.Step], groups: int) -> list[int]:
+    """Groups that a search looks into, among eight: the best by its steps, and others whose p is small enough."""
+    score = {g: plain.sum_of(shared, g) for g, _ in plain.best_rough(shared, 0, groups, 8)}
     best_first = sorted(score, key=lambda g: (-score[g], g))
-    enough = [g for g in best_first if mark.law.log10_p(score[g], shared) <= 1e-9 - math.log10(groups)]
-    return list(dict.fromkeys([best_first[0], *enough]))[:8]
+    enough = [g for g in best_first if plain.log10_p(score[g], len(shared)) <= 1e-9 - math.log10(groups)]
+    return list(dict.fromkeys([best_first[0], *enough]))
 
 
 def test_no_more_groups_are_searched_than_a_key_has():
-    for setting in (SETTINGS["gumbel-v2"], IN_GROUPS["gumbel-v2"]):
+    for setting in (SETTINGS["gumbel-v3"], IN_GROUPS["gumbel-v3"]):
         mark = setting.watermark(key_secret(SEED, 0))
         with pytest.raises(ValueError, match=r"31 groups cannot be searched; this key has (30|none)"):
             search_groups(mark, batch_tokens([list(range(30))]), np.array([0]), GROUPS + 1, MIN_SCORED)

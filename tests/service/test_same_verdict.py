@@ -30,8 +30,6 @@ VOCABULARY = {"vocab_size": 1000}
 PARAMETERS = {
     "greenlist": {"window": 4, "gamma": "1/4"},
     "gumbel": {"window": 4},
-    "greenlist-v2": {"window": 4, "gamma": "1/4"},
-    "gumbel-v2": {"window": 4},
     "greenlist-v3": {"window": 4, "gamma": "1/4", "seeds": 8},
     "gumbel-v3": {"window": 4, "seeds": 8},
     "hf-lefthash": VOCABULARY | {"context_width": 3},
@@ -40,7 +38,7 @@ PARAMETERS = {
     "three-bricks-maryland": VOCABULARY | {"window": 2, "seeding": "additive"},
 }
 NUMBERS = itertools.count()
-SEVERAL = {"greenlist": 20, "gumbel": 20, "greenlist-v2": 200, "gumbel-v2": 200, "greenlist-v3": 200, "gumbel-v3": 200}
+SEVERAL = {"greenlist": 20, "gumbel": 20, "greenlist-v3": 200, "gumbel-v3": 200}
 TEXTS = st.lists(
     st.text(st.characters(codec="ascii", categories=["L", "N", "P", "Z"]), min_size=0, max_size=300), max_size=6
 )

@@ -51,7 +51,8 @@ class Key(NamedTuple):
     @property
     def parameters(self) -> dict:
         of_format = {"gamma": "1/4"} if self.format.startswith("greenlist") else {}
-        return {"window": self.window} | of_format | ({"groups": self.groups} if self.groups else {})
+        of_version = {"seeds": 8} if self.format.endswith("-v3") else {}
+        return {"window": self.window} | of_format | of_version | ({"groups": self.groups} if self.groups else {})
 
 
 def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: str = "") -> Plan:

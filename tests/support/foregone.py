@@ -87,4 +87,4 @@ def chain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def chain_key(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, OpenedKey]":
     """A registry with one key of many messages, and the opened key."""
-    return make_key(tmp_path_factory.mktemp("chain") / "registry", "gumbel-v3", seeds=8)
+    return make_key(tmp_path_factory.mktemp("chain") / "registry", "gumbel-v3")

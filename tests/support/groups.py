@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from scanner.detection.attribution import OpenedKey
 from scanner.registry import list_users, new_key, restore_users
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
 from schemas.registry import is_reserved
 from schemas.tables import USER_EVENTS
 from tests.support.opened import opened
@@ -29,7 +29,7 @@ def give_messages(folder) -> None:
 
 
 def make_key(folder, form: str, **parameters) -> tuple[str, OpenedKey]:
-    parameters = {"window": 2, **parameters} | ({"gamma": "1/4"} if "green" in form else {})
+    parameters = {"window": 2, "seeds": 8, **parameters} | ({"gamma": "1/4"} if "green" in form else {})
     (folder / "secrets").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)
     secret = folder / "secrets" / "k.key"
@@ -44,7 +44,7 @@ def make_key(folder, form: str, **parameters) -> tuple[str, OpenedKey]:
 def writer(key, words):
     """Writes text of so many words for a message, each the best of 20; `shared`: marked only in steps of the group."""
     mark = key[1].watermark
-    assert isinstance(mark, Version2Mark)
+    assert isinstance(mark, Version3Mark)
 
     def make(message: int, length: int, seed: int, shared: bool = False) -> str:
         generator = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from scanner.registry import list_users, new_key, restore_users, set_canaries
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
 from schemas.registry import Canaries, Canary, is_reserved
 from schemas.tables import FLAGS, USER_EVENTS
 from schemas.words import Naming, Proof
@@ -45,7 +45,7 @@ class Moderated(NamedTuple):
 
 
 def moderated_night(folder: Path, words: Words) -> Moderated:
-    """Scan a night under a key of version 2, `new`, and one of version 1, `old`. Two flags have a proof that differs.
+    """Scan a night under a key of version 3, `new`, and one of version 1, `old`. Two flags have a proof that differs.
 
     No text makes a proof differ, so these two rows are written by hand, and signed as an operator would.
     """
@@ -74,7 +74,7 @@ def moderated_night(folder: Path, words: Words) -> Moderated:
 def _make_keys(registry: Path) -> None:
     fix_secrets(registry, "new", "old")
     key = {"window": WINDOW, "gamma": "1/4", "tokenizer": TOKENIZER}
-    new_key(registry, "new", format="greenlist-v2", messages=1600, **key)
+    new_key(registry, "new", format="greenlist-v3", seeds=8, messages=1600, **key)
     new_key(registry, "old", format="greenlist", messages=1000, **key)
     at = POSTED - timedelta(days=60)
     free = [message for message in range(1000) if not is_reserved(message)]
@@ -116,7 +116,7 @@ def _lines(text: str) -> list[str]:
 def _writer(registry: Path, words: Words) -> Callable[[int, int], str]:
     """Writes LENGTH words for a message of `new`, each the best of 20."""
     mark = next(key.watermark for key in opened(registry) if key.key.key_id == "new")
-    assert isinstance(mark, Version2Mark)
+    assert isinstance(mark, Version3Mark)
 
     def write(message: int, seed: int) -> str:
         generator = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.watermark.native import gumbel_runs
+from scanner.watermark.native import gumbel as version1
 from scanner.watermark.native.ciphers import WORDS_A_GROUP
 from tests.watermark.one_message_path import assert_best_of_the_one_message_path
 from tests.watermark.pairs import batch_tokens, gumbel, scores_of_all
@@ -17,9 +17,9 @@ UNIT = np.log(2) / 2**11
 def over_exact(draws: np.ndarray) -> np.ndarray:
     """Excess of the bound of one term over −ln(1−r)."""
     sums = np.zeros(len(draws), np.uint32)
-    gumbel_runs._add_bits(draws, sums)
+    version1._add_bits(draws, sums)
     exact = -np.log((2.0**32 - draws.astype(np.float64)) * 2.0**-32)
-    return (gumbel_runs.MOST_OF_A_TERM - sums.astype(np.int64)) * UNIT - exact
+    return (version1.MOST_OF_A_TERM - sums.astype(np.int64)) * UNIT - exact
 
 
 @pytest.mark.seconds
@@ -37,16 +37,16 @@ def test_one_term():
 
 def test_what_rounding_costs_is_less_than_the_room_for_it():
     """Rounding makes a bound too small by LONGEST_BOUNDED · 2^-24 at most over all positions; it has room for 1."""
-    assert gumbel_runs.LONGEST_BOUNDED * 2.0**-24 < UNIT
+    assert version1.LONGEST_BOUNDED * 2.0**-24 < UNIT
     assert (
-        gumbel_runs.LONGEST_BOUNDED * ((gumbel_runs.MOST_OF_A_TERM >> 1) + 1) < 2**32
+        version1.LONGEST_BOUNDED * ((version1.MOST_OF_A_TERM >> 1) + 1) < 2**32
     )  # sums fit 32 bits: a float below 2^33 has half of it
 
 
 def sums_of(pair, tokens, positions, count, first=0):
     nonces, ids = pair.fast._nonces(tokens, positions), tokens.ids[positions.index]
     sums = np.empty(count + 2 * WORDS_A_GROUP, np.uint32)
-    gumbel_runs.sum_bits(pair.fast._keys.chacha, ids, nonces, first, sums)
+    version1.sum_bits(pair.fast._keys.chacha, ids, nonces, first, sums)
     return sums[WORDS_A_GROUP : WORDS_A_GROUP + count].copy(), nonces, ids
 
 
@@ -63,7 +63,7 @@ def test_sums_are_those_of_the_draws(text, count, first):
     wanted = np.zeros(count, np.uint32)
     if len(ids):
         for draws in pair.fast.draws(nonces, ids.astype(np.int64) + first, count):
-            gumbel_runs._add_bits(draws, wanted)
+            version1._add_bits(draws, wanted)
     np.testing.assert_array_equal(sums, wanted)
 
 
@@ -76,7 +76,7 @@ def test_no_message_that_reaches_a_score_is_left_out(batch, count):
         positions = pair.positions(tokens, "none")
         sums, _, ids = sums_of(pair, tokens, positions, count)
         for score, own in zip(scores_of_all(pair, tokens, positions, count)[0], sums, strict=True):
-            assert own <= gumbel_runs.largest_sum_of(score, len(ids))
+            assert own <= version1.largest_sum_of(score, len(ids))
 
 
 def test_most_messages_are_left_out():
@@ -84,12 +84,12 @@ def test_most_messages_are_left_out():
     positions = pair.positions(tokens)
     best = pair.fast.best_two(tokens, positions, 20_000)
     sums, _, ids = sums_of(pair, tokens, positions, 20_000)
-    limit = gumbel_runs.largest_sum_of(best.second_score[0], len(ids))
+    limit = version1.largest_sum_of(best.second_score[0], len(ids))
     assert 2 <= (sums <= limit).sum() < 200
 
 
 @pytest.mark.parametrize(
-    "scored", [gumbel_runs.LONGEST_BOUNDED - 1, gumbel_runs.LONGEST_BOUNDED, gumbel_runs.LONGEST_BOUNDED + 1]
+    "scored", [version1.LONGEST_BOUNDED - 1, version1.LONGEST_BOUNDED, version1.LONGEST_BOUNDED + 1]
 )
 @pytest.mark.parametrize("count", [2, 3, 255, 257])
 def test_where_long_documents_begin(scored, count):
@@ -101,10 +101,10 @@ def test_where_long_documents_begin(scored, count):
 @pytest.mark.parametrize(
     "count",
     [
-        gumbel_runs.BOUND_TILE - 1,
-        gumbel_runs.BOUND_TILE,
-        gumbel_runs.BOUND_TILE + 1,
-        2 * gumbel_runs.BOUND_TILE + 5,
+        version1.BOUND_TILE - 1,
+        version1.BOUND_TILE,
+        version1.BOUND_TILE + 1,
+        2 * version1.BOUND_TILE + 5,
     ],
 )
 def test_tiles(count):

@@ -14,7 +14,7 @@ from scanner.watermark.by_levels import ByLevels, ByLevelsProof, lacks_for_level
 from scanner.watermark.format import Format
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.level_laws import LEVELS
-from scanner.watermark.native.version2_marks import Version2Gumbel
+from scanner.watermark.native.version3_marks import Version3Gumbel
 from scanner.watermark.rule import LEAST_RANK, decide, ranked, search
 from scanner.watermark.stacks.sglang.user_keys import SglangUsers, best_two, user_key
 from tests.watermark.mpmath_oracle import gumbel_tail
@@ -267,16 +267,16 @@ def test_marked_text_in_which_most_is_foregone_is_found_more_often_by_levels(cas
     assert by_levels >= by_sum + 16
 
 
-class WithoutDecoys(Version2Gumbel):
+class WithoutDecoys(Version3Gumbel):
     """A mark whose key could be searched."""
 
-    def __init__(self, mark: Version2Gumbel) -> None:
+    def __init__(self, mark: Version3Gumbel) -> None:
         vars(self).update(vars(mark), basis=form_of("sglang").basis())
 
 
 def test_a_key_that_needs_a_rank_and_has_no_decoys_has_no_scores_by_levels() -> None:
-    mark = make_format("gumbel-v2", {"window": 3}).open(bytes(32))
-    assert isinstance(mark, Version2Gumbel)
+    mark = make_format("gumbel-v3", {"window": 3, "beacon": "00" * 32}).open(bytes(32))
+    assert isinstance(mark, Version3Gumbel)
     with pytest.raises(ValueError, match="has no decoys, without which"):
         ByLevels(WithoutDecoys(mark), levels_of)
     with pytest.raises(ValueError, match="has no decoys"):
@@ -288,11 +288,11 @@ def test_formats_say_whether_their_tokens_count_by_levels() -> None:
         name: {"vocab_size": 1000} if "vocab_size" in form.model_fields else dict(form.suggested)
         for name, form in FORMATS.items()
     }
-    parameters["greenlist"]["gamma"] = parameters["greenlist-v2"]["gamma"] = "1/4"
+    parameters["greenlist"]["gamma"] = "1/4"
     forms = [make_format(name, of_name) for name, of_name in parameters.items()]
     weighed = [form.name for form in forms if not lacks_for_levels(form, 1)]
     assert weighed == [
-        *("greenlist", "gumbel", "greenlist-v2", "gumbel-v2", "greenlist-v3", "gumbel-v3"),
+        *("greenlist", "gumbel", "greenlist-v3", "gumbel-v3"),
         *("vllm-gumbel", "vllm-dual-key", "sglang-one-key", "sglang-two-keys", "sglang-user-keys"),
     ]
     assert lacks_for_levels(make_format("sglang-user-keys", {}), 1000) == ""

@@ -33,14 +33,6 @@ PARAMETERS = {
         {"window": 0, "gamma": "3/8"},
     ],
     "gumbel": [{"window": 4}, {"window": 0}],
-    "greenlist-v2": [
-        {"window": 4, "gamma": "1/4"},
-        {"window": 3, "gamma": "1/4"},
-        {"window": 4, "gamma": "1/2"},
-        {"window": 0, "gamma": "3/8"},
-        {"window": 4, "gamma": "1/4", "groups": 9},
-    ],
-    "gumbel-v2": [{"window": 4}, {"window": 0}, {"window": 4, "groups": 9}],
     "greenlist-v3": [
         {"window": 4, "gamma": "1/4", "beacon": "5a" * 32},
         {"window": 3, "gamma": "1/4", "beacon": "00" * 32},
@@ -228,8 +220,6 @@ def test_labels_tell_parameters_apart_and_never_change():
     assert [form.label() for form in ONE_OF_EACH] == [
         "greenlist;h=4;gamma=1/4",
         "gumbel;h=4",
-        "greenlist-v2;h=4;gamma=1/4",
-        "gumbel-v2;h=4",
         "greenlist-v3;h=4;gamma=1/4;seeds=24",
         "gumbel-v3;h=4;seeds=24",
         "vllm-gumbel;prf=philox4x32-10-v1;context_width=4;partial=scored",

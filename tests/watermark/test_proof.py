@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import scanner.watermark
-from scanner.watermark.native.proof import GreenListProof, GumbelProof
+from scanner.watermark.native.proof import GreenListProof, GreenListProof3, GumbelProof, GumbelProof3
 from scanner.watermark.proof import floored, log10_any_of, log10_binomial, log10_gamma, log10_two_gammas
 from scanner.watermark.stacks.sglang.proof import SglangProof
 from scanner.watermark.stacks.vllm.proof import VllmProof
-from tests import reference, reference2
+from tests import reference, reference3
 from tests.support.syntax_trees import tree_of
 from tests.watermark.mpmath_oracle import series
 from tests.watermark.sglang import reference as sglang
@@ -22,6 +22,7 @@ from tests.watermark.vllm import reference as vllm
 HERE = Path(scanner.watermark.__file__).parent
 FILES = sorted(HERE.rglob("*proof.py"))
 QUARTER = Fraction(1, 4)
+BEACON = bytes(range(32))
 
 
 def text(draw: random.Random, length: int = 40) -> list[int]:
@@ -53,32 +54,32 @@ def test_version_1(window, dedup):
     secret, messages, tokens = draw.randbytes(32), [0, 17, 2**31 - 1], text(draw)
     for gamma in (QUARTER, Fraction(3, 8), Fraction(1, 2), Fraction(77, 256)):
         plain = reference.Method("greenlist", secret, window, gamma)
-        proof = GreenListProof(secret, plain.label, 1, window, gamma)
+        proof = GreenListProof(secret, plain.label, window, gamma)
         scored, scores = proof.scores(np.array(tokens, np.uint32), messages, dedup)
         assert scored == len(reference.scored_positions(tokens, window, dedup))
         assert scores == plain.scores(tokens, messages, dedup)
     plain = reference.Method("gumbel", secret, window)
-    _, scores = GumbelProof(secret, plain.label, 1, window).scores(np.array(tokens, np.uint32), messages, dedup)
+    _, scores = GumbelProof(secret, plain.label, window).scores(np.array(tokens, np.uint32), messages, dedup)
     assert scores == pytest.approx(plain.scores(tokens, messages, dedup), rel=1e-13)
 
 
 @pytest.mark.parametrize("groups", [None, 2, 7, 300])
 @pytest.mark.parametrize("window", [1, 4])
-def test_version_2(window, groups):
+def test_version_3(window, groups):
     draw = random.Random(window)
     secret, tokens = draw.randbytes(16), text(draw)
     messages = [0, 1, 2**16 - 1 if groups is None else groups**2 - 1]
     for gamma in (QUARTER, Fraction(77, 256)):
-        plain = reference2.Method("greenlist", secret, window, gamma, groups)
-        proof = GreenListProof(secret, plain.label, 2, window, gamma, groups)
+        plain = reference3.Method("greenlist", secret, window, gamma, groups, beacon=BEACON)
+        proof = GreenListProof3(secret, plain.label, window, gamma, groups, BEACON)
         _, scores = proof.scores(np.array(tokens, np.uint32), messages, "ngram")
         both = [plain.scores(tokens, message) for message in messages]
         assert scores == [score for score, _ in both]
         steps = [step.of_group for step in plain.steps(tokens)].count(False)
         own = (steps, [score - of_group for score, of_group in both], groups)
         assert proof.user_evidence(np.array(tokens, np.uint32), messages, "ngram") == (own if groups else None)
-    plain = reference2.Method("gumbel", secret, window, None, groups)
-    proof = GumbelProof(secret, plain.label, 2, window, groups)
+    plain = reference3.Method("gumbel", secret, window, None, groups, beacon=BEACON)
+    proof = GumbelProof3(secret, plain.label, window, groups, BEACON)
     _, scores = proof.scores(np.array(tokens, np.uint32), messages, "ngram")
     assert scores == pytest.approx([plain.scores(tokens, message)[0] for message in messages], rel=1e-13)
 

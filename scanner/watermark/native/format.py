@@ -1,15 +1,14 @@
-"""Our own formats, as FORMATS has them: the green list and the Gumbel mark of the paper, in three versions.
+"""Our own formats, as FORMATS has them: the green list and the Gumbel mark of the paper, in versions 1 and 3.
 
-In version 1 (SPEC) all messages read one shifted vector. In version 2 (SPEC_2) every token has a run of entries of its
+In version 1 (SPEC) all messages read one shifted vector. In version 3 (SPEC_3) every token has a run of entries of its
 own: no change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all others
-as they were. Version 3 (SPEC_3) draws a step's entries with one of 2^n seeds, which can be shown one by one, and a
-public random value R. Laws and parameters are the same; version 2 has the parameter `groups` besides, version 3 also
-`seeds` and `beacon`.
+as they were. A step's entries are drawn with one of 2^n seeds, which can be shown one by one, and a public random value
+R. Laws and parameters are the same; version 3 has the parameters `groups`, `seeds` and `beacon` besides.
 
 A search with groups looks into the group of the largest group score, and into those whose group score is as rare as one
-in B or rarer (SPEC_2 §3). So a message with a small p is found if its group is one of these, which depends on how much
-of its score came from group steps: `found_chance` says how often. A Gumbel mark of version 3 is searched by rough
-scores, and finds a little less.
+in B or rarer (SPEC_3 §4). So a message with a small p is found if its group is one of these, which depends on how much
+of its score came from group steps: `found_chance` says how often. A Gumbel mark is searched by rough scores, and finds
+a little less.
 """
 
 import math
@@ -17,7 +16,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from importlib.resources import files
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,6 @@ from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel
 from scanner.watermark.native.known_answers import GROUPS
 from scanner.watermark.native.steps import Steps
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
 from scanner.watermark.native.version3_marks import DEFAULT_SEEDS, Version3GreenList, Version3Gumbel
 from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
 from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
@@ -43,7 +41,7 @@ for decoy keys.
 """
 
 FULL_SCORES = 6
-"""Times as long that a search takes in which each message is scored in full, in windows too (Gumbel, version 3)."""
+"""Times as long that a search takes in which each message is scored in full, in windows too (Gumbel of version 3)."""
 
 SEEN_TOKENS = {0: "1,000", 1: "3,000 to 10,000"}
 """Marked tokens of one user that trials needed to imitate the mark, by window."""
@@ -65,8 +63,8 @@ class NativeFormat(Format):
     window: int = Field(ge=0, le=MAX_WINDOW)
 
     def label(self) -> str:
-        """Return the label of SPEC §1, or of SPEC_2 §1."""
-        return secret.label(self.name, self.window, self._share, self._groups)
+        """Return the label of SPEC §1."""
+        return secret.label(self.name, self.window, self._share)
 
     def rule(self) -> WholeWindows:
         """Return the rule of SPEC §3."""
@@ -82,7 +80,7 @@ class NativeFormat(Format):
         if messages > 1 and self.can_be_framed():
             sentences.append(
                 "it may accuse the innocent: all users of version 1 read one shifted vector, so whoever holds text of "
-                "their own mark, or asks the marked model, can make text that names another user; version 2 ends that"
+                "their own mark, or asks the marked model, can make text that names another user; version 3 ends that"
             )
         if self.window < SAFE_WINDOW:
             hint = f" ({SEEN_TOKENS[self.window]} marked tokens suffice)" if self.window in SEEN_TOKENS else ""
@@ -99,11 +97,6 @@ class NativeFormat(Format):
         if self.version == 2:
             return "its messages are not searched by levels"
         return "its messages share draws, and are not searched by levels"
-
-    @property
-    def _groups(self) -> int | None:
-        """B, or None where messages share no steps in groups."""
-        return None
 
     @property
     def _share(self) -> Fraction | None:
@@ -131,11 +124,8 @@ class NativeFormat(Format):
         messages: int,
         critical: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """Count every message; with groups, pairs of a group and a user (scanner.watermark.native.nulls)."""
-        if self._groups is None:
-            return self.count_hits(secrets, tokens, positions, messages, critical).hits
-        keys = nulls.keys_of(secrets, self.label(), self.version)
-        return nulls.pair_hits(keys, tokens, positions, self.window, self._share, self._groups, critical)
+        """Count every message."""
+        return self.count_hits(secrets, tokens, positions, messages, critical).hits
 
     def count_hits(
         self,
@@ -146,9 +136,8 @@ class NativeFormat(Format):
         critical: NDArray[np.float64],
     ) -> Hits:
         """See CountsHits."""
-        keys = nulls.keys_of(secrets, self.label(), self.version)
-        has_groups = self._groups is not None
-        return nulls.count_hits(keys, tokens, positions, self.window, self._share, messages, critical, has_groups)
+        keys = nulls.keys_of(secrets, self.label())
+        return nulls.count_hits(keys, tokens, positions, self.window, self._share, messages, critical)
 
     def draw_key(self, entropy: bytes) -> bytes:
         """Return the 32 bytes themselves."""
@@ -183,7 +172,7 @@ class GreenListFormat(NativeFormat):
         """Return the law of S green tokens among T."""
         return Binomial(self._share)
 
-    def open(self, secret_bytes: bytes) -> GreenList | Version2GreenList | Version3GreenList:
+    def open(self, secret_bytes: bytes) -> GreenList | Version3GreenList:
         """See Format."""
         return GreenList(secret_bytes, self.window, self._share)
 
@@ -191,7 +180,7 @@ class GreenListFormat(NativeFormat):
         """See Proves."""
         from scanner.watermark.native.proof import GreenListProof  # flags alone need mpmath
 
-        return GreenListProof(secret_bytes, self.label(), self.version, self.window, self._share, self._groups)
+        return GreenListProof(secret_bytes, self.label(), self.window, self._share)
 
 
 class GumbelFormat(NativeFormat):
@@ -204,7 +193,7 @@ class GumbelFormat(NativeFormat):
         """Return the law of a sum of T exponential variables."""
         return Gamma()
 
-    def open(self, secret_bytes: bytes) -> Gumbel | Version2Gumbel | Version3Gumbel:
+    def open(self, secret_bytes: bytes) -> Gumbel | Version3Gumbel:
         """See Format."""
         return Gumbel(secret_bytes, self.window)
 
@@ -212,11 +201,11 @@ class GumbelFormat(NativeFormat):
         """See Proves."""
         from scanner.watermark.native.proof import GumbelProof
 
-        return GumbelProof(secret_bytes, self.label(), self.version, self.window, self._groups)
+        return GumbelProof(secret_bytes, self.label(), self.window)
 
 
 def users_of(groups: int) -> int:
-    """Return the fewest users that B groups have room for: a twentieth of the messages is reserved (SPEC_2 §2)."""
+    """Return the fewest users that B groups have room for: a twentieth of the messages is reserved (SPEC_3 §3)."""
     return groups**2 * (RESERVED_EVERY - 1) // RESERVED_EVERY
 
 
@@ -228,20 +217,26 @@ def groups_for(users: float) -> int:
     return groups
 
 
-class _NativeFormatWithGroups(NativeFormat):
-    """What the formats of versions 2 and 3 share."""
+class _NativeFormat3(NativeFormat):
+    """What both formats of version 3 share.
+
+    groups: B, whose B² messages share steps in groups; None: no groups.
+    seeds: n, of 2^n seeds.
+    beacon: R as 64 hex digits; None: the key's record names a beacon whose value is not set yet.
+    """
+
+    version: ClassVar = 3
+    answers = KnownAnswers(files(__package__) / "known_answers_3.json", GROUPS)
 
     groups: int | None = Field(default=None, ge=2, le=MOST_NUMBERS)
+    seeds: int = Field(default=DEFAULT_SEEDS, ge=FEWEST_SEEDS, le=MOST_SEEDS)
+    beacon: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
     def _groups_need_a_window(self) -> Self:
         if self.groups is not None and not self.window:
             raise ValueError("groups need a window of 1 or more: the window decides which steps a group shares")
         return self
-
-    @property
-    def _groups(self) -> int | None:
-        return self.groups
 
     def can_be_framed(self) -> bool:
         """Return False: no two messages read the same entry, except in the steps of a group, which name nobody."""
@@ -260,7 +255,7 @@ class _NativeFormatWithGroups(NativeFormat):
     def found_chance(self, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how likely a search finds the message; with groups it must look into the message's group.
 
-        Of a Gumbel mark of version 3 it is a bound: its search misses a few more, whose rough scores are low.
+        Of a Gumbel mark it is a bound: its search misses a few more, whose rough scores are low.
         """
         law = self.law()
         if self.groups is None or law is None:
@@ -276,53 +271,7 @@ class _NativeFormatWithGroups(NativeFormat):
 
     def counted(self, messages: int) -> int:
         """Return the number of all messages; with groups, of pairs of groups and users."""
-        return messages if self.groups is None else nulls.Paired.of(self.groups).pairs
-
-    def digest_fields(self) -> dict[str, object]:
-        return Format.digest_fields(self)
-
-
-class _NativeFormat2(_NativeFormatWithGroups):
-    """What both formats of version 2 share."""
-
-    version: ClassVar = 2
-    answers = KnownAnswers(files(__package__) / "known_answers_2.json", GROUPS)
-
-
-class GreenListFormat2(_NativeFormat2, GreenListFormat):
-    """The green list of Kirchenbauer et al.: h and γ."""
-
-    name = "greenlist-v2"
-    title = "Kirchenbauer et al. (green list, version 2)"
-
-    def open(self, secret_bytes: bytes) -> Version2GreenList:
-        """See Format."""
-        return Version2GreenList(secret_bytes, self.window, self._share, self.groups)
-
-
-class GumbelFormat2(_NativeFormat2, GumbelFormat):
-    """The Gumbel mark of Aaronson et al.: h."""
-
-    name = "gumbel-v2"
-    title = "Aaronson et al. (Gumbel, version 2)"
-
-    def open(self, secret_bytes: bytes) -> Version2Gumbel:
-        """See Format."""
-        return Version2Gumbel(secret_bytes, self.window, self.groups)
-
-
-class _NativeFormat3(_NativeFormatWithGroups):
-    """What both formats of version 3 share.
-
-    seeds: n, of 2^n seeds.
-    beacon: R as 64 hex digits; None: the key's record names a beacon whose value is not set yet.
-    """
-
-    version: ClassVar = 3
-    answers = KnownAnswers(files(__package__) / "known_answers_3.json", GROUPS)
-
-    seeds: int = Field(default=DEFAULT_SEEDS, ge=FEWEST_SEEDS, le=MOST_SEEDS)
-    beacon: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+        return messages if self.groups is None else step_nulls.Paired.of(self.groups).pairs
 
     def label(self) -> str:
         """Return the label of SPEC_3 §1."""
@@ -334,7 +283,7 @@ class _NativeFormat3(_NativeFormatWithGroups):
 
     def digest_fields(self) -> dict[str, object]:
         """Return what shard ids hash: the label, and R, which changes all draws."""
-        return {**super().digest_fields(), "beacon": self.beacon}
+        return {**Format.digest_fields(self), "beacon": self.beacon}
 
     def count_all(
         self,
@@ -425,13 +374,14 @@ def of_the_paper(
     Args:
         gammas: γ of each green list, such as 1/4.
         windows: h of each mark.
-        version: 1, the paper's own, or 2.
-        groups: B, of version 2; None: no groups.
+        version: 1, the paper's own, or 3, with R = 0 in every bit: experiments and audits draw their keys themselves.
+        groups: B, of version 3; None: no groups.
     """
     green_list: Callable[..., Format] = GreenListFormat
     gumbel: Callable[..., Format] = GumbelFormat
-    if version == 2:
-        green_list, gumbel = partial(GreenListFormat2, groups=groups), partial(GumbelFormat2, groups=groups)
+    if version == 3:
+        drawn: dict[str, Any] = {"groups": groups, "beacon": "00" * 32}
+        green_list, gumbel = partial(GreenListFormat3, **drawn), partial(GumbelFormat3, **drawn)
     green = [green_list(window=window, gamma=gamma) for gamma in gammas for window in windows]
     return green + [gumbel(window=window) for window in windows]
 

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import LANES, chacha8_group
-from scanner.watermark.native.green_runs import add3, bit_length, first_bits, largest
-from scanner.watermark.native.keyed import BestMessages, GreenListMark, Version1Mark, below
+from scanner.watermark.native.keyed import NO_TERMS, BestMessages, GreenListMark, below
 from scanner.watermark.native.streams import ScoredSteps
+from scanner.watermark.native.version1 import Version1Mark, count_green
+from scanner.watermark.native.vertical_counters import add3, bit_length, first_bits, largest
+from scanner.watermark.positions import Positions, Tokens
 
 GREENLIST_TILE = 1 << 18
 """Most messages that are counted at a time: their counters stay in the second-level cache."""
@@ -27,8 +29,15 @@ class GreenList(GreenListMark, Version1Mark):
 
     method = "greenlist"
 
+    def _score(
+        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
+    ) -> NDArray[np.int64]:
+        """Return 0 and the green tokens of each document: int64[2, D]."""
+        counts = count_green(*self._layout(tokens, positions, numbers), self._rule, terms)
+        return np.stack([np.zeros_like(counts), counts])
+
     def _best_two(self, steps: ScoredSteps, count: int) -> BestMessages:
-        return BestMessages(*_best_two(self._keys.chacha, *steps[:3], count, *self._rule))
+        return BestMessages(*_best_two(self._keys.chacha, *steps, count, *self._rule))
 
     def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
         """Return entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""

@@ -1,7 +1,7 @@
 """The Gumbel watermark of Aaronson et al. (paper, Modification of the Sampling; SPEC §1 to §3).
 
 Published scores are sums in double precision, in the order of positions, by the one-message path alone. All messages
-are first bounded (gumbel_runs.py), or in long documents summed in integers, each term from a short polynomial with a
+are first bounded (`sum_bits`), or in long documents summed in integers, each term from a short polynomial with a
 proven error; every message that could still be best or second best is then scored again by the one-message path.
 
 Marking chooses one token a step (SPEC §2): cut to top-k and top-p, then the least −ln(r)/p. Nothing is sorted but one
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, NegativeGamma
 from scanner.watermark.native.ciphers import CHUNK, LANES, WORDS_A_GROUP, chacha8_group
-from scanner.watermark.native.gumbel_runs import BOUND_TILE, LONGEST_BOUNDED, largest_sum_of, sum_bits
-from scanner.watermark.native.keyed import BestMessages, GumbelMark, Version1Mark, draws_of_chunk, log_term, term
+from scanner.watermark.native.keyed import NO_TERMS, BestMessages, GumbelMark, log_term, term
 from scanner.watermark.native.streams import ScoredSteps
+from scanner.watermark.native.version1 import Version1Mark, draws_of_chunk, score_draws
 from scanner.watermark.positions import Positions, Tokens
 
 _ONE = np.float64(1.0).view(np.int64)
@@ -167,6 +167,18 @@ def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArra
     return token
 
 
+LONGEST_BOUNDED = 2048
+"""Most positions for which the bound is used: sums fit 32 bits, and few messages reach an exact score by mistake."""
+
+BOUND_TILE = 8192
+"""Messages that are summed at a time: their sums stay in the first-level cache."""
+
+GROUPS_A_LOOP = 4
+"""Groups whose bits are added by one loop."""
+
+_PER_LN2 = 2.0**11 / math.log(2.0)  # units of the sums in one ln 2
+MOST_OF_A_TERM = (127 + 32) << 11  # a term at log2(2^32 − w) = −127
+
 GUMBEL_TILE = 4096
 """Messages that are summed at a time: their sums stay in the first-level cache."""
 
@@ -189,8 +201,15 @@ class Gumbel(GumbelMark, Version1Mark):
 
     method = "gumbel"
 
+    def _score(
+        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
+    ) -> NDArray[np.float64]:
+        """Return 0 and Σ −ln(1−r), or Σ ln r, of each document: float64[2, D]."""
+        sums = score_draws(*self._layout(tokens, positions, numbers), self._unweighted, terms)
+        return np.stack([np.zeros_like(sums), sums])
+
     def _best_two(self, steps: ScoredSteps, count: int) -> BestMessages:
-        return BestMessages(*_best_two(self._keys.chacha, *steps[:3], count))
+        return BestMessages(*_best_two(self._keys.chacha, *steps, count))
 
     def draws(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
         """Return draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""
@@ -382,6 +401,62 @@ def score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[n
     offsets = np.array([0, len(ids)], np.int64)
     score: float = sum_scores(draws_at(key, nonces, ids.astype(np.int64) + m), offsets)[0]
     return score
+
+
+@kernel
+def _add_bits(draws: NDArray[np.uint32], sums: NDArray[np.uint32]) -> None:
+    """Add to sums the exponent and 11 bits of the fraction of (2^32 − w) as a float, which is at most one too small."""
+    for i in range(len(draws)):
+        complement = float32(uint32(~draws[i] | uint32(1)))
+        sums[i] += uint32(complement.view(np.uint32) >> uint32(12))
+
+
+@kernel
+def sum_bits(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    first_message: int,
+    sums: NDArray[np.uint32],
+) -> None:
+    """Write sums of one document under a tile of messages; the larger a score, the smaller its sum.
+
+    The bits of a float are a logarithm to base 2 that runs straight between powers of two, below the true one by up to
+    0.0861. Sums of the bits of R = 2^32 − w therefore bound every score from above, at a quarter of a logarithm's cost.
+
+    Args:
+        key: uint32[8].
+        ids: uint32[T], scored tokens, T ≤ LONGEST_BOUNDED.
+        nonces: uint64[T].
+        first_message: of the tile.
+        sums: uint32[WORDS_A_GROUP + messages + WORDS_A_GROUP], written: message first_message + i stands at
+            WORDS_A_GROUP + i, and the rest is waste.
+    """
+    block = np.empty(GROUPS_A_LOOP * WORDS_A_GROUP, np.uint32)
+    messages = len(sums) - 2 * WORDS_A_GROUP
+    sums[:] = uint32(0)
+    for t in range(len(ids)):
+        start = int(ids[t]) + first_message
+        first, stop = start // WORDS_A_GROUP, (start + messages - 1) // WORDS_A_GROUP + 1
+        place = WORDS_A_GROUP - (start - first * WORDS_A_GROUP)
+        for begin in range(first, stop, GROUPS_A_LOOP):
+            groups = min(GROUPS_A_LOOP, stop - begin)
+            for group in range(groups):
+                out = block[group * WORDS_A_GROUP : (group + 1) * WORDS_A_GROUP]
+                chacha8_group(key, uint64((begin + group) * LANES), nonces[t], out)
+            _add_bits(block[: groups * WORDS_A_GROUP], sums[place : place + groups * WORDS_A_GROUP])
+            place += groups * WORDS_A_GROUP
+
+
+@kernel
+def largest_sum_of(score: float, scored: int) -> int:
+    """Return the largest sum that a message with this score can have, over so many positions.
+
+    A message whose sum is larger has a smaller score. Cutting off bits makes a sum smaller and the bound larger, as it
+    may. A conversion rounds up by 2^-24 at most, far less than one unit over all positions; 1e-9 is more than
+    double-precision sums can miss.
+    """
+    return int(scored * MOST_OF_A_TERM - score * (1.0 - 1e-9) * _PER_LN2) + 2
 
 
 @kernel

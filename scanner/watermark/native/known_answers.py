@@ -1,7 +1,7 @@
 """What the known answers of the native watermark compare: primitives, streams, draws and whole documents (SPEC §5).
 
-Cases of later versions are known by their labels, or by a field `version`, and include searches (SPEC_2 §5). Trees of
-seeds and claims are of version 3 (SPEC_3 §7).
+Cases of version 3 have a seed key or a field `version`. Searches, trees of seeds and claims are of version 3 alone
+(SPEC_3 §7).
 """
 
 from collections.abc import Callable
@@ -12,8 +12,6 @@ import numpy as np
 from scanner.watermark.format import Case, Pairs, Watermark
 from scanner.watermark.native import gumbel, secret, step_draws, steps, streams, tree
 from scanner.watermark.native.greenlist import GreenList
-from scanner.watermark.native.streams import is_group_step
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2LogGumbel, Version2Mark
 from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel, Version3LogGumbel, Version3Mark
 from scanner.watermark.positions import Positions, Tokens, batch_tokens, positions_where, scored_positions
 from scanner.watermark.rule import log10_p_of, search
@@ -29,19 +27,16 @@ def _streams(case: Case) -> Pairs:
         yield from _streams_of_seeds(case)
         return
     key, label, window = bytes.fromhex(case["secret"]), case["label"], np.array(case["window"], np.uint32)
-    version = 2 if label.partition(";")[0].endswith("-v2") else 1
-    sub_keys = secret.derive(key, label, version)
+    sub_keys = secret.derive(key, label)
     nonces = streams.nonces_of_windows(sub_keys, window[None, :])
     nonce = int(nonces[0])
-    if version == 2:
-        yield "group_step", case["group_step"], "groups=" in label and bool(is_group_step(nonces)[0])
-    yield "commitment", case["commitment"], secret.commitment(key, label, version).hex()
+    yield "commitment", case["commitment"], secret.commitment(key, label).hex()
     yield "chacha_key", case["chacha_key"], sub_keys.chacha.tolist()
     yield "sip_key", case["sip_key"], sub_keys.sip.astype("<u8").tobytes().hex()
     yield "nonce", case["nonce"], nonce
     for word in case["words"]:
         place = {name: word[name] for name in ("planes", "plane", "i")}
-        yield f"word {place}", word["word"], streams.stream_word(sub_keys, nonce, **place, version=version)
+        yield f"word {place}", word["word"], streams.stream_word(sub_keys, nonce, **place)
 
 
 def _streams_of_seeds(case: Case) -> Pairs:
@@ -97,7 +92,7 @@ def _documents(case: Case) -> Pairs:
     score = mark.score(tokens, positions, case["message"])
     yield "scored", case["scored"], int(positions.scored[0])
     yield "score", *_scores(case["score"], score[0])
-    if isinstance(mark, Version2Mark | Version3Mark):
+    if isinstance(mark, Version3Mark):
         yield "scored_group", case["scored_group"], int(mark.group_steps(tokens, positions).sum())
         group_score = mark.parts(tokens, positions, case["message"])[0][0]
         yield "score_group", *_scores(case["score_group"], group_score)
@@ -106,8 +101,8 @@ def _documents(case: Case) -> Pairs:
 
 def _searches(case: Case) -> Pairs:
     mark, tokens, positions = _scored(case)
-    if not isinstance(mark, Version2Mark | Version3Mark) or mark.groups is None:
-        raise ValueError("searches are of versions 2 and 3, with groups")
+    if not isinstance(mark, Version3Mark) or mark.groups is None:
+        raise ValueError("searches are of version 3, with groups")
     findings = search(mark, tokens, positions, mark.groups**2)
     has_message = findings.message[0] >= 0
     yield "scored", case["scored"], int(positions.scored[0])
@@ -191,10 +186,6 @@ def method_of(case: Case) -> Watermark:
         if name == "greenlist":
             return Version3GreenList(key, window, Fraction(case["gamma"]), *parameters)
         return {"gumbel": Version3Gumbel, "gumbel-log": Version3LogGumbel}[name](key, window, *parameters)
-    if case.get("version", 1) == 2:
-        if name == "greenlist":
-            return Version2GreenList(key, window, Fraction(case["gamma"]), case["groups"])
-        return {"gumbel": Version2Gumbel, "gumbel-log": Version2LogGumbel}[name](key, window, case["groups"])
     if name == "greenlist":
         return GreenList(key, window, Fraction(case["gamma"]))
     return {"gumbel": gumbel.Gumbel, "gumbel-log": gumbel.LogGumbel}[name](key, window)
@@ -209,4 +200,4 @@ GROUPS: dict[str, Callable[[Case], Pairs]] = {
     "trees": _trees,
     "claims": _claims,
 }
-"""Comparisons by the group's name in known_answers.json, known_answers_2.json and known_answers_3.json."""
+"""Comparisons by the group's name in known_answers.json and known_answers_3.json."""

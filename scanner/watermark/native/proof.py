@@ -1,4 +1,4 @@
-"""Proofs of all versions of the native watermark (SPEC §1, §3; SPEC_2 §1, §2; SPEC_3 §1, §3).
+"""Proofs of both versions of the native watermark (SPEC §1, §3; SPEC_3 §1, §3).
 
 SipHash-2-4 and ChaCha8 in plain numpy, one lane a scored position.
 """
@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,23 +116,13 @@ class _Steps(NamedTuple):
         return _Steps(np.tile(self.nonces, count), np.tile(self.keys, count), np.tile(self.is_shared, count))
 
 
-def _of_group(nonces: Nonces) -> NDArray[np.bool_]:
-    """Say which windows make steps that a group shares (SPEC_2 §2)."""
-    return np.asarray(((nonces >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32) == 0)
-
-
 class _Proof(ABC):
-    """What all marks share: their sub-keys, and the words that tokens meet. Its repr shows nothing of them.
+    """What all marks share: the words that tokens meet, and what they add. Its repr shows nothing of the key."""
 
-    version: 1, where message m reads entry x + m for token x, or 2, where it reads entry x·2^32 + m (SPEC_2 §1).
-    groups: B of version 2, whose messages read the number of a group or of a user instead of m; None: no groups.
-    """
-
-    def __init__(self, secret: bytes, label: str, version: int, window: int, groups: int | None = None) -> None:
-        person = f"watermark-v{version}".encode("ascii")
-        digest = hashlib.blake2b(label.encode("ascii"), key=secret, digest_size=48, person=person).digest()
-        self._chacha, self._sip = HiddenValue(digest[:32]), HiddenValue(digest[32:])
-        self._version, self._window, self._groups = version, window, groups
+    _window: int
+    _groups: int | None = None
+    _shift: ClassVar[int]
+    """Bits between a token and the number that it is read under: message m reads entry x·2^shift + m for token x."""
 
     def scores(
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
@@ -166,16 +156,14 @@ class _Proof(ABC):
         indices = counted_positions(window_places, contexts, ids[window:], dedup, common_places)
         places = np.array([window_places[i] for i in indices], np.int64)
         steps = self._steps(tokens[places[:, None] + np.arange(-window, 0)])
-        first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)
+        first = tokens[places].astype(np.uint64) << np.uint64(self._shift)
         numbers = np.stack([self._numbers(steps.is_shared, message) for message in messages])
         entries = (first + numbers).ravel()  # message by message, side by side
         return places, steps.is_shared, self._terms(steps.times(len(messages)), entries).reshape(len(messages), -1)
 
+    @abstractmethod
     def _steps(self, windows: Words) -> _Steps:
         """Return the steps after windows: uint32[P, h]."""
-        nonces = siphash24(self._sip.value, windows)
-        key = np.frombuffer(self._chacha.value, "<u4").astype(np.uint32)
-        return _Steps(nonces, np.tile(key[:, None], len(nonces)), _of_group(nonces))
 
     def _numbers(self, is_shared: NDArray[np.bool_], message: int) -> Nonces:
         """Return the number that a message reads at each position: uint64[P]."""
@@ -188,15 +176,14 @@ class _Proof(ABC):
     def _terms(self, steps: _Steps, entries: Nonces) -> NDArray[np.float64]:
         """Return what each position adds to the score of a message."""
 
+    @abstractmethod
+    def _place(self, height: int, index: Nonces) -> tuple[Nonces, Nonces]:
+        """Return counter and row of the block where word `index` of a plane of so many words stands."""
+
     def _words(self, steps: _Steps, planes: int, digits: int, index: Nonces, first_block: int = 0) -> list[Words]:
         """Return word `index` of the first `digits` planes, where `planes` of them lie side by side in a block."""
         height = 16 // planes
-        if self._version == 1:  # sixteen blocks at a time hold a word each, then the next
-            group, r = np.divmod(index, np.uint64(16 * height))
-            row, lane_of_group = np.divmod(r, np.uint64(16))
-            counters = np.uint64(16) * group + lane_of_group
-        else:  # one block after the other
-            counters, row = np.divmod(index, np.uint64(height))
+        counters, row = self._place(height, index)
         blocks = np.stack(chacha8_of_each(steps.keys, counters + np.uint64(first_block), steps.nonces))
         lane = np.arange(len(index))
         return [blocks[plane * height + row.astype(np.int64), lane] for plane in range(digits)]
@@ -209,18 +196,42 @@ class _Proof(ABC):
         return number
 
 
+class _Version1(_Proof):
+    """Steps of version 1, which share one key (SPEC §1)."""
+
+    _shift = 0
+
+    def __init__(self, secret: bytes, label: str, window: int) -> None:
+        digest = hashlib.blake2b(label.encode("ascii"), key=secret, digest_size=48, person=b"watermark-v1").digest()
+        self._chacha, self._sip = HiddenValue(digest[:32]), HiddenValue(digest[32:])
+        self._window = window
+
+    def _steps(self, windows: Words) -> _Steps:
+        nonces = siphash24(self._sip.value, windows)
+        key = np.frombuffer(self._chacha.value, "<u4").astype(np.uint32)
+        return _Steps(nonces, np.tile(key[:, None], len(nonces)), np.zeros(len(nonces), np.bool_))
+
+    def _place(self, height: int, index: Nonces) -> tuple[Nonces, Nonces]:
+        group, r = np.divmod(index, np.uint64(16 * height))  # sixteen blocks at a time hold a word each, then the next
+        row, lane = np.divmod(r, np.uint64(16))
+        return np.uint64(16) * group + lane, row
+
+
 class _Version3(_Proof):
     """Steps of version 3, which have keys of their own (SPEC_3 §1).
 
+    groups: B, whose messages read the number of a group or of a user instead of m; None: no groups.
     beacon: R, 32 bytes.
     """
 
-    def _take(self, secret: bytes, label: str, window: int, groups: int | None, beacon: bytes) -> None:
+    _shift = 32
+
+    def __init__(self, secret: bytes, label: str, window: int, groups: int | None, beacon: bytes) -> None:
         seeds = int(label.rpartition("=")[2])
         public = hashlib.blake2b(f"h={window};seeds={seeds}".encode(), digest_size=32, person=b"windows-v3").digest()
         seed_key = hashlib.blake2b(label.encode(), key=secret, digest_size=32, person=b"watermark-v3").digest()
         self._seed_key, self._public, self._beacon, self._seeds = HiddenValue(seed_key), public, beacon, seeds
-        self._version, self._window, self._groups = 3, window, groups
+        self._window, self._groups = window, groups
 
     def _steps(self, windows: Words) -> _Steps:
         first, second = siphash24(self._public[:16], windows), siphash24(self._public[16:], windows)
@@ -230,15 +241,15 @@ class _Version3(_Proof):
         keys[1] ^= (second >> np.uint64(32)).astype(np.uint32)
         return _Steps(first, keys, keys[7].astype(np.uint64) * np.uint64(3) >> np.uint64(32) == 0)
 
+    def _place(self, height: int, index: Nonces) -> tuple[Nonces, Nonces]:
+        counters, row = np.divmod(index, np.uint64(height))  # one block after the other
+        return counters, row
 
-class GreenListProof(_Proof):
-    """The proof of the green list."""
 
-    def __init__(
-        self, secret: bytes, label: str, version: int, window: int, gamma: Fraction, groups: int | None = None
-    ) -> None:
-        super().__init__(secret, label, version, window, groups)
-        self._gamma = gamma
+class _GreenList(_Proof):
+    """Terms and law of a green list."""
+
+    _gamma: Fraction
 
     def _terms(self, steps: _Steps, entries: Nonces) -> NDArray[np.float64]:
         digits = self._gamma.denominator.bit_length() - 1
@@ -251,8 +262,8 @@ class GreenListProof(_Proof):
         return log10_binomial(round(score), scored, self._gamma)
 
 
-class GumbelProof(_Proof):
-    """The proof of the Gumbel mark."""
+class _Gumbel(_Proof):
+    """Terms and law of a Gumbel mark."""
 
     def _terms(self, steps: _Steps, entries: Nonces) -> NDArray[np.float64]:
         return np.array([-math.log1p(-word / 2**32) for word in self._draws(steps, entries).tolist()])
@@ -267,21 +278,30 @@ class GumbelProof(_Proof):
         return log10_gamma(score, scored)
 
 
-class GreenListProof3(_Version3, GreenListProof):
+class GreenListProof(_GreenList, _Version1):
+    """The proof of the green list of version 1."""
+
+    def __init__(self, secret: bytes, label: str, window: int, gamma: Fraction) -> None:
+        super().__init__(secret, label, window)
+        self._gamma = gamma
+
+
+class GumbelProof(_Gumbel, _Version1):
+    """The proof of the Gumbel mark of version 1."""
+
+
+class GreenListProof3(_GreenList, _Version3):
     """The proof of the green list of version 3."""
 
     def __init__(
         self, secret: bytes, label: str, window: int, gamma: Fraction, groups: int | None, beacon: bytes
     ) -> None:
-        self._take(secret, label, window, groups, beacon)
+        super().__init__(secret, label, window, groups, beacon)
         self._gamma = gamma
 
 
-class GumbelProof3(_Version3, GumbelProof):
+class GumbelProof3(_Gumbel, _Version3):
     """The proof of the Gumbel mark of version 3."""
-
-    def __init__(self, secret: bytes, label: str, window: int, groups: int | None, beacon: bytes) -> None:
-        self._take(secret, label, window, groups, beacon)
 
     def _draws(self, steps: _Steps, entries: Nonces) -> Words:
         words = super()._draws(steps, entries)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes, chacha8_run
-from scanner.watermark.native.green_runs import bit_length
 from scanner.watermark.native.steps import Steps
 from scanner.watermark.native.streams import log2
+from scanner.watermark.native.vertical_counters import bit_length
 
 EIGHT_DIGITS = (0, 8, 8)
 """The rule of Gumbel marks, where a green list has n, b and planes: the leading ones of eight planes."""

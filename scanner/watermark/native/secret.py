@@ -1,4 +1,4 @@
-"""From the master key to the sub-keys of a label, and commitments (SPEC §1, SPEC_2 §1, SPEC_3 §1).
+"""From the master key to the sub-keys of a label, and commitments (SPEC §1, SPEC_3 §1).
 
 No numba: a server that marks text derives its keys here, and importing numba would end it.
 """
@@ -46,7 +46,7 @@ def label(
 ) -> str:
     """Return the text that separates the streams of a key's uses, such as `greenlist;h=4;gamma=1/4`.
 
-    SPEC §1, SPEC_2 §1 and SPEC_3 §1 state it.
+    SPEC §1 and SPEC_3 §1 state it.
     """
     text = f"{method};h={window}"
     if gamma is not None:
@@ -56,13 +56,13 @@ def label(
     return text if seeds is None else f"{text};seeds={seeds}"
 
 
-def derive(secret: bytes, label: str, version: int = 1) -> SubKeys:
-    """Return the sub-keys of a master key for one label of a version of the watermark (SPEC §1).
+def derive(secret: bytes, label: str) -> SubKeys:
+    """Return the sub-keys of a master key for one label of version 1 (SPEC §1).
 
     Raises:
         ValueError: the secret is not 16 to 64 bytes.
     """
-    digest = _keyed_hash(secret, 48, f"watermark-v{version}", label)
+    digest = _keyed_hash(secret, 48, "watermark-v1", label)
     return SubKeys(
         np.frombuffer(digest[:32], "<u4").astype(np.uint32), np.frombuffer(digest[32:], "<u8").astype(np.uint64)
     )

@@ -1,13 +1,18 @@
 """Very many scores of unmarked text under version 3, each document under a key that is drawn for it alone.
 
-Why, and why pairs of groups and users, says scanner.watermark.native.nulls, which does this for the versions before.
-Windows have public hashes, which all keys share: they are computed once.
+Fresh keys make documents independent draws of the law, whatever the corpus repeats (scanner.watermark.native.nulls does
+the same for version 1). Windows have public hashes, which all keys share: they are computed once.
+
+Under a key with groups, what group steps add for any group and what user steps add for any user make a score that has
+the law of a message's, since no two of these numbers read one entry. So G groups and V users give G·V scores at the
+price of G + V. Those that share a group or a user are dependent: a document is one cluster.
 
 Kernels take the steps of D documents, field by field, and critical scores, float64[D, J], ∞ where nothing counts.
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +20,6 @@ from numpy.typing import NDArray
 from scanner.watermark.format import Hits
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native import secret
-from scanner.watermark.native.nulls import Paired, reaching
 from scanner.watermark.native.secret import rule_of
 from scanner.watermark.native.step_draws import BITS, count_run, rounding, score_of, sum_run, whole_blocks
 from scanner.watermark.native.steps import SeedKeys, Steps, hash_positions, in_two, step_keys
@@ -146,6 +150,36 @@ def _gumbel_hits(
     return hits, first_score
 
 
+PAIRED_GROUPS, PAIRED_USERS = 512, 2048
+"""Most groups, and about how many users, that are paired in each document. These give decoys of all messages the power
+that 100,000 messages scored one by one have, down to 1e-6, and more below (`make audit-power`).
+"""
+
+
+class Paired(NamedTuple):
+    """The pairs of the first groups with users of the first groups.
+
+    groups: how many groups are paired.
+    runs: how many groups the users are of.
+    length: how many users of each of these groups are paired, the first ones.
+    """
+
+    groups: int
+    runs: int
+    length: int
+
+    @classmethod
+    def of(cls, groups: int) -> "Paired":
+        """Return the pairs of a key with B groups."""
+        length = min(groups, PAIRED_USERS)
+        return cls(min(groups, PAIRED_GROUPS), min(groups, -(-PAIRED_USERS // length)), length)
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of a group and a user these are."""
+        return self.groups * self.runs * self.length
+
+
 @kernel
 def _green_pairs(
     shared_ids: NDArray[np.uint32],
@@ -224,3 +258,14 @@ def _gumbel_pairs(
                     score += score_of(ids, nonces, keys, begin, end, number, True)
                     hits[d, j] += np.int64(score >= limit)
     return hits
+
+
+@kernel
+def reaching(shared: NDArray[Any], users: NDArray[Any], least: np.int64 | float) -> np.int64:
+    """Count the sums of one number of each array, both sorted, that are `least` or more."""
+    pair_count, place = np.int64(0), len(users)
+    for score in shared:
+        while place > 0 and users[place - 1] + score >= least:
+            place -= 1
+        pair_count += np.int64(len(users) - place)
+    return pair_count

@@ -124,7 +124,7 @@ class Version3Mark(NativeMark):
 
     version = 3
     seeds: int
-    _keys: SeedKeys  # type: ignore[assignment] # of one key; of more where joined
+    _keys: SeedKeys  # of one key; of more where joined
     _run_rule: tuple[int, int, int]
     _elsewhere: BestRough | None = None
     _exact_scores: ExactScores = staticmethod(exact_scores)

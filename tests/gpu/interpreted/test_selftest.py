@@ -22,7 +22,7 @@ def test_the_command_checks_every_device(tmp_path):
 
 
 def test_a_wrong_word_fails():
-    one = next(case for case in GROUPS["streams"] if "-v2" not in case["label"])
+    one = GROUPS["streams"][0]
     first, *rest = one["words"]
     wrong = one | {"words": [first | {"word": first["word"] ^ 1, "planes": 1}, *rest]}
     (found,) = check_device(json.dumps({"streams": [wrong]}), CPU)

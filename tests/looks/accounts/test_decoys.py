@@ -26,7 +26,7 @@ from schemas.words import AuditState
 from tests.support.audited_scan import Key, make, pieces
 
 pytestmark = pytest.mark.usefixtures("opened_once")
-KEYS = (Key(1, format="greenlist-v2"), Key(40, format="gumbel-v2"))
+KEYS = (Key(1, format="greenlist-v3"), Key(40, format="gumbel-v3"))
 ACCOUNTS, POSTS, UNIT = 600, 10, "unit"
 WORDS = ["the", "sea", "a", "house", "runs", "green", "under", "old", "they", "small", "river", "stone", "and", "light"]
 
@@ -82,7 +82,7 @@ def test_the_laws_of_accounts_are_tested_and_hold(tmp_path, human_texts):
     audit, flagged = audited(tmp_path, human_texts)
     assert (audit.state, flagged) == (AuditState.NO_ALARM, 0)
     of_accounts = [row for row in audit.rows if row["kind"] == "decoy_accounts"]
-    assert {row["label"].split(";")[0] for row in of_accounts} == {"greenlist-v2", "gumbel-v2"}
+    assert {row["label"].split(";")[0] for row in of_accounts} == {"greenlist-v3", "gumbel-v3"}
     assert all(row["tests"] > ACCOUNTS / 3 for row in of_accounts)
     decided = [row for row in audit.rows if row["kind"] == "decision_accounts"]
     assert {row["tests"] for row in decided} == {ACCOUNTS}

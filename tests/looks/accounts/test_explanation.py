@@ -33,8 +33,8 @@ DEMO = Path("jobs/demo").absolute()
 WORDS = 20
 SIZES = (("screen", 400), ("screen", 1280), ("print", 480), ("print", 680))  # print: A5 and A4 within their margins
 BOTH = ("answers", "writes")
-QUOTED, WROTE = "user-39", "user-29"
-"""Users for whom the model wrote a thousand tokens each: `answers` quotes the first's, `writes` posts the second's."""
+QUOTED, WROTE = "user-06", "user-29"
+"""Users for whom the model wrote 600 to 1,000 tokens: `answers` quotes the first's, `writes` posts the second's."""
 
 
 def posts_of(kind: str, user: str | None = None) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scanner.looks.accounts.pooled_positions import by_post, pooled_positions
-from scanner.watermark.native.version2_marks import Version2GreenList
+from scanner.watermark.native.version3_marks import Version3GreenList
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import SECRET, batch_tokens
 
@@ -47,7 +47,7 @@ def test_what_posts_repeat_counts_once_for_their_account(window):
 
 
 def test_posts_together_score_what_they_score_one_by_one():
-    mark, generator = Version2GreenList(SECRET, 2, Fraction(1, 4)), np.random.default_rng(1)
+    mark, generator = Version3GreenList(SECRET, 2, Fraction(1, 4)), np.random.default_rng(1)
     posts = batch_tokens([generator.integers(50_000, size=20) for _ in range(30)])
     accounts = np.array([0, 10, 30])
     positions = pooled_positions(mark.rule, 2, posts, accounts, "ngram")

@@ -9,8 +9,8 @@ from scanner.registry import check_secret, load_registry
 from scanner.text import load_tokenizer, sha256_file
 from scanner.text.quoting import TextPart
 from scanner.watermark.formats import format_of
-from scanner.watermark.native.format import GumbelFormat2
-from tests import reference2
+from scanner.watermark.native.format import GumbelFormat3
+from tests import reference3
 from tests.support.two_keys import TOKENIZER, message_of
 
 
@@ -93,10 +93,11 @@ def test_what_a_message_reads_alone_is_that_of_the_slow_path():
     text = "Whoever reads this reads a text of some length, in which windows are many and nothing is marked. " * 2
     secret, groups, message = bytes(range(32)), 40, 777
     tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER), fast=False).reference
-    slow = reference2.Method("gumbel", secret, 2, groups=groups)
+    slow = reference3.Method("gumbel", secret, 2, groups=groups)
     steps = [s for s in slow.steps(tokenizer.encode([text]).ids.tolist()) if not s.of_group]
     own = slow.log10_p(slow.sum_of(steps, slow.number(message, of_group=False)), len(steps))
-    for form, expected in ((GumbelFormat2(window=2, groups=groups), own), (GumbelFormat2(window=2), None)):
+    forms = [GumbelFormat3(window=2, groups=of_form, beacon="00" * 32) for of_form in (groups, None)]
+    for form, expected in zip(forms, (own, None), strict=True):
         found = evidence_of_text(form.open(secret), tokenizer, text, message, groups**2, Omissions("ngram"), ())
         if expected is None:
             assert found.user_evidence is None

@@ -10,7 +10,7 @@ from scipy import stats
 from scanner.looks.parts import search
 from scanner.looks.parts.search import search_parts, search_together
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 from scanner.watermark.parts import Limit, Parts, Segments
 from scanner.watermark.positions import Positions, select_positions
 from scanner.watermark.text_windows import (
@@ -28,12 +28,12 @@ from tests.watermark.pairs import SECRET, batch_tokens
 MARKS = {
     "greenlist": lambda: GreenList(SECRET, 2, Fraction(1, 4)),
     "gumbel": lambda: Gumbel(SECRET, 2),
-    "greenlist-v2": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4)),
-    "gumbel-v2": lambda: Version2Gumbel(SECRET, 2),
-    "greenlist-v2 with groups": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4), 30),
-    "gumbel-v2 with groups": lambda: Version2Gumbel(SECRET, 2, 30),
+    "greenlist-v3": lambda: Version3GreenList(SECRET, 2, Fraction(1, 4)),
+    "gumbel-v3": lambda: Version3Gumbel(SECRET, 2),
+    "greenlist-v3 with groups": lambda: Version3GreenList(SECRET, 2, Fraction(1, 4), 30),
+    "gumbel-v3 with groups": lambda: Version3Gumbel(SECRET, 2, 30),
 }
-MESSAGES = {"greenlist-v2 with groups": 900, "gumbel-v2 with groups": 900}
+MESSAGES = {"greenlist-v3 with groups": 900, "gumbel-v3 with groups": 900}
 every_mark = pytest.mark.parametrize("name", MARKS)
 
 
@@ -148,7 +148,10 @@ def test_two_marked_parts_are_two_spans(name):
     parts = [(None, 150), (31, 150), (None, 150), (3, 150), (None, 50)]
     text: list[int] = []
     for message, length in parts:
-        text += plain_tokens(generator, length) if message is None else marked_tokens(mark, message, length, generator)
+        if message is None:
+            text += plain_tokens(generator, length)
+        else:
+            text += marked_tokens(mark, message, length, generator, 6)
     tokens = batch_tokens([text, plain_tokens(generator, 400)])
     positions = mark.rule.positions(tokens, "ngram")
     limit = Limit(1e-6, count, 2)
@@ -169,7 +172,7 @@ def test_two_marked_parts_are_two_spans(name):
 
 def test_many_marked_parts_are_told_up_to_a_number(monkeypatch):
     monkeypatch.setattr(search, "MOST_SPANS", 2)
-    mark = MARKS["gumbel-v2"]()
+    mark = MARKS["gumbel-v3"]()
     generator = np.random.default_rng(8)
     text: list[int] = []
     for _ in range(4):
@@ -180,7 +183,7 @@ def test_many_marked_parts_are_told_up_to_a_number(monkeypatch):
     assert {span.end - span.begin < 100 for span in found} == {True}
 
 
-@pytest.mark.parametrize("name", ["greenlist", "gumbel-v2"])
+@pytest.mark.parametrize("name", ["greenlist", "gumbel-v3"])
 def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, monkeypatch):
     """Chance makes a message promising per hundred positions, and each is scored at all: 16 MiB killed a worker."""
     monkeypatch.setattr(search, "MOST_PROMISING", 5)
@@ -207,7 +210,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
 
 @pytest.mark.costly
 @pytest.mark.seconds
-@pytest.mark.parametrize("name", ["greenlist-v2", "gumbel-v2"])
+@pytest.mark.parametrize("name", ["greenlist-v3", "gumbel-v3"])
 def test_the_law_of_the_best_window(name):
     """40,000 documents of 60 to 160 draws that nobody marked: p ≤ α no oftener than α; as one look, far oftener.
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from scanner.looks.parts.search import least_of_parts, scored_parts, search_parts
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 from scanner.watermark.parts import Limit, PartKinds, Parts, Segments, join_segments
 from scanner.watermark.positions import select_positions
 from scanner.watermark.rule import search
@@ -17,9 +17,9 @@ from tests.watermark.marked_tokens import marked_tokens, plain_tokens
 from tests.watermark.pairs import SECRET, batch_tokens
 
 MARKS = {
-    "greenlist-v2": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4)),
-    "gumbel-v2": lambda: Version2Gumbel(SECRET, 2),
-    "greenlist-v2 with groups": lambda: Version2GreenList(SECRET, 2, Fraction(1, 4), 30),
+    "greenlist-v3": lambda: Version3GreenList(SECRET, 2, Fraction(1, 4)),
+    "gumbel-v3": lambda: Version3Gumbel(SECRET, 2),
+    "greenlist-v3 with groups": lambda: Version3GreenList(SECRET, 2, Fraction(1, 4), 30),
 }
 BOTH = PartKinds(windows=True, segments=True)
 every_mark = pytest.mark.parametrize("name", MARKS)
@@ -49,7 +49,7 @@ def batch(seed: int, lengths: list[int]):
 def test_segments_of_positions_are_those_of_a_plain_count():
     """Repeats are left out; short segments and the whole are no looks; documents may be missing."""
     lengths = [90, 400, 30, 200, 120]
-    tokens, mark = batch(1, lengths), MARKS["gumbel-v2"]()
+    tokens, mark = batch(1, lengths), MARKS["gumbel-v3"]()
     tokens.ids[90 + 50 : 90 + 130] = tokens.ids[90 + 210 : 90 + 290]
     of_tokens = cut(lengths, [[40], [49, 52, 100, 300, 399], [], [], [60, 60, 84]])
     whole = mark.rule.positions(tokens, "ngram")
@@ -118,7 +118,7 @@ def test_a_marked_segment_is_one_look_that_fits(name, windows):
 
 def test_no_segment_that_passes_is_missed_under_one_message():
     """Every segment that passes by itself overlaps a found part, without windows. High limits let chance alone pass."""
-    mark, lengths = MARKS["gumbel-v2"](), [330] * 30
+    mark, lengths = MARKS["gumbel-v3"](), [330] * 30
     tokens = batch(4, lengths)
     positions = mark.rule.positions(tokens, "ngram")
     segments = scored_parts(BOTH, cut(lengths, [[40, 70, 150, 290]] * 30), tokens, positions, np.arange(30)).segments
@@ -143,7 +143,7 @@ def test_the_law_of_the_best_segment():
 
     Each bound fails by chance less than once in a million runs.
     """
-    mark, documents = MARKS["greenlist-v2"](), 20_000
+    mark, documents = MARKS["greenlist-v3"](), 20_000
     tokens = batch(5, [8 * 40 + 2] * documents)
     positions = mark.rule.positions(tokens, "none")
     edges = [list(range(42, 320, 40))] * documents
@@ -164,7 +164,7 @@ def test_the_law_of_the_best_segment():
 
 def test_a_search_of_many_messages_needs_no_windows():
     """Without windows and segments the whole alone is tested, as in a plain search."""
-    mark, tokens = MARKS["greenlist-v2 with groups"](), batch(6, [100, 200])
+    mark, tokens = MARKS["greenlist-v3 with groups"](), batch(6, [100, 200])
     positions = mark.rule.positions(tokens, "ngram")
     parts = Parts(False, Segments.none(2))
     found, spans = search_parts(mark, tokens, positions, 900, 1, Limit(1.0 - 1e-12, 900, 1), parts)

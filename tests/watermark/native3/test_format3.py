@@ -10,7 +10,7 @@ from scanner.audit.calibration.law_counts import fresh_entropy
 from scanner.audit.statistics.hits import critical_scores
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
-from scanner.watermark.native import nulls
+from scanner.watermark.native import step_nulls
 from scanner.watermark.native.step_draws import rounding, sum_run
 from scanner.watermark.native.steps import in_two
 from tests import reference3
@@ -72,7 +72,7 @@ def test_messages_that_are_scored_in_full_have_more_time():
     """By `seconds` a scan says that a worker stalled: windows of Gumbel marks took 6 ns a step and message."""
     assert form_of(None, 4).seconds(1000) / 1000 > 1e-8
     assert form_of(None, 4, 9).seconds(81) == form_of("1/4", 4, 9).seconds(81)
-    assert form_of("1/4", 4).seconds(1000) == make_format("greenlist-v2", {"window": 4, "gamma": "1/4"}).seconds(1000)
+    assert form_of("1/4", 4).seconds(1000) == make_format("greenlist", {"window": 4, "gamma": "1/4"}).seconds(1000)
 
 
 def counted(form, tokens, positions, messages, critical):
@@ -150,8 +150,8 @@ def test_sums_are_as_near_to_scores_as_they_say(groups):
 @pytest.mark.parametrize("gamma", ["1/4", None])
 def test_pairs_of_groups_and_users(gamma, most, monkeypatch):
     """Beside the scores of single messages, whose group and user steps are added crosswise."""
-    monkeypatch.setattr(nulls, "PAIRED_GROUPS", most[0])
-    monkeypatch.setattr(nulls, "PAIRED_USERS", most[1])
+    monkeypatch.setattr(step_nulls, "PAIRED_GROUPS", most[0])
+    monkeypatch.setattr(step_nulls, "PAIRED_USERS", most[1])
     form = form_of(gamma, 1, 20)
     assert form.counted(400) == (20**3 if most[0] == 512 else 7 * 9)
     tokens = batch_tokens(random_documents(1, [70, 3, 0, 257, 2]))

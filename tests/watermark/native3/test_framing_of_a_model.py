@@ -1,4 +1,4 @@
-"""Attempts to have somebody else named in text of SmolLM2: they succeed under version 1 and fail under version 2.
+"""Attempts to have somebody else named in text of SmolLM2: they succeed under version 1 and fail under version 3.
 
 Twenty stored texts a cell (model_texts.py); `make framing-model` writes 200 and names their file in FRAMING_OF_A_MODEL.
 """
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.bench.wrong_names import take_turns
-from tests.watermark.native2 import attacks
-from tests.watermark.native2.attacks import move, splice
-from tests.watermark.native2.model_texts import (
+from tests.watermark.native3 import attacks
+from tests.watermark.native3.attacks import move, splice
+from tests.watermark.native3.model_texts import (
     OF_A_GROUP,
     OWN,
     QUERIED,
@@ -86,8 +86,8 @@ def test_queries_name_the_victim_under_version_1(cell, texts):
     assert share >= 0.5
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.version == 2 and cell.kind == OWN], ids=str)
-def test_moved_tokens_and_splices_name_nobody_else_under_version_2(cell, texts):
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.version == 3 and cell.kind == OWN], ids=str)
+def test_moved_tokens_and_splices_name_nobody_else_under_version_3(cell, texts):
     """Three accounts of one group, and of several, put their texts together; 20 texts give 4e-6 wrong names a case."""
     of_cell = texts[cell]
     own = cell.accounts(len(of_cell))
@@ -118,8 +118,8 @@ def test_texts_of_several_name_their_users_alone(cell, one_group, texts):
         assert len(shares) > 1 or right >= 0.5
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.version == 2 and cell.kind == QUERIED], ids=str)
-def test_queries_name_nobody_under_version_2(cell, texts):
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.version == 3 and cell.kind == QUERIED], ids=str)
+def test_queries_name_nobody_under_version_3(cell, texts):
     assert not any(names(cell, texts[cell]))
 
 

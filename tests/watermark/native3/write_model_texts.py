@@ -1,4 +1,4 @@
-"""Writes the texts of test_framing_of_a_model.py: `python -m tests.watermark.native2.write_model_texts --texts 20`.
+"""Writes the texts of test_framing_of_a_model.py: `python -m tests.watermark.native3.write_model_texts --texts 20`.
 
 Needs `make model`. Twenty texts a cell take twenty minutes of a core; interrupted, it goes on with the next batch.
 """
@@ -15,10 +15,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from jobs.demo import HERE
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel, load_model
 from scanner.generation.processor import RowsProcessor, sampling_weights
-from scanner.watermark.native.streams import is_group_step
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
+from scanner.watermark.positions import batch_tokens
 from tests.support.from_packages import MODEL
-from tests.watermark.native2.model_texts import QUERIED, SHARED, STORED, TOKENS, VOCABULARY, Cell, cells, read, write
+from tests.watermark.native3.model_texts import QUERIED, SHARED, STORED, TOKENS, VOCABULARY, Cell, cells, read, write
 
 BATCH = 80
 TOP_P = 0.95
@@ -54,12 +54,13 @@ class Moved(LogitsProcessor):
 class InGroupSteps(LogitsProcessor):
     """Marks the steps alone that a group shares."""
 
-    def __init__(self, mark: Version2Mark, marking: LogitsProcessor) -> None:
+    def __init__(self, mark: Version3Mark, marking: LogitsProcessor) -> None:
         self._mark, self._marking = mark, marking
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         windows = input_ids[:, input_ids.shape[1] - self._mark.window :].numpy().astype(np.uint32)
-        shared = torch.from_numpy(is_group_step(self._mark.window_nonces(np.ascontiguousarray(windows))))
+        tokens = batch_tokens([[*window, 0] for window in windows.tolist()])
+        shared = torch.from_numpy(self._mark.group_steps(tokens, self._mark.rule.positions(tokens, "none")))
         return torch.where(shared[:, None], self._marking(input_ids, scores), scores)
 
 
@@ -73,7 +74,7 @@ def writing(cell: Cell, places: list[int], count: int, lengths: list[int], width
     else:
         marking = GumbelProcessor(mark, own.tolist(), lengths, width, temperature=temperature, top_p=TOP_P)
     if cell.kind == SHARED:
-        assert isinstance(mark, Version2Mark)
+        assert isinstance(mark, Version3Mark)
         marking = InGroupSteps(mark, marking)
     chosen = [marking]
     if cell.method == "greenlist" or cell.kind == SHARED:  # Gumbel chooses by itself
@@ -105,7 +106,7 @@ def _until_the_end(model: LocalModel, tokens: list[int]) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.watermark.native2.write_model_texts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.watermark.native3.write_model_texts", description=__doc__)
     parser.add_argument("--texts", type=int, default=20, help="of each cell")
     parser.add_argument("--out", type=Path, default=STORED)
     parser.add_argument("--model", type=Path, default=MODEL)

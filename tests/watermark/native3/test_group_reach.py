@@ -17,8 +17,8 @@ P = np.array([1e-2, 1e-3, 1e-4])
 def test_as_many_are_found_as_expected(gamma, length):
     """2,000 texts of 400 messages each: those of groups that the search looked into, within four standard errors."""
     form = make_format(
-        "gumbel-v2" if gamma is None else "greenlist-v2",
-        {"window": 1, "groups": GROUPS} | ({} if gamma is None else {"gamma": gamma}),
+        "gumbel-v3" if gamma is None else "greenlist-v3",
+        {"window": 1, "groups": GROUPS, "beacon": "00" * 32} | ({} if gamma is None else {"gamma": gamma}),
     )
     random, found, expected = np.random.default_rng(5), [], []
     for _ in range(KEYS):
@@ -38,5 +38,5 @@ def test_as_many_are_found_as_expected(gamma, length):
 
 
 def test_without_groups_every_message_is_found():
-    form = make_format("gumbel-v2", {"window": 1})
+    form = make_format("gumbel-v3", {"window": 1})
     assert (form.found_chance(np.array([5, 500]), P) == P).all()

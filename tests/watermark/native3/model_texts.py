@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel, Version2Mark
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel, Version3Mark
 from tests.watermark.pairs import SECRET
 
 STORED = Path(__file__).with_name("model_texts.parquet")
@@ -49,14 +49,14 @@ class Cell(NamedTuple):
     groups: int | None
     kind: str
 
-    def mark(self) -> GreenList | Gumbel | Version2Mark:
+    def mark(self) -> GreenList | Gumbel | Version3Mark:
         """The opened key."""
         green = self.method == "greenlist"
         if self.version == 1:
             return GreenList(SECRET, self.window, Fraction(1, 4)) if green else Gumbel(SECRET, self.window)
         if green:
-            return Version2GreenList(SECRET, self.window, Fraction(1, 4), self.groups)
-        return Version2Gumbel(SECRET, self.window, self.groups)
+            return Version3GreenList(SECRET, self.window, Fraction(1, 4), self.groups)
+        return Version3Gumbel(SECRET, self.window, self.groups)
 
     @property
     def messages(self) -> int:
@@ -86,10 +86,10 @@ def cells() -> Iterator[Cell]:
             if window < 4:
                 yield Cell(1, method, window, None, OWN)
             yield Cell(1, method, window, None, QUERIED)
-            yield Cell(2, method, window, groups, OWN)
-            yield Cell(2, method, window, groups, QUERIED)
+            yield Cell(3, method, window, groups, OWN)
+            yield Cell(3, method, window, groups, QUERIED)
             if groups:
-                yield Cell(2, method, window, groups, SHARED)
+                yield Cell(3, method, window, groups, SHARED)
 
 
 def read(path: Path) -> dict[Cell, list[NDArray[np.uint32]]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark import Watermark
-from scanner.watermark.native.version2_marks import Version2Mark
+from scanner.watermark.native.version3_marks import Version3Mark
 from scanner.watermark.rule import decide, search
 from tests.bench.wrong_names import Ids, Messages, choices_as_texts, take_turns
 from tests.bench.wrong_names import write_marked as write
@@ -79,7 +79,7 @@ def collage(
     return Case(texts, messages[:, 0], [set(row.tolist()) for row in messages])
 
 
-def group_steps_alone(mark: Version2Mark, messages: Messages, rng: np.random.Generator) -> Case:
+def group_steps_alone(mark: Version3Mark, messages: Messages, rng: np.random.Generator) -> Case:
     """Texts marked only in the steps that a group shares: they are nobody's, and fit the whole group."""
 
     def only_shared(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:

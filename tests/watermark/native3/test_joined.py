@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from scanner.looks.parts.search import search_parts
-from scanner.watermark.native.version2_marks import Version2GreenList, Version2Gumbel
+from scanner.watermark.native import rough_runs
+from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 from scanner.watermark.parts import Limit, Parts, Segments
 from scanner.watermark.positions import Tokens, select_positions
 from scanner.watermark.rule import search
@@ -15,12 +16,12 @@ LENGTHS = (300, 3, 0, 140, 31, 400, 5, 500)
 WITHOUT, GROUPS = None, 18
 
 
-def open_mark(method: str, groups: int | None, number: int) -> Version2GreenList | Version2Gumbel:
+def open_mark(method: str, groups: int | None, number: int) -> Version3GreenList | Version3Gumbel:
     secret = bytes([number]) * 32
     return (
-        Version2Gumbel(secret, 2, groups)
+        Version3Gumbel(secret, 2, groups)
         if method == "gumbel"
-        else Version2GreenList(secret, 2, Fraction(1, 4), groups)
+        else Version3GreenList(secret, 2, Fraction(1, 4), groups)
     )
 
 
@@ -58,5 +59,5 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
 def test_marks_of_unlike_labels_and_marks_that_a_device_searches_are_not_joined():
     mark, begins = open_mark("gumbel", GROUPS, 0), np.zeros(2, np.int64)
     assert mark.join_marks([mark, open_mark("gumbel", WITHOUT, 1)], begins) is None
-    elsewhere = mark.searched_by(mark.best_of_runs, "elsewhere")
+    elsewhere = mark.searched_by(rough_runs.best_rough, "elsewhere")
     assert elsewhere.join_marks([elsewhere, elsewhere], begins) is None
