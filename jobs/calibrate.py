@@ -231,7 +231,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
     """
     from scanner.audit.calibration.admission import admission_of, in_words
     from scanner.results.queries import audits
-    from scanner.signing import signer_of
+    from scanner.signing import signer_of, unchecked
 
     key = find_key(load_registry(registry), key_id)
     sign_results(results, registry)
@@ -242,6 +242,8 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
             f"results: nobody signed the audits in {results}, so anybody may have written them: as where a calibration "
             "without [keys] was the first, which names no registry to sign with. Audit keys into a folder of their own"
         )
+    if signer is not None and "audits" in signer.off_record:
+        raise Refused(f"results: no key is admitted by audits in {results}: {unchecked(results)}")
     passed = admission_of(key, rows, candidates, down_to)
     admit_key(registry, key_id, passed)
     tell(
@@ -262,9 +264,10 @@ def audit_secret(registry: Path, secret: str | None, yes: bool) -> None:
     Decoys test in every scan that p-values are not too small. Who knows the secret could write text that hits them, and
     sign tables of results that they changed. With another secret, all results that were signed are checked and signed
     under it first, while no scan runs: where a table was changed, nothing happens. Results that are not there are
-    refused too; --yes goes on without those that were deleted for good. Texts of verdicts are told apart by
-    the secret too: after a change, rows that a commit moved to another file of a Delta or Iceberg table are scanned
-    again.
+    refused too; --yes gives up those that were deleted or moved for good. Call it again if it was interrupted. Texts of
+    verdicts are told apart by the secret too: after a change, rows that a commit moved to another file of a Delta or
+    Iceberg table are scanned again. Keep the first secret: the registry goes on to name it (`lasting_secret`), since
+    filters of n-grams and windows of accounts are held against nights before the change.
 
     \b
     Example:
@@ -275,6 +278,8 @@ def audit_secret(registry: Path, secret: str | None, yes: bool) -> None:
     if load_registry(registry).audit_secret is not None:
         _sign_under(registry, secret, yes)
     tell(f"audit secret  {set_audit_secret(registry, secret)}")
+    if (first := load_registry(registry).lasting_secret) is not None:
+        tell(f"keep {first}: filters of n-grams and windows of accounts are held against nights before by it")
 
 
 def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
@@ -284,33 +289,38 @@ def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
         Refused: results were signed and are gone, and may come back; a table was changed.
     """
     from scanner.registry.signed_tables import read_signed_tables
-    from scanner.results.sign_anew import sign_under
-    from scanner.results.transactions import refuse_changed_tables
-    from scanner.signing import signer_of
+    from scanner.results.sign_anew import give_up, refuse_changed_under, sign_under
+    from scanner.signing import keep_signatures, signer_of
 
     locations = read_signed_tables(str(registry)).locations()
     if not locations:
         return
-    gone = []
+    gone = dict[str, list[str]]()
     for location in locations:
         sign_results(location, registry)
         signer = signer_of(location)
         if signer is not None and signer.missing_tables() == signer.signed_tables():
-            gone.append(location)
-        else:  # all places are looked at before one is changed
-            refuse_changed_tables(location)
+            gone[location] = signer.missing_tables()
     if gone and not yes:
         raise Refused(
             f"audit secret: results were signed under it and are not there: {', '.join(gone)}. Nothing was changed. "
-            "Put them back or mount them first; if they were deleted for good, give --yes. Should they come back after "
-            "that, they are refused until `brickscan sign` signs them"
+            "Put them back or mount them first; if they were deleted or moved for good, give --yes, which gives them "
+            "up. Should they come back after that, they are refused until `brickscan sign` signs them"
         )
     reference = make_audit_secret(registry, secret)
+    later = read_secret(reference, registry)
+    for location in locations:  # all places are looked at before one is changed
+        if location not in gone:
+            refuse_changed_under(location, str(registry), later)
     for location in locations:
         if location in gone:
+            for name in gone[location]:
+                give_up(location, name)
+            if (why := keep_signatures(location)) is not None:
+                raise Refused(why)
             tell(f"{location}: there are no results any more")
             continue
-        tables = sign_under(location, str(registry), read_secret(reference, registry))
+        tables = sign_under(location, str(registry), later)
         tell(f"{location}: {counted(tables, 'table')} signed under {reference}")
 
 

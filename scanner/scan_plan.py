@@ -17,7 +17,7 @@ from scanner.input.files import resolve
 from scanner.input.shards import key_set, verdict_settings
 from scanner.input.tables import DELTA_PREFIX, TableReading
 from scanner.key_support import ScanFilter, UnsupportedKey, supported_keys
-from scanner.registry import audit_secret_of, load_registry, registry_sha256
+from scanner.registry import audit_secret_of, lasting_secret_of, load_registry, registry_sha256
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.storage.locations import absolute, is_uri, real_location
@@ -41,6 +41,7 @@ class Plan:
     reader_sha256: digest of the model, only in the plan of its pass.
     pass_after: `key_set` of the plan of all texts, in the plan of a pass.
     audit_secret: where the secret of decoy keys and of text_id is.
+    lasting_secret: where the secret is by which nights are held against earlier ones.
     canaries: of the registry; None where there are none, or the input has no accounts.
     documents: of the input; None before footers are read.
     first_keys: ids of the registry's keys that shared equally before any had a weight; none where none has one.
@@ -61,6 +62,7 @@ class Plan:
     reader_sha256: str | None = None
     pass_after: str | None = None
     audit_secret: str = ""
+    lasting_secret: str = ""
     canaries: Canaries | None = None
     documents: int | None = None
     first_keys: frozenset[str] = frozenset()
@@ -218,6 +220,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         registry_sha256=registry_sha256(registry),
         levels=by and by.model_copy(update={"model": str(base / by.model)}),
         audit_secret=audit_secret_of(folder, registry),
+        lasting_secret=lasting_secret_of(folder, registry),
         canaries=_canaries(config, registry),
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),
         date=date,

@@ -283,12 +283,15 @@ class Registry(_RegistryTable):
     trial: True where it was made for a trial (`brickscan init --trial`): its key and users are dated back, and what its
         scans find is evidence against nobody.
     audit_secret: reference to the secret that decoy keys are derived from; None: no decoys.
+    lasting_secret: reference to the first audit secret, where another one followed: filters hash n-grams under it, and
+        accounts are told apart by it from night to night; None: the audit secret.
     canaries: made-up users; None: there are none.
     """
 
     version: Version  # schemas.words.VERSION
     trial: Literal[True] | None = None
     audit_secret: SecretReference | None = None
+    lasting_secret: SecretReference | None = None
     canaries: Canaries | None = None
     keys: tuple[MasterKey, ...] = ()
 

@@ -69,7 +69,7 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter
 
 def open_text_ids(plan: Plan) -> TextIds:
     """Read the audit secret, as every worker does itself. Raises SecretError."""
-    return TextIds(read_secret(plan.audit_secret, plan.registry))
+    return TextIds(*(read_secret(secret, plan.registry) for secret in (plan.audit_secret, plan.lasting_secret)))
 
 
 def open_prover(

@@ -145,10 +145,11 @@ class TextIds:
     """Keyed digests of texts. It holds the audit secret, which no repr shows, and refuses to be pickled.
 
     secret: 16 to 64 bytes.
+    lasting: the first audit secret that the registry had, for what is held against earlier nights; None: `secret`.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(self, secret: bytes, lasting: bytes | None = None) -> None:
+        self._secret, self._lasting = secret, secret if lasting is None else lasting
 
     def __reduce__(self) -> str:
         raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
@@ -171,20 +172,21 @@ class TextIds:
 
     def for_filter(self, text: bytes) -> bytes:
         """Return 16 bytes by which a stored text is drawn for a filter of n-grams: the same for a copy of it."""
-        return hashlib.blake2b(text, key=self._secret, digest_size=16, person=b"filter-text-v1").digest()
+        return hashlib.blake2b(text, key=self._lasting, digest_size=16, person=b"filter-text-v1").digest()
 
     def ngram_secret(self) -> bytes:
         """Return the secret under which a filter hashes n-grams (scanner.ngram_filter.common_ngrams): 32 bytes."""
-        return hashlib.blake2b(b"", key=self._secret, digest_size=32, person=b"ngram-filter-v1").digest()
+        return hashlib.blake2b(b"", key=self._lasting, digest_size=32, person=b"ngram-filter-v1").digest()
 
     def of_accounts(self, account_ids: pa.Array) -> pa.Array:
         """Return int64 digests of accounts, spread evenly: accounts cannot choose ids that come together."""
-        made = self._digests(pa.array([account.encode() for account in account_ids.to_pylist()]), b"accounts-v1")
+        accounts = pa.array([account.encode() for account in account_ids.to_pylist()])
+        made = self._digests(accounts, b"accounts-v1", self._lasting)
         return pa.array([int.from_bytes(digest[:8], "little", signed=True) for digest in made], pa.int64())
 
-    def _digests(self, sha256: pa.Array, person: bytes) -> Iterator[bytes]:
+    def _digests(self, sha256: pa.Array, person: bytes, key: bytes | None = None) -> Iterator[bytes]:
         for digest in sha256.to_pylist():
-            yield hashlib.blake2b(digest, key=self._secret, digest_size=16, person=person).digest()
+            yield hashlib.blake2b(digest, key=key or self._secret, digest_size=16, person=person).digest()
 
 
 def p_class(log10_p: pa.Array) -> pa.Array:

@@ -12,7 +12,7 @@ from scanner.detection.rows import TextIds
 from scanner.errors import Refused
 from scanner.filtering import open_filter
 from scanner.input.shards import key_set
-from scanner.registry import read_audit_secret
+from scanner.registry import read_lasting_secret
 from scanner.results import flagged
 from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import ask, verdicts
@@ -92,4 +92,4 @@ def filter_of(results: str, folder: str, case: FlagCase) -> NgramFilter:
     sha256 = (case.scan or {}).get("filter_sha256")
     if sha256 is None:
         return NO_FILTER
-    return open_filter(results, sha256, TextIds(read_audit_secret(folder)).ngram_secret())
+    return open_filter(results, sha256, TextIds(read_lasting_secret(folder)).ngram_secret())

@@ -38,7 +38,7 @@ from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.looks.normalising import scored_text
 from scanner.looks.rescoring import row_look
-from scanner.registry import find_key, load_registry, read_audit_secret
+from scanner.registry import find_key, load_registry, read_audit_secret, read_lasting_secret
 from scanner.results.decision_log import users_of
 from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS
 from scanner.results.queries import ask, spans
@@ -328,7 +328,7 @@ class Explainer:
             Refused: the registry has no audit secret.
             SecretError: the audit secret cannot be read.
         """
-        return TextIds(read_audit_secret(self._folder))
+        return TextIds(read_audit_secret(self._folder), read_lasting_secret(self._folder))
 
     def _text_id(self, sha256: bytes) -> bytes:
         return bytes(self.text_ids.of(pa.array([sha256], pa.binary()))[0].as_py())

@@ -24,7 +24,7 @@ from scanner.errors import Refused
 from scanner.key_support import ScanFilter, UnsupportedKey, supported_keys
 from scanner.ngram_filter.common_ngrams import CELLS_AN_NGRAM, CommonNgrams, Sketch, hash_key
 from scanner.ngram_filter.sketches import SKETCHES_TABLE, hashed_under, keyed_digest, read_sketch, sketches_before
-from scanner.registry import read_audit_secret
+from scanner.registry import read_lasting_secret
 from scanner.results.transactions import TableEntry, commit, faults_named, has_table, open_tables, read_whole
 from scanner.scan_plan import Plan, read_config
 from scanner.signing import open_results
@@ -169,7 +169,7 @@ def filter_of_config(config_file: Path, night: date) -> NightFilter | None:
     if config.filter is None:
         return None
     folder = absolute("registry", config.registry, config_file.absolute().parent)
-    secret = TextIds(read_audit_secret(folder)).ngram_secret()
+    secret = TextIds(read_lasting_secret(folder)).ngram_secret()
     return filter_of(open_results(config, config_file), config, night, secret)
 
 

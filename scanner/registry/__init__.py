@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from scanner.registry.keys_file import (
         audit_secret_of,
         find_key,
+        lasting_secret_of,
         load_registry,
         read_audit_secret,
+        read_lasting_secret,
         registry_sha256,
     )
     from scanner.registry.naming import Holders, NamedUser, VerifiedHolders
@@ -74,6 +76,7 @@ __all__ = [
     "given_at",
     "given_rows",
     "head_of",
+    "lasting_secret_of",
     "list_users",
     "load_registry",
     "look_alikes",
@@ -85,6 +88,7 @@ __all__ = [
     "open_key",
     "pages",
     "read_audit_secret",
+    "read_lasting_secret",
     "read_secret",
     "registry_sha256",
     "remove_users",

@@ -472,14 +472,17 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
     """Name the secret that decoy keys are drawn from and tables are signed under. Returns its reference.
 
     Tables that are signed under another one are first to be signed under this (scanner.results.sign_anew.sign_under).
+    The registry goes on to name the first one, which filters and windows of accounts need.
 
     Raises:
         Refused: there is no registry, or the reference is not valid; SecretError: the secret cannot be read or made.
     """
-    registry = change_registry(
-        folder, lambda registry: registry.model_copy(update={"audit_secret": make_audit_secret(Path(folder), secret)})
-    )
-    return str(registry.audit_secret)
+
+    def change(registry: Registry) -> Registry:
+        later, first = make_audit_secret(Path(folder), secret), registry.lasting_secret or registry.audit_secret
+        return registry.model_copy(update={"audit_secret": later, "lasting_secret": None if first == later else first})
+
+    return str(change_registry(folder, change).audit_secret)
 
 
 def audit_secret_beside(folder: Path, reference: str) -> str | None:

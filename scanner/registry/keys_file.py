@@ -223,6 +223,16 @@ def read_audit_secret(folder: Path | str) -> bytes:
     return read_secret(audit_secret_of(folder, load_registry(folder)), folder)
 
 
+def lasting_secret_of(folder: Path | str, registry: Registry) -> str:
+    """Return the reference to the first audit secret of a registry. Raises Refused: it has none."""
+    return registry.lasting_secret or audit_secret_of(folder, registry)
+
+
+def read_lasting_secret(folder: Path | str) -> bytes:
+    """Read the first audit secret of a registry. Raises as `read_audit_secret`."""
+    return read_secret(lasting_secret_of(folder, load_registry(folder)), folder)
+
+
 def registry_sha256(registry: Registry) -> str:
     """Return the digest of everything on record about the keys, as hex text: equal digests, equal registries."""
     from scanner.watermark.formats import format_of

@@ -40,6 +40,7 @@ from scanner.results.current_rows import current_flags, drop_runs, flags, run_nu
 from scanner.results.queries import ask
 from scanner.results.scan_list import TO_THE_END
 from scanner.results.transactions import (
+    DROPS_TRANSACTIONS,
     NIGHT,
     NO_RUN,
     ORPHANS_AFTER_HOURS,
@@ -156,7 +157,7 @@ def _set(tables: Tables, name: str, choose: Callable[[Mapping[str, LoggedTransac
 
 def _keep_for_a_time(tables: Tables, name: str) -> None:
     """Have a table drop transactions that have a time."""
-    properties = {"delta.setTransactionRetentionDuration": f"interval {EXPIRE_AFTER.days} days"}
+    properties = {DROPS_TRANSACTIONS: f"interval {EXPIRE_AFTER.days} days"}
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, _ = tables.now(name)
         if properties.items() <= table.metadata().configuration.items():

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused
-from scanner.results.transactions import additions, try_to_commit
+from scanner.results.transactions import additions, faults_named, refuse_other, try_to_commit
 from scanner.results.upkeep import existing_tables
 from scanner.signing import keep_signatures, signature_of, signer_of, unchecked, use_signer
 from scanner.signing.signer import Signer
@@ -30,14 +30,21 @@ def faults_of_tables(results: str) -> Mapping[str, str | None]:
         table = DeltaTable(table_uri(results, name))
         try:
             transactions = signer.sum_transactions(table, name, logged_transactions(table))
+            refuse_other(table, name)
             signer.is_signed(table, name, transactions)
             unsigned = None if signature_of(table) is not None else "nobody signed it"
             if unsigned is None and name in signer.off_record:
                 unsigned = "the registry does not know it at this place, so that it may not be the newest"
         except Refused as error:
             unsigned = str(error)
-        changed = [] if unsigned else _files_to_write(results, name, table)
-        faults[name] = f"the content of {changed[0]} is not what was written" if changed else unsigned
+        changed = _files_to_write(results, name, table)
+        lost = [file_name for file_name in changed if _rows_of(results, name, file_name) is None]
+        if changed and unsigned is None:
+            unsigned = f"the content of {changed[0]} is not what was written"
+        if lost:
+            rows = f"the rows of {len(lost)} of its files, as {lost[0]}, cannot be read, and are given up for good"
+            unsigned = f"{unsigned}; {rows}: put the files back from a copy, or scan the input again elsewhere"
+        faults[name] = unsigned
     return faults
 
 
@@ -60,22 +67,24 @@ def give_up(results: str, name: str) -> None:
 def sign_anew(results: str, name: str) -> int:
     """Sign a table as it is, whoever changed it. Files whose names do not state their content are written anew.
 
+    Files that are lost or damaged leave the table.
+
     Returns:
-        The number of files that were written anew.
+        The number of files that were written anew, or left.
 
     Raises:
-        Refused: no audit secret can be read, or a file cannot be.
+        Refused: no audit secret can be read, the folder of a file cannot be, or the table is of another form.
         ScanFailed: the table is gone, others kept committing first, or it cannot be written.
     """
     signer, kept_table = _signer(results), KeptTable(table_uri(results, name))
     for _ in attempts(f"commits to {table_uri(results, name)}"):
         table, actions = kept_table.now(), list[AddAction | RemoveAction]()
+        refuse_other(table, name)
         files = _files_to_write(results, name, table)
         if not files and signer.take(table, name, signer.sum_transactions(table, name, kept_table.logged())):
             return 0
         for file_name in files:
-            rows = pq.read_table(pa.BufferReader(_content(results, name, file_name)), schema=SCHEMAS[name])
-            written = write_file(results, name, rows.to_batches())
+            written = write_file(results, name, _rows_of(results, name, file_name) or [])
             actions += [RemoveAction(file_name, False, 0), *additions([written] if written else [], changes=False)]
         if try_to_commit(results, table, name, actions, [], anew=kept_table.logged()):
             return len(files)
@@ -114,13 +123,30 @@ def sign_under(results: str, registry: str, secret: bytes) -> int:
     return len(names)
 
 
+def refuse_changed_under(results: str, registry: str, secret: bytes) -> None:
+    """Refuse results of which a table is as it was signed neither under their secret nor under the one that follows.
+
+    So an interrupted `sign_under` is told from a change. Arguments as there.
+
+    Raises:
+        Refused: somebody changed a table, or took it away.
+        ScanFailed: a log cannot be read.
+    """
+    earlier, later = _signer(results), Signer(results, registry, secret)
+    with faults_named(results):
+        for name in earlier.missing_tables():
+            earlier.refuse_missing(name)
+        for name in existing_tables(results):
+            _is_left(earlier, later, KeptTable(table_uri(results, name)), name)
+
+
 def _is_left(earlier: Signer, later: Signer, kept_table: KeptTable, name: str) -> bool:
     """Return whether a table is now signed under the earlier secret. Raises Refused: it is not as it was signed."""
     table = kept_table.now()
     signature = signature_of(table)
-    if signature is None or later.has_signed(signature):
-        return False
-    return earlier.is_signed(table, name, earlier.sum_transactions(table, name, kept_table.logged()))
+    signer = later if signature is not None and later.has_signed(signature) else earlier
+    signer.is_signed(table, name, signer.sum_transactions(table, name, kept_table.logged()))
+    return signature is not None and signer is earlier
 
 
 def _signer(results: str) -> Signer:
@@ -135,15 +161,30 @@ def _files_to_write(results: str, name: str, table: DeltaTable) -> list[str]:
     return [
         file_name
         for file_name in files_of(table)["path"]
-        if sha256_in(file_name) != hashlib.sha256(_content(results, name, file_name)).hexdigest()
+        if sha256_in(file_name) != hashlib.sha256(_content(results, name, file_name) or b"").hexdigest()
     ]
 
 
-def _content(results: str, name: str, file_name: str) -> pa.Buffer:
+def _rows_of(results: str, name: str, file_name: str) -> list[pa.RecordBatch] | None:
+    """Return the rows of a file; None: it is lost or damaged."""
+    content = _content(results, name, file_name)
+    if content is None:
+        return None
+    try:
+        rows: list[pa.RecordBatch] = pq.read_table(pa.BufferReader(content), schema=SCHEMAS[name]).to_batches()
+    except (OSError, pa.ArrowException):
+        return None
+    return rows
+
+
+def _content(results: str, name: str, file_name: str) -> pa.Buffer | None:
+    """Return the content of a file; None: there is no such file. Raises Refused: it cannot be read."""
     filesystem, folder = filesystem_of(table_uri(results, name))
     try:
         with filesystem.open_input_file(f"{folder}/{file_name}") as source:
             return source.read_buffer()
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise Refused(
             f"results: {folder}/{file_name} cannot be read ({error}): put it back from a copy first"

@@ -40,10 +40,11 @@ from scanner.signing import (
     signer_of,
     unchecked,
 )
-from scanner.signing.signature import TransactionSum
+from scanner.signing.signature import FIELDS, TransactionSum, id_of
 from scanner.signing.signer import Signer
 from scanner.storage.data_files import SCHEMAS, TABLES, WITH_BOUNDS, DataFile, read_file, write_file
 from scanner.storage.delta import (
+    TABLE_VERSION,
     KeptTable,
     LoggedTransaction,
     attempts,
@@ -58,6 +59,7 @@ from scanner.storage.delta import (
 from scanner.storage.locations import make_private, put_aside, refuse_link, table_uri
 from schemas.audit import AUDITS
 from schemas.tables import SCANS
+from schemas.words import VERSION
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +153,8 @@ class Tables:
         """
         logged = self._opened[name].kept_table.logged()
         versions = {app_id: logged[app_id].version for app_id in transactions if app_id in logged}
-        shards = {app_id.partition(":")[0] for app_id in versions if logged[app_id].expires}
+        expiring = (app_id for app_id in versions if logged[app_id].expires)
+        shards = {app_id.partition(":")[0] for app_id in expiring if not app_id.startswith(FIELDS[0])}
         if not shards <= self._frozen:  # seldom: expiring transactions that were not looked up before
             self._frozen = shards_of_frozen_nights(self, read_whole(self.results, "shards"))
             if not shards <= self._frozen:
@@ -200,12 +203,13 @@ class _OpenTable:
     def now(self) -> tuple[DeltaTable, KeptTable]:
         table = self.kept_table.now()
         checked, version = self._checked
-        if self._signer is not None and (table is not checked or table.version() != version):
+        if table is not checked or table.version() != version:
             table, _ = open_checked(self.kept_table.now, self._check)
             self._checked = table, table.version()
         return table, self.kept_table
 
     def _check(self, table: DeltaTable) -> None:
+        refuse_other(table, self._name)
         if self._signer is not None:
             self._signer.record.refresh()  # others may have committed, or somebody put it back
             self.kept_table.logged()  # brings the sum up to date
@@ -355,9 +359,9 @@ def try_to_commit(
     properties = CommitProperties(max_commit_retries=0, app_transactions=[*transactions, *signed])
     try:
         table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
-    except CommitFailedError:
-        return False
     except (DeltaError, OSError) as error:
+        if isinstance(error, CommitFailedError) and _has_moved_on(table):
+            return False
         raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None
     if signer is not None and signature is not None:
         signer.commit_done(table, name, signature, anew=anew is not None and follows == NO_NUMBER)
@@ -427,10 +431,12 @@ def _open_or_make(results: str, name: str, signer: Signer | None, end: float) ->
         signer: of the results; None: nobody signs them.
         end: time.monotonic() until which another process may be about to sign what it has made.
     """
-    uri, schema = table_uri(results, name), SCHEMAS[name]
+    uri = table_uri(results, name)
     # 1. open it; wait for its maker, and put aside what nobody will sign any more
     if has_table(results, name):
         table = DeltaTable(uri)
+        if signer is not None and signer.is_new(table, name):
+            signer.record.read_again()  # another process may have signed it meanwhile
         while signer is not None and signer.is_new(table, name) and time.monotonic() < end:
             time.sleep(0.1)
             signer.record.read_again()
@@ -443,29 +449,62 @@ def _open_or_make(results: str, name: str, signer: Signer | None, end: float) ->
         signer.refuse_unsigned_results()
 
     # 2. make it, with no statistics of names in Delta's log, where an erasure could not reach them
-    bounded = ",".join(column for column in WITH_BOUNDS if column in schema.names) or "scan_id"
-    table_made = make_table(uri, schema, {"delta.dataSkippingStatsColumns": bounded})
+    table_made = make_table(uri, SCHEMAS[name], properties_of(name))
     if table_made is None:  # another process was faster
-        return _open_or_make(results, name, signer, end)
+        return _open_or_make(results, name, signer, time.monotonic() + SECONDS_OF_A_MAKER)
 
     # 3. sign it as it was made
     if signer is not None:
         signer.table_made(table_made)
         if not try_to_commit(results, table_made, name, [], []):
-            raise Refused(f"results: table {uri}: somebody wrote to it while it was made: delete its folder")
+            there = DeltaTable(uri)
+            if id_of(there) == id_of(table_made) and signature_of(there) is None:
+                raise Refused(f"results: table {uri}: somebody wrote to it while it was made: delete its folder")
+            # this process was paused, and another one put the table aside and made its own
+            return _open_or_make(results, name, signer, time.monotonic() + SECONDS_OF_A_MAKER)
     return table_made, signer is not None
+
+
+DROPS_TRANSACTIONS = "delta.setTransactionRetentionDuration"
+"""Property of a table of whose transactions Delta drops those that have a time (scanner.results.retention)."""
+
+_PROTOCOL = (1, 2)
+"""Delta's least versions of readers and writers, of tables without vectors of deleted rows and the like."""
+
+
+def properties_of(name: str) -> dict[str, str]:
+    """Return the properties, but that of its version, with which a table is made."""
+    bounded = ",".join(column for column in WITH_BOUNDS if column in SCHEMAS[name].names) or "scan_id"
+    return {"delta.dataSkippingStatsColumns": bounded}
 
 
 def refuse_other(table: DeltaTable, name: str) -> None:
     """Refuse a table that this version does not write.
 
     Raises:
-        Refused: its version or its columns are others.
+        Refused: its version, columns or properties are others, or it needs more than the plain protocol of Delta.
     """
     refuse_other_version(table)
     if table.schema() != deltalake.Schema.from_arrow(SCHEMAS[name]):
         raise Refused(
             f"results: table {table.table_uri} has other columns than this version writes; give another folder"
+        )
+    metadata, protocol, place = table.metadata(), table.protocol(), place_of(table)
+    made, found = {TABLE_VERSION: str(VERSION)} | properties_of(name), metadata.configuration
+    strange = sorted(found.keys() - made.keys() - {DROPS_TRANSACTIONS})
+    wrong = {key: value for key, value in made.items() if found.get(key) != value}
+    if strange or wrong:
+        commands = [f"UNSET TBLPROPERTIES ({', '.join(map(repr, strange))})"] if strange else []
+        commands += [f"SET TBLPROPERTIES ({', '.join(f'{k!r} = {v!r}' for k, v in wrong.items())})"] if wrong else []
+        raise Refused(
+            f"results: table {place}: something else than brickscan changed its properties "
+            f"{', '.join([*strange, *wrong])}: put the table back from a copy, or have a program such as Spark run "
+            + ", ".join(f"`ALTER TABLE delta.`{place}` {command}`" for command in commands)
+        )
+    if metadata.partition_columns or (protocol.min_reader_version, protocol.min_writer_version) != _PROTOCOL:
+        raise Refused(
+            f"results: table {place}: something else than brickscan changed its protocol or partitions, as for "
+            "vectors of deleted rows, which are not read: put the table back from a copy"
         )
 
 

@@ -319,7 +319,8 @@ class Signer:
         if not self.has_signed(signature):
             raise Refused(
                 f"{where}: was signed under another audit secret than that of registry {self.record.registry}: name "
-                "the registry of its scans, or put its audit secret back"
+                "the registry of its scans, or put its audit secret back. If `brickscan keys audit-secret` was "
+                "interrupted, call it again: it holds each table against the secret that it was signed under"
             )
 
         newest = self.record.newest(name, id_of(table))

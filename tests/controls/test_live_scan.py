@@ -17,7 +17,7 @@ from scanner.cluster.pieces import Busy, Piece, Report
 from scanner.cluster.scan import ScanOutcome, run_scan
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
-from scanner.registry import admit_key, load_registry, new_key, read_secret
+from scanner.registry import admit_key, load_registry, new_key, read_secret, set_audit_secret
 from scanner.scan_plan import make_plan
 from scanner.watermark import rule
 from scanner.watermark.laws import Normal
@@ -203,15 +203,20 @@ def test_texts_that_are_scored_in_part_count_as_any_others(config, human_texts):
     assert re.search(r"^in part +1 document: invalid bytes replaced", told(outcome, config), re.MULTILINE)
 
 
-def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts):
-    """Counts under the old secret stay valid, though the old secret is gone; nothing is scanned again."""
+def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts, capsys):
+    """Counts under the old secret stay valid, though the old secret is gone; nothing is scanned again.
+
+    The first one is kept, which a second change tells of.
+    """
     registry = config.parent / "registry"
+    set_audit_secret(registry, "file:secrets/second.secret")
     write(config, "a", short(human_texts, 40))
     first = run_scan(make_plan(config), lambda work, totals: None)
     old = read_secret(load_registry(registry).audit_secret, registry)
     code = run(brickscan, ["keys", "audit-secret", "--registry", str(registry), "--secret", "file:secrets/next.secret"])
     assert code == 0
-    (registry / "secrets" / "decoys.secret").unlink()
+    assert "keep file:secrets/decoys.secret" in capsys.readouterr().out
+    (registry / "secrets" / "second.secret").unlink()
     assert read_secret(load_registry(registry).audit_secret, registry) != old
     write(config, "b", short(human_texts[40:], 40))
     second = run_scan(make_plan(config), lambda work, totals: None)

@@ -123,6 +123,10 @@ def test_text_ids_tell_texts_apart_and_belong_to_a_secret():
     assert ids[0] == ids[2] != ids[1]
     assert TextIds(bytes(16)).of(digests).to_pylist()[0] != ids[0]
     assert not {*ids} & {*IDS.for_audit(digests)}
+    rotated, accounts = TextIds(bytes(16), bytes(range(16))), pa.array(["ann", "ben"])
+    assert rotated.of(digests) == TextIds(bytes(16)).of(digests)
+    assert rotated.of_accounts(accounts) == IDS.of_accounts(accounts)  # held against those of earlier nights
+    assert rotated.for_filter(b"text") == IDS.for_filter(b"text")
     assert bytes(range(16)).hex() not in repr(IDS)
     with pytest.raises(TypeError, match="not pickled"):
         pickle.dumps(IDS)

@@ -28,6 +28,7 @@ from scanner.ngram_filter.follow_up import SHARDS_LEARNT, sample_of
 from scanner.registry import admit_key, load_registry
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
+from scanner.signing import opened_signers
 from scanner.storage.locations import table_uri
 from schemas.registry import Admission, AuditedFilter
 from tests.support.command_line import call
@@ -437,3 +438,29 @@ def test_nights_must_be_told_by_their_date(night):
     night.configure(more=ON, paths=["in"])
     with pytest.raises(Refused, match=r"filter needs \{date\} in each of input.paths"):
         make_plan(night.config, FIRST)
+
+
+@pytest.mark.costly
+def test_filters_outlive_the_audit_secret_that_they_were_made_under(nightly, own_registry, plain, marked):
+    """The registry goes on to name it: the same night is scanned again, and a flag of it replayed."""
+    nightly.configure(more=ON, paths=["in/{date}"])
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    assert scan(nightly, FIRST).exit_code == 0
+    alice = message_of(own_registry, "green", "alice")
+    write(nightly, SECOND, "a", [*signed(plain, 2000), marked(alice, 80, 3) + plain(30, 1)])
+    assert scan(nightly, SECOND).exit_code == 0
+    (flag,) = nightly.verdicts().filter("flagged").to_dicts()
+    first = load_registry(own_registry).audit_secret
+    for number in range(2):
+        opened_signers._signers.clear()
+        secret = f"file:secrets/new-{number}.secret"
+        assert call("keys", "audit-secret", "--registry", own_registry, "--secret", secret)[0] == 0
+        registry = load_registry(own_registry)
+        assert (registry.audit_secret, registry.lasting_secret) == (secret, first)
+    opened_signers._signers.clear()
+    code, _, err = call("replay", nightly.config, flag["doc_id"])
+    assert code == 0, err
+    write(nightly, SECOND, "b", signed(plain, 3000))
+    assert scan(nightly, SECOND).exit_code == 0
+    assert call("keys", "audit-secret", "--registry", own_registry, "--secret", first)[0] == 0
+    assert load_registry(own_registry).lasting_secret is None

@@ -235,7 +235,10 @@ def test_racing_writers_lose_nothing_and_double_nothing(folder):
 
 
 def test_commits_that_always_lose_end(folder, monkeypatch):
-    def lose(*_args, **_kwargs):
+    real = DeltaTable.create_write_transaction
+
+    def lose(table, *_args, **_kwargs):
+        real(DeltaTable(table.table_uri), [], "append", table.schema())
         raise CommitFailedError("someone else was first")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", lose)

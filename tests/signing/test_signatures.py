@@ -23,11 +23,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scanner.errors import Refused, ScanFailed
-from scanner.registry import set_audit_secret, signed_tables
-from scanner.registry.keys_file import read_audit_secret, write_registry
+from scanner.registry import signed_tables
+from scanner.registry.keys_file import read_audit_secret
 from scanner.registry.signed_tables import NO_NUMBER, Carried, SignedTable, SignedTables, read_signed_tables
 from scanner.results import retention, transactions, upkeep
-from scanner.results.queries import ask, exist
+from scanner.results.queries import exist
 from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew, sign_under
 from scanner.results.transactions import (
     TableEntry,
@@ -37,6 +37,7 @@ from scanner.results.transactions import (
     find_committed,
     has_table,
     open_tables,
+    properties_of,
     read_whole,
     refuse_changed_tables,
 )
@@ -60,44 +61,12 @@ from scanner.storage.data_files import SCHEMAS, TABLES, sha256_in, write_file
 from scanner.storage.delta import logged_transactions, make_table
 from scanner.storage.locations import real_location, table_uri
 from schemas.audit import AUDITS
-from schemas.registry import Registry
-from schemas.words import VERSION
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled, verdict
 from tests.support.rows import add_scanned as add
+from tests.support.signed_results import commit_transaction, files, new_registry, reopen, rows, take_as_it_is
 
 Forgery = Callable[[str], None]
-
-
-def new_registry(folder: Path) -> Path:
-    """A registry of no keys, with an audit secret."""
-    folder.mkdir()
-    write_registry(folder, Registry(version=VERSION))
-    set_audit_secret(folder)
-    return folder
-
-
-@pytest.fixture
-def own_secret(tmp_path) -> Path:
-    return new_registry(tmp_path / "registry")
-
-
-@pytest.fixture
-def signed(tmp_path, own_secret) -> str:
-    """Results of three commits, whose registry keeps the signatures."""
-    folder = str(tmp_path / "results")
-    sign_with(folder, str(own_secret))
-    open_tables(folder)
-    for number in range(3):
-        add(folder, f"t{number}", [verdict(2 * number, user="alice", message=1), verdict(2 * number + 1)])
-    assert keep_signatures(folder) is None
-    return folder
-
-
-def reopen(folder: str, registry: Path) -> None:
-    """Forget what this process remembers of results, as the next process does."""
-    opened_signers._signers.pop(folder, None)
-    sign_with(folder, str(registry))
 
 
 def give_up_missing(folder: str) -> None:
@@ -105,24 +74,6 @@ def give_up_missing(folder: str) -> None:
     for name in signer_of(folder).missing_tables():
         give_up(folder, name)
     assert keep_signatures(folder) is None
-
-
-def take_as_it_is(folder: str, registry: Path) -> None:
-    """Say at a place that its tables are the right ones, as `brickscan sign` does."""
-    reopen(folder, registry)
-    for name, fault in faults_of_tables(folder).items():
-        if fault is not None:
-            (give_up if fault == GONE else sign_anew)(folder, name)
-    assert keep_signatures(folder) is None
-    assert set(faults_of_tables(folder).values()) == {None}
-
-
-def rows(folder: str, name: str = "flags") -> pl.DataFrame:
-    return ask(folder, lambda: read_whole(folder, name).collect())
-
-
-def files(folder: str, name: str = "flags") -> list[Path]:
-    return sorted(Path(table_uri(folder, name)).glob("part-*.parquet"))
 
 
 def plain_digests(folder: str, name: str, secret: bytes, signature: Signature) -> tuple[int, int]:
@@ -290,7 +241,7 @@ def make_the_table_anew(folder: str) -> None:
     frame = pl.read_delta(table_uri(folder, "flags"))
     shutil.rmtree(table_uri(folder, "flags"))
     uri = table_uri(folder, "flags")
-    make_table(uri, SCHEMAS["flags"], {})
+    make_table(uri, SCHEMAS["flags"], properties_of("flags"))
     write_deltalake(uri, frame.to_arrow().cast(SCHEMAS["flags"]), mode="append")
 
 
@@ -332,12 +283,6 @@ def test_no_commit_is_made_to_a_table_that_was_forged(signed, own_secret, forge)
     reopen(signed, own_secret)
     with pytest.raises(Refused, match="flags"):
         rows(signed)
-
-
-def commit_transaction(folder: str, name: str, app_id: str, version: int, last_updated: int | None = None) -> None:
-    properties = CommitProperties(app_transactions=[Transaction(app_id, version, last_updated)])
-    table = DeltaTable(table_uri(folder, name))
-    table.create_write_transaction([], "append", SCHEMAS[name], commit_properties=properties)
 
 
 def take_transactions_out(folder: str, name: str) -> None:
@@ -467,7 +412,7 @@ def test_a_table_that_nobody_signed_beside_signed_ones_is_refused(signed, own_se
     copy = shutil.copytree(signed, f"{signed}-copy")
     for folder in (signed, copy):
         sign_with(folder, str(own_secret))
-        make_table(table_uri(folder, "accounts"), SCHEMAS["accounts"], {})
+        make_table(table_uri(folder, "accounts"), SCHEMAS["accounts"], properties_of("accounts"))
         row = filled(SCHEMAS["accounts"], account_id="zoe")
         write_deltalake(table_uri(folder, "accounts"), pa.Table.from_pylist([row], SCHEMAS["accounts"]), mode="append")
         with pytest.raises(Refused, match="accounts: it carries no signature"):
@@ -1180,7 +1125,7 @@ def test_a_table_that_nobody_finished_is_put_aside_and_a_link_to_another_too(sig
     archive = tmp_path / "archive"
     make_table(str(archive), SCHEMAS["flags"], {})
     before = sorted(path.name for path in (archive / "_delta_log").iterdir())
-    make_table(table_uri(signed, "decisions"), SCHEMAS["decisions"], {})
+    make_table(table_uri(signed, "decisions"), SCHEMAS["decisions"], properties_of("decisions"))
     real = transactions.put_aside
 
     def exchange_and_put_aside(location):
@@ -1303,7 +1248,7 @@ def test_a_driver_signs_nothing_on_top_of_what_was_put_back(signed, own_secret, 
 
 
 def test_an_unsigned_table_is_refused_while_its_results_are_away(signed, own_secret):
-    make_table(table_uri(signed, "decisions"), SCHEMAS["decisions"], {})
+    make_table(table_uri(signed, "decisions"), SCHEMAS["decisions"], properties_of("decisions"))
     batch = pa.RecordBatch.from_pylist([filled(SCHEMAS["decisions"], row=1)], SCHEMAS["decisions"])
     write_deltalake(table_uri(signed, "decisions"), pa.Table.from_batches([batch]), mode="append")
     shutil.move(table_uri(signed, "verdicts"), f"{signed}/away")
@@ -1431,7 +1376,7 @@ def test_a_table_that_was_emptied_in_a_copy_elsewhere_does_not_pass_for_signed(s
     copy = str(shutil.copytree(signed, tmp_path / "copy"))
     for name in emptied:
         shutil.rmtree(table_uri(copy, name))
-        make_table(table_uri(copy, name), SCHEMAS[name], {})
+        make_table(table_uri(copy, name), SCHEMAS[name], properties_of(name))
     sign_with(copy, str(own_secret))
     assert rows(copy).is_empty()
     assert "nobody signed flags" in unchecked(copy)
@@ -1609,12 +1554,12 @@ def sha256_named_files(folder: str, name: str) -> list[str]:
 
 def test_a_signature_fits_delta_and_takes_all_values():
     largest = 2**126 - 1
-    for files, done in ((0, largest), (1, 2**63), (largest, 0), (2**63 - 1, 2**125)):
-        signature = Signature(5, NO_NUMBER, 2**63 - 1, NO_NUMBER, 7, 2**63 - 1, 2**63 - 1, files, done)
+    for of_files, done in ((0, largest), (1, 2**63), (largest, 0), (2**63 - 1, 2**125)):
+        signature = Signature(5, NO_NUMBER, 2**63 - 1, NO_NUMBER, 7, 2**63 - 1, 2**63 - 1, of_files, done)
         held = {each.app_id: each.version for each in signature.as_transactions()}
         assert all(-1 <= version < 2**63 for version in held.values())
         digits = [held[name] for name in signature_module.DIGESTS]
-        assert (digits[0] + 2**63 * digits[1], digits[2] + 2**63 * digits[3]) == (files, done)
+        assert (digits[0] + 2**63 * digits[1], digits[2] + 2**63 * digits[3]) == (of_files, done)
 
 
 def test_what_signs_is_not_pickled_and_shows_no_secret(signed, own_secret):
