@@ -237,7 +237,7 @@ def registry_sha256(registry: Registry) -> str:
     """Return the digest of everything on record about the keys, as hex text: equal digests, equal registries."""
     from scanner.watermark.formats import format_of
 
-    null = set() if registry.trial else {"trial"}
+    null = {name for name in ("trial", "lasting_secret") if not getattr(registry, name)}
     fields = registry.model_dump(mode="json", exclude={"version", "keys", "canaries"} | null)
     keys = [
         key.model_dump(mode="json", exclude=_fields_not_in_digest(key)) | format_of(key).digest_fields()
