@@ -126,7 +126,7 @@ def test_canaries_are_nobody_and_their_texts_carry_their_messages(tmp_path: Path
         messages = np.array([message_of[account] for account in part["account_id"]])
         log10_p = watermark.law.log10_p(watermark.score(tokens, positions, messages), positions.scored)
         found += int((log10_p <= np.log10(1e-6 / key.messages / len(registry.keys))).sum())
-    assert found == 35  # the scan finds 34 of them: a search with groups does not look into all groups
+    assert found == 38  # the scan finds as many, though a search with groups does not look into all groups
 
 
 def test_secrets_are_copied_for_their_owner_alone(registry: Path) -> None:

@@ -189,6 +189,7 @@ def test_no_edit_of_accounts_is_shown_as_checked(night, tmp_path, opened_once, t
     shutil.rmtree(copy.input)
     shutil.copytree(night.input, copy.input)
     copy.configure(more="accounts = { nights = 1 }", columns='account = "who"')
+    assert call("sign", copy.config, "--yes")[0] == 0  # the registry does not know this place before
 
     def answers() -> dict[str, tuple[int, str]]:
         doors = {
