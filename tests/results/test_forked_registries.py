@@ -108,6 +108,9 @@ def test_of_two_forks_that_scan_one_night_the_later_scan_of_either_is_refused(fo
     assert ended == [0]
     (row,) = read_whole(night.results, "flags").collect().filter(user_id="dave").to_dicts()
     assert row["doc_id"] == "second:0"  # the fork's scan was first, and names its own user
+    code, _, err = call("flagged", night.config)
+    assert (code, "by who has another copy of the registry" in err) == (2, True)  # the fork signed what it committed
+    assert call("sign", night.config, "--yes")[0] == 0  # whoever wants to read both takes the tables as they are
     answers = {
         "flagged": call("flagged", night.config),
         "as JSON": call("flagged", night.config, "--format", "json", "--group-by", "user"),
