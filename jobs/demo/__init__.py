@@ -3,8 +3,9 @@
 Two keys are of our own formats, each with room for a thousand million users. One is of version 1 of these, the paper's.
 One is of vLLM's format, with which a server marks for everybody alike.
 
-The shipped texts were marked with these secrets and messages, so both ship with the texts. Whoever has this project can
-mark for any of these users: the secrets are a demonstration and protect nothing.
+The shipped texts were marked with these secrets and messages, so both ship with the texts. Under version 3 all draws
+follow from the public records too: where their form or terms change, `make sample` has to write the texts anew.
+Whoever has this project can mark for any of these users: the secrets are a demonstration and protect nothing.
 """
 
 import os
@@ -29,7 +30,7 @@ TOKENIZER = HERE / "tokenizer.json"
 
 GROUPS = groups_for(1e9)
 SEEDS = 20
-"""2^20 seeds in place of the default's 2^24: the demo makes these keys anew each time, and shows few of them."""
+"""2^20 seeds, where `keys new` takes 2^24: the demo makes its keys anew each time, which takes less so."""
 
 KEYS: dict[str, tuple[str, dict[str, Any]]] = {
     "demo-greenlist": ("greenlist-v3", {"window": 4, "gamma": "1/4", "groups": GROUPS, "seeds": SEEDS}),

@@ -188,9 +188,7 @@ class Mark:
     def __init__(self, label: str, secret: bytes, beacon: "bytes | None" = None) -> None:
         match = LABEL.fullmatch(label)
         if match is None:
-            earlier = re.match("(greenlist|gumbel)-v2;", label)
-            why = "is of version 2, which was given up; 1 and 3 are known" if earlier else "is of no native format"
-            raise ValueError(f"label {label!a} {why}")
+            raise ValueError(f"label {label!a} is of no native format")
         name, later, window, _, gamma, _, groups, _, seeds = match.groups()
         self.version, self.green, self.window = (3 if later else 1), name == "greenlist", int(window)
         self.gamma = Fraction(gamma) if gamma else Fraction(1)
@@ -589,9 +587,6 @@ def check_list(
     for number, line in enumerate(Path(paths[0]).read_text(encoding="ascii").splitlines(), start=1):
         body, _, ending = line.rpartition(" ")
         head = hashlib.sha256(f"brickscan commitments 3\n{head}\n{body}".encode("ascii")).hexdigest()
-        if len(line.split(" ")) == 7:
-            why = "names no record, as lists of an older form; ask for the list of today"
-            raise ValueError(f"{paths[0]}, line {number}: {why}")
         if LINE.fullmatch(line) is None or not body.startswith(f"{number} ") or head != ending:
             raise ValueError(f"{paths[0]}, line {number}: does not follow from the line before")
         datetime.date.fromisoformat(body.split(" ")[1])

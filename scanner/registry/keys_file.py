@@ -284,7 +284,6 @@ _LINE = re.compile(
     r"([1-9][0-9]{0,19}) ([0-9]{4}-[0-9]{2}-[0-9]{2}) ([a-z0-9][a-z0-9._-]{0,63}) ([0-9a-f]{64}) ([1-9][0-9]{0,19}) "
     r"([0-9a-f]{64}) ([0-9a-f]{64}|-) ([0-9a-f]{64})"
 )
-_FIELDS_BEFORE_RECORDS = 7
 
 
 class PublishedLine(NamedTuple):
@@ -323,11 +322,6 @@ def read_published(path: Path) -> list[PublishedLine]:
     lines: list[PublishedLine] = []
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line)
-        if len(line.split(" ")) == _FIELDS_BEFORE_RECORDS:
-            raise Refused(
-                f"{path}, line {number}: names no record: the list is of an older form; begin a new one with "
-                "`brickscan keys publish` and another file"
-            )
         if match is None:
             raise Refused(
                 f"{path}, line {number}: is no `number day key commitment messages tokenizer record head`; restore "
@@ -347,8 +341,10 @@ def _head(last_head: str, body: str) -> str:
     return sha256(f"{_TITLE}\n{last_head}\n{body}".encode()).hexdigest()
 
 
-def _committed_fields(key: MasterKey) -> tuple[str | None, int, str, str]:
-    """Return the fields by which a line commits to a key: commitment, messages, tokenizer, record."""
+def _committed_fields(key: MasterKey) -> tuple[str, int, str, str] | None:
+    """Return how a line commits to a key: commitment, messages, tokenizer, record. None: a key without a commitment."""
+    if key.commitment is None:
+        return None
     return key.commitment, key.messages, key.tokenizer.sha256, key.record or _NO_RECORD
 
 
@@ -373,10 +369,10 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
         day = datetime.now(UTC).date().isoformat()
         old_count = len(lines)
         for key in keys:
-            if key.commitment is not None and _committed_fields(key) not in published:
+            fields = _committed_fields(key)
+            if fields is not None and fields not in published:
                 number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
-                of_key = key.commitment, key.messages, key.tokenizer.sha256, key.record or _NO_RECORD
-                body = number, day, key.key_id, *of_key
+                body = number, day, key.key_id, *fields
                 lines.append(PublishedLine(*body, _head(last, " ".join(map(str, body)))))
         if len(lines) > old_count:
             text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
@@ -402,7 +398,7 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
     ][:1]
     published = {line[3:7] for line in lines}
     keys = load_registry(folder).keys if folder is not None else ()
-    lacking = [key.key_id for key in keys if key.commitment is not None and _committed_fields(key) not in published]
+    lacking = [key.key_id for key in keys if _committed_fields(key) not in {None, *published}]
     return changed + [
         f"key {key_id} of the registry, with its messages, tokenizer and record, is not in the list: `brickscan keys "
         "publish`"

@@ -203,8 +203,7 @@ class NamedShares(NamedTuple):
     """Whom a scan's rule names, bool[D] each: the right user, a wrong one, or no user though the text is flagged.
 
     Under version 1 no user is named where several messages pass. Under version 3 no user is named where no message
-    passes
-    by its own steps, and the right user and a wrong one can both be named.
+    passes by its own steps, and the right user and a wrong one can both be named.
     """
 
     found: NDArray[np.bool_]

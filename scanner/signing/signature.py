@@ -72,11 +72,10 @@ def signature_of(table: DeltaTable) -> Signature | None:
     number = table.transaction_version(FIELDS[0])
     if number is None:
         return None
-    earlier, place, known, *others = (table.transaction_version(name) or 0 for name in FIELDS[1:])
-    secret, results, nonce = others
+    fields = [table.transaction_version(name) or 0 for name in FIELDS[1:]]
     digits = [table.transaction_version(name) or 0 for name in DIGESTS]
     files, transactions = (digits[at] + (digits[at + 1] << _BITS) for at in (0, _DIGITS))
-    return Signature(number, earlier, place, known, secret, results, nonce, files, transactions)
+    return Signature._make([number, *fields, files, transactions])
 
 
 def id_of(table: DeltaTable) -> str:

@@ -25,7 +25,7 @@ Each number of step 5 is what any message has, however it was found, so that its
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ from scanner.watermark.format import (
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law, SeveralWeights, Surprise
 from scanner.watermark.level_laws import LEVELS, log10_greenlist_levels, log10_gumbel_levels, most_added
 from scanner.watermark.native.steps import Steps, is_group_step
-from scanner.watermark.native.version3_marks import GROUPS_DRAWN_IN_FULL, Version3Mark
+from scanner.watermark.native.version3_marks import GROUPS_DRAWN_IN_FULL, Version3Mark, best_first
 from scanner.watermark.positions import Dedup, Positions, Tokens, positions_where
 from scanner.watermark.pvalues import LN10
 from schemas.registry import MOST_NUMBERS
@@ -263,12 +263,6 @@ def _rows_of(messages: list[list[int]]) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, width)
 
 
-def _best_first(message: NDArray[np.int64], *scores: NDArray[np.float64]) -> list[NDArray[Any]]:
-    """Return candidates and their scores by the first of these, ties to the smaller, those that are none last."""
-    order = np.lexsort((message, np.where(message >= 0, -scores[0], np.inf)), axis=1)
-    return [np.take_along_axis(values, order, axis=1) for values in (message, *scores)]
-
-
 class ByLevels:
     """A watermark by levels. Its p-values have the floor of the mark's law, and its decoys are those of the mark.
 
@@ -334,14 +328,14 @@ class ByLevels:
             messages = _Search.of_steps(mark, steps, levels, self._tail).best_messages(count)
             message = _rows_of(messages)
             (score,) = self._scores(tokens, positions, message, levels)
-            message, score = _best_first(message, score)
+            message, score = best_first(message, score)
             return Candidates(message, score, independent=True)
         is_shared = is_group_step(steps.keys)
         of_groups, of_users = (
             _Search.of_steps(mark, steps.where(mask), levels[mask], self._tail) for mask in (is_shared, ~is_shared)
         )
         message = _rows_of(of_users.best_users(of_groups.best_groups(mark.groups), mark.groups))
-        message, *scores = _best_first(
+        message, *scores = best_first(
             message, *self._scores(tokens, positions, message, levels, np.where(is_shared, 0, levels))
         )
         scored = positions_where(positions, ~is_shared).scored

@@ -124,7 +124,7 @@ def test_keys_without_a_record_have_a_dash_and_lists_of_the_form_before_records_
     path.write_text("".join(lines))
     for arguments in (["verify", path], ["publish", path, "--registry", listed / "registry"]):
         code, _, err = call("keys", *arguments)
-        assert (code, "line 1: names no record: the list is of an older form" in err) == (2, True)
+        assert (code, "line 1: is no `number day key commitment messages tokenizer record head`" in err) == (2, True)
     assert path.read_text() == "".join(lines)
 
 

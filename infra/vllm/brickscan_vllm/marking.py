@@ -130,8 +130,10 @@ def open_key(settings: Settings) -> ServedKey:
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
             f"{str(key.commitment)[:16]}…; another secret lies there now, or its format or parameters were edited"
         )
-    source: SubKeys | SeedSource = derive(secret, name)
-    if seeds is not None:
+    source: SubKeys | SeedSource
+    if seeds is None:
+        source = derive(secret, name)
+    else:
         seed_key = derive_seed_key(secret, name).words
         source = SeedSource(seed_key, _beacon(key), window_key(window, seeds), seeds, groups)
     return ServedKey(name, window, None if gamma is None else GreenRule(*rule_of(gamma)), settings.delta, source)

@@ -6,16 +6,15 @@ ever stored.
 """
 
 import numpy as np
-from numpy import uint64
+from numpy import uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.ciphers import LANES, chacha8_group
-from scanner.watermark.native.keyed import NO_TERMS, BestMessages, GreenListMark, below
-from scanner.watermark.native.streams import ScoredSteps
-from scanner.watermark.native.version1 import Version1Mark, count_green
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_group
+from scanner.watermark.native.keyed import BestMessages, GreenListMark, below
+from scanner.watermark.native.streams import ScoredSteps, blocks_of_words, row_of_word
+from scanner.watermark.native.version1 import Version1Mark
 from scanner.watermark.native.vertical_counters import add3, bit_length, first_bits, largest
-from scanner.watermark.positions import Positions, Tokens
 
 GREENLIST_TILE = 1 << 18
 """Most messages that are counted at a time: their counters stay in the second-level cache."""
@@ -29,12 +28,8 @@ class GreenList(GreenListMark, Version1Mark):
 
     method = "greenlist"
 
-    def _score(
-        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
-    ) -> NDArray[np.int64]:
-        """Return 0 and the green tokens of each document: int64[2, D]."""
-        counts = count_green(*self._layout(tokens, positions, numbers), self._rule, terms)
-        return np.stack([np.zeros_like(counts), counts])
+    def _added(self, nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _greens_at(self._keys.chacha, nonces, entries, *self._rule)
 
     def _best_two(self, steps: ScoredSteps, count: int) -> BestMessages:
         return BestMessages(*_best_two(self._keys.chacha, *steps, count, *self._rule))
@@ -44,6 +39,25 @@ class GreenList(GreenListMark, Version1Mark):
         out = np.empty((len(nonces), count), np.bool_)
         _green_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), *self._rule, out)
         return out
+
+
+@kernel
+def _greens_at(
+    key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64], n: int, bits: int, planes: int
+) -> NDArray[np.int64]:
+    """Return 1 where an entry of a nonce's vector is green, else 0: int64[P] for uint64[P] and int64[P]."""
+    height, green = 16 // planes, np.empty(len(entries), np.int64)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    greens = np.empty(16 * CHUNK, np.uint32)
+    for begin in range(0, len(entries), CHUNK):
+        chunk = entries[begin : begin + CHUNK]
+        words = chunk >> 5
+        blocks_of_words(key, nonces[begin:], words, height, inputs, block)
+        below(n, bits, height * CHUNK, block, greens[: height * CHUNK])
+        for i in range(len(chunk)):
+            word = greens[row_of_word(words[i], height) * uint64(CHUNK) + uint64(i)]
+            green[begin + i] = uint32(word >> uint32(chunk[i] & 31)) & uint32(1)
+    return green
 
 
 @kernel

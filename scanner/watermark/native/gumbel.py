@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law, NegativeGamma
 from scanner.watermark.native.ciphers import CHUNK, LANES, WORDS_A_GROUP, chacha8_group
-from scanner.watermark.native.keyed import NO_TERMS, BestMessages, GumbelMark, log_term, term
-from scanner.watermark.native.streams import ScoredSteps
-from scanner.watermark.native.version1 import Version1Mark, draws_of_chunk, score_draws
+from scanner.watermark.native.keyed import BestMessages, GumbelMark, term, terms_of
+from scanner.watermark.native.streams import ScoredSteps, blocks_of_words, row_of_word
+from scanner.watermark.native.version1 import Version1Mark
 from scanner.watermark.positions import Positions, Tokens
 
 _ONE = np.float64(1.0).view(np.int64)
@@ -201,12 +201,8 @@ class Gumbel(GumbelMark, Version1Mark):
 
     method = "gumbel"
 
-    def _score(
-        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], terms: NDArray[np.float64] = NO_TERMS
-    ) -> NDArray[np.float64]:
-        """Return 0 and Σ −ln(1−r), or Σ ln r, of each document: float64[2, D]."""
-        sums = score_draws(*self._layout(tokens, positions, numbers), self._unweighted, terms)
-        return np.stack([np.zeros_like(sums), sums])
+    def _added(self, nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.float64]:
+        return terms_of(draws_at(self._keys.chacha, nonces, entries), self._unweighted)
 
     def _best_two(self, steps: ScoredSteps, count: int) -> BestMessages:
         return BestMessages(*_best_two(self._keys.chacha, *steps, count))
@@ -229,7 +225,7 @@ class Gumbel(GumbelMark, Version1Mark):
 
     def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
         """Return the draw that each scored token meets under its document's message: uint32[P]."""
-        entries = tokens.ids[positions.index].astype(np.int64) + self._message_of_positions(messages, positions)
+        entries = self._entries(tokens, positions, messages)
         return draws_at(self._keys.chacha, self._nonces(tokens, positions), entries)
 
 
@@ -238,15 +234,6 @@ class LogGumbel(Gumbel):
 
     law: Law = NegativeGamma()
     _unweighted: ClassVar[bool] = True
-
-
-@kernel
-def terms_of(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return −ln(1−r) of each draw: float64[P]."""
-    out = np.empty(len(draws))
-    for p in range(len(draws)):
-        out[p] = term(draws[p])
-    return out
 
 
 @kernel
@@ -260,23 +247,15 @@ def sum_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray
 
 
 @kernel
-def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return Σ ln r of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
-    sums = np.zeros(len(offsets) - 1)
-    for d in range(len(sums)):
-        for p in range(offsets[d], offsets[d + 1]):
-            sums[d] += log_term(draws[p])
-    return sums
-
-
-@kernel
 def draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the draw of one entry of each nonce's vector: uint32[P] for uint64[P] and int64[P] (SPEC §1)."""
     draws = np.empty(len(entries), np.uint32)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     for begin in range(0, len(entries), CHUNK):
         chunk = entries[begin : begin + CHUNK]
-        draws_of_chunk(key, nonces[begin:], chunk, inputs, block, draws[begin:])
+        blocks_of_words(key, nonces[begin:], chunk, 16, inputs, block)
+        for i in range(len(chunk)):
+            draws[begin + i] = block[row_of_word(chunk[i], 16) * uint64(CHUNK) + uint64(i)]
     return draws
 
 

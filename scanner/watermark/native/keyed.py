@@ -56,6 +56,43 @@ def log_term(draw: uint32) -> float:
     return math.log(float(draw) * 2.0**-32) if draw else -math.inf
 
 
+@kernel
+def terms_of(draws: NDArray[np.uint32], unweighted: bool) -> NDArray[np.float64]:
+    """Return −ln(1−r) of each draw, or ln r: float64[P].
+
+    unweighted: whether it is ln r.
+    """
+    out = np.empty(len(draws))
+    for p in range(len(draws)):
+        out[p] = log_term(draws[p]) if unweighted else term(draws[p])
+    return out
+
+
+@kernel
+def add_in_two(
+    terms: NDArray[np.generic],
+    is_shared: NDArray[np.bool_],
+    offsets: NDArray[np.int64],
+    sums: NDArray[np.generic],
+) -> None:
+    """Add up what group steps and what user steps of each document add, in order of position.
+
+    Args:
+        terms: [P], int64 or float64.
+        is_shared: bool[P], which are group steps.
+        offsets: int64[D+1].
+        sums: [2, D] of the same type, zeros, written.
+    """
+    for d in range(len(offsets) - 1):
+        group_sum, user_sum = sums[0, d], sums[1, d]
+        for p in range(offsets[d], offsets[d + 1]):
+            if is_shared[p]:
+                group_sum += terms[p]
+            else:
+                user_sum += terms[p]
+        sums[0, d], sums[1, d] = group_sum, user_sum
+
+
 class BestMessages(NamedTuple):
     """Best and second best message of each document: largest score, ties to the smallest message.
 
@@ -105,8 +142,6 @@ class NativeMark(ABC):
     seeds: int | None = None
     """n of version 3, whose keys draw 2^n seeds."""
     law: Law
-    _begins = np.zeros(1, np.int64)
-    """Beginnings of the tokens of the documents of each key, int64[K]."""
 
     def __init__(
         self, secret_bytes: bytes, window: int, gamma: Fraction | None = None, groups: int | None = None
@@ -136,13 +171,6 @@ class NativeMark(ABC):
     @abstractmethod
     def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
         """Return the nonces of steps to be marked, for windows of uint32[R, h]: uint64[R], or N and N', [R, 2]."""
-
-    def _whose(self, positions: Positions) -> NDArray[np.int64]:
-        """Return which of the keys each document is read with, int64[D]; any, where it has no positions."""
-        if not len(positions.index) or len(self._begins) == 1:
-            return np.zeros(len(positions.offsets) - 1, np.int64)
-        first = np.minimum(positions.offsets[:-1], len(positions.index) - 1)
-        return np.searchsorted(self._begins, positions.index[first], side="right") - 1
 
     @abstractmethod
     def _score(

@@ -12,6 +12,7 @@ import numpy as np
 from scanner.watermark.format import Case, Pairs, Watermark
 from scanner.watermark.native import gumbel, secret, step_draws, steps, streams, tree
 from scanner.watermark.native.greenlist import GreenList
+from scanner.watermark.native.keyed import terms_of
 from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel, Version3LogGumbel, Version3Mark
 from scanner.watermark.positions import Positions, Tokens, batch_tokens, positions_where, scored_positions
 from scanner.watermark.rule import log10_p_of, search
@@ -81,9 +82,9 @@ def _streams_of_seeds(case: Case) -> Pairs:
 
 
 def _draws(case: Case) -> Pairs:
-    draw, offsets = np.array([case["word"]], np.uint32), np.array([0, 1], np.int64)
-    yield "gumbel", case["gumbel"], float(gumbel.sum_scores(draw, offsets)[0])
-    yield "log", case["log"], float(gumbel.sum_log_scores(draw, offsets)[0])
+    draw = np.array([case["word"]], np.uint32)
+    yield "gumbel", case["gumbel"], float(terms_of(draw, unweighted=False)[0])
+    yield "log", case["log"], float(terms_of(draw, unweighted=True)[0])
     yield "sampling_minus_ln_r", case["sampling_minus_ln_r"], float(gumbel.minus_ln_r(draw)[0])
 
 

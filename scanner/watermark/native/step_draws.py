@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_keyed_lanes, chacha8_lanes
 from scanner.watermark.native.gumbel import approximate_terms, cheapest
-from scanner.watermark.native.keyed import below, log_term, term
+from scanner.watermark.native.keyed import below, term
 from scanner.watermark.native.steps import Steps
 from scanner.watermark.native.streams import begin_run, log2, next_block
 from scanner.watermark.positions import Ranges
@@ -150,43 +150,6 @@ def _with_digits(block: NDArray[np.uint32], lane: int, number: int, word: uint32
         digit = (block[uint64(2 * plane * CHUNK + place)] >> bit) & uint32(1)
         digits = uint32(uint32(digits << uint32(1)) | digit)
     return uint32(uint32(digits << uint32(24)) | uint32(word >> uint32(8)))
-
-
-@kernel
-def terms_of(draws: NDArray[np.uint32], unweighted: bool) -> NDArray[np.float64]:
-    """Return −ln(1−r) of each draw, or ln r: float64[P].
-
-    unweighted: whether it is ln r.
-    """
-    out = np.empty(len(draws))
-    for p in range(len(draws)):
-        out[p] = log_term(draws[p]) if unweighted else term(draws[p])
-    return out
-
-
-@kernel
-def add_in_two(
-    terms: NDArray[np.generic],
-    is_shared: NDArray[np.bool_],
-    offsets: NDArray[np.int64],
-    sums: NDArray[np.generic],
-) -> None:
-    """Add up what group steps and what user steps of each document add, in order of position.
-
-    Args:
-        terms: [P], int64 or float64.
-        is_shared: bool[P], which are group steps.
-        offsets: int64[D+1].
-        sums: [2, D] of the same type, zeros, written.
-    """
-    for d in range(len(offsets) - 1):
-        group_sum, user_sum = sums[0, d], sums[1, d]
-        for p in range(offsets[d], offsets[d + 1]):
-            if is_shared[p]:
-                group_sum += terms[p]
-            else:
-                user_sum += terms[p]
-        sums[0, d], sums[1, d] = group_sum, user_sum
 
 
 @kernel

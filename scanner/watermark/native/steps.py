@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
-from scanner.watermark.native.streams import end_of_key, nonces_of_columns, nonces_of_positions
+from scanner.watermark.native.streams import nonces_of_columns, nonces_of_positions
 from scanner.watermark.positions import Ranges, consecutive_positions, offsets_of
 
 LAST_OF_GROUP_STEPS = 2**32 // 3
@@ -157,6 +157,15 @@ def steps_by_kind(
 
 
 @kernel
+def _end_of_key(whose: NDArray[np.int64], d: int) -> int:
+    """Return the first document after `d` that has another key than it; whose: int64[D]."""
+    end = d + 1
+    while end < len(whose) and whose[end] == whose[d]:
+        end += 1
+    return end
+
+
+@kernel
 def _draw_steps(
     seed_keys: SeedKeys,
     whose: NDArray[np.int64],
@@ -176,7 +185,7 @@ def _draw_steps(
     inputs, block = np.zeros(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     places, shared, d = np.empty(CHUNK, np.int64), np.int64(0), 0
     while d < len(whose):
-        end = end_of_key(whose, d)
+        end = _end_of_key(whose, d)
         seed_key, beacon = words[whose[d]], beacons[whose[d]]
         for begin in range(offsets[d], offsets[end], CHUNK):
             lanes = min(CHUNK, offsets[end] - begin)

@@ -101,43 +101,6 @@ def nonces_of_chunk(
 
 
 @kernel
-def end_of_key(whose: NDArray[np.int64], d: int) -> int:
-    """Return the first document after `d` that has another key than it; whose: int64[D]."""
-    end = d + 1
-    while end < len(whose) and whose[end] == whose[d]:
-        end += 1
-    return end
-
-
-@kernel
-def nonces_of_documents(
-    keys: NDArray[np.uint64],
-    whose: NDArray[np.int64],
-    ids: NDArray[np.uint32],
-    index: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    window: int,
-) -> NDArray[np.uint64]:
-    """Return the window nonces of D documents, each under a key of its own: uint64[P].
-
-    Args:
-        keys: uint64[K, 2].
-        whose: int64[D], the key of each document.
-        ids: uint32[N], flat tokens.
-        index: int64[P], places in ids.
-        offsets: int64[D+1], of the documents in index.
-        window: h.
-    """
-    nonces, d = np.empty(len(index), np.uint64), 0
-    while d < len(whose):
-        end = end_of_key(whose, d)
-        first, last = offsets[d], offsets[end]
-        nonces[first:last] = nonces_of_positions(keys[whose[d]], ids, index[first:last], window)
-        d = end
-    return nonces
-
-
-@kernel
 def nonces_of_positions(
     key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
 ) -> NDArray[np.uint64]:
@@ -150,41 +113,6 @@ def nonces_of_positions(
         nonces_of_chunk(key, ids, index[p:end], window, scratch, nonces[p:])
         p = end
     return nonces[: len(index)]
-
-
-@kernel
-def steps_of_positions(
-    sip: NDArray[np.uint64],
-    ids: NDArray[np.uint32],
-    places: NDArray[np.int64],
-    window: int,
-    hashed: NDArray[np.int64],
-    scratch: NDArray[np.uint64],
-    nonces: NDArray[np.uint64],
-    entries: NDArray[np.int64],
-) -> None:
-    """Write nonces and tokens of the next scored positions, fastest where they come in order from call to call.
-
-    Args:
-        sip: uint64[2].
-        ids: uint32[N], flat tokens.
-        places: int64[L], L ≤ CHUNK, places in ids.
-        window: h.
-        hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first.
-        scratch: uint64[6 · CHUNK].
-        nonces: uint64[CHUNK], of which the first L are written.
-        entries: int64[CHUNK], of which the first L are written.
-    """
-    run = scratch[5 * CHUNK :]
-    begin, stop = hashed[0], hashed[1]
-    for i in range(len(places)):
-        place = places[i]
-        if place >= stop or place < begin:
-            begin, stop = place, min(place + CHUNK, len(ids))
-            siphash_lanes(sip, ids[place - window :], 1, window, scratch, run[: stop - place])
-        nonces[i] = run[uint64(place - begin)]  # unsigned: no look at whether it counts from the end
-        entries[i] = np.int64(ids[uint64(place)])
-    hashed[0], hashed[1] = begin, stop
 
 
 @kernel

@@ -19,7 +19,7 @@ from scanner.watermark.format import Candidates, UserEvidence, Watermark
 from scanner.watermark.laws import Law, NegativeGamma, least_score
 from scanner.watermark.native import rough_runs, secret, step_draws
 from scanner.watermark.native.exact_scores import bounds_of_scores, exact_scores
-from scanner.watermark.native.keyed import NO_TERMS, GreenListMark, GumbelMark, NativeMark
+from scanner.watermark.native.keyed import NO_TERMS, GreenListMark, GumbelMark, NativeMark, add_in_two, terms_of
 from scanner.watermark.native.rough_windows import best_of_ranges
 from scanner.watermark.native.steps import (
     Hashes,
@@ -126,6 +126,8 @@ class Version3Mark(NativeMark):
     seeds: int
     _keys: SeedKeys  # of one key; of more where joined
     _run_rule: tuple[int, int, int]
+    _begins = np.zeros(1, np.int64)
+    """Beginnings of the tokens of the documents of each key, int64[K]."""
     _elsewhere: BestRough | None = None
     _exact_scores: ExactScores = staticmethod(exact_scores)
     _where = ""
@@ -176,6 +178,13 @@ class Version3Mark(NativeMark):
         joint_mark = object.__new__(type(self))
         vars(joint_mark).update(vars(self), _keys=SeedKeys(words, beacons, self.seeds), _begins=begins)
         return joint_mark
+
+    def _whose(self, positions: Positions) -> NDArray[np.int64]:
+        """Return which of the keys each document is read with, int64[D]; any, where it has no positions."""
+        if not len(positions.index) or len(self._begins) == 1:
+            return np.zeros(len(positions.offsets) - 1, np.int64)
+        first = np.minimum(positions.offsets[:-1], len(positions.index) - 1)
+        return np.searchsorted(self._begins, positions.index[first], side="right") - 1
 
     def steps(self, tokens: Tokens, positions: Positions) -> Steps:
         """Return the steps of the scored positions, each with its key."""
@@ -232,7 +241,7 @@ class Version3Mark(NativeMark):
         if len(terms):
             terms[:] = added
         sums = np.zeros((2, len(steps.scored)), added.dtype)
-        step_draws.add_in_two(added, is_shared, steps.offsets, sums)
+        add_in_two(added, is_shared, steps.offsets, sums)
         return sums
 
     @abstractmethod
@@ -405,7 +414,7 @@ class Version3Mark(NativeMark):
             groups: how many users of each group are searched.
         """
         scored = parts.shared.length
-        group, score_group = _best_first(*best)
+        group, score_group = best_first(*best)
         documents = np.arange(len(scored))
         is_looked_into = np.zeros(group.shape, np.bool_)
         is_looked_into[:, 0] = True
@@ -422,10 +431,7 @@ class Version3Mark(NativeMark):
         message[is_looked_into] = group[is_looked_into] * (self.groups or 0) + user
         score_of_user[is_looked_into] = user_score
         total = np.where(is_looked_into, score_group + score_of_user, 0)
-        order = np.lexsort((message, np.where(is_looked_into, -total, np.inf)), axis=1)
-        message, total, score_of_user = (
-            np.take_along_axis(values, order, axis=1) for values in (message, total, score_of_user)
-        )
+        message, total, score_of_user = best_first(message, total, score_of_user)
         return Candidates(message, total, UserEvidence(score_of_user, parts.users.length, groups), independent=True)
 
     def best_numbers(
@@ -447,7 +453,8 @@ class Version3Mark(NativeMark):
         runs = _wholes(steps.offsets).of(documents)
         numbers, rough = self._rough(steps, runs, first, length, most)
         scores = self._exact(steps, runs, np.where(numbers < 0, -1, first[:, None] + numbers), rough)
-        return _best_first(numbers, scores)
+        numbers, scores = best_first(numbers, scores)
+        return numbers, scores
 
     def _rough(
         self,
@@ -521,12 +528,13 @@ def _most_groups(groups: int) -> int:
     return max(2, min(GROUPS_DRAWN_IN_FULL, groups))
 
 
-def _best_first(
-    numbers: NDArray[np.int64], scores: NDArray[np.generic]
-) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-    """Return the numbers of each row by score, ties to the smaller, those that are none last, and their scores."""
-    order = np.lexsort((numbers, np.where(numbers >= 0, -scores.astype(np.float64), np.inf)), axis=1)
-    return np.take_along_axis(numbers, order, axis=1), np.take_along_axis(scores, order, axis=1)
+def best_first(numbers: NDArray[np.int64], *scores: NDArray[np.generic]) -> list[NDArray[Any]]:
+    """Return the numbers of each row, and their scores, by the first of these: [R, most] each.
+
+    Ties go to the smaller number; −1, none, comes last.
+    """
+    order = np.lexsort((numbers, np.where(numbers >= 0, -scores[0].astype(np.float64), np.inf)), axis=1)
+    return [np.take_along_axis(values, order, axis=1) for values in (numbers, *scores)]
 
 
 def _by_chance(count: int) -> float:
@@ -628,7 +636,7 @@ class Version3Gumbel(Version3Mark, GumbelMark):
 
     def _added(self, steps: Steps, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         draws = step_draws.draws_of(steps, numbers, self.groups is not None)
-        return step_draws.terms_of(draws, self._unweighted)
+        return terms_of(draws, self._unweighted)
 
     def _exact(
         self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
@@ -655,7 +663,7 @@ class Version3Gumbel(Version3Mark, GumbelMark):
         numbers, of_windows = step_draws.best_in_windows(steps, windows, count), steps.of_ranges(windows)
         added = self._added(of_windows, np.repeat(numbers, windows.length))
         sums = np.zeros((2, len(numbers)))
-        step_draws.add_in_two(added, np.zeros(len(added), np.bool_), of_windows.offsets, sums)
+        add_in_two(added, np.zeros(len(added), np.bool_), of_windows.offsets, sums)
         return numbers, sums[1]
 
 

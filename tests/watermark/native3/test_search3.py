@@ -6,10 +6,12 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from scanner.looks.parts.search import search_parts
 from scanner.watermark import scored_positions
 from scanner.watermark.native.exact_scores import exact_scores
 from scanner.watermark.native.steps import Steps, in_two
 from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
+from scanner.watermark.parts import Limit, Parts, Segments
 from scanner.watermark.positions import Tokens, select_positions
 from scanner.watermark.rule import search
 from tests.watermark.native3.known3 import BEACON, Mark, marked, pair
@@ -216,8 +218,11 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
     assert joined is not None
     positions, messages = joined.rule.positions(tokens, "ngram"), 18**2
     of_document = np.arange(len(lengths)) * 7
-    found = search(joined, tokens, positions, messages)
+    limit, whole = Limit(1.0 - 1e-9, messages, 1), search(joined, tokens, positions, messages)
     score, terms = joined.score(tokens, positions, of_document), joined.terms(tokens, positions, of_document)
+    found, spans = search_parts(joined, tokens, positions, messages, 1, limit, Parts(True, Segments.none(len(lengths))))
+    assert spans
+    assert found.message.tolist() == whole.message.tolist()
     for d, mark in enumerate(marks):
         one = select_positions(positions, [d])
         alone = search(mark, tokens, one, messages)
@@ -228,6 +233,8 @@ def test_joined_marks_score_each_document_as_its_own_mark_does(method, groups):
         assert score[d] == mark.score(tokens, one, int(of_document[d]))[0]
         of_terms = slice(positions.offsets[d], positions.offsets[d + 1])
         np.testing.assert_array_equal(terms[of_terms], mark.terms(tokens, one, int(of_document[d])))
+        _, of_one = search_parts(mark, tokens, one, messages, 1, limit, Parts(True, Segments.none(1)))
+        assert [span._replace(document=0) for span in spans if span.document == d] == of_one
 
 
 def test_exact_scores_are_those_of_one_message():

@@ -18,7 +18,8 @@ from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
 from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
-from scanner.watermark.native.gumbel import sum_scores, terms_of
+from scanner.watermark.native.gumbel import sum_scores
+from scanner.watermark.native.keyed import terms_of
 from scanner.watermark.positions import (
     WIDEST_WINDOW,
     Dedup,
@@ -193,7 +194,7 @@ class Sglang(StackMark):
     ) -> NDArray[np.float64]:
         """See TermsOfKeys: one sum, also of two keys, since a coin names one at each context."""
         check_message(messages)
-        return terms_of(self.draws(tokens, positions))[None]
+        return terms_of(self.draws(tokens, positions), unweighted=False)[None]
 
     def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
         """Return what SGLang's own detector adds up ("combined"): float64[P]."""
