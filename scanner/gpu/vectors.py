@@ -389,11 +389,19 @@ class _SeededVectors(ABC, Generic[Opened]):
 
 
 class PlainSteps(NamedTuple):
-    """Steps in torch. keys: int32[8, R]; nonces: uint64 in int64[R]; numbers: int64[R], what is read there."""
+    """Steps in torch. Their keys are secret; the repr shows none.
+
+    keys: int32[8, R].
+    nonces: uint64 in int64[R].
+    numbers: int64[R], what is read there.
+    """
 
     keys: torch.Tensor
     nonces: torch.Tensor
     numbers: torch.Tensor
+
+    def __repr__(self) -> str:
+        return f"{len(self.numbers)} steps"
 
 
 _ROUGH = -(2**63)

@@ -30,6 +30,13 @@ def test_the_chosen_token(groups):
     seeded.check_choice(PlainSeededVectors, groups, 150)
 
 
+def test_steps_show_no_key():
+    plain = reference3.Method("gumbel", seeded.SECRET, 2, None, 40, 12, seeded.BEACON)
+    windows = torch.arange(6).reshape(3, 2)
+    steps = PlainSeededVectors(seeded.source(plain), seeded.CPU)._open(windows, torch.arange(3))
+    assert repr(steps) == "3 steps"
+
+
 def test_known_answers():
     assert seeded.check_known_answers(PlainSeededVectors, 200_000) == 56
 

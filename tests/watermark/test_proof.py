@@ -46,6 +46,15 @@ def test_it_shares_no_code_with_what_scores():
                 assert own[node.module] in (None, [alias.name for alias in node.names]), path
 
 
+@pytest.mark.parametrize("make", [GreenListProof, GreenListProof3])
+def test_steps_show_no_key(make):
+    label = "greenlist;h=2;gamma=1/4" if make is GreenListProof else "greenlist-v3;h=2;gamma=1/4;seeds=8"
+    proof = make(bytes(32), label, 2, QUARTER, *(() if make is GreenListProof else (None, BEACON)))
+    steps = proof._steps(np.arange(6, dtype=np.uint32).reshape(3, 2))
+    assert repr(steps) == "3 steps"
+    assert str(steps.keys[0, 0]) not in f"{steps} {proof}"
+
+
 @pytest.mark.seconds
 @pytest.mark.parametrize("dedup", ["ngram", "context", "none"])
 @pytest.mark.parametrize("window", [0, 1, 2, 3, 4, 7, 16])

@@ -100,7 +100,7 @@ def chacha8_of_each(keys: Words, counters: Nonces, nonces: Nonces) -> list[Words
 
 
 class _Steps(NamedTuple):
-    """What decides the draws of P steps.
+    """What decides the draws of P steps. Its repr shows no key.
 
     nonces: uint64[P].
     keys: their words as rows, uint32[8, P], as secret as the master key where all steps have one.
@@ -110,6 +110,9 @@ class _Steps(NamedTuple):
     nonces: Nonces
     keys: Words
     is_shared: NDArray[np.bool_]
+
+    def __repr__(self) -> str:
+        return f"{len(self.nonces)} steps"
 
     def times(self, count: int) -> "_Steps":
         """Return the steps so many times, one after the other."""
