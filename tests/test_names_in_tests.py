@@ -13,6 +13,8 @@ from tests.support.syntax_trees import tree_of
 ROOT = Path(__file__).parents[1]
 OURS = ("scanner", "jobs", "schemas", "infra", "tests")
 DOTTED = re.compile(r"(?:scanner|jobs|schemas|tests)(?:\.\w+)+")
+ADD_NO_NAMES = {"ABC", "Generic", "NamedTuple", "Protocol"}
+"""Bases of others that give a class no name that tests take, but those of every tuple."""
 OF_EVERY_TUPLE = {"_fields", "_make", "_field_defaults"}
 IN_PROSE = re.compile(r"(?<![\w./-])(?:scanner|jobs|schemas)(?:\.[a-zA-Z]\w*){2,}")
 OF_MODULE = re.compile(r"`(\w+(?:\.\w+)?)(?:\(\))?` of `?((?:scanner|jobs|schemas)[\w./]*\w)")
@@ -88,8 +90,9 @@ def names_of_class(module: str, name: str) -> frozenset[str] | None:
     found = set(bound_names(node.body))
     found |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)}
     for base in node.bases:
-        inherited = names_of_class(source[0], ast.unparse(base).partition("[")[0])
-        if inherited is None and ast.unparse(base) not in ("NamedTuple", "Protocol"):
+        of_base = ast.unparse(base).partition("[")[0]
+        inherited = names_of_class(source[0], of_base)
+        if inherited is None and of_base not in ADD_NO_NAMES:
             return None
         found |= inherited or set()
     return frozenset(found)

@@ -203,14 +203,14 @@ def normalised(factor: float) -> Callable[[Patch], None]:
 
 def own_free(patch: Patch) -> None:
     """The second p-value that names need pays for no other user of the group."""
-    right = Version3Mark._in_groups
+    right = Version3Mark._in_best_groups
 
     def wrong(self: Version3Mark, *arguments: Any) -> Any:
         best = right(self, *arguments)
         assert best.user_evidence is not None
         return best._replace(user_evidence=best.user_evidence._replace(messages=1))
 
-    patch.setattr(Version3Mark, "_in_groups", wrong)
+    patch.setattr(Version3Mark, "_in_best_groups", wrong)
 
 
 def accounts_repeat(patch: Patch) -> None:

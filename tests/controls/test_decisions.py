@@ -47,10 +47,15 @@ def multiply_normalised(patch: pytest.MonkeyPatch, factor: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def texts(human_texts) -> list[str]:
-    """800 texts of 30 words in random order, every second with doubled spaces, which normalising changes."""
+def many_texts(human_texts) -> list[str]:
+    """2,400 texts of 30 words in random order, every second with doubled spaces, which normalising changes."""
     words, random = np.array(sorted({*" ".join(human_texts).split()})), np.random.default_rng(5)
-    return [("  " if i % 2 else " ").join(random.choice(words, 30)) for i in range(800)]
+    return [("  " if i % 2 else " ").join(random.choice(words, 30)) for i in range(2_400)]
+
+
+@pytest.fixture(scope="module")
+def texts(many_texts) -> list[str]:
+    return many_texts[:800]
 
 
 def counted(folder, texts: list[str], more: str = ALL_LOOKS, kind: str = DECISION) -> ClusterSums:
@@ -101,8 +106,9 @@ DROPPED = {
 
 @pytest.mark.costly
 @pytest.mark.parametrize("correction", DROPPED)
-def test_each_correction_that_is_dropped_is_seen(tmp_path, texts, monkeypatch, correction):
-    looks, *fault = DROPPED[correction]
+def test_each_correction_that_is_dropped_is_seen(tmp_path, many_texts, monkeypatch, correction):
+    """In 38 clusters: with 13, a rate of twice what is expected is 3 to 4 standard errors away."""
+    (looks, *fault), texts = DROPPED[correction], many_texts
     if correction == "variants":  # a text that is its own normal form has one variant, whose weight is 1
         texts = ["  ".join(text.split()) for text in texts]
     monkeypatch.setattr(*fault)

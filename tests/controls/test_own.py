@@ -37,13 +37,13 @@ def test_it_holds_and_is_reached_as_often_as_its_law_says(tmp_path, human_texts,
 @pytest.mark.costly
 @pytest.mark.seconds
 def test_one_that_pays_for_no_other_user_of_a_group_raises_the_alarm(tmp_path, human_texts, monkeypatch):
-    in_groups = Version3Mark._in_groups
+    in_groups = Version3Mark._in_best_groups
 
     def of_one_user(self, *arguments):
         best = in_groups(self, *arguments)
         return best._replace(user_evidence=best.user_evidence._replace(messages=1))
 
-    monkeypatch.setattr(Version3Mark, "_in_groups", of_one_user)
+    monkeypatch.setattr(Version3Mark, "_in_best_groups", of_one_user)
     audit = scan(make(tmp_path, pieces(human_texts, 60, 500, 20), *KEYS))
     assert audit.state == AuditState.ALARM
     assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} == {"decoy_own"}
