@@ -1,15 +1,17 @@
 """Checks one claim about a watermarked text. It needs Python 3.9 or newer, and for one of its checks a library.
 
-  python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]
+  python -I check_claim.py FOLDER [LIST HEAD]               where FOLDER has seeds.json: anybody can check it
+  python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]   where it has none
 
 Take this file from a copy of brickscan that you trust, never from who makes the claim. FOLDER is theirs, data alone:
 claim.json (what is claimed), text.txt, tokens.csv (each token of the text in order, and whether it is scored),
-tokenizer.json, record.json (the public record of a key of version 3), and at most scored.txt and README; with anything
-else in it a claim is refused. SECRET_FILE holds the key as hexadecimal text; whoever keeps it in escrow, or a court,
-has it. LIST is a copy of the list of published commitments from where it is public, and HEAD a head of it that somebody
-kept from before the text was posted. The library `tokenizers` tokenises the text again; without it the script checks
-all the rest, says NOT CHECKED of the tokens, and exits with 3. It computes all seeds of a key of version 3, which takes
-a minute for 2^24.
+tokenizer.json, record.json (the public record of a key of version 3), seeds.json and events.jsonl (the seeds that the
+claim shows, and what claims about other texts showed before), and at most scored.txt and README; with anything else in
+it a claim is refused. SECRET_FILE holds the key as hexadecimal text; whoever keeps it in escrow, or a court, has it.
+LIST is a copy of the list of published commitments from where it is public, and HEAD a head of it that somebody kept
+from before the text was posted. The library `tokenizers` tokenises the text again; without it the script checks all the
+rest, says NOT CHECKED of the tokens, and exits with 3. With SECRET_FILE it computes all seeds of a key of version 3,
+which takes a minute for 2^24.
 
 It prints what holds, what FAILS, what was NOT CHECKED for want of something, and what it never checks. It exits with 1
 where something fails, with 3 where something could not be checked, else with 0. The watermark is specified in SPEC.md
@@ -20,7 +22,7 @@ import sys
 
 # a module that is imported from here on could be a forger's, from beside this file or from PYTHONPATH
 if __name__ == "__main__" and not sys.flags.isolated:
-    sys.exit("run it as: python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]; -I keeps modules of others out")
+    sys.exit("run it as: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]; -I keeps modules of others out")
 
 import contextlib
 import csv
@@ -51,6 +53,10 @@ FIELDS = (
     *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "correction", "scored", "score"),
     *("log10_p", "log10_p_global", "variant", "look", "parts", "beacon_value"),
 )
+SHOWN_FIELDS = (
+    *("begin", "end", "scored_user", "score_user", "log10_p_user", "log10_p_user_global", "event", "salt"),
+)  # besides, of a claim that shows seeds
+EVENT_FIELDS = ("before", "leaves", "number", "text")
 RECORD_FIELDS = (
     *("version", "label", "root", "commitment", "tokenizer_sha256", "messages", "normal_form", "looks", "beacon"),
     "earlier",
@@ -65,7 +71,12 @@ MOST_WORDS = 500  # characters of a beacon's source, and of its round
 MOST_DIGITS = 20  # of a whole number in a claim
 MOST_SEEDS = 24  # n, of 2^n seeds that are computed; each more doubles the time
 LANES = 4096  # seeds that are computed at once
-KNOWN = {"claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "record.json", "README"}
+MOST_POSITIONS = 1000  # that a claim which shows seeds counts
+FEWEST_BEFORE = 3  # h of a key whose seeds are shown: shorter windows stand in too many texts
+KNOWN = {
+    *("claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "record.json", "README"),
+    *("seeds.json", "events.jsonl"),
+}
 BLANK = "\u2581"  # the sign of a blank in many tokenizers
 UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
@@ -103,7 +114,9 @@ NEVER = {
     "the SHA-256 of the tokenizer is that which the model's maker publishes; a beacon's value that came after all "
     "records leaves nothing to choose",
     "list": "that no other list of keys, and no other record, was published, and that HEAD is older than the text",
-    "dates": "that a record is older than its beacon's value, and both than the text",
+    "dates": "that a record is older than its beacon's value, and both than the text; without a witness's time stamp, "
+    "dates are the word of whoever makes the claim",
+    "others": "whose other messages are marked in the text: whoever has the seeds that a claim shows can see them all",
     "README": "what README says: whoever makes the claim wrote it",
     "script": "that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim",
 }
@@ -182,10 +195,12 @@ class Step(NamedTuple):
 class Mark:
     """A native watermark under one key: version 1 or 3, green list or Gumbel, with groups of users or without.
 
+    secret: the key; or of version 3 the seeds that a claim shows, by bucket, 32 bytes each.
     beacon: R of a key of version 3, 32 bytes.
+    known: leaves of the seeds that earlier claims showed.
     """
 
-    def __init__(self, label: str, secret: bytes, beacon: "bytes | None" = None) -> None:
+    def __init__(self, label: str, secret: "bytes | dict[int, bytes]", beacon: "bytes | None" = None) -> None:
         match = LABEL.fullmatch(label)
         if match is None:
             raise ValueError(f"label {label!a} is of no native format")
@@ -199,19 +214,29 @@ class Mark:
             raise ValueError(f"label {label!r}: groups are of version 3 with a window, 2 to 65536")
         if bool(later) != bool(seeds) or (seeds and not (4 <= int(seeds) <= 28 and seeds == str(int(seeds)))):
             raise ValueError(f"label {label!r}: version 3 has seeds=n with n from 4 to 28, and version 1 has none")
-        if not 16 <= len(secret) <= 64:
-            raise ValueError(f"the secret has {len(secret)} bytes; 16 to 64 are allowed")
-        data, who = label.encode("ascii"), f"-v{self.version}".encode("ascii")
-        self.commitment = hashlib.blake2b(data, key=secret, digest_size=32, person=b"commitment" + who).hexdigest()
-        size = 48 if self.version == 1 else 32
-        keys = hashlib.blake2b(data, key=secret, digest_size=size, person=b"watermark" + who).digest()
-        self.chacha, self.sip, self.seeds = keys[:32], [keys[32:]], int(seeds or 0)
+        self.seeds, self.shown = int(seeds or 0), secret if isinstance(secret, dict) else None
+        self.known: frozenset[bytes] = frozenset()
+        if isinstance(secret, dict):
+            if not later or self.window < FEWEST_BEFORE:
+                raise ValueError(f"label {label!r}: seeds are shown of version 3 with h of {FEWEST_BEFORE} or more")
+        else:
+            self._take(label, secret)
         if self.version == 3:
             if beacon is None:
                 raise ValueError(f"label {label!r}: version 3 needs R, which follows from record and beacon")
             windows = f"h={self.window};seeds={self.seeds}".encode("ascii")
             public = hashlib.blake2b(windows, digest_size=32, person=b"windows-v3").digest()
             self.sip, self.beacon = [public[:16], public[16:]], int.from_bytes(beacon, "little")
+
+    def _take(self, label: str, secret: bytes) -> None:
+        """Derive from a secret what draws the streams, or the seeds, and the commitment."""
+        if not 16 <= len(secret) <= 64:
+            raise ValueError(f"the secret has {len(secret)} bytes; 16 to 64 are allowed")
+        data, who = label.encode("ascii"), f"-v{self.version}".encode("ascii")
+        self.commitment = hashlib.blake2b(data, key=secret, digest_size=32, person=b"commitment" + who).hexdigest()
+        size = 48 if self.version == 1 else 32
+        keys = hashlib.blake2b(data, key=secret, digest_size=size, person=b"watermark" + who).digest()
+        self.chacha, self.sip = keys[:32], [keys[32:]]
 
     def _is_share(self, gamma: str) -> bool:
         """Return whether γ is n/2^b as the law takes it. Else fewer tokens would be green than it says."""
@@ -228,8 +253,14 @@ class Mark:
         """Return what tells whether a token repeats: window and token; of version 3 both nonces and token."""
         return ngram if self.version == 1 else (*self.nonces(ngram[:-1]), ngram[-1])
 
+    def bucket(self, ngram: "tuple[int, ...]") -> int:
+        """Return the bucket of the seed that a position reads."""
+        return self.nonces(ngram[:-1])[0] >> (64 - self.seeds)
+
     def seed(self, bucket: int) -> bytes:
-        """Compute the seed of a bucket: 32 bytes."""
+        """Return the seed of a bucket, 32 bytes: as it is shown, or from the secret."""
+        if self.shown is not None:
+            return self.shown[bucket]
         return b"".join(word.to_bytes(4, "little") for word in chacha8(self.chacha, 0, bucket)[:8])
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - one mark a process
@@ -238,7 +269,7 @@ class Mark:
         nonces = self.nonces(window)
         if self.version == 1:
             return Step(self.chacha, nonces)
-        seed = int.from_bytes(self.seed(nonces[0] >> (64 - self.seeds)), "little")
+        seed = int.from_bytes(self.seed(self.bucket((*window, 0))), "little")
         return Step((seed ^ self.beacon ^ nonces[1]).to_bytes(32, "little"), nonces)
 
     def is_shared(self, ngram: "tuple[int, ...]") -> bool:
@@ -260,6 +291,21 @@ class Mark:
         digits = self.gamma.denominator.bit_length() - 1
         planes = next(power for power in (1, 2, 4, 8) if power >= digits)
         return float(self.digits(step, planes, digits, entry) < self.gamma.numerator)
+
+    def score(self, ngrams: "list[tuple[int, ...]]", message: int) -> float:
+        """Compute the score of a message.
+
+        Positions that an earlier claim showed add their mean at most: whoever saw that claim can choose words by these
+        seeds, and a platform can choose which seeds it shows (SPEC_3 §5).
+        """
+        old: list[float] = []
+        new: list[float] = []
+        for ngram in ngrams:
+            was_shown = bool(self.known) and leaf_of(self.seed(self.bucket(ngram))) in self.known
+            (old if was_shown else new).append(self.term(ngram, message))
+        if self.green:
+            return math.fsum(new) + math.floor(self.gamma * int(math.fsum(old)))
+        return math.fsum(new + [min(term, 1.0) for term in old])
 
     def digits(self, step: Step, planes: int, digits: int, entry: int, first_block: int = 0) -> int:
         """Return the number whose binary digits are the bits of an entry in the first planes, the first on top."""
@@ -324,6 +370,14 @@ def root_of(nodes: "list[bytes]") -> bytes:
     while len(nodes) > 1:
         nodes = [hashlib.sha256(b"\1" + nodes[i] + nodes[i + 1]).digest() for i in range(0, len(nodes), 2)]
     return nodes[0]
+
+
+def root_by(leaf: bytes, bucket: int, path: "list[bytes]") -> bytes:
+    """Return the root to which a leaf's path leads: the bits of its bucket tell the sides, the lowest first."""
+    for height, neighbour in enumerate(path):
+        pair = neighbour + leaf if bucket >> height & 1 else leaf + neighbour
+        leaf = hashlib.sha256(b"\1" + pair).digest()
+    return leaf
 
 
 def windows_of(counted: int) -> "set[tuple[int, int]]":
@@ -402,12 +456,12 @@ def without_manifests(text: str) -> str:
     return ARMOUR.sub("", UNSEEN.sub("", text))
 
 
-def check_text(folder: Path, claim: "dict[str, Any]", findings: Findings) -> str:
+def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Findings) -> str:
     """Check the text that was scored against the text of the claim, and return it."""
-    raw = (folder / "text.txt").read_bytes()
+    raw = files["text.txt"]
     findings.equal("text", "SHA-256 of text.txt", hashlib.sha256(raw).hexdigest(), claim["text_sha256"])
-    name = "scored.txt" if (folder / "scored.txt").exists() else "text.txt"
-    scored = (folder / name).read_bytes().decode("utf-8", errors="replace")
+    name = "scored.txt" if "scored.txt" in files else "text.txt"
+    scored = files[name].decode("utf-8", errors="replace")
     if claim["variant"] is None:
         what = f"{name} is what is scored of the text, its first 16 MiB at most, without a manifest"
         findings.holds("text", scored == scored_text(raw), what)
@@ -425,20 +479,28 @@ def scored_text(raw: bytes) -> str:
     return without_manifests(first_bytes(replaced).decode("utf-8", errors="replace"))
 
 
+def read_tokens(files: "dict[str, bytes]") -> "list[tuple[int, str]]":
+    """Read the tokens of the text, and whether each is scored.
+
+    Raises:
+        ValueError: a token is no number of 32 bits.
+    """
+    rows = [(int(token), status) for token, status in csv.reader(io.StringIO(files["tokens.csv"].decode("ascii")))]
+    if any(not 0 <= token < 2**32 for token, _ in rows):
+        raise ValueError("tokens.csv: a token is no number of 32 bits")
+    return rows
+
+
 def check_tokens(
-    folder: Path, claim: "dict[str, Any]", mark: Mark, findings: Findings
-) -> "tuple[list[int], list[tuple[int, ...]], tuple[int, int, int]]":
+    rows: "list[tuple[int, str]]", claim: "dict[str, Any]", mark: Mark, findings: Findings
+) -> "tuple[list[tuple[int, ...]], tuple[int, int, int]]":
     """Check that each scored n-gram is new in the text, and that no token is left out unnoticed.
 
     Returns:
-        The tokens of the text; its scored n-grams; and their part: the place of the first scored one, the place after
-        the last, and how many could be scored.
+        The scored n-grams of the text, and their part: the place of the first scored one, the place after the last, and
+        how many could be scored.
     """
-    with (folder / "tokens.csv").open(encoding="ascii", newline="") as file:
-        rows = [(int(token), status) for token, status in csv.reader(file)]
     tokens = [token for token, _ in rows]
-    if any(not 0 <= token < 2**32 for token in tokens):
-        raise ValueError("tokens.csv: a token is no number of 32 bits")
     met = set()
     ngrams, inside, wrong, filtered, counted = [], [], [], 0, 0
     for index, (_, status) in enumerate(rows):
@@ -462,7 +524,7 @@ def check_tokens(
     if filtered:
         what = f"{filtered} tokens are left out as common n-grams: chosen by their scores, they would make p small"
         findings.left("positions", what)
-    return tokens, ngrams, (inside[0], inside[-1] + 1, counted) if inside else (0, 0, counted)
+    return ngrams, (inside[0], inside[-1] + 1, counted) if inside else (0, 0, counted)
 
 
 def check_part(
@@ -488,6 +550,162 @@ def check_part(
     )
 
 
+def places_in(mark: Mark, tokens: "list[int]", begin: int, end: int) -> "list[int]":
+    """Return the tokens of a run that count: those with a whole window within it, and of repeats the first."""
+    first: dict[tuple[int, ...], int] = {}
+    for at in range(begin + mark.window, end):
+        first.setdefault(mark.place(tuple(tokens[at - mark.window : at + 1])), at)
+    return list(first.values())
+
+
+def chosen_of(mark: Mark, tokens: "list[int]", places: "list[int]") -> "list[int]":
+    """Return those of a unit's positions that its claim counts, in order: at most 1,000, by a public hash of each."""
+
+    def choice(at: int) -> bytes:
+        *nonces, token = mark.place(tuple(tokens[at - mark.window : at + 1]))
+        return hashlib.sha256(b"".join(n.to_bytes(8, "little") for n in nonces) + token.to_bytes(4, "little")).digest()
+
+    return sorted(sorted(places, key=choice)[:MOST_POSITIONS]) if len(places) > MOST_POSITIONS else places
+
+
+def check_unit(
+    rows: "list[tuple[int, str]]", claim: "dict[str, Any]", mark: Mark, findings: Findings
+) -> "list[tuple[int, ...]]":
+    """Check unit and positions of a claim that shows seeds (SPEC_3 §5), and return the n-grams that count.
+
+    A unit has its own positions, as if it were a text. It is the text as a whole, or one of the windows of the text: of
+    its tokens that count, with the h tokens before the first one.
+    """
+    tokens, (begin, end) = [token for token, _ in rows], (claim["begin"], claim["end"])
+    if not (type(begin) is type(end) is int and 0 <= begin <= end <= len(tokens)):
+        raise ValueError(f"begin = {begin!a}, end = {end!a}: no tokens of {len(tokens)}")
+    if claim["look"] is None:
+        findings.holds("part", (begin, end) == (0, len(tokens)), f"the unit is the whole text: {len(tokens)} tokens")
+    else:
+        counted = places_in(mark, tokens, 0, len(tokens))
+        windows = {(counted[b] - mark.window, counted[e - 1] + 1) for b, e in windows_of(len(counted)) if e > b}
+        what = f"tokens {begin + 1} to {end} are a window of the text"
+        findings.holds("part", (begin, end) in windows, what)
+        what = f"parts = {claim['parts']}: the text has {len(windows)} windows"
+        findings.holds("part", claim["parts"] >= len(windows), what)
+    places = places_in(mark, tokens, begin, end)
+    scored = chosen_of(mark, tokens, places)
+    expected = ["outside the part"] * len(tokens)
+    expected[begin:end] = ["repeat"] * (end - begin)
+    expected[begin : begin + mark.window] = ["window"] * min(mark.window, end - begin)
+    for at in places:
+        expected[at] = "not chosen"
+    for at in scored:
+        expected[at] = "scored"
+    wrong = [at for at, (_, status) in enumerate(rows) if status != expected[at]]
+    detail = f"; the first that is not: row {wrong[0] + 1}" if wrong else ""
+    what = f"each of {end - begin} tokens is scored, or has no whole window, or repeats, or is not among the"
+    findings.holds("positions", not wrong, f"{what} {MOST_POSITIONS} of smallest hash{detail}")
+    return [tuple(tokens[at - mark.window : at + 1]) for at in scored]
+
+
+class ShownSeed(NamedTuple):
+    """A seed that a claim shows.
+
+    seed: 32 bytes.
+    path: hashes of 32 bytes, the leaf's neighbour first.
+    """
+
+    seed: bytes
+    path: "list[bytes]"
+
+
+def read_seeds(files: "dict[str, bytes]") -> "dict[int, ShownSeed]":
+    """Read the seeds that a claim shows, by their buckets.
+
+    Raises:
+        ValueError: seeds.json is none.
+    """
+    shown = read_json(files["seeds.json"], "seeds.json")
+    seeds = {}
+    for bucket, one in shown.items():
+        if re.fullmatch("0|[1-9][0-9]{0,8}", bucket) is None or set(one) != {"seed", "path"}:
+            raise ValueError(f"seeds.json: {bucket!a}: no bucket with seed and path")
+        if not all(map(is_digest, (one["seed"], *one["path"]))) or type(one["path"]) is not list:
+            raise ValueError(f"seeds.json: bucket {bucket}: a seed or hash is none of 32 bytes in hexadecimal text")
+        seeds[int(bucket)] = ShownSeed(bytes.fromhex(one["seed"]), [bytes.fromhex(node) for node in one["path"]])
+    return seeds
+
+
+def check_seeds(
+    shown: "dict[int, ShownSeed]", mark: Mark, ngrams: "list[tuple[int, ...]]", record: "Record", findings: Findings
+) -> bool:
+    """Check that every position has its seed, each by a path to the record's root; return whether all have one."""
+    met = {mark.bucket(ngram) for ngram in ngrams}
+    missing, more = len(met - set(shown)), len(set(shown) - met)
+    detail = f"; {missing} are missing" if missing else f"; {more} are of no position" if more else ""
+    findings.holds("positions", not missing and not more, f"each position has its seed: {len(met)} seeds{detail}")
+    twice = len(shown) - len({one.seed for one in shown.values()})
+    findings.holds("key", not twice, "seeds of different buckets are different")
+    short = [bucket for bucket, one in shown.items() if len(one.path) != mark.seeds]
+    detail = f"; that of bucket {short[0]} has not" if short else ""
+    findings.holds("key", not short, f"the path of each seed has {mark.seeds} hashes{detail}")
+    root = bytes.fromhex(record.fields["root"])
+    astray = [bucket for bucket, one in shown.items() if root_by(leaf_of(one.seed), bucket, one.path) != root]
+    detail = f"; that of bucket {astray[0]} does not" if astray else ""
+    findings.holds("key", not astray, f"the path of each seed leads to the root of the record{detail}")
+    return not missing
+
+
+def check_events(
+    files: "dict[str, bytes]", claim: "dict[str, Any]", shown: "dict[int, ShownSeed]", findings: Findings
+) -> "frozenset[bytes]":
+    """Check the events of the key up to the claim's own (SPEC_3 §5), and return the leaves that were shown before it.
+
+    Raises:
+        ValueError: events.jsonl, or event or salt of the claim, is none.
+    """
+    lines = files["events.jsonl"].split(b"\n")
+    if lines.pop() != b"":
+        raise ValueError("events.jsonl: the last line has no end")
+    before, earlier, leaves = "0" * 64, set[str](), set[str]()
+    for number, line in enumerate(lines, start=1):
+        event = read_json(line, "events.jsonl")
+        if (
+            type(event) is not dict
+            or set(event) != set(EVENT_FIELDS)
+            or type(event["leaves"]) is not list
+            or not all(map(is_digest, (event["before"], event["text"], *event["leaves"])))
+            or json.dumps(event, sort_keys=True, separators=(",", ":")).encode("ascii") != line
+        ):
+            raise ValueError(f"events.jsonl, line {number}: no event in canonical JSON")
+        earlier |= leaves
+        leaves = set(event["leaves"])
+        follows = type(event["number"]) is int and (event["number"], event["before"]) == (number, before)
+        if not follows or event["leaves"] != sorted(leaves) or leaves & earlier:
+            raise ValueError(f"events.jsonl, line {number}: does not follow from the lines before")
+        before = hashlib.sha256(line).hexdigest()
+    salt, own = claim["salt"], claim["event"]
+    if type(salt) is not str or re.fullmatch("[0-9a-f]{32}", salt) is None or not lines:
+        raise ValueError("events.jsonl has a line or more, and salt 16 bytes, in digits 0 to 9 and a to f")
+    findings.equal("events", "events follow from each other, and the last one is the claim's own", len(lines), own)
+    digest = hashlib.sha256(bytes.fromhex(salt) + files["text.txt"]).hexdigest()
+    findings.holds("events", digest == event["text"], "the claim's own event is about its text")
+    new = {leaf_of(one.seed).hex() for one in shown.values()} - earlier
+    what = f"its event names the {len(new)} seeds that it shows first, and no others"
+    findings.holds("events", new == leaves, what)
+    what = f"that no earlier event was left out, which can make p too small: {before} is the head after event"
+    findings.left("events", f"{what} {len(lines)}; compare it where the key's maker publishes heads")
+    return frozenset(map(bytes.fromhex, earlier))
+
+
+def check_user(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]", findings: Findings) -> None:
+    """Check the second p-value of a claim that shows seeds: by the steps that no other of the group reads."""
+    own = [ngram for ngram in ngrams if not mark.is_shared(ngram)]
+    score = mark.score(own, claim["message"])
+    log10_p = mark.log10_p(score, len(own))
+    findings.equal("own evidence", "scored tokens that no other of the group reads", len(own), claim["scored_user"])
+    findings.equal("own evidence", "score on them", score, claim["score_user"])
+    findings.equal("own evidence", "log10 p of this message on them", log10_p, claim["log10_p_user"])
+    corrected = corrected_p(log10_p, mark.groups or claim["messages"], claim)
+    findings.equal("own evidence", "the same, corrected", corrected, claim["log10_p_user_global"])
+
+
 def corrected_p(log10_p: float, messages: int, claim: "dict[str, Any]") -> float:
     """Compute log10 p of the best of so many messages, of all parts and all tests."""
     return any_of(any_of(any_of(log10_p, messages), claim["parts"]), claim["correction"])
@@ -498,8 +716,9 @@ def own_p(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]") 
 
     No other message of the group reads these steps.
     """
-    own = [mark.term(ngram, claim["message"]) for ngram in ngrams if not mark.is_shared(ngram)]
-    return corrected_p(mark.log10_p(math.fsum(own), len(own)), mark.groups or 1, claim)
+    own = [ngram for ngram in ngrams if not mark.is_shared(ngram)]
+    log10_p = mark.log10_p(mark.score(own, claim["message"]), len(own))
+    return corrected_p(log10_p, mark.groups or 1, claim)
 
 
 def check_own_evidence(
@@ -532,9 +751,11 @@ def check_own_evidence(
             findings.holds("own evidence", p > WEAK, what)
 
 
-def check_tokenizer(folder: Path, claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings) -> None:
+def check_tokenizer(
+    files: "dict[str, bytes]", claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings
+) -> None:
     """Check that the tokens are those of the text."""
-    data = (folder / "tokenizer.json").read_bytes()
+    data = files["tokenizer.json"]
     digest = hashlib.sha256(data).hexdigest()
     findings.equal("tokens", "SHA-256 of tokenizer.json", digest, claim["tokenizer_sha256"])
     if findings.failed:
@@ -604,7 +825,7 @@ def check_list(
         findings.holds("tokens", is_announced, "the tokenizer is that of the list")
         sha256 = NO_RECORD if record is None else record.sha256
         what = f"the record's SHA-256 is that of the list: {sha256}"
-        findings.holds("key", sha256 in {line[6] for line in ours}, what)
+        findings.holds("key", {line[6] for line in ours} == {sha256}, what)
     check_number_of_keys(announced, claim, record, log10_p, findings)
 
 
@@ -615,12 +836,22 @@ def check_number_of_keys(
     log10_p: float,
     findings: Findings,
 ) -> None:
-    """Check that p is corrected for all keys that are known of, by a list or as earlier ones by the record."""
+    """Check that p is corrected for all keys that are known of, by a list or as earlier ones by the record.
+
+    Where seeds are shown it is corrected for the look's share of the rate too, by the record.
+    """
     # a key counts once for each tokenizer that reads texts, and once for each record, which each draw anew
     others = set(record.fields["earlier"] if record else ()) - {line[6] for line in announced}
     ours = {(claim["commitment"], claim["tokenizer_sha256"], record.sha256 if record else NO_RECORD)}
     keys = len({(line[3], line[5], line[6]) for line in announced} | ours) + len(others)
-    if keys > claim["correction"]:
+    if record and "event" in claim:
+        look = "parts/1" if claim["look"] else "as written/1" if claim["variant"] is None else "normalised/1"
+        share = record.fields["looks"].get(look)
+        findings.holds("tests", share is not None, f"the record has the look {look!r}")
+        tests = keys / (share or 1)
+        what = f"correction = {claim['correction']}: {keys} keys, one look of which has {share} of the rate, or more"
+        findings.holds("tests", claim["correction"] >= tests * (1 - 1e-9), what)
+    elif keys > claim["correction"]:
         p = any_of(any_of(any_of(log10_p, claim["messages"]), claim["parts"]), keys)
         findings.left(
             "tests",
@@ -647,7 +878,7 @@ class Record(NamedTuple):
         return hashlib.sha256(b"brickscan-beacon-v3" + bytes.fromhex(self.sha256) + self.value).digest()
 
 
-def read_record(folder: Path, claim: "dict[str, Any]", findings: Findings) -> "Record | None":
+def read_record(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Findings) -> "Record | None":
     """Read the record of the claim's key, None of version 1, and hold it against the claim.
 
     R is never taken from the claim: whoever chose it after the text could have any text marked for anybody.
@@ -655,15 +886,14 @@ def read_record(folder: Path, claim: "dict[str, Any]", findings: Findings) -> "R
     Raises:
         ValueError: the record is not there, or is none.
     """
-    path, value = folder / "record.json", claim["beacon_value"]
+    raw, value = files.get("record.json"), claim["beacon_value"]
     if not str(claim["label"]).startswith(("greenlist-v3;", "gumbel-v3;")):
-        findings.holds("key", value is None and not path.exists(), "a key of this version has no record and no beacon")
+        findings.holds("key", value is None and raw is None, "a key of this version has no record and no beacon")
         return None
-    if not path.exists():
+    if raw is None:
         raise ValueError("there is no record.json, from which all draws of a key of version 3 follow")
-    if path.stat().st_size > LARGEST_RECORD:
+    if len(raw) > LARGEST_RECORD:
         raise ValueError(f"record.json has more than {LARGEST_RECORD} bytes")
-    raw = path.read_bytes()
     fields = read_json(raw, "record.json")
     check_shape(fields)
     is_hex = value is None or (
@@ -787,10 +1017,11 @@ def read_json(raw: bytes, name: str) -> Any:  # noqa: ANN401 - any JSON
     return json.loads(raw.decode("utf-8"), object_pairs_hook=distinct, parse_int=whole)
 
 
-def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
+def read_claim(files: "dict[str, bytes]", findings: Findings) -> "dict[str, Any]":
     """Read the claim, and check that its numbers are such as a claim can have."""
-    claim: dict[str, Any] = read_json((folder / "claim.json").read_bytes(), "claim.json")
-    for name in sorted(set(FIELDS) ^ set(claim)):
+    claim: dict[str, Any] = read_json(files["claim.json"], "claim.json")
+    fields = {*FIELDS, *(SHOWN_FIELDS if "seeds.json" in files else ())}
+    for name in sorted(fields ^ set(claim)):
         findings.holds("claim", False, f"claim.json: field {name!a} is {'unknown' if name in claim else 'missing'}")
     messages, correction = claim["messages"], claim["correction"]
     findings.holds("tests", type(messages) is int and messages >= 1, f"messages = {messages!a}: whole, and 1 or more")
@@ -813,21 +1044,28 @@ def read_claim(folder: Path, findings: Findings) -> "dict[str, Any]":
     return claim
 
 
-def check_names(folder: Path) -> None:
-    """Refuse what no claim has: a module that hides another, a link to somewhere else, a pipe that never ends.
+def read_folder(folder: Path) -> "dict[str, bytes]":
+    """Read the files of a claim, by their names.
 
     Raises:
-        ValueError: the folder has such a file, or one of more than LARGEST bytes.
+        ValueError: the folder has what no claim has, such as a module that hides another, a link to somewhere else or a
+            pipe that never ends; or a file of more than LARGEST bytes.
     """
     for path in sorted(folder.iterdir()):
         if path.name not in KNOWN or path.is_symlink() or not path.is_file():
             raise ValueError(f"{path.name!a} is no file of a claim: {', '.join(sorted(KNOWN))}")
         if path.stat().st_size > LARGEST:
             raise ValueError(f"{path.name!a} has more than {LARGEST} bytes")
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "README"}
 
 
-def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -> "tuple[Mark, Record | None] | None":
-    """Check the claim of a folder, but for the root of a record.
+def check(
+    files: "dict[str, bytes]", secret: "bytes | None", paths: "list[str]", findings: Findings
+) -> "tuple[Mark, Record | None] | None":
+    """Check a claim, but for the root of a record whose seeds are not shown.
+
+    files: of the claim's folder, by their names.
+    secret: the key; None: the claim shows seeds.
 
     Returns:
         The mark, and the record of its key; None: a claim that fails at once.
@@ -835,13 +1073,16 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
     Raises:
         ValueError: a file of it cannot be read as what it is.
     """
-    check_names(folder)
-    claim = read_claim(folder, findings)
+    if (secret is None) != ("seeds.json" in files):
+        which = "shows no seeds: name SECRET_FILE" if secret is None else "shows the seeds: leave SECRET_FILE out"
+        raise ValueError(f"the claim {which}")
+    claim = read_claim(files, findings)
     if findings.failed:
         return None
-    record = read_record(folder, claim, findings)
-    mark = Mark(claim["label"], secret, None if record is None else record.beacon)
-    findings.equal("key", "the key is the one that was committed to", mark.commitment, claim["commitment"])
+    record = read_record(files, claim, findings)
+    shown = read_seeds(files) if secret is None else {}
+    seeds = {bucket: one.seed for bucket, one in shown.items()}
+    mark = Mark(claim["label"], seeds if secret is None else secret, None if record is None else record.beacon)
     if mark.groups is not None:
         what = "messages of so many groups of as many users"
         findings.equal("tests", what, mark.groups**2, claim["messages"])
@@ -849,9 +1090,18 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
             findings.equal("tests", f"{what}, as the record says", mark.groups**2, record.fields["messages"])
     can_be_given = claim["message"] % RESERVED_EVERY != RESERVED_EVERY - 1
     findings.holds("reserved", can_be_given, f"message {claim['message']} is none of those that no user is given")
-    text = check_text(folder, claim, findings)
-    tokens, ngrams, part = check_tokens(folder, claim, mark, findings)
-    score = math.fsum(mark.term(ngram, claim["message"]) for ngram in ngrams)
+    text, rows = check_text(files, claim, findings), read_tokens(files)
+    part = None
+    if secret is not None:
+        findings.equal("key", "the key is the one that was committed to", mark.commitment, claim["commitment"])
+        ngrams, part = check_tokens(rows, claim, mark, findings)
+    else:
+        ngrams = check_unit(rows, claim, mark, findings)
+        if record is None or not check_seeds(shown, mark, ngrams, record, findings):
+            return None
+        mark.known = check_events(files, claim, shown, findings)
+        check_user(mark, ngrams, claim, findings)
+    score = mark.score(ngrams, claim["message"])
     log10_p = mark.log10_p(score, len(ngrams))
     findings.equal("score", "scored tokens", len(ngrams), claim["scored"])
     findings.equal("score", "score", score, claim["score"])
@@ -864,23 +1114,21 @@ def check(folder: Path, secret: bytes, paths: "list[str]", findings: Findings) -
     if record is not None:
         own = corrected if mark.groups is None else own_p(mark, ngrams, claim)
         check_choice(record, max(corrected, own), findings)
-    if claim["look"] is not None:
+    if part is not None and claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, claim, record, log10_p, findings)
-    check_tokenizer(folder, claim, text, tokens, findings)
-    findings.note(
-        "tests",
-        "claimed",
-        f"correction = {claim['correction']}: the weight of this key, look and variant, fixed before",
-    )
+    check_tokenizer(files, claim, text, [token for token, _ in rows], findings)
+    if secret is not None:
+        what = f"correction = {claim['correction']}: the weight of this key, look and variant, fixed before"
+        findings.note("tests", "claimed", what)
     return mark, record
 
 
-def failing(folder: Path, secret: bytes) -> "list[str]":
+def failing(files: "dict[str, bytes]", secret: "bytes | None") -> "list[str]":
     """Return what fails of a claim, and print nothing. Its key's seeds are not computed: keys are made with them."""
     findings = Findings()
     with contextlib.redirect_stdout(io.StringIO()):
-        check(folder, secret, [], findings)
+        check(files, secret, [], findings)
     return findings.failing
 
 
@@ -890,14 +1138,16 @@ def main() -> int:
     Returns:
         0 where all holds, 1 where something fails, 2 for wrong arguments, 3 where something could not be checked.
     """
-    if len(sys.argv) not in (3, 5):
-        print("usage: python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]")
+    if not 2 <= len(sys.argv) <= 5:
+        print("usage: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]")
         return 2
     findings = Findings()
+    secret, paths = None, sys.argv[2:]
     try:
-        secret = bytes.fromhex(Path(sys.argv[2]).read_text(encoding="ascii"))
-        checked = check(Path(sys.argv[1]), secret, sys.argv[3:], findings)
-        if checked is not None and checked[1] is not None:
+        if len(paths) % 2:
+            secret, paths = bytes.fromhex(Path(paths[0]).read_text(encoding="ascii")), paths[1:]
+        checked = check(read_folder(Path(sys.argv[1])), secret, paths, findings)
+        if checked is not None and checked[1] is not None and secret is not None:
             check_root(checked[0], checked[1], findings)
     except Exception as error:
         findings.holds("claim", False, f"this cannot be read: {error!a}")

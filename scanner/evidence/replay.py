@@ -400,7 +400,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         _write(out / "README", _README)
     except OSError as error:
         raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None
-    failing = check_claim.failing(out, check_secret(explainer.registry, key))
+    failing = check_claim.failing(check_claim.read_folder(out), check_secret(explainer.registry, key))
     if failing:
         shutil.rmtree(out)
         raise Refused(

@@ -245,7 +245,9 @@ def outcomes(forger: Forger) -> dict[str, set[str]]:
     """What the script finds of each condition."""
     findings, published = Findings(), [str(forger.listed), forger.listed.read_text().split()[-1]]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ValueError):
-        check_claim.check(forger.folder, bytes.fromhex(forger.secret.read_text()), published, findings)
+        check_claim.check(
+            check_claim.read_folder(forger.folder), bytes.fromhex(forger.secret.read_text()), published, findings
+        )
     return findings.of
 
 

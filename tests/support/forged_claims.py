@@ -120,10 +120,13 @@ class Forger:
         self.listed.write_text(f"{body} {head}\n")
 
 
-def check(case: Path, secret: Path, *published: object, library: bool = False) -> tuple[int, str]:
-    """Run the script by an interpreter that finds none of our modules, and `tokenizers` where a test says so."""
+def check(case: Path, *others: object, library: bool = False) -> tuple[int, str]:
+    """Run the script by an interpreter that finds none of our modules, and `tokenizers` where a test says so.
+
+    others: its arguments after the folder: the file of a secret, list and head.
+    """
     options = ["-I"] if library else ["-I", "-S"]
-    command = [sys.executable, *options, check_claim.__file__, case, secret, *published]
+    command = [sys.executable, *options, check_claim.__file__, case, *others]
     found = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     assert found.stderr == ""
     return found.returncode, found.stdout

@@ -1,0 +1,568 @@
+"""Claims that show seeds: anybody checks them without the key, and every forgery of SPEC_3 §5 fails."""
+
+import hashlib
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scanner.evidence import check_claim
+from scanner.evidence.check_claim import Mark, chosen_of, leaf_of, places_in
+from tests.support.forged_claims import check
+from tests.support.shown_claims import SALT, SEEDS, ShownForger, Unit
+
+ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
+KNOWN = json.loads((ANSWERS / "known_answers_3.json").read_text())["claims"]
+OTHER = "ab" * 32
+NO_HEAD = "NOT CHECKED that no earlier event was left out"
+NO_LIST = "NOT CHECKED that key and tokenizer were announced"
+
+
+def make(folder: Path, words, method: str = "greenlist", groups: int | None = 50, **more: Any) -> ShownForger:
+    forger = ShownForger(folder / "case", method, groups, **more)
+    forger.text = forger.mark_words(words, 130)
+    return forger
+
+
+@pytest.fixture
+def forger(tmp_path, words) -> ShownForger:
+    return make(tmp_path, words)
+
+
+@pytest.fixture
+def window_forger(forger, plain) -> ShownForger:
+    """Of a marked window within a person's text."""
+    forger.text = plain(60, 1) + forger.text + plain(60, 2)
+    forger.correction = 4.0
+    forger.take_window()
+    return forger
+
+
+def lines_of(said: str, word: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith(word)]
+
+
+def assert_fails(answer: tuple[int, str], why: str) -> None:
+    code, said = answer
+    assert (code, re.search(f"^FAILS       .*{why}", said, re.MULTILINE) is not None) == (1, True), said
+
+
+@pytest.mark.parametrize("groups", [50, None])
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_an_honest_claim_holds(tmp_path, words, method, groups):
+    forger = make(tmp_path, words, method, groups)
+    code, said = forger.claim()
+    unchecked = lines_of(said, "NOT CHECKED")
+    assert (code, "FAILS" in said, len(unchecked)) == (3, False, 2 if groups else 3), said
+    assert [line for line in unchecked if line.startswith((NO_HEAD, NO_LIST))] == unchecked[:2]
+    assert f"the path of each seed has {SEEDS} hashes" in said
+    code, said = forger.checked(library=False)
+    assert (code, "NOT CHECKED that the tokens are those of the text: install" in said) == (3, True)
+
+
+def test_a_claim_is_checked_without_brickscan(forger):
+    forger.claim()
+    code, said = check(forger.folder)
+    assert (code, "FAILS" in said, "NOT CHECKED that the tokens are those of the text: install" in said) == (
+        (3, False, True)
+    )
+    code, said = check(forger.folder, forger.folder / "text.txt")
+    assert (code, "FAILS       this cannot be read" in said) == (1, True)
+
+
+def test_a_secret_belongs_to_claims_that_show_no_seeds(forger, tmp_path):
+    forger.claim()
+    secret = tmp_path / "secret"
+    secret.write_text("00" * 32)
+    assert "the claim shows the seeds: leave SECRET_FILE out" in check(forger.folder, secret)[1]
+    (forger.folder / "seeds.json").unlink()
+    code, said = check(forger.folder)
+    assert (code, "the claim shows no seeds: name SECRET_FILE" in said) == (1, True)
+
+
+@pytest.mark.parametrize("number", range(len(KNOWN)))
+def test_known_answers(number, monkeypatch):
+    """The script's own functions give the claims of the specification, by the seeds that these show alone."""
+    case = KNOWN[number]
+    monkeypatch.setattr(check_claim, "MOST_POSITIONS", case["most"])
+    beacon = bytes.fromhex(case["beacon"])
+    whole, mark = Mark(label_of(case), bytes.fromhex(case["secret"]), beacon), Mark(label_of(case), {}, beacon)
+    tokens = case["tokens"]
+    places = chosen_of(mark, tokens, places_in(mark, tokens, 0, len(tokens)))
+    ngrams = [tuple(tokens[at - mark.window : at + 1]) for at in places]
+    assert mark.shown is not None
+    mark.shown.update({bucket: whole.seed(bucket) for bucket in map(mark.bucket, ngrams)})
+    mark.known = frozenset(map(bytes.fromhex, case["shown_before"]))
+    own = [ngram for ngram in ngrams if not mark.is_shared(ngram)]
+    score, score_user = mark.score(ngrams, case["message"]), mark.score(own, case["message"])
+    assert (len(ngrams), len(own)) == (case["scored"], case["scored_user"])
+    assert (score, score_user) == pytest.approx((case["score"], case["score_user"]), rel=1e-9)
+    found = mark.log10_p(score, len(ngrams)), mark.log10_p(score_user, len(own))
+    assert found == pytest.approx((case["log10_p"], case["log10_p_user"]), rel=1e-9, abs=1e-12)
+    assert sorted({leaf_of(seed).hex() for seed in mark.shown.values()} - {*case["shown_before"]}) == case["shows"]
+
+
+def label_of(case: dict[str, Any]) -> str:
+    label = f"{case['method']}-v3;h={case['window']}" + (f";gamma={case['gamma']}" if "gamma" in case else "")
+    return label + (f";groups={case['groups']}" if case["groups"] else "") + f";seeds={case['seeds']}"
+
+
+@pytest.mark.parametrize("label", ["greenlist;h=4;gamma=1/4", "greenlist-v3;h=2;gamma=1/4;seeds=8", "gumbel"])
+def test_marks_whose_seeds_are_never_shown(label):
+    with pytest.raises(ValueError, match="label"):
+        Mark(label, {}, bytes(32))
+
+
+# ---- whose mark it is
+
+
+def test_a_stranger_of_the_marked_group(forger):
+    forger.message += 1
+    code, said = forger.claim()
+    assert (code, len(lines_of(said, "FAILS"))) == (1, 1), said
+    assert re.search(r"FAILS       on the \d+ steps that no other of its group reads", said)
+
+
+def test_another_message(forger):
+    forger.message = 71
+    assert_fails(forger.claim(), "chance alone does this")
+    assert_fails(forger.claim(message=1203), "score: ")
+
+
+def test_messages_that_nobody_has(forger, words):
+    """Reserved ones are never dealt. Whether another was dealt before the text, no claim shows, and each says so."""
+    forger.message = 1219
+    forger.text = forger.mark_words(words, 130)
+    assert_fails(forger.claim(), "message 1219 is none of those that no user is given")
+    for message in (2500, -1, 1203.0, True, "7"):
+        assert forger.claim(message=message)[0] == 1
+    forger.message = 1203
+    assert "- which user the message belongs to" in forger.claim()[1]
+
+
+@pytest.mark.parametrize("messages", [2499, 2501, 2401])
+def test_messages_that_are_no_square_of_the_groups(forger, messages):
+    forger.messages = messages
+    assert_fails(forger.claim(), "messages of so many groups of as many users: 2500")
+
+
+# ---- positions
+
+
+def test_a_position_that_is_left_out(forger):
+    forger.claim()
+    rows = (forger.folder / "tokens.csv").read_text().splitlines()
+    for status in ("repeat", "window", "not chosen", "filter", "outside the part", ""):
+        left_out = [*rows[:40], f"{rows[40].split(',')[0]},{status}", *rows[41:]]
+        forger.write("tokens.csv", "".join(f"{row}\n" for row in left_out))
+        assert_fails(forger.checked(), "each of 130 tokens is scored.*the first that is not: row 41")
+    forger.write("tokens.csv", "".join(f"{row}\n" for row in (*rows[:40], *rows[41:])))
+    assert forger.checked()[0] == 1
+
+
+def test_a_seed_that_is_left_out_or_too_many(forger):
+    forger.claim()
+    assert_fails(
+        forger.edit("seeds.json", lambda seeds: drop_first(seeds)), "each position has its seed.*1 are missing"
+    )
+    forger.claim()
+    unused = next(bucket for bucket in range(2**SEEDS) if bucket not in forger.claimed().buckets)
+    answer = forger.edit("seeds.json", lambda seeds: seeds.update(forger.shown([unused])))
+    assert_fails(answer, "each position has its seed.*1 are of no position")
+
+
+def drop_first(seeds: dict[str, Any]) -> None:
+    del seeds[next(iter(seeds))]
+
+
+def test_of_many_positions_those_of_smallest_hash_count(forger, monkeypatch):
+    monkeypatch.setattr(check_claim, "MOST_POSITIONS", 60)
+    code, said = forger.claim()
+    assert (code, "holds       scored tokens: 60" in said, "FAILS" in said) == (3, True, False), said
+    first = forger.claimed().places[:60]
+    monkeypatch.setattr("tests.support.shown_claims.chosen_of", lambda *_: first)
+    assert_fails(forger.claim(), "each of 130 tokens is scored")
+
+
+# ---- seeds, tree, record
+
+
+def change_first(name: str, new: object) -> Any:
+    def change(seeds: dict[str, Any]) -> None:
+        seeds[next(iter(seeds))][name] = new
+
+    return change
+
+
+def test_a_seed_that_was_changed(forger):
+    forger.claim()
+    assert_fails(forger.edit("seeds.json", change_first("seed", OTHER)), "leads to the root of the record; that of")
+
+
+def test_a_path_that_was_changed(forger):
+    forger.claim()
+
+    def reverse(seeds: dict[str, Any]) -> None:
+        next(iter(seeds.values()))["path"].reverse()
+
+    assert_fails(forger.edit("seeds.json", reverse), "leads to the root of the record; that of")
+
+
+@pytest.mark.parametrize("length", [0, SEEDS - 1, SEEDS + 1])
+def test_a_path_of_another_length(forger, length):
+    """A shorter one passes a node off as a seed's leaf, or a seed of another tree."""
+    forger.claim()
+    bucket = min(forger.claimed().buckets)
+    path = [*forger.shown([bucket])[str(bucket)]["path"], OTHER][:length]
+    answer = forger.edit("seeds.json", lambda seeds: seeds[str(bucket)].update(path=path))
+    assert_fails(answer, f"the path of each seed has {SEEDS} hashes; that of bucket {bucket} has not")
+
+
+def test_a_path_with_sides_of_its_own(forger):
+    """A seed of another bucket, which scores more, with that bucket's own path: sides follow from the bucket."""
+    forger.claim()
+    buckets = sorted(forger.claimed().buckets)
+    stolen = forger.shown([buckets[1]])[str(buckets[1])]
+    answer = forger.edit("seeds.json", lambda seeds: seeds.update({str(buckets[0]): stolen}))
+    assert_fails(answer, f"leads to the root of the record; that of bucket {buckets[0]} does not")
+    assert_fails(answer, "seeds of different buckets are different")
+    forger.claim()
+    sides = stolen | {"sides": [0] * SEEDS}
+    assert_fails(forger.edit("seeds.json", lambda seeds: seeds.update({str(buckets[1]): sides})), "no bucket with seed")
+
+
+def test_equal_seeds_in_different_buckets(forger, words):
+    """Whoever makes the tree so chooses ordinary words that score alike; all paths lead to the root."""
+    forger.seeds = [forger.seeds[bucket % 7] for bucket in range(2**SEEDS)]
+    forger.text = forger.mark_words(words, 130)
+    code, said = forger.claim()
+    assert lines_of(said, "FAILS") == ["FAILS       seeds of different buckets are different"], said
+    assert code == 1
+
+
+def test_another_root(forger):
+    forger.claim()
+    answer = forger.edit("record.json", lambda record: record | {"root": OTHER})
+    assert_fails(answer, "leads to the root of the record")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("earlier", [OTHER]), ("looks", {"as written/1": 1.0}), ("normal_form", {"name": "x", "sha256": OTHER})],
+)
+def test_a_record_that_was_edited(forger, name, value):
+    """Another record gives another R, and so other draws."""
+    forger.claim()
+    assert_fails(forger.edit("record.json", lambda record: record | {name: value}), "score: ")
+
+
+def test_another_key_of_the_record(forger):
+    forger.claim()
+    for name, value in (
+        ("label", forger.label.replace("50", "49")),
+        ("commitment", OTHER),
+        ("tokenizer_sha256", OTHER),
+    ):
+        forger.claim()
+        assert_fails(
+            forger.edit("record.json", lambda record, new={name: value}: record | new), f"{name} of the record"
+        )
+
+
+def test_two_records_of_one_key(forger):
+    """The same seeds under a second record: whoever publishes both chooses between two R."""
+    forger.claim()
+    head, lines = "0" * 64, []
+    tokenizer = hashlib.sha256(forger.tokenizer.read_bytes()).hexdigest()
+    for number, record in enumerate((OTHER, hashlib.sha256(forger.record()).hexdigest()), start=1):
+        body = f"{number} 2026-01-01 green {forger.commitment} 2500 {tokenizer} {record}"
+        head = hashlib.sha256(f"brickscan commitments 3\n{head}\n{body}".encode()).hexdigest()
+        lines.append(f"{body} {head}\n")
+        (forger.folder.parent / "list.txt").write_text("".join(lines))
+    assert_fails(forger.checked(forger.folder.parent / "list.txt", head), "the record's SHA-256 is that of the list")
+
+
+def test_another_tokenizer(forger):
+    forger.claim()
+    (forger.folder / "tokenizer.json").write_bytes(forger.tokenizer.read_bytes() + b" ")
+    assert_fails(forger.checked(), "SHA-256 of tokenizer.json")
+
+
+def test_tokens_of_another_text(forger, plain):
+    rows, forger.text = forger.tokens(), plain(130, 7)
+    forger.tokens = lambda: rows  # type: ignore[method-assign]
+    assert_fails(forger.claim(), "the tokens are those of the text")
+
+
+def test_values_of_beacons(tmp_path, words, forger):
+    """R is never taken from the claim; where the record names a beacon, only its source says which value it gave."""
+    assert_fails(forger.claim(beacon_value="52df"), "where the record names one, and none where it names none")
+    (tmp_path / "of").mkdir()
+    of_beacon = make(tmp_path / "of", words, value="52df9d6c")
+    code, said = of_beacon.claim()
+    assert (code, "NOT CHECKED that 52df9d6c is what 'drand' gave for '4711'" in said) == (3, True)
+    assert_fails(of_beacon.claim(beacon_value="52df9d6d"), "score: ")
+    assert of_beacon.claim(beacon_value=None)[0] == 1
+
+
+# ---- what was shown before
+
+
+def test_a_second_claim_of_another_unit(window_forger):
+    """What the first claim showed adds its mean at most; the event names what is new alone."""
+    forger = window_forger
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+    first, score = forger.claimed(), json.loads((forger.folder / "claim.json").read_text())["score"]
+    forger.show(first.buckets, forger.text)
+    forger.unit, forger.parts, forger.correction = (0, None), None, 2.0
+    code, said = forger.claim()
+    assert re.search("FAILS       chance alone does this", said), said
+    assert json.loads((forger.folder / "claim.json").read_text())["score"] < score
+
+
+def test_a_bucket_that_was_shown_is_not_scored_in_full(forger):
+    """All numbers follow as if nothing had been shown before."""
+    forger.claim()
+    honest = json.loads((forger.folder / "claim.json").read_text())
+    forger.show([*forger.claimed().buckets][:50])
+    names = ("score", "score_user", "log10_p", "log10_p_user", "log10_p_global", "log10_p_user_global")
+    code, said = forger.claim(**{name: honest[name] for name in names})
+    assert (code, lines_of(said, "FAILS")[0].startswith("FAILS       score on them: ")) == (1, True), said
+    assert_fails((code, said), "score: ")
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_an_innocent_text_whose_low_draws_were_shown_first(tmp_path, words, plain, method):
+    """Whoever leaves shown positions out frames a victim by each of 20 texts; as positions count, by none.
+
+    That an innocent text passes by chance: 20 · 1e-3 is its bound by p, of caps alone; so the texts are fixed.
+    """
+    framed = 0
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+        forger = ShownForger(tmp_path / str(number) / "case", method)
+        forger.text = plain(500, number)
+        unit = forger.claimed()
+        mark, mean = unit.mark, 0.25 if method == "greenlist" else 1.0
+        low = [ngram for ngram in unit.ngrams if mark.term(ngram, forger.message) <= mean]
+        high = [ngram for ngram in unit.ngrams if ngram not in set(low)]
+        framed += mark.log10_p(mark.score(high, forger.message), len(high)) < -10
+        forger.show({mark.bucket(ngram) for ngram in low})
+        assert_fails(forger.claim(), "chance alone does this")
+    assert framed == 20
+
+
+def test_events_that_were_changed(forger):
+    forger.show(range(10))
+    forger.show(range(20, 30))
+    forger.claim()
+    lines = (forger.folder / "events.jsonl").read_text().splitlines()
+    wrong = {
+        "left out": [lines[0], lines[2]],
+        "in another order": [lines[1], lines[0], lines[2]],
+        "without a leaf": [lines[0].replace(json.loads(lines[0])["leaves"][0] + '","', "", 1), *lines[1:]],
+        "leaves in another order": [with_leaves(lines[0], lambda leaves: leaves[::-1]), *lines[1:]],
+        "no canonical JSON": [lines[0].replace(":", ": ", 1), *lines[1:]],
+        "a name twice": [lines[0].replace("{", '{"number":1,', 1), *lines[1:]],
+        "another number": [lines[0].replace('"number":1', '"number":2'), *lines[1:]],
+        "a real number": [lines[0].replace('"number":1', '"number":1.0'), *lines[1:]],
+        "capitals": [lines[0].replace("a", "A"), *lines[1:]],
+        "a blank line": [lines[0], "", *lines[1:]],
+        "none": [],
+    }
+    for what, held in wrong.items():
+        forger.write("events.jsonl", "".join(f"{line}\n" for line in held))
+        code, said = forger.checked()
+        assert (code, "FAILS       this cannot be read" in said) == (1, True), what
+    forger.write("events.jsonl", "\n".join(lines))
+    assert_fails(forger.checked(), "this cannot be read")
+    forger.write("events.jsonl", "".join(f"{line}\n" for line in lines))
+    assert forger.checked()[0] == 3
+
+
+def with_leaves(line: str, change: Any) -> str:
+    event = json.loads(line)
+    return json.dumps(event | {"leaves": change(event["leaves"])}, sort_keys=True, separators=(",", ":"))
+
+
+def test_the_event_of_a_claim_names_what_it_shows_and_its_text(forger, monkeypatch):
+    forger.show(range(10))
+    forger.claim()
+    lines = (forger.folder / "events.jsonl").read_text().splitlines()
+    why = "its event names the .* seeds that it shows first, and no others"
+    for change in (
+        lambda leaves: leaves[1:],
+        lambda leaves: sorted([*leaves, OTHER]),
+        lambda leaves: sorted([*leaves[1:], OTHER]),
+    ):
+        forger.write("events.jsonl", f"{lines[0]}\n{with_leaves(lines[1], change)}\n")
+        assert_fails(forger.checked(), why)
+    again = [json.loads(lines[0])["leaves"][0], *json.loads(lines[1])["leaves"]]
+    forger.write("events.jsonl", f"{lines[0]}\n{with_leaves(lines[1], lambda leaves: sorted(again))}\n")
+    assert_fails(forger.checked(), "does not follow from the lines before")  # a leaf is shown first once
+    forger.write("events.jsonl", f"{lines[0]}\n")
+    assert_fails(forger.checked(), "the last one is the claim's own: 1, claimed 2")
+    forger.claim(salt=SALT[::-1].hex())
+    assert_fails(forger.checked(), "the claim's own event is about its text")
+    for salt in (None, SALT.hex()[:-2], SALT.hex() + "00", "zz" * 16, [7]):
+        assert forger.claim(salt=salt)[0] == 1
+    for event in (1, 3, 0, 2.0, None, "2"):
+        assert forger.claim(event=event)[0] == 1
+
+
+# ---- units
+
+
+def test_a_window_of_a_text_is_a_unit(window_forger):
+    code, said = window_forger.claim()
+    assert (code, "are a window of the text" in said, "FAILS" in said) == (3, True, False), said
+
+
+def test_a_unit_off_the_grid(window_forger):
+    begin, end = window_forger.unit
+    assert end is not None
+    for unit in ((begin + 1, end), (begin, end - 1), (begin - 1, end - 1), (begin, begin)):
+        window_forger.unit = unit
+        assert_fails(window_forger.claim(), f"tokens {unit[0] + 1} to {unit[1]} are a window of the text")
+
+
+def test_the_best_of_many_units(window_forger):
+    windows = window_forger.parts
+    window_forger.parts = 1
+    assert_fails(window_forger.claim(), f"parts = 1: the text has {windows} windows")
+    window_forger.parts = windows - 1
+    assert_fails(window_forger.claim(), "parts = ")
+
+
+def test_a_part_is_no_whole_text(forger):
+    forger.unit = (2, 100)
+    assert_fails(forger.claim(), "the unit is the whole text: 130 tokens")
+    for begin, end in ((-1, 130), (0, 131), (0, 130.0), (0, None), (True, 130), (5, 4)):
+        assert_fails(forger.claim(begin=begin, end=end), "this cannot be read")
+
+
+def test_positions_are_those_of_the_unit_alone(forger, words):
+    """What repeats words from before the unit counts in it; scans count it once in the whole text."""
+    part = forger.text
+    forger.text = part + forger.mark_words(words, 60, 2) + part
+    whole, count = forger.claimed(), len(forger.tokens())
+    within = Unit(whole.mark, whole.tokens, count - 130, count)
+    assert within.places == list(range(count - 127, count))
+    assert whole.places[-1] < count - 100
+
+
+# ---- what p is corrected for
+
+
+def test_keys_and_looks_that_are_understated(forger, words):
+    forger.correction = 1.9
+    assert_fails(forger.claim(), r"correction = 1.9: 1 keys, one look of which has 0.5 of the rate")
+    forger.earlier = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(3)]
+    forger.text = forger.mark_words(words, 130)
+    forger.correction = 2.0
+    assert_fails(forger.claim(), r"correction = 2.0: 4 keys")
+    forger.correction = 8.0
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+
+
+def test_a_look_that_the_record_does_not_have(window_forger, words):
+    window_forger.looks = {"as written/1": 1.0}
+    assert_fails(window_forger.claim(), "the record has the look 'parts/1'")
+
+
+def test_a_normal_form_is_told(forger):
+    """Python's Unicode tables are not brickscan's: whoever checks reads both."""
+    forger.correction = 4.0
+    forger.claim(variant="normalised")
+    forger.write("scored.txt", forger.text)
+    code, said = forger.checked()
+    assert (code, "NOT CHECKED that scored.txt is what is scored of the text, normalised" in said) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "score",
+        "log10_p",
+        "log10_p_global",
+        "score_user",
+        "log10_p_user",
+        "log10_p_user_global",
+        "scored",
+        "scored_user",
+    ],
+)
+def test_numbers_that_do_not_follow(forger, name):
+    forger.claim()
+    for factor in (1 + 1e-8, 2):
+        held = json.loads((forger.folder / "claim.json").read_text())[name]
+        assert forger.claim(**{name: held * factor})[0] == 1
+    assert forger.claim(**{name: None})[0] == 1
+
+
+# ---- files
+
+
+def test_names_that_stand_twice(forger):
+    for name in ("seeds.json", "claim.json", "record.json"):
+        forger.claim()
+        held = (forger.folder / name).read_text()
+        first = re.match(r'\{"([^"]+)"', held)
+        assert first is not None
+        forger.write(name, held.replace("{", f'{{"{first[1]}": 1, ', 1))
+        assert_fails(forger.checked(), f"{name}: a field stands there twice")
+
+
+@pytest.mark.parametrize("name", ["seeds.json", "events.jsonl"])
+def test_trash_ends_in_a_sentence(forger, name):
+    forger.claim()
+    for trash in (b"", b"[]", b"{", b"null", b"3\n", b"\xff\x00\n1,2,3", b"[" * 100_000, b'{"0":1}', b'{"0":{}}\n'):
+        (forger.folder / name).write_bytes(trash)
+        code, said = forger.checked()
+        assert (code, "FAILS" in said, "what this file never checks" in said) == (1, True, True)
+        assert len(said) < 10_000
+    (forger.folder / name).unlink()
+    assert forger.checked()[0] == 1
+
+
+def test_seeds_of_other_kinds(forger):
+    forger.claim()
+    bucket = min(forger.claimed().buckets)
+    good = forger.shown([bucket])[str(bucket)]
+    for wrong in (
+        good | {"seed": good["seed"].upper()},
+        good | {"seed": good["seed"][2:]},
+        good | {"seed": 7},
+        good | {"path": "".join(good["path"])},
+        good | {"path": dict.fromkeys(good["path"], 1)},
+        good | {"path": None},
+        good | {"more": 1},
+    ):
+        forger.claim()
+        assert_fails(forger.edit("seeds.json", lambda seeds, w=wrong: seeds.update({str(bucket): w})), "cannot be read")
+    for name in (f"0{bucket}", f" {bucket}", f"{bucket}.0", "-1", "1" * 30, "\u0661"):
+        forger.claim()
+        assert_fails(forger.edit("seeds.json", lambda seeds, n=name: seeds.update({n: good})), "cannot be read")
+
+
+def test_a_flood_of_edits(forger):
+    """Of 200 edits of one byte in a file that decides, none holds."""
+    forger.claim()
+    draw = random.Random(1)
+    for _ in range(200):
+        name = draw.choice(["seeds.json", "events.jsonl", "record.json", "tokens.csv", "text.txt"])
+        held = (forger.folder / name).read_bytes()
+        at = draw.randrange(len(held))
+        other = bytes([draw.choice([byte for byte in b"0123456789abcdef ,{" if byte != held[at]])])
+        (forger.folder / name).write_bytes(held[:at] + other + held[at + 1 :])
+        assert forger.checked()[0] == 1, (name, at, other)
+        (forger.folder / name).write_bytes(held)
+    assert forger.checked()[0] == 3
