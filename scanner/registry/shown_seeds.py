@@ -1,0 +1,301 @@
+"""Seeds of keys of version 3 that claims have shown, in a registry's folder: shown/KEY.jsonl (SPEC_3 §5).
+
+Whoever read a claim can mark the windows of its seeds for anybody. So nothing is marked or scored in buckets that were
+shown, and what they are is kept with the key. Each line is one event, in canonical JSON (RFC 8785):
+
+    {"buckets": [...], "event": {"before", "leaves", "number", "text"}, "salt": hex, "sum": hex, "unit": words}
+
+The event alone is public. It names leaves and never buckets, from which the text could be rebuilt; text is
+SHA-256(salt ‖ text), and before the SHA-256 of the event before it, 64 zeros of the first. Event and buckets stand in
+one line, so that no crash parts them. sum is SHA-256 of the sum before (of the first line: the SHA-256 of the key's
+record) and the line without it: an edit that the events' chain does not see shows.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.errors import Refused
+from scanner.registry.keys_file import find_key, load_registry, local_folder, locked
+from scanner.storage.canonical_json import read_strictly, write_canonical
+from scanner.storage.locations import filesystem_of, is_uri, make_private, read_named, write_whole
+from schemas.key_record import MOST_SEEDS
+from schemas.registry import MasterKey
+
+SHOWN_FOLDER = "shown"
+
+FIRST_HEAD = "0" * 64
+"""Head of a key of which nothing was shown."""
+
+MOST_SHOWN = 2**29
+"""Most bytes of a key's file: some 6,000 events of 1,000 seeds, after which few positions are left to score."""
+
+_HASH_BYTES, _SALT_BYTES = 32, 16
+_BRING_BACK = "bring the file back from the newest copy of the registry; the key neither scans nor marks without it"
+_NO_EVENT = "it has not the fields of an event"
+
+
+class ShownEvent(NamedTuple):
+    """What is public of one showing of seeds.
+
+    number: of the event, from 1.
+    before: SHA-256 of the event before it, as hex; 64 zeros of the first.
+    text: SHA-256 of the salt and the text, as hex.
+    leaves: of the buckets that it newly shows, as hex, ascending; none where all were shown before.
+    """
+
+    number: int
+    before: str
+    text: str
+    leaves: tuple[str, ...]
+
+
+def event_bytes(event: ShownEvent) -> bytes:
+    """Return an event as it is published, canonical JSON; the next one carries its SHA-256."""
+    return write_canonical(event._asdict())
+
+
+def event_head(event: ShownEvent) -> str:
+    """Return the SHA-256 of an event, as hex."""
+    return hashlib.sha256(event_bytes(event)).hexdigest()
+
+
+class ShownSeeds(NamedTuple):
+    """What was shown of one key. Its repr shows no bucket.
+
+    events: all of them, in order.
+    newly: the buckets that each event newly showed, int64 arrays, ascending.
+    """
+
+    events: tuple[ShownEvent, ...] = ()
+    newly: tuple[NDArray[np.int64], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"ShownSeeds(number={self.number}, head={self.head!r}, …)"
+
+    @property
+    def number(self) -> int:
+        """Number of the last event; 0: nothing was shown."""
+        return len(self.events)
+
+    @property
+    def head(self) -> str:
+        """SHA-256 of the last event, as hex; 64 zeros: nothing was shown."""
+        return event_head(self.events[-1]) if self.events else FIRST_HEAD
+
+    @property
+    def buckets(self) -> NDArray[np.int64]:
+        """All buckets that were shown, int64, ascending."""
+        return np.sort(np.concatenate([np.zeros(0, np.int64), *self.newly]))
+
+    @property
+    def leaves(self) -> frozenset[bytes]:
+        """Their leaves, 32 bytes each."""
+        return frozenset(bytes.fromhex(leaf) for event in self.events for leaf in event.leaves)
+
+    def up_to(self, number: int) -> "ShownSeeds":
+        """Return what was shown by an event of that number and those before it; 0: nothing.
+
+        Raises:
+            ValueError: there is no such event.
+        """
+        if not 0 <= number <= self.number:
+            raise ValueError(f"there is no event {number}, but {self.number} in all")
+        return ShownSeeds(self.events[:number], self.newly[:number])
+
+
+class _Line(NamedTuple):
+    """A line of the file. Its repr shows nothing but its number."""
+
+    event: ShownEvent
+    buckets: NDArray[np.int64]
+    salt: bytes
+    unit: str
+    sum: str
+
+    def __repr__(self) -> str:
+        return f"_Line({self.event.number}, …)"
+
+    def is_about(self, text: bytes, unit: str) -> bool:
+        return self.unit == unit and self.event.text == _text_digest(self.salt, text)
+
+
+def shown_path(folder: Path | str, key_id: str) -> str:
+    """Return the path or URI of the file of what was shown of a key."""
+    return f"{folder}/{SHOWN_FOLDER}/{key_id}.jsonl"
+
+
+def read_shown(folder: Path | str, key: MasterKey) -> ShownSeeds:
+    """Read what was shown of a key; nothing was where it has no file.
+
+    Args:
+        folder: the registry's folder, or a URI.
+        key: the key.
+
+    Raises:
+        Refused: the file cannot be read, is another key's, or a line is not as it was written; names file and line.
+    """
+    lines = _read_lines(folder, key)[1]
+    return ShownSeeds(tuple(line.event for line in lines), tuple(line.buckets for line in lines))
+
+
+def show_seeds_of_text(
+    folder: Path | str, key_id: str, text: bytes, unit: str, buckets: Sequence[int], leaves: Sequence[bytes]
+) -> tuple[ShownEvent, bytes]:
+    """Write that a claim shows seeds, before it is written itself, so that nothing is marked or scored with them.
+
+    A further claim about the same text and unit shows nothing new and gets the event of the first.
+
+    Args:
+        folder: the registry's local folder. Its lock is held meanwhile.
+        key_id: of the key.
+        text: the whole text, in UTF-8.
+        unit: words that tell the unit of the claim among those of the text; they are not published.
+        buckets: that positions of the unit meet, those that were shown before too.
+        leaves: of the buckets, in their order, 32 bytes each.
+
+    Returns:
+        The event, and its salt of 16 bytes.
+
+    Raises:
+        Refused: as `read_shown`; the key has no public record; or the file cannot be written.
+        ValueError: buckets and leaves are not of each other, or out of range.
+    """
+    folder = local_folder(folder)
+    load_registry(folder)  # refuse before a lock file is made in a folder that is no registry
+    with locked(folder):
+        key = find_key(load_registry(folder), key_id)
+        raw, lines = _read_lines(folder, key)
+        for line in lines:
+            if line.is_about(text, unit):
+                return line.event, line.salt
+        newly = _newly_shown(lines, buckets, leaves)
+        salt = secrets.token_bytes(_SALT_BYTES)
+        before = event_head(lines[-1].event) if lines else FIRST_HEAD
+        leaves_shown = tuple(sorted(leaf.hex() for leaf in newly.values()))
+        event = ShownEvent(len(lines) + 1, before, _text_digest(salt, text), leaves_shown)
+        fields = {"buckets": sorted(newly), "event": event._asdict(), "salt": salt.hex(), "unit": unit}
+        added = write_canonical(fields | {"sum": _sum_after(lines[-1].sum if lines else str(key.record), fields)})
+        if len(raw) + len(added) >= MOST_SHOWN:
+            raise Refused(f"key {key_id!r}: so much of it was shown that no more is recorded; mark with a new key")
+        _write_private(Path(shown_path(folder, key_id)), raw + added + b"\n")
+    return event, salt
+
+
+def _newly_shown(lines: Sequence[_Line], buckets: Sequence[int], leaves: Sequence[bytes]) -> dict[int, bytes]:
+    """Return the leaves of the buckets that were not shown before."""
+    of_buckets = dict(zip(map(int, buckets), leaves, strict=True))
+    if not all(0 <= bucket < 2**MOST_SEEDS for bucket in of_buckets):
+        raise ValueError("a bucket is out of its range")
+    if not all(len(leaf) == _HASH_BYTES for leaf in of_buckets.values()):
+        raise ValueError(f"a leaf has {_HASH_BYTES} bytes")
+    if len({*of_buckets.values()}) < len(of_buckets):
+        raise ValueError("two buckets have one leaf")
+    shown = {int(bucket) for line in lines for bucket in line.buckets}
+    shown_leaves = {leaf for line in lines for leaf in line.event.leaves}
+    if any((bucket in shown) != (leaf.hex() in shown_leaves) for bucket, leaf in of_buckets.items()):
+        raise ValueError("a leaf is not that of its bucket in what was shown before")
+    return {bucket: leaf for bucket, leaf in of_buckets.items() if bucket not in shown}
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    def write(file: Any) -> None:  # noqa: ANN401 - a binary file
+        os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+
+    try:
+        make_private(path.parent)
+        write_whole(path, write)
+    except OSError as error:
+        raise Refused(f"{path}: cannot be written ({error.strerror}); mount the registry so that it can") from None
+
+
+def _text_digest(salt: bytes, text: bytes) -> str:
+    return hashlib.sha256(salt + text).hexdigest()
+
+
+def _sum_after(sum_before: str, fields: dict[str, Any]) -> str:
+    return hashlib.sha256(bytes.fromhex(sum_before) + write_canonical(fields)).hexdigest()
+
+
+def _read_lines(folder: Path | str, key: MasterKey) -> tuple[bytes, list[_Line]]:
+    """Read the file of a key, and its lines. Raises as `read_shown`; Refused: the key has no public record."""
+    path = shown_path(folder, key.key_id)
+    if key.record is None:
+        raise Refused(f"key {key.key_id!r} has no public record: seeds of keys of version 3 alone are shown")
+    raw = _read(path)
+    return (b"", []) if raw is None else (raw, [*_parsed(path, raw, key.record)])
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        if not is_uri(path):
+            return read_named(path, MOST_SHOWN)
+        filesystem, inner = filesystem_of(path)
+        with filesystem.open_input_file(inner) as file:
+            return bytes(file.read())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Refused(
+            f"{path}: cannot be read ({error.strerror or error}), and it says which seeds of the key are public: "
+            f"{_BRING_BACK}"
+        ) from None
+
+
+def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
+    """Yield the lines of a file, each held against the one before it; record: SHA-256 of the key's record."""
+    if not raw.endswith(b"\n"):
+        raise Refused(f"{path}: its last line has no end; {_BRING_BACK}")
+    head, sum_before, shown, shown_leaves = FIRST_HEAD, record, set[int](), set[str]()
+    for number, text in enumerate(raw[:-1].split(b"\n"), start=1):
+        try:
+            line = _parsed_line(text, sum_before)
+            event, buckets = line.event, line.buckets.tolist()
+            if (event.number, event.before) != (number, head):
+                raise ValueError("its number and `before` do not follow from the line before")
+            if not (shown.isdisjoint(buckets) and shown_leaves.isdisjoint(event.leaves)):
+                raise ValueError("it shows again what was shown before")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            fault = error if type(error) is ValueError else _NO_EVENT
+            raise Refused(
+                f"{path}, line {number}: {fault}; lines are only ever appended, by `brickscan claim`: {_BRING_BACK}"
+            ) from None
+        shown.update(buckets)
+        shown_leaves.update(event.leaves)
+        head, sum_before = event_head(event), line.sum
+        yield line
+
+
+def _parsed_line(text: bytes, sum_before: str) -> _Line:
+    """Read a line. Raises ValueError, KeyError, TypeError, AttributeError: it is not one; no value of it is told."""
+    fields = _strictly(text)
+    if write_canonical(fields) != text:
+        raise ValueError("it is not canonical JSON (RFC 8785)")
+    if set(fields) != {"buckets", "event", "salt", "sum", "unit"} or set(fields["event"]) != {*ShownEvent._fields}:
+        raise ValueError(_NO_EVENT)
+    if fields.pop("sum") != (sum_after := _sum_after(sum_before, fields)):
+        raise ValueError("its sum does not follow from it and the line before: it was changed, or is of another key")
+    event = ShownEvent(**fields["event"] | {"leaves": tuple(fields["event"]["leaves"])})
+    buckets = fields["buckets"]
+    if buckets != sorted({*buckets}) or list(event.leaves) != sorted({*event.leaves}):
+        raise ValueError("its buckets and leaves do not stand in ascending order, each once")
+    if len(buckets) != len(event.leaves) or any(type(bucket) is not int for bucket in buckets):
+        raise ValueError("it has not a leaf for each bucket")
+    hexes = [(leaf, _HASH_BYTES) for leaf in event.leaves] + [(event.text, _HASH_BYTES), (fields["salt"], _SALT_BYTES)]
+    if any(bytes.fromhex(value).hex() != value or len(value) != 2 * size for value, size in hexes):
+        raise ValueError("a hash or the salt has another length")
+    return _Line(event, np.array(buckets, np.int64), bytes.fromhex(fields["salt"]), str(fields["unit"]), sum_after)
+
+
+def _strictly(text: bytes) -> Any:  # noqa: ANN401
+    try:
+        return read_strictly(text)
+    except ValueError:
+        raise ValueError("it is no JSON") from None  # the reader's own words could hold parts of the line

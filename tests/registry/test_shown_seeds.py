@@ -1,0 +1,277 @@
+"""What claims have shown of a key: appended, chained, and refused where it is not as it was written."""
+
+import hashlib
+import json
+import multiprocessing
+import random
+import stat
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scanner.errors import Refused
+from scanner.registry import load_registry, new_key, shown_seeds
+from scanner.registry.shown_seeds import (
+    ShownEvent,
+    ShownSeeds,
+    event_bytes,
+    read_shown,
+    show_seeds_of_text,
+    shown_path,
+)
+from scanner.storage import locations
+
+TEXT = "Größe und ein Name".encode()
+
+
+def leaf(bucket):
+    return hashlib.sha256(f"leaf {bucket}".encode()).digest()
+
+
+def show(folder, text, buckets, unit="as written", key_id="k1"):
+    return show_seeds_of_text(folder, key_id, text, unit, buckets, [leaf(bucket) for bucket in buckets])
+
+
+def make_seeded(folder, tokenizer, key_id="k1"):
+    parameters = {"window": 4, "gamma": "1/4", "seeds": 4}
+    return new_key(folder, key_id, format="greenlist-v3", messages=20, tokenizer=tokenizer, **parameters)
+
+
+@pytest.fixture
+def key(folder, tokenizer):
+    return make_seeded(folder, tokenizer)
+
+
+def lines_of(folder, key_id="k1"):
+    return Path(shown_path(folder, key_id)).read_bytes().splitlines(keepends=True)
+
+
+def test_nothing_is_shown_at_first(folder, key):
+    shown = read_shown(folder, key)
+    assert (shown.events, shown.number, shown.head, shown.leaves) == ((), 0, "0" * 64, frozenset())
+    assert shown.buckets.dtype == np.int64
+    assert not len(shown.buckets)
+
+
+def test_an_event_is_public_and_its_buckets_are_not(folder, key):
+    event, salt = show(folder, TEXT, [9, 3, 12])
+    assert event == ShownEvent(
+        1, "0" * 64, hashlib.sha256(salt + TEXT).hexdigest(), tuple(sorted(leaf(b).hex() for b in (3, 9, 12)))
+    )
+    plain = json.dumps(event._asdict(), sort_keys=True, separators=(",", ":")).encode()
+    assert event_bytes(event) == plain
+    assert len(salt) == 16
+    shown = read_shown(folder, key)
+    assert shown.buckets.tolist() == [3, 9, 12]
+    assert shown.head == hashlib.sha256(plain).hexdigest()
+    assert (shown.number, shown.leaves) == (1, {leaf(3), leaf(9), leaf(12)})
+    assert "12" not in repr(shown).replace(shown.head, "")
+    path = Path(shown_path(folder, "k1"))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not stat.S_IMODE(path.parent.stat().st_mode) & stat.S_IRWXO
+
+
+def test_the_same_text_and_unit_show_nothing_new(folder, key):
+    first = show(folder, TEXT, [1, 2])
+    before = lines_of(folder)
+    assert show(folder, TEXT, [1, 2]) == first
+    assert lines_of(folder) == before
+    other_unit, _ = show(folder, TEXT, [2, 5], unit="window 8 300")
+    other_text, salt = show(folder, TEXT + b".", [1, 2, 5])
+    assert [other_unit.number, other_text.number] == [2, 3]
+    assert other_unit.leaves == (leaf(5).hex(),)  # what is newly shown alone
+    assert other_text.leaves == ()
+    assert salt != first[1]
+    assert show(folder, TEXT, [1, 2]) == first
+    assert read_shown(folder, key).up_to(1).buckets.tolist() == [1, 2]
+    assert read_shown(folder, key).up_to(0) == ShownSeeds()
+    with pytest.raises(ValueError, match="there is no event 4, but 3"):
+        read_shown(folder, key).up_to(4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 2**28 - 1), max_size=6)), max_size=6))
+def test_the_chain_holds_whatever_is_shown(claims):
+    with tempfile.TemporaryDirectory() as above:
+        folder, tokenizer = Path(above) / "registry", Path(above) / "tokenizer.json"
+        tokenizer.write_text('{"model": {}}')
+        key, plain, shown, head = make_seeded(folder, tokenizer), {}, set(), "0" * 64
+        for name, buckets in claims:
+            event, salt = show(folder, str(name).encode(), sorted(buckets))
+            if name in plain:
+                assert (event, salt) == plain[name]
+                continue
+            digest = hashlib.sha256(salt + str(name).encode()).hexdigest()
+            leaves = tuple(sorted(leaf(bucket).hex() for bucket in buckets - shown))
+            assert event == (len(plain) + 1, head, digest, leaves)
+            shown |= buckets
+            raw = json.dumps(event._asdict(), sort_keys=True, separators=(",", ":")).encode()
+            plain[name], head = (event, salt), hashlib.sha256(raw).hexdigest()
+        read = read_shown(folder, key)
+        assert read.events == tuple(event for event, _ in plain.values())
+        assert (read.buckets.tolist(), read.head) == (sorted(shown), head)
+
+
+def edits(lines):
+    """Yield what an editor, a crash of a lesser program or an older copy could make of a file of three lines."""
+    chosen = random.Random(66)
+    raw = b"".join(lines)
+    for place in chosen.sample(range(len(raw)), 150):
+        old = raw[place : place + 1]
+        yield raw[:place] + (b"1" if old != b"1" else b"2") + raw[place + 1 :]
+        yield raw[:place] + raw[place + 1 :]
+    yield b""
+    yield raw[:-1]
+    yield raw + b"\n"
+    yield raw[:-30]
+    yield lines[1] + lines[2]
+    yield lines[0] + lines[2]
+    yield lines[1] + lines[0] + lines[2]
+    yield raw + lines[2]
+    for number, line in enumerate(lines):
+        table = json.loads(line)
+        others = [*lines]
+        changes = [
+            {"buckets": table["buckets"][1:]},
+            {"buckets": [*table["buckets"][:-1], 15]},
+            {"salt": "00" * 16},
+            {"unit": "another"},
+            {"event": table["event"] | {"text": "00" * 32}},
+            {"event": table["event"] | {"leaves": table["event"]["leaves"][1:]}},
+            {"event": table["event"] | {"further": 1}},
+            {"event": None},
+            {"further": 1},
+        ]
+        for change in changes:
+            others[number] = json.dumps(table | change, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+            yield b"".join(others)
+        others[number] = json.dumps(table).encode() + b"\n"  # the same, and not as it is written
+        yield b"".join(others)
+
+
+def test_each_edit_of_a_line_is_refused(folder, key):
+    for number in range(3):
+        show(folder, f"text {number}".encode(), [4 * number + i for i in range(3)])
+    path, lines = Path(shown_path(folder, "k1")), lines_of(folder)
+    assert len(lines) == 3
+    for edited in edits(lines):
+        path.write_bytes(edited)
+        for act in (lambda: read_shown(folder, key), lambda: show(folder, b"another", [15])):
+            with pytest.raises(Refused, match=r"k1\.jsonl.*bring the file back from the newest copy") as caught:
+                act()
+            assert str(path) in str(caught.value)
+            assert "[" not in str(caught.value)  # no bucket
+        assert path.read_bytes() == edited
+    path.write_bytes(b"".join(lines))
+    assert read_shown(folder, key).number == 3
+
+
+def test_a_line_that_was_made_to_fit_is_refused_too(folder, key):
+    """Whoever makes the sums anew still needs lines of events that follow each other."""
+    show(folder, TEXT, [1, 2])
+    path, table = Path(shown_path(folder, "k1")), json.loads(lines_of(folder)[0])
+    del table["sum"]
+    event = table["event"]
+    for change, fault in [
+        ({"buckets": [2, 1]}, "ascending order"),
+        ({"buckets": [1]}, "a leaf for each bucket"),
+        ({"buckets": [1, True]}, "ascending order"),
+        ({"buckets": [False, 2]}, "a leaf for each bucket"),
+        ({"salt": "00" * 15}, "another length"),
+        ({"event": event | {"number": 2}}, "do not follow"),
+        ({"event": event | {"before": "1" * 64}}, "do not follow"),
+        ({"event": event | {"leaves": event["leaves"][::-1]}}, "ascending order"),
+        ({"event": event | {"leaves": ["00" * 31, "11" * 32]}}, "another length"),
+    ]:
+        body = json.dumps(table | change, sort_keys=True, separators=(",", ":")).encode()
+        total = hashlib.sha256(bytes.fromhex(key.record) + body).hexdigest()
+        line = json.loads(body) | {"sum": total}
+        path.write_bytes(json.dumps(line, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+        with pytest.raises(Refused, match=fault):
+            read_shown(folder, key)
+
+
+def test_a_file_of_another_key_is_refused(folder, key, tokenizer):
+    other = make_seeded(folder, tokenizer, "k2")
+    show(folder, TEXT, [1, 2])
+    Path(shown_path(folder, "k2")).write_bytes(b"".join(lines_of(folder)))
+    with pytest.raises(Refused, match="or is of another key"):
+        read_shown(folder, other)
+
+
+def test_what_cannot_be_is_refused(folder, key, make_key):
+    make_key("old")
+    with pytest.raises(Refused, match="keys of version 3 alone"):
+        show(folder, TEXT, [1], key_id="old")
+    with pytest.raises(Refused, match="'k9' is not in the registry"):
+        show(folder, TEXT, [1], key_id="k9")
+    show(folder, TEXT, [1])
+    for buckets, leaves, fault in [
+        ([2**28], [leaf(2)], "out of its range"),
+        ([-1], [leaf(2)], "out of its range"),
+        ([2], [b"short"], "32 bytes"),
+        ([2, 3], [leaf(2), leaf(2)], "two buckets"),
+        ([2, 3], [leaf(2)], "zip"),
+        ([1], [leaf(2)], "not that of its bucket"),
+        ([2], [leaf(1)], "not that of its bucket"),
+    ]:
+        with pytest.raises(ValueError, match=fault):
+            show_seeds_of_text(folder, "k1", b"another", "as written", buckets, leaves)
+    assert read_shown(folder, key).number == 1
+
+
+def test_a_crash_leaves_whole_lines(folder, key, monkeypatch):
+    show(folder, TEXT, [1])
+    before = lines_of(folder)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locations.os, "fsync", fail)
+        with pytest.raises(Refused, match="cannot be written"):
+            show(folder, b"second", [2])
+    assert lines_of(folder) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(locations, "sync_folder", fail)  # the file is in its place by now
+        with pytest.raises(Refused, match="cannot be written"):
+            show(folder, b"second", [2])
+    after = lines_of(folder)
+    assert after[0] == before[0]
+    event, _ = show(folder, b"second", [2])  # the claim goes on with the event that is there
+    assert (event.number, lines_of(folder)) == (2, after)
+    assert [path.name for path in (folder / "shown").iterdir()] == ["k1.jsonl"]
+
+
+def _show_some(folder, first, results):
+    results.put([show(folder, f"text {number}".encode(), range(number, number + 3)) for number in range(first, 12)])
+
+
+def test_claims_at_once_stand_one_after_the_other(folder, key):
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    processes = [context.Process(target=_show_some, args=(folder, first, results)) for first in (0, 3, 6, 0)]
+    for process in processes:
+        process.start()
+    told = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    shown = read_shown(folder, key)
+    assert shown.number == 12  # one a text
+    assert {event for events in told for event, _ in events} == set(shown.events)
+    assert shown.buckets.tolist() == list(range(14))
+    assert load_registry(folder).keys == (key,)
+
+
+def test_a_file_beyond_the_most_is_refused(folder, key, monkeypatch):
+    show(folder, TEXT, [1])
+    monkeypatch.setattr(shown_seeds, "MOST_SHOWN", len(lines_of(folder)[0]) + 50)
+    with pytest.raises(Refused, match="mark with a new key"):
+        show(folder, b"second", [2])
+    monkeypatch.setattr(shown_seeds, "MOST_SHOWN", 50)
+    with pytest.raises(Refused, match="50 are allowed"):
+        read_shown(folder, key)
