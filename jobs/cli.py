@@ -27,6 +27,7 @@ _COMMANDS = {
     "accounts": ("jobs.nights:accounts", "List accounts whose posts together are marked."),
     "explain": ("jobs.evidence:explain", "Explain a flag or an account: what was found, and where."),
     "replay": ("jobs.evidence:replay", "Score flags anew, and compare them with the record."),
+    "claim": ("jobs.claim:claim", "Make a claim about a flag that anybody can check without the key."),
     "report": ("jobs.evidence:report", "Write a night as pages: the night, its flags, its accounts."),
     "review": ("jobs.decisions:review", "Look at flags in a browser, and decide on each of them."),
     "decide": ("jobs.decisions:decide", "Record what was decided on a flag."),

@@ -59,6 +59,7 @@ CAPABILITIES = {
             ("scanner/comparing.py", r"\bNIGHT_COMPARISON,"),
         ),
     ),
+    "claims": Capability(("scanner/claims", "jobs/claim.py"), (("jobs/cli.py", r'    "claim": .*\n'),)),
     "huggingface": stack("huggingface"),
     "sbw": stack("sbw"),
     "sglang": marking_stack("sglang"),

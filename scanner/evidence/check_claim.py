@@ -34,6 +34,7 @@ import io
 import json
 import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -1124,11 +1125,11 @@ def check(
     return mark, record
 
 
-def failing(files: "dict[str, bytes]", secret: "bytes | None") -> "list[str]":
+def failing(files: "dict[str, bytes]", secret: "bytes | None", paths: "Sequence[str]" = ()) -> "list[str]":
     """Return what fails of a claim, and print nothing. Its key's seeds are not computed: keys are made with them."""
     findings = Findings()
     with contextlib.redirect_stdout(io.StringIO()):
-        check(files, secret, [], findings)
+        check(files, secret, list(paths), findings)
     return findings.failing
 
 

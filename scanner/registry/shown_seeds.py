@@ -145,6 +145,15 @@ def read_shown(folder: Path | str, key: MasterKey) -> ShownSeeds:
     return ShownSeeds(tuple(line.event for line in lines), tuple(line.buckets for line in lines))
 
 
+def find_event(folder: Path | str, key: MasterKey, text: bytes, unit: str) -> tuple[ShownEvent, bytes] | None:
+    """Return the event of a claim about a text and unit, and its salt of 16 bytes; None: no claim was made of them.
+
+    Arguments as of `show_seeds_of_text`. Raises as `read_shown`.
+    """
+    found = (line for line in _read_lines(folder, key)[1] if line.is_about(text, unit))
+    return next(((line.event, line.salt) for line in found), None)
+
+
 def show_seeds_of_text(
     folder: Path | str, key_id: str, text: bytes, unit: str, buckets: Sequence[int], leaves: Sequence[bytes]
 ) -> tuple[ShownEvent, bytes]:

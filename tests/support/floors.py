@@ -44,6 +44,7 @@ FLOORS = [
     "scanner.looks.accounts",
     "scanner.looks.marked_accounts",
     "scanner.looks",
+    "scanner.claims",
     "scanner.night_report",
     "scanner.exports",
     "scanner.service",

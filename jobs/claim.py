@@ -1,0 +1,75 @@
+"""`brickscan claim`: a claim about one flag that anybody can check without the key."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.options import NamedPath, confirm, dry_run_option, yes_option
+from jobs.text import complain, tell
+from scanner.printable import counted
+
+if TYPE_CHECKING:
+    from scanner.claims.claim import PreparedClaim
+
+
+@click.command()
+@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
+@click.argument("document", metavar="DOC")
+@click.option("--out", required=True, type=NamedPath(path_type=Path), help="A new folder, for the parties.")
+@click.option(
+    "--list",
+    "published",
+    type=NamedPath(path_type=Path, dir_okay=False, exists=True),
+    help="The list of `brickscan keys publish`: the claim is checked against it before anything is shown.",
+)
+@yes_option
+@dry_run_option
+def claim(config: Path, document: str, out: Path, published: Path | None, yes: bool, dry_run: bool) -> None:
+    """Make a claim about one flag that anybody can check without the key, under keys of version 3.
+
+    CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The claim shows the seeds that its
+    text meets, at most 1,000, and nothing else of the key. check_claim.py checks it without brickscan and without a
+    secret. It is checked before anything is shown, and refused where it would not hold.
+
+    What a claim shows is public for good: these windows of words are marked and scored no more. So the command says
+    what it shows, and asks first. A second call for the same text shows nothing new; call it again where it was
+    interrupted. Give the folder to the parties only: whoever holds it sees every message that is marked in the text.
+
+    \b
+    Example:
+      brickscan claim scan.toml post-4711 --out case-17 --dry-run
+      brickscan claim scan.toml post-4711 --out case-17 --list commitments.txt
+    """
+    from scanner.claims.claim import prepare, refuse_folder, show, write
+    from scanner.evidence import check_claim
+
+    refuse_folder(out)
+    prepared = prepare(config, document, published)
+    changes = _changes(prepared)
+    if yes and not dry_run:
+        complain(*changes)
+    if not confirm(changes, yes, dry_run):
+        return
+    write(show(prepared), out)
+    tell(
+        f"claim: {out}; python -I check_claim.py {out} LIST HEAD checks it, without a secret",
+        f"The script is {check_claim.__file__}; whoever checks takes it from a copy of brickscan that they trust.",
+    )
+
+
+def _changes(prepared: "PreparedClaim") -> list[str]:
+    """Say what a claim shows, what that costs, and that it cannot be taken back."""
+    key, unit, seeds = prepared.key, prepared.unit, counted(len(prepared.seeds), "seed")
+    what = f"{unit.variant or 'as written'}, tokens {unit.begin + 1} to {unit.end}"
+    about = f"claims about {prepared.where}, {what}: shows {seeds} of key {key.key_id}"
+    if prepared.event is not None:
+        return [f"{about}, all of them by event {prepared.event} of an earlier claim; nothing new is shown"]
+    return [
+        f"{about}, {prepared.newly:,} of which no claim showed before",
+        "for good: whoever holds the claim can mark these windows of words for anybody, and sees every message that is "
+        "marked in the text, strangers' too",
+        "so scans under the key leave these positions out from now on, in all texts, and nothing is marked there; once "
+        "5 % of what scans read is left out, it is time for a new key",
+        "an erasure takes the claim from our records, and not from who holds the folder",
+    ]

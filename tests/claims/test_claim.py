@@ -1,0 +1,323 @@
+"""`brickscan claim`: from a flag to a folder that anybody checks, and what it refuses before anything is shown."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scanner.claims import claim as claims
+from scanner.claims.claim import prepare, show, write
+from scanner.errors import Refused
+from scanner.evidence.case import FlagCase
+from scanner.evidence.check_claim import Mark, windows_of
+from scanner.registry import find_key, load_registry, new_key
+from scanner.registry.key_records import RecordTerms
+from scanner.registry.shown_seeds import event_head, read_shown
+from scanner.results.queries import spans
+from scanner.watermark.formats import format_of
+from tests.fixed import fix_secrets
+from tests.support.command_line import call
+from tests.support.forged_claims import Forger, check
+from tests.support.night import Night
+from tests.support.two_keys import TOKENIZER
+
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray", "opened_once")]
+
+MESSAGE = 1203
+NO_HEAD = "NOT CHECKED that no earlier event was left out"
+LOOKS = {"as written/1": 0.25, "normalised/1": 0.25, "parts/1": 0.5}
+
+
+def make_registry(folder: Path, method: str = "greenlist-v3", window: int = 3, looks: dict[str, float] = LOOKS) -> Path:
+    fix_secrets(folder, "green")
+    own = {"gamma": "1/4"} if method.startswith("greenlist") else {}
+    own |= {"seeds": 10, "groups": 50} if method.endswith("-v3") else {}
+    terms = {"terms": RecordTerms(looks)} if method.endswith("-v3") else {}
+    new_key(folder, "green", format=method, window=window, messages=2500, tokenizer=TOKENIZER, **own, **terms)
+    return folder
+
+
+class Platform:
+    """A registry of one key, one night of marked texts, and what a claim made of them."""
+
+    def __init__(self, folder: Path, words, **registry: object) -> None:
+        self.folder, self.registry = folder, make_registry(folder / "registry", **registry)
+        self.night = Night(folder, self.registry)
+        self.forger = Forger(folder / "forged", self.registry, "", MESSAGE)
+        self.words, self.case = words, folder / "case"
+
+    def text(self, length: int = 130, seed: int = 1) -> str:
+        return self.forger.mark_words(self.words, MESSAGE, length, seed)
+
+    def scan(self, *texts: str) -> None:
+        self.night.write("a", texts)
+        self.night.scan()
+
+    def claim(self, *options: object, document: str = "a:0", out: str = "case") -> tuple[int, str]:
+        code, said, err = call("claim", self.night.config, document, "--out", self.folder / out, *options)
+        return code, said + err
+
+    def read(self, name: str, out: str = "case") -> dict:
+        return json.loads((self.folder / out / name).read_text())
+
+    def shown(self):
+        return read_shown(self.registry, find_key(load_registry(self.registry), "green"))
+
+    def checked(self, *published: object, out: str = "case") -> tuple[int, str]:
+        return check(self.folder / out, *published, library=True)
+
+
+@pytest.fixture
+def platform(tmp_path, words) -> Platform:
+    return Platform(tmp_path, words)
+
+
+@pytest.mark.parametrize("method", ["greenlist-v3", "gumbel-v3"])
+def test_a_flag_becomes_a_claim_that_anybody_checks(tmp_path, words, method):
+    platform = Platform(tmp_path, words, method=method)
+    platform.scan(platform.text())
+    code, said = platform.claim("--dry-run")
+    assert (code, "nothing was done" in said, platform.shown().number) == (0, True, 0), said
+    assert not platform.case.exists()
+    code, said = platform.claim()
+    assert (code, "nobody is there to ask" in said, platform.shown().number) == (2, True, 0), said
+    listed = tmp_path / "list.txt"
+    call("keys", "publish", listed, "--registry", platform.registry)
+    code, said = platform.claim("--yes", "--list", listed)
+    assert code == 0, said
+    for told in ("of which no claim showed before", "for good", "time for a new key", "an erasure takes", "claim: "):
+        assert told in said, said
+    code, said = platform.checked(listed, listed.read_text().split()[-1])
+    unchecked = [line for line in said.splitlines() if line.startswith("NOT CHECKED")]
+    assert ("FAILS" in said, [line[: len(NO_HEAD)] for line in unchecked]) == (False, [NO_HEAD]), said
+    shown = platform.shown()
+    claim = platform.read("claim.json")
+    assert (shown.number, claim["event"], claim["message"]) == (1, 1, MESSAGE)
+    assert {*platform.read("seeds.json")} == {*map(str, shown.buckets.tolist())}
+    assert event_head(shown.events[0]) == shown.head
+    assert oct(platform.case.stat().st_mode)[-3:] == "700"
+    assert {path.stat().st_mode & 0o777 for path in platform.case.iterdir()} == {0o600}
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".unfinished")] == []
+
+
+def test_a_claim_holds_nothing_of_the_key_but_what_it_shows(platform):
+    platform.scan(platform.text())
+    assert platform.claim("--yes")[0] == 0
+    key = find_key(load_registry(platform.registry), "green")
+    secret = bytes.fromhex((platform.registry / "secrets" / "green.key").read_text())
+    seed_key = format_of(key).seed_key(secret).astype("<u4").tobytes()
+    mark = Mark(format_of(key).label(), secret, bytes(32))
+    assert mark.chacha == seed_key
+    shown = {*map(int, platform.read("seeds.json"))}
+    others = [mark.seed(bucket) for bucket in range(2**10) if bucket not in shown]
+    for path in platform.case.iterdir():
+        held = path.read_bytes()
+        for hidden in (secret, seed_key, *others):
+            assert hidden not in held
+            assert hidden.hex().encode() not in held.lower()
+    own = mark.seed(min(shown)).hex().encode()
+    assert own in (platform.case / "seeds.json").read_bytes()  # so a seed would be found
+
+
+def test_a_second_call_shows_nothing_new(platform):
+    platform.scan(platform.text())
+    assert platform.claim("--yes")[0] == 0
+    first = platform.read("claim.json")
+    code, said = platform.claim("--yes")
+    assert (code, "is there already; name a folder that is new" in said) == (2, True)
+    code, said = platform.claim("--yes", out="again")
+    assert (code, "all of them by event 1 of an earlier claim; nothing new is shown" in said) == (0, True), said
+    assert platform.read("claim.json", "again") == first
+    assert platform.shown().number == 1
+
+
+@pytest.mark.parametrize("where", ["before the event", "after the event"])
+def test_a_claim_that_was_interrupted_is_finished_by_the_same_call(platform, where, monkeypatch):
+    platform.scan(platform.text())
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "show" if where.startswith("before") else "write", die)
+        assert platform.claim("--yes")[0] == 130
+    assert (platform.shown().number, platform.case.exists()) == (0 if where.startswith("before") else 1, False)
+    assert platform.claim("--yes")[0] == 0
+    assert platform.shown().number == 1
+    assert "FAILS" not in platform.checked()[1]
+
+
+def test_a_folder_that_cannot_be_written_leaves_none(platform, monkeypatch):
+    platform.scan(platform.text())
+    prepared = prepare(platform.night.config, "a:0", None)
+    files = show(prepared)
+    monkeypatch.setattr(claims, "sync_folder", lambda _: None)
+    with pytest.raises(Refused, match="cannot be written"):
+        write({**files, "no/such": b""}, platform.case)
+    assert not platform.case.exists()
+    assert [path.name for path in platform.folder.iterdir() if path.name.endswith(".unfinished")] == []
+    write(files, platform.case)
+    assert "green" in repr(prepared) or "a.parquet" in repr(prepared)
+    assert "seed" not in repr(prepared)
+
+
+def test_seeds_that_an_earlier_claim_showed_add_their_mean_at_most(platform):
+    """Two texts that share words: the second claim's p is larger than the scan's, and it holds."""
+    text = platform.text()
+    platform.scan(text, text[: len(text) // 4] + platform.text(100, 2))
+    assert platform.claim("--yes")[0] == 0
+    code, said = platform.claim("--yes", document="a:1", out="second")
+    assert code == 0, said
+    assert "FAILS" not in platform.checked(out="second")[1]
+    events = platform.shown().events
+    assert len(events) == 2
+    second = platform.read("claim.json", "second")
+    assert second["event"] == 2
+    flag = platform.night.verdicts().to_dicts()[1]
+    assert second["log10_p"] > flag["log10_p"]
+    assert len(platform.read("seeds.json", "second")) > len(events[1].leaves)
+
+
+def test_a_claim_that_would_not_hold_shows_nothing(platform):
+    """A text of the same words: all its seeds are shown, so that it proves nothing any more."""
+    text = platform.text()
+    platform.scan(text, text + " again")
+    assert platform.claim("--yes")[0] == 0
+    code, said = platform.claim("--yes", document="a:1", out="second")
+    assert (code, "would not hold it (chance alone does this" in said, "so nothing is shown" in said) == (2, True, True)
+    assert platform.shown().number == 1
+
+
+def test_claims_that_are_made_meanwhile(platform):
+    text = platform.text()
+    platform.scan(text, text + " again")
+    first, second = (prepare(platform.night.config, document, None) for document in ("a:0", "a:1"))
+    show(first)
+    with pytest.raises(Refused, match=r"made meanwhile.*its seeds count as shown \(event 2\)"):
+        show(second)
+
+
+def test_a_window_that_was_flagged_is_the_unit(platform, plain):
+    platform.night.configure(more="spans = { windows = true }")
+    platform.scan(plain(600, 1) + platform.text(80) + plain(600, 2))
+    (flag,) = platform.night.verdicts().to_dicts()
+    assert flag["look"] == "span"
+    assert platform.claim("--yes")[0] == 0
+    _, said = platform.checked()
+    assert ("FAILS" in said, "are a window of the text" in said) == (False, True), said
+    claim = platform.read("claim.json")
+    rows = (platform.case / "tokens.csv").read_text().splitlines()
+    assert len(rows) == 1280
+    assert claim["end"] - claim["begin"] < 200
+    assert sum(row.endswith(",outside the part") for row in rows) == 1280 - (claim["end"] - claim["begin"])
+    (span,) = spans(platform.night.results).collect().to_dicts()
+    assert claim["end"] - claim["begin"] == span["tokens"] + 3  # the scan's own window, with the words before it
+    assert claim["scored"] == span["tokens"] == span["scored"] + 1  # a repeat of words before it counts in the unit
+    assert claim["parts"] == len(windows_of(1276))
+
+
+def test_a_paragraph_is_claimed_as_the_smallest_window_that_holds_it(platform, plain):
+    platform.night.configure(more="spans = { windows = false, segments = true }")
+    platform.scan(plain(300, 1) + "\n\n" + platform.text(90) + "\n\n" + plain(300, 2))
+    (flag,) = platform.night.verdicts().to_dicts()
+    assert flag["look"] == "span"
+    assert platform.claim("--yes")[0] == 0
+    _, said = platform.checked()
+    assert ("FAILS" in said, "are a window of the text" in said) == (False, True), said
+    claim = platform.read("claim.json")
+    assert claim["log10_p"] > flag["log10_p"]
+    assert claim["end"] - claim["begin"] < 200
+
+
+def test_a_normal_form_is_a_unit(platform):
+    platform.night.configure(more="variants = { normalised = true }")
+    platform.scan(platform.text(200).replace("e", "\u0435"))  # a Cyrillic letter that looks like it
+    (flag,) = platform.night.verdicts().to_dicts()
+    assert flag["variant"] == "normalised"
+    code, said = platform.claim("--yes")
+    assert code == 0, said
+    code, said = platform.checked()
+    assert ("FAILS" in said, "NOT CHECKED that scored.txt is what is scored of the text, normalised" in said) == (
+        (False, True)
+    ), said
+
+
+@pytest.mark.parametrize(
+    ("registry", "why"),
+    [
+        ({"method": "greenlist", "window": 4}, "is of another stack, or of version 1 of our mark"),
+        ({"window": 2}, "has windows of fewer than 3 tokens"),
+        ({"looks": {"normalised/1": 1.0}}, "look 'as written/1', which the public record of key 'green' does not have"),
+    ],
+)
+def test_keys_that_have_no_such_claim(tmp_path, words, registry, why):
+    platform = Platform(tmp_path, words, **registry)
+    platform.scan(platform.text())
+    code, said = platform.claim("--yes")
+    assert (code, why in said, "`brickscan replay --proof` writes a claim for whoever holds" in said) == (2, True, True)
+    assert not platform.case.exists()
+    assert not (platform.registry / "shown").exists()
+
+
+def test_flags_that_have_no_such_claim(platform):
+    platform.night.configure(more='dedup = "context"')
+    platform.scan(platform.text())
+    code, said = platform.claim("--yes")
+    assert (code, "counted repeats in another way" in said) == (2, True), said
+    code, said = platform.claim("--yes", document="nothing")
+    assert (code, "no document of that name" in said) == (2, True)
+
+
+def test_a_filter_of_ngrams(platform, monkeypatch):
+    platform.scan(platform.text())
+    monkeypatch.setattr("scanner.evidence.explainer.Explainer.common", lambda *_: object())
+    code, said = platform.claim("--yes")
+    assert (code, "its scan left common n-grams out" in said) == (2, True), said
+
+
+def test_an_account(platform, monkeypatch):
+    platform.scan(platform.text())
+    monkeypatch.setattr(claims, "marked_accounts", lambda *_: [{"account_id": "user-17"}])
+    code, said = platform.claim("--yes", document="user-17")
+    assert (code, "'user-17' is an account" in said, "replay --proof" in said) == (2, True, True), said
+
+
+def test_a_verdict_that_comes_out_differently(platform):
+    platform.scan(platform.text())
+    config = platform.night.config
+    config.write_text(config.read_text().replace("rate = 1e-06", "rate = 1e-07"))
+    text = platform.night.input / "a.parquet"
+    kept = shutil.copy(text, platform.folder)
+    platform.night.write("a", ["another text"])
+    code, said = platform.claim("--yes")
+    assert (code, platform.case.exists()) == (2, False), said
+    shutil.copy(kept, text)
+    assert not (platform.registry / "shown").exists()
+
+
+def test_the_list_is_asked_before_anything_is_shown(platform, tmp_path):
+    """Keys that the list alone knows count; a list that lacks the key fails the claim."""
+    platform.scan(platform.text())
+    other, listed = make_registry(tmp_path / "other", "gumbel-v3"), tmp_path / "others.txt"
+    call("keys", "publish", listed, "--registry", other)
+    code, said = platform.claim("--yes", "--list", listed)
+    assert (code, "would not hold it (the list has the commitment" in said) == (2, True), said
+    assert platform.shown().number == 0
+    call("keys", "publish", listed, "--registry", platform.registry)
+    assert platform.claim("--yes", "--list", listed)[0] == 0
+    assert platform.read("claim.json")["correction"] == 2 / 0.25
+    assert "FAILS" not in platform.checked(listed, listed.read_text().split()[-1])[1]
+
+
+def test_tokens_that_a_model_weighed(platform, monkeypatch):
+    platform.scan(platform.text())
+    replay = claims.replay
+
+    def as_levels(*arguments: object) -> object:
+        again = replay(*arguments)
+        return again._replace(case=FlagCase({**again.case.row, "look": "levels"}, again.case.scan))
+
+    monkeypatch.setattr(claims, "replay", as_levels)
+    code, said = platform.claim("--yes")
+    assert (code, "how much they surprised a model" in said) == (2, True), said
