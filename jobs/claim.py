@@ -54,6 +54,7 @@ def claim(config: Path, document: str, out: Path, published: Path | None, yes: b
     write(show(prepared), out)
     tell(
         f"claim: {out}; python -I check_claim.py {out} LIST HEAD checks it, without a secret",
+        "Now publish the head of the key's events (`brickscan keys publish`): it shows that none was left out.",
         f"The script is {check_claim.__file__}; whoever checks takes it from a copy of brickscan that they trust.",
     )
 

@@ -83,7 +83,7 @@ tokens.csv      each token of the text in order, and whether it is scored; else 
 tokenizer.json  the tokenizer
 record.json     the key's public record, byte for byte as it was published
 seeds.json      the seeds that the claim shows, by bucket, each with its path to the root in the record
-events.jsonl    what claims showed up to this one
+events.jsonl    what claims showed, this one and others
 
 The folder goes to the parties, and to nobody else: whoever holds it sees every message that is marked in the unit, and
 can mark the same windows of words for anybody. That is why brickscan marks and scores them no more.
@@ -367,7 +367,7 @@ def _all_files(claim: PreparedClaim, shown: ShownSeeds, event: ShownEvent, salt:
         "salt": salt.hex(),
     }
     del numbers["shows"]
-    lines = [event_bytes(one) for one in (*before.events, event)]
+    lines = [event_bytes(one) for one in (*before.events, event, *shown.events[event.number :])]
     files = {"claim.json": json.dumps({**fields, **numbers}, indent=1).encode() + b"\n", **claim.files}
     return {**files, "events.jsonl": b"".join(line + b"\n" for line in lines)}
 

@@ -47,7 +47,7 @@ LABEL = re.compile(
 )
 LINE = re.compile(
     r"[1-9][0-9]{0,19} [0-9]{4}-[0-9]{2}-[0-9]{2} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]{0,19} [0-9a-f]{64} "
-    r"([0-9a-f]{64}|-) [0-9a-f]{64}"
+    r"([0-9a-f]{64}|-) ([1-9][0-9]{0,9}:[0-9a-f]{64}|-) [0-9a-f]{64}"
 )
 NO_RECORD = "-"  # in the list, of a key of version 1
 FIELDS = (
@@ -654,9 +654,15 @@ def check_seeds(
 
 
 def check_events(
-    files: "dict[str, bytes]", claim: "dict[str, Any]", shown: "dict[int, ShownSeed]", findings: Findings
+    files: "dict[str, bytes]",
+    claim: "dict[str, Any]",
+    shown: "dict[int, ShownSeed]",
+    published: "list[list[str]]",
+    findings: Findings,
 ) -> "frozenset[bytes]":
-    """Check the events of the key up to the claim's own (SPEC_3 §5), and return the leaves that were shown before it.
+    """Check the events of the key (SPEC_3 §5), and return the leaves that were shown before the claim's own.
+
+    Later ones tie it to a head that is published; they are of other claims.
 
     Raises:
         ValueError: events.jsonl, or event or salt of the claim, is none.
@@ -664,7 +670,13 @@ def check_events(
     lines = files["events.jsonl"].split(b"\n")
     if lines.pop() != b"":
         raise ValueError("events.jsonl: the last line has no end")
-    before, earlier, leaves = "0" * 64, set[str](), set[str]()
+    salt, own = claim["salt"], claim["event"]
+    if type(salt) is not str or re.fullmatch("[0-9a-f]{32}", salt) is None:
+        raise ValueError("salt has 16 bytes, in digits 0 to 9 and a to f")
+    if type(own) is not int or not 1 <= own <= len(lines):
+        raise ValueError(f"event = {own!a}: none of the {len(lines)} in events.jsonl")
+    before, text, met, heads = "0" * 64, "", set[str](), dict[int, str]()
+    earlier, leaves = set[str](), set[str]()
     for number, line in enumerate(lines, start=1):
         event = read_json(line, "events.jsonl")
         if (
@@ -675,23 +687,28 @@ def check_events(
             or json.dumps(event, sort_keys=True, separators=(",", ":")).encode("ascii") != line
         ):
             raise ValueError(f"events.jsonl, line {number}: no event in canonical JSON")
-        earlier |= leaves
-        leaves = set(event["leaves"])
+        named = set(event["leaves"])
         follows = type(event["number"]) is int and (event["number"], event["before"]) == (number, before)
-        if not follows or event["leaves"] != sorted(leaves) or leaves & earlier:
+        if not follows or event["leaves"] != sorted(named) or named & met:
             raise ValueError(f"events.jsonl, line {number}: does not follow from the lines before")
-        before = hashlib.sha256(line).hexdigest()
-    salt, own = claim["salt"], claim["event"]
-    if type(salt) is not str or re.fullmatch("[0-9a-f]{32}", salt) is None or not lines:
-        raise ValueError("events.jsonl has a line or more, and salt 16 bytes, in digits 0 to 9 and a to f")
-    findings.equal("events", "events follow from each other, and the last one is the claim's own", len(lines), own)
+        if number == own:
+            earlier, leaves, text = set(met), named, event["text"]
+        met |= named
+        before = heads[number] = hashlib.sha256(line).hexdigest()
+    findings.holds("events", True, f"{len(lines)} events follow from each other; the claim's own is event {own}")
     digest = hashlib.sha256(bytes.fromhex(salt) + files["text.txt"]).hexdigest()
-    findings.holds("events", digest == event["text"], "the claim's own event is about its text")
+    findings.holds("events", digest == text, "the claim's own event is about its text")
     new = {leaf_of(one.seed).hex() for one in shown.values()} - earlier
     what = f"its event names the {len(new)} seeds that it shows first, and no others"
     findings.holds("events", new == leaves, what)
-    what = f"that no earlier event was left out, which can make p too small: {before} is the head after event"
-    findings.left("events", f"{what} {len(lines)}; compare it where the key's maker publishes heads")
+    stated = [line[7].split(":") for line in published if line[3] == claim["commitment"] and line[7] != "-"]
+    others = [number for number, head in stated if heads.get(int(number), head) != head]
+    detail = f"; that of event {others[0]} is another" if others else ""
+    if others or any(own <= int(number) <= len(lines) for number, _ in stated):
+        findings.holds("events", not others, f"the list has the heads of these events: none was left out{detail}")
+    else:
+        what = f"that no earlier event was left out, which can make p too small: {before} is the head after event"
+        findings.left("events", f"{what} {len(lines)}, and the list has none from event {own} on")
     return frozenset(map(bytes.fromhex, earlier))
 
 
@@ -793,10 +810,37 @@ def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
     return kind in PLAIN
 
 
+def read_list(paths: "list[str]") -> "tuple[list[list[str]], int | None]":
+    """Read the published list.
+
+    Returns:
+        The words of its lines; and how many of them are up to the head, None: it has no such head.
+
+    Raises:
+        ValueError: a line is not as it was written.
+    """
+    head, lines, at = "0" * 64, [], None
+    for number, line in enumerate(Path(paths[0]).read_text(encoding="ascii").splitlines() if paths else (), start=1):
+        body, _, ending = line.rpartition(" ")
+        head = hashlib.sha256(f"brickscan commitments 4\n{head}\n{body}".encode("ascii")).hexdigest()
+        if LINE.fullmatch(line) is None or not body.startswith(f"{number} ") or head != ending:
+            raise ValueError(f"{paths[0]}, line {number}: does not follow from the line before")
+        datetime.date.fromisoformat(body.split(" ")[1])
+        lines.append(body.split(" "))
+        at = number if head == paths[1] else at
+    return lines, at
+
+
 def check_list(
-    paths: "list[str]", claim: "dict[str, Any]", record: "Record | None", log10_p: float, findings: Findings
+    paths: "list[str]",
+    published: "tuple[list[list[str]], int | None]",
+    claim: "dict[str, Any]",
+    record: "Record | None",
+    log10_p: float,
+    findings: Findings,
 ) -> None:
     """Check that key, record, messages and tokenizer stand in the published list, up to a head that somebody kept."""
+    lines, at = published
     if not paths:
         findings.left(
             "announced", "that key and tokenizer were announced before the text was posted: name LIST and HEAD"
@@ -805,15 +849,6 @@ def check_list(
         if "groups=" not in claim["label"]:
             findings.left("tests", f"messages = {claim['messages']}: claimed; a list of published commitments says it")
         return
-    head, lines, at = "0" * 64, [], None
-    for number, line in enumerate(Path(paths[0]).read_text(encoding="ascii").splitlines(), start=1):
-        body, _, ending = line.rpartition(" ")
-        head = hashlib.sha256(f"brickscan commitments 3\n{head}\n{body}".encode("ascii")).hexdigest()
-        if LINE.fullmatch(line) is None or not body.startswith(f"{number} ") or head != ending:
-            raise ValueError(f"{paths[0]}, line {number}: does not follow from the line before")
-        datetime.date.fromisoformat(body.split(" ")[1])
-        lines.append(body.split(" "))
-        at = number if head == paths[1] else at
     findings.holds("announced", at is not None, f"the list has the head {paths[1]}")
     announced = lines[: at or 0]
     ours = [line for line in announced if line[3] == claim["commitment"]]
@@ -1077,7 +1112,7 @@ def check(
     if (secret is None) != ("seeds.json" in files):
         which = "shows no seeds: name SECRET_FILE" if secret is None else "shows the seeds: leave SECRET_FILE out"
         raise ValueError(f"the claim {which}")
-    claim = read_claim(files, findings)
+    claim, published = read_claim(files, findings), read_list(paths)
     if findings.failed:
         return None
     record = read_record(files, claim, findings)
@@ -1100,7 +1135,7 @@ def check(
         ngrams = check_unit(rows, claim, mark, findings)
         if record is None or not check_seeds(shown, mark, ngrams, record, findings):
             return None
-        mark.known = check_events(files, claim, shown, findings)
+        mark.known = check_events(files, claim, shown, published[0], findings)
         check_user(mark, ngrams, claim, findings)
     score = mark.score(ngrams, claim["message"])
     log10_p = mark.log10_p(score, len(ngrams))
@@ -1117,7 +1152,7 @@ def check(
         check_choice(record, max(corrected, own), findings)
     if part is not None and claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
-    check_list(paths, claim, record, log10_p, findings)
+    check_list(paths, published, claim, record, log10_p, findings)
     check_tokenizer(files, claim, text, [token for token, _ in rows], findings)
     if secret is not None:
         what = f"correction = {claim['correction']}: the weight of this key, look and variant, fixed before"

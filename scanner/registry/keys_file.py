@@ -4,13 +4,14 @@ There is one writer at a time, and a reader sees the old text or the new.
 
 The list of published commitments is a text file that is only appended to, with running numbers and chained digests:
 
-    number day key_id commitment messages tokenizer record head
-    head = SHA-256("brickscan commitments 3" line feed, head of the line before (64 zeros before the first) line feed,
-                   number day key_id commitment messages tokenizer record)
+    number day key_id commitment messages tokenizer record shown head
+    head = SHA-256("brickscan commitments 4" line feed, head of the line before (64 zeros before the first) line feed,
+                   number day key_id commitment messages tokenizer record shown)
 
 messages is how many the key has, tokenizer the SHA-256 of its tokenizer.json, and record that of its public record, or
-"-" where keys of its format have none. A key gets a further line where one of these was changed, so that a claim of
-fewer messages, or of another tokenizer or record, shows.
+"-" where keys of its format have none. shown is the number of the last event by which a claim showed seeds of the key,
+a colon and that event's SHA-256, or "-" where nothing was shown. A key gets a further line where one of these was
+changed, so that a claim of fewer messages or events, or of another tokenizer or record, shows.
 
 Whoever has a copy of the list, or its last head alone, can tell whether a later list still begins with it. A line that
 is changed or taken out of the middle breaks the chain; lines taken off the end are missed by those alone who saw them.
@@ -278,11 +279,11 @@ def write_registry(folder: Path, registry: Registry) -> None:
 
 
 _FIRST_HEAD = "0" * 64
-_TITLE = "brickscan commitments 3"
-_NO_RECORD = "-"
+_TITLE = "brickscan commitments 4"
+_NONE = "-"
 _LINE = re.compile(
     r"([1-9][0-9]{0,19}) ([0-9]{4}-[0-9]{2}-[0-9]{2}) ([a-z0-9][a-z0-9._-]{0,63}) ([0-9a-f]{64}) ([1-9][0-9]{0,19}) "
-    r"([0-9a-f]{64}) ([0-9a-f]{64}|-) ([0-9a-f]{64})"
+    r"([0-9a-f]{64}) ([0-9a-f]{64}|-) ([1-9][0-9]{0,9}:[0-9a-f]{64}|-) ([0-9a-f]{64})"
 )
 
 
@@ -296,6 +297,7 @@ class PublishedLine(NamedTuple):
     messages: how many the key has.
     tokenizer: SHA-256 of the tokenizer.json, as hex.
     record: SHA-256 of the public record, as hex; "-" of a key that has none.
+    shown: number of the last event that showed seeds, a colon and its SHA-256; "-": nothing was shown.
     head: the head after the line, as hex.
     """
 
@@ -306,6 +308,7 @@ class PublishedLine(NamedTuple):
     messages: int
     tokenizer: str
     record: str
+    shown: str
     head: str
 
 
@@ -324,16 +327,16 @@ def read_published(path: Path) -> list[PublishedLine]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise Refused(
-                f"{path}, line {number}: is no `number day key commitment messages tokenizer record head`; restore "
-                "the list"
+                f"{path}, line {number}: is no `number day key commitment messages tokenizer record shown head`; "
+                "restore the list"
             )
         last_head = lines[-1].head if lines else _FIRST_HEAD
-        if int(match[1]) != number or match[8] != _head(last_head, line.rpartition(" ")[0]):
+        if int(match[1]) != number or match[9] != _head(last_head, line.rpartition(" ")[0]):
             raise Refused(
                 f"{path}, line {number}: number and head do not follow from the line before: lines were changed, moved "
                 "or taken out. Restore the list from a copy that others keep"
             )
-        lines.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), match[6], match[7], match[8]))
+        lines.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), *match.group(6, 7, 8, 9)))
     return lines
 
 
@@ -341,15 +344,23 @@ def _head(last_head: str, body: str) -> str:
     return sha256(f"{_TITLE}\n{last_head}\n{body}".encode()).hexdigest()
 
 
-def _committed_fields(key: MasterKey) -> tuple[str, int, str, str] | None:
-    """Return how a line commits to a key: commitment, messages, tokenizer, record. None: a key without a commitment."""
+def _committed_fields(folder: Path | str, key: MasterKey) -> tuple[str, int, str, str, str] | None:
+    """Return how a line commits to a key: commitment, messages, tokenizer, record, shown. None: without a commitment.
+
+    Raises:
+        Refused: what was shown of the key cannot be read.
+    """
+    from scanner.registry.shown_seeds import read_shown  # it reads keys by this file
+
     if key.commitment is None:
         return None
-    return key.commitment, key.messages, key.tokenizer.sha256, key.record or _NO_RECORD
+    shown = None if key.record is None else read_shown(folder, key)
+    last = f"{shown.number}:{shown.head}" if shown is not None and shown.number else _NONE
+    return key.commitment, key.messages, key.tokenizer.sha256, key.record or _NONE, last
 
 
 def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
-    """Append the registry's commitments that a list lacks, in the order in which the keys were made.
+    """Append what a list lacks of the registry's commitments, in the order in which the keys were made.
 
     Args:
         folder: the registry's local folder. Its lock is held meanwhile.
@@ -359,17 +370,17 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
         The whole list, and how many of its last lines are new.
 
     Raises:
-        Refused: as `read_published`; or it cannot be written.
+        Refused: as `read_published`; what was shown of a key cannot be read; or it cannot be written.
     """
     folder = local_folder(folder)
     keys = load_registry(folder).keys
     with locked(folder):
         lines = read_published(path) if path.exists() else []
-        published = {line[3:7] for line in lines}
+        published = {line[3:8] for line in lines}
         day = datetime.now(UTC).date().isoformat()
         old_count = len(lines)
         for key in keys:
-            fields = _committed_fields(key)
+            fields = _committed_fields(folder, key)
             if fields is not None and fields not in published:
                 number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
                 body = number, day, key.key_id, *fields
@@ -396,11 +407,11 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
         for old, new in zip(earlier, [*lines, *[None] * len(earlier)], strict=False)
         if old != new
     ][:1]
-    published = {line[3:7] for line in lines}
+    published = {line[3:8] for line in lines}
     keys = load_registry(folder).keys if folder is not None else ()
-    lacking = [key.key_id for key in keys if _committed_fields(key) not in {None, *published}]
+    lacking = [key.key_id for key in keys if _committed_fields(folder or "", key) not in {None, *published}]
     return changed + [
-        f"key {key_id} of the registry, with its messages, tokenizer and record, is not in the list: `brickscan keys "
-        "publish`"
+        f"key {key_id} of the registry, with its messages, tokenizer, record and what was shown of it, is not in the "
+        "list: `brickscan keys publish`"
         for key_id in lacking
     ]

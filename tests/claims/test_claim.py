@@ -88,9 +88,13 @@ def test_a_flag_becomes_a_claim_that_anybody_checks(tmp_path, words, method):
     assert code == 0, said
     for told in ("of which no claim showed before", "for good", "time for a new key", "an erasure takes", "claim: "):
         assert told in said, said
-    code, said = platform.checked(listed, listed.read_text().split()[-1])
+    head = listed.read_text().split()[-1]  # from before the claim
+    code, said = platform.checked(listed, head)
     unchecked = [line for line in said.splitlines() if line.startswith("NOT CHECKED")]
     assert ("FAILS" in said, [line[: len(NO_HEAD)] for line in unchecked]) == (False, [NO_HEAD]), said
+    call("keys", "publish", listed, "--registry", platform.registry)
+    code, said = platform.checked(listed, head)
+    assert (code, "FAILS" in said, "NOT CHECKED" in said) == (0, False, False), said
     shown = platform.shown()
     claim = platform.read("claim.json")
     assert (shown.number, claim["event"], claim["message"]) == (1, 1, MESSAGE)

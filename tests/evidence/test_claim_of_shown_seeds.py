@@ -59,8 +59,14 @@ def test_an_honest_claim_holds(tmp_path, words, method, groups):
     assert (code, "FAILS" in said, len(unchecked)) == (3, False, 2 if groups else 3), said
     assert [line for line in unchecked if line.startswith((NO_HEAD, NO_LIST))] == unchecked[:2]
     assert f"the path of each seed has {SEEDS} hashes" in said
-    code, said = forger.checked(library=False)
-    assert (code, "NOT CHECKED that the tokens are those of the text: install" in said) == (3, True)
+    head = hashlib.sha256(forger.held("events.jsonl").rstrip("\n").encode()).hexdigest()
+    published = forger.publish((forger.record_sha256(), "-"), (forger.record_sha256(), f"1:{head}"))
+    code, said = forger.checked(*published)
+    assert (code, "FAILS" in said, "NOT CHECKED" in said) == (0, False, False), said
+    code, said = forger.checked(*published, library=False)
+    assert (code, lines_of(said, "NOT CHECKED")) == (
+        (3, ["NOT CHECKED that the tokens are those of the text: install the library `tokenizers`"])
+    )
 
 
 def test_a_claim_is_checked_without_brickscan(forger):
@@ -154,7 +160,7 @@ def test_messages_that_are_no_square_of_the_groups(forger, messages):
 
 def test_a_position_that_is_left_out(forger):
     forger.claim()
-    rows = (forger.folder / "tokens.csv").read_text().splitlines()
+    rows = forger.held("tokens.csv").splitlines()
     for status in ("repeat", "window", "not chosen", "filter", "outside the part", ""):
         left_out = [*rows[:40], f"{rows[40].split(',')[0]},{status}", *rows[41:]]
         forger.write("tokens.csv", "".join(f"{row}\n" for row in left_out))
@@ -275,14 +281,8 @@ def test_another_key_of_the_record(forger):
 def test_two_records_of_one_key(forger):
     """The same seeds under a second record: whoever publishes both chooses between two R."""
     forger.claim()
-    head, lines = "0" * 64, []
-    tokenizer = hashlib.sha256(forger.tokenizer.read_bytes()).hexdigest()
-    for number, record in enumerate((OTHER, hashlib.sha256(forger.record()).hexdigest()), start=1):
-        body = f"{number} 2026-01-01 green {forger.commitment} 2500 {tokenizer} {record}"
-        head = hashlib.sha256(f"brickscan commitments 3\n{head}\n{body}".encode()).hexdigest()
-        lines.append(f"{body} {head}\n")
-        (forger.folder.parent / "list.txt").write_text("".join(lines))
-    assert_fails(forger.checked(forger.folder.parent / "list.txt", head), "the record's SHA-256 is that of the list")
+    published = forger.publish((OTHER, "-"), (forger.record_sha256(), "-"))
+    assert_fails(forger.checked(*published), "the record's SHA-256 is that of the list")
 
 
 def test_another_tokenizer(forger):
@@ -316,18 +316,18 @@ def test_a_second_claim_of_another_unit(window_forger):
     forger = window_forger
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    first, score = forger.claimed(), json.loads((forger.folder / "claim.json").read_text())["score"]
+    first, score = forger.claimed(), json.loads(forger.held("claim.json"))["score"]
     forger.show(first.buckets, forger.text)
     forger.unit, forger.parts, forger.correction = (0, None), None, 2.0
     code, said = forger.claim()
     assert re.search("FAILS       chance alone does this", said), said
-    assert json.loads((forger.folder / "claim.json").read_text())["score"] < score
+    assert json.loads(forger.held("claim.json"))["score"] < score
 
 
 def test_a_bucket_that_was_shown_is_not_scored_in_full(forger):
     """All numbers follow as if nothing had been shown before."""
     forger.claim()
-    honest = json.loads((forger.folder / "claim.json").read_text())
+    honest = json.loads(forger.held("claim.json"))
     forger.show([*forger.claimed().buckets][:50])
     names = ("score", "score_user", "log10_p", "log10_p_user", "log10_p_global", "log10_p_user_global")
     code, said = forger.claim(**{name: honest[name] for name in names})
@@ -363,7 +363,7 @@ def test_events_that_were_changed(forger):
     forger.show(range(10))
     forger.show(range(20, 30))
     forger.claim()
-    lines = (forger.folder / "events.jsonl").read_text().splitlines()
+    lines = forger.held("events.jsonl").splitlines()
     wrong = {
         "left out": [lines[0], lines[2]],
         "in another order": [lines[1], lines[0], lines[2]],
@@ -395,7 +395,7 @@ def with_leaves(line: str, change: Any) -> str:
 def test_the_event_of_a_claim_names_what_it_shows_and_its_text(forger, monkeypatch):
     forger.show(range(10))
     forger.claim()
-    lines = (forger.folder / "events.jsonl").read_text().splitlines()
+    lines = forger.held("events.jsonl").splitlines()
     why = "its event names the .* seeds that it shows first, and no others"
     for change in (
         lambda leaves: leaves[1:],
@@ -408,13 +408,51 @@ def test_the_event_of_a_claim_names_what_it_shows_and_its_text(forger, monkeypat
     forger.write("events.jsonl", f"{lines[0]}\n{with_leaves(lines[1], lambda leaves: sorted(again))}\n")
     assert_fails(forger.checked(), "does not follow from the lines before")  # a leaf is shown first once
     forger.write("events.jsonl", f"{lines[0]}\n")
-    assert_fails(forger.checked(), "the last one is the claim's own: 1, claimed 2")
+    assert_fails(forger.checked(), "event = 2: none of the 1 in events.jsonl")
     forger.claim(salt=SALT[::-1].hex())
     assert_fails(forger.checked(), "the claim's own event is about its text")
     for salt in (None, SALT.hex()[:-2], SALT.hex() + "00", "zz" * 16, [7]):
         assert forger.claim(salt=salt)[0] == 1
-    for event in (1, 3, 0, 2.0, None, "2"):
+    for event in (1, 3, 0, -1, 2.0, True, None, "2"):
         assert forger.claim(event=event)[0] == 1
+
+
+def test_published_heads_tell_that_no_event_was_left_out(forger):
+    """A head up to the claim's event, or of a later one that the folder has, ties all events to the list."""
+    forger.show(range(10))
+    forger.claim()
+    first, own = (hashlib.sha256(line.encode()).hexdigest() for line in forger.held("events.jsonl").splitlines())
+    record = forger.record_sha256()
+    for shown, code in (
+        (["-"], 3),
+        ([f"1:{first}"], 3),
+        ([f"1:{first}", f"2:{own}"], 0),
+        ([f"2:{own}"], 0),
+        ([f"3:{OTHER}"], 3),
+        ([f"1:{OTHER}"], 1),
+        ([f"1:{OTHER}", f"2:{own}"], 1),
+        ([f"2:{first}"], 1),
+    ):
+        found, said = forger.checked(*forger.publish(*((record, one) for one in shown)))
+        assert found == code, said
+        assert (NO_HEAD in said) == (code == 3)
+        assert ("the list has the heads of these events" in said) == (code != 3)
+    list_of_other = forger.publish(("-", f"2:{own}"), commitment=OTHER)
+    assert NO_HEAD in forger.checked(*list_of_other)[1]
+
+
+def test_later_events_change_no_score(forger):
+    forger.claim()
+    before = forger.held("events.jsonl")
+    forger.events = before.splitlines()
+    forger.show(range(2**SEEDS), "a later text")
+    forger.write("events.jsonl", "".join(f"{line}\n" for line in forger.events))
+    code, said = forger.checked()
+    assert (code, "FAILS" in said, "2 events follow from each other; the claim's own is event 1" in said) == (
+        (3, False, True)
+    ), said
+    last = hashlib.sha256(forger.events[-1].encode()).hexdigest()
+    assert forger.checked(*forger.publish((forger.record_sha256(), f"2:{last}")))[0] == 0
 
 
 # ---- units
@@ -503,7 +541,7 @@ def test_a_normal_form_is_told(forger):
 def test_numbers_that_do_not_follow(forger, name):
     forger.claim()
     for factor in (1 + 1e-8, 2):
-        held = json.loads((forger.folder / "claim.json").read_text())[name]
+        held = json.loads(forger.held("claim.json"))[name]
         assert forger.claim(**{name: held * factor})[0] == 1
     assert forger.claim(**{name: None})[0] == 1
 

@@ -349,8 +349,8 @@ def test_every_record_that_is_known_of_counts(forger, words):
     of_key = forger.key.commitment, GROUPS**2, forger.key.tokenizer.sha256
     head, lines = "0" * 64, []
     for number, record in enumerate((earlier[0], OTHER, hashlib.sha256(forger.record).hexdigest()), start=1):
-        body = " ".join(map(str, (number, "2026-01-01", "green", *of_key, record)))
-        head = hashlib.sha256(f"brickscan commitments 3\n{head}\n{body}".encode()).hexdigest()
+        body = " ".join(map(str, (number, "2026-01-01", "green", *of_key, record, "-")))
+        head = hashlib.sha256(f"brickscan commitments 4\n{head}\n{body}".encode()).hexdigest()
         lines.append(f"{body} {head}\n")
     forger.listed.write_text("".join(lines))
     code, said = forger.claim()

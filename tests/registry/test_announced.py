@@ -5,6 +5,7 @@ from hashlib import sha256
 import pytest
 
 from scanner.registry import load_registry, new_key
+from scanner.registry.shown_seeds import event_head, show_seeds_of_text
 from tests.support.command_line import call
 
 
@@ -33,8 +34,8 @@ def test_lines_have_numbers_and_heads_that_a_few_lines_of_python_compute(listed)
     assert [(line[3], line[6]) for line in lines] == [(key.commitment, key.record) for key in keys]
     head = "0" * 64
     for line in lines:
-        head = sha256(f"brickscan commitments 3\n{head}\n{' '.join(line[:7])}".encode()).hexdigest()
-        assert line[7] == head
+        head = sha256(f"brickscan commitments 4\n{head}\n{' '.join(line[:8])}".encode()).hexdigest()
+        assert line[7:] == ["-", head]
         assert line[4:6] == ["20", sha256((listed / "tokenizer.json").read_bytes()).hexdigest()]
     for number in (1, 2):
         assert (listed / "list.txt").read_bytes().startswith((listed / f"copy-{number}.txt").read_bytes())
@@ -98,7 +99,7 @@ def test_lines_off_the_end_are_missed_by_who_kept_a_copy_and_by_the_registry(lis
     assert "line 3 of the earlier copy, of key autumn, is not in the list" in err
     code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
     assert code == 3
-    assert "key autumn of the registry, with its messages, tokenizer and record, is not in the list" in err
+    assert "key autumn of the registry, with its messages, tokenizer, record and what was" in err
 
 
 def test_a_list_that_was_begun_anew_is_not_the_one_of_the_copy(listed):
@@ -124,8 +125,31 @@ def test_keys_without_a_record_have_a_dash_and_lists_of_the_form_before_records_
     path.write_text("".join(lines))
     for arguments in (["verify", path], ["publish", path, "--registry", listed / "registry"]):
         code, _, err = call("keys", *arguments)
-        assert (code, "line 1: is no `number day key commitment messages tokenizer record head`" in err) == (2, True)
+        assert (code, "line 1: is no `number day key commitment messages tokenizer record shown head`" in err) == (
+            2,
+            True,
+        )
     assert path.read_text() == "".join(lines)
+
+
+def test_what_was_shown_of_a_key_is_published_with_its_head(listed):
+    registry, path = listed / "registry", listed / "list.txt"
+    event, _ = show_seeds_of_text(registry, "summer", b"a text", "as written", [7], [bytes(32)])
+    code, _, err = call("keys", "verify", path, "--registry", registry)
+    assert (code, "key summer of the registry, with its messages, tokenizer, record and what was shown" in err) == (
+        3,
+        True,
+    )
+    code, out, _ = call("keys", "publish", path, "--registry", registry)
+    assert (code, "; 1 of them new" in out) == (0, True)
+    lines = [line.split() for line in path.read_text().splitlines()]
+    assert [(line[2], line[7]) for line in lines] == [
+        ("spring", "-"),
+        ("summer", "-"),
+        ("autumn", "-"),
+        ("summer", f"1:{event_head(event)}"),
+    ]
+    assert call("keys", "verify", path, "--registry", registry, "--earlier", listed / "copy-3.txt")[0] == 0
 
 
 def test_a_record_that_is_not_the_one_in_the_list_is_told(listed):
@@ -133,8 +157,8 @@ def test_a_record_that_is_not_the_one_in_the_list_is_told(listed):
     head, lines = "0" * 64, []
     for line in path.read_text().splitlines():
         body = line.rpartition(" ")[0].replace(first.record, "0" * 64)
-        head = sha256(f"brickscan commitments 3\n{head}\n{body}".encode()).hexdigest()
+        head = sha256(f"brickscan commitments 4\n{head}\n{body}".encode()).hexdigest()
         lines.append(f"{body} {head}\n")
     path.write_text("".join(lines))
     code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
-    assert (code, "key spring of the registry, with its messages, tokenizer and record, is not in" in err) == (3, True)
+    assert (code, "key spring of the registry, with its messages, tokenizer, record and what was" in err) == (3, True)

@@ -175,6 +175,25 @@ class ShownForger:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_bytes(text.encode())
 
+    def held(self, name: str) -> str:
+        """What a file of the folder holds."""
+        return (self.folder / name).read_text()
+
+    def record_sha256(self) -> str:
+        return hashlib.sha256(self.record()).hexdigest()
+
+    def publish(self, *shown: tuple[str, str], commitment: str | None = None) -> tuple[Path, str]:
+        """Write a list of a line for each record and head of events, and return the list and its last head."""
+        head, lines, tokenizer = "0" * 64, [], hashlib.sha256(self.tokenizer.read_bytes()).hexdigest()
+        for number, fields in enumerate(shown, start=1):
+            own = commitment or self.commitment, self.messages, tokenizer, *fields
+            body = " ".join(map(str, (number, "2026-01-01", "green", *own)))
+            head = hashlib.sha256(f"brickscan commitments 4\n{head}\n{body}".encode()).hexdigest()
+            lines.append(f"{body} {head}\n")
+        path = self.folder.parent / "list.txt"
+        path.write_text("".join(lines))
+        return path, head
+
     def edit(self, name: str, change: Callable[[Any], object]) -> tuple[int, str]:
         """Change what a file of JSON holds, in place or by what the function returns, and check."""
         held = json.loads((self.folder / name).read_text())
