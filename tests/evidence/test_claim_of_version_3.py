@@ -346,9 +346,11 @@ def test_every_record_that_is_known_of_counts(forger, words):
     earlier = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(10)]
     forger.record = changed(forger.record, earlier=earlier)
     forger.text = forger.mark_words(words, MESSAGE, 130, 1)
-    of_key = forger.key.commitment, GROUPS**2, forger.key.tokenizer.sha256
+    own = hashlib.sha256(forger.record).hexdigest()
     head, lines = "0" * 64, []
-    for number, record in enumerate((earlier[0], OTHER, hashlib.sha256(forger.record).hexdigest()), start=1):
+    for number, record in enumerate((earlier[0], OTHER, own), start=1):
+        commitment = forger.key.commitment if record == own else record
+        of_key = commitment, GROUPS**2, forger.key.tokenizer.sha256
         body = " ".join(map(str, (number, "2026-01-01", "green", *of_key, record, "-")))
         head = hashlib.sha256(f"brickscan commitments 4\n{head}\n{body}".encode()).hexdigest()
         lines.append(f"{body} {head}\n")
