@@ -142,6 +142,8 @@ def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tupl
     device = f" ({generator})" if generator else ""
     if row["status"] == "too_short":
         says, p = "too short to be scored", "-"
+        if row["shown"]:
+            says += f" without {row['shown']:,} tokens whose seeds claims showed"
     elif row["status"] == "filtered":
         says, p = "too short to be scored without its common n-grams", "-"
     elif row["flagged"] and row["basis"] == "assumed":
@@ -154,4 +156,6 @@ def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tupl
         says, p = f"no mark found{device}", chance
     if row["status"] == "scored_in_part":
         says += " (in the part that can be read)"
+    if row["status"] != "too_short" and row["shown"] > row["scored"]:
+        says += f" (most is left out: claims showed the seeds of {row['shown']:,} tokens)"
     return row["key_id"], says, p, f"{row['scored']:,}", row["proof"] or "-"

@@ -20,6 +20,7 @@ from scanner.key_support import ScanFilter, UnsupportedKey, supported_keys
 from scanner.registry import audit_secret_of, lasting_secret_of, load_registry, registry_sha256
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
+from scanner.registry.shown_seeds import ShownUpTo
 from scanner.storage.locations import absolute, is_uri, real_location
 from scanner.storage.toml import canonical, digest, read_toml
 from scanner.watermark.formats import format_of, shares_of_levels
@@ -49,6 +50,8 @@ class Plan:
     filter_sha256: digest of the filter; None: no filter.
     unsupported_keys: keys that no text is scored under, since neither law nor audit supports their p-values.
     trial: the registry was made for a trial.
+    shown: up to which event seeds that were shown are left out, by the ids of keys that have such; none before the scan
+        begins: all that are on record.
     """
 
     config: ScanConfig
@@ -70,6 +73,7 @@ class Plan:
     filter_sha256: str | None = None
     unsupported_keys: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
+    shown: tuple[tuple[str, ShownUpTo], ...] = ()
 
     @cached_property
     def columns(self) -> Columns:
@@ -147,10 +151,11 @@ class Plan:
     @property
     def keys_on_record(self) -> list[dict[str, object]]:
         """The keys under test, as a row of `scans` has them."""
-        names = ("key_id", "commitment", "messages", "admitted_by")
+        names, shown = ("key_id", "commitment", "messages", "admitted_by"), dict(self.shown)
         return [
             {name: getattr(key, name) for name in names}
             | {"method": key.format, "label": format_of(key).label(), "tokenizer_sha256": key.tokenizer.sha256}
+            | dict(zip(("event", "events_head"), shown.get(key.key_id, (None, None)), strict=True))
             for key in self.keys
         ]
 

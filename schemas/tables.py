@@ -86,6 +86,9 @@ VERDICTS = pa.schema(
         pa.field("canary", pa.bool_()),
         # c2pa: the text had a C2PA manifest, which is cut off before it is scored; whoever issued it is not verified
         pa.field("manifest", pa.string()),
+        # positions besides `scored` that were left out since claims showed their seeds; of a text that no key scored,
+        # under the key that left out most; null: of a version that left out none
+        pa.field("shown", pa.int64()),
     ]
 )
 """One row per document that was read. A flagged row is for the key with the smallest corrected p-value.
@@ -135,6 +138,8 @@ SHARDS = pa.schema(
         pa.field("min_scored", pa.int64()),  # as dedup
         # shares of the false-positive rate that the looks at its texts had, as JSON (scanner.error_shares.ErrorShares)
         pa.field("looks", pa.string()),
+        # last event of what was shown of its keys that its scan read, number and head by key id, as JSON
+        pa.field("events", pa.string()),
     ]
 )
 """One row per range of rows of a file that a scan finished: its counts, and which rows of VERDICTS are the newest."""
@@ -189,6 +194,14 @@ SCANS = pa.schema(
                         pa.field("label", pa.string()),  # the format with its parameters
                         pa.field("tokenizer_sha256", pa.string()),
                         pa.field("admitted_by", pa.string()),  # id of the audit that the key passed; null: none
+                        # last event of what was shown of the key that the scan read, 0: nothing was shown; null: of a
+                        # key whose seeds are never shown
+                        pa.field("event", pa.int64()),
+                        pa.field("events_head", pa.string()),  # SHA-256 of that event, as hex text
+                        # positions of this scan's documents that the key scored, and that it left out since their seeds
+                        # were shown; null: nothing was shown
+                        pa.field("positions", pa.int64()),
+                        pa.field("positions_shown", pa.int64()),
                     ]
                 )
             ),

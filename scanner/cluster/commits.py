@@ -287,6 +287,7 @@ class Committer:
             "dedup": self._plan.config.dedup,
             "min_scored": self._plan.config.min_scored,
             "looks": canonical(self._plan.weights._asdict()),
+            "events": canonical(dict(self._plan.shown)),
         }
 
     def _write_lost(self, finished: FinishedShard) -> Files:

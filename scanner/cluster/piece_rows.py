@@ -1,6 +1,6 @@
 """Rows that a worker makes of the documents of a piece, by table, until they are written; and their counts."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -74,7 +74,19 @@ class Rows:
                 pc.sum(pc.if_else(exact["flagged"], exact["tokens"], plain["tokens"]), min_count=0).as_py()
                 for exact, plain in zip(verdicts, self.batches["lengths"], strict=True)
             ),
+            of_keys=_sums(self.batches["lengths"]),
         )
+
+
+def _sums(lengths: Sequence[pa.RecordBatch]) -> Counter[tuple[str, str]]:
+    """Return `of_keys` of DocumentCounts: what columns that are named for a key come to."""
+    sums = Counter[tuple[str, str]]()
+    for batch in lengths:
+        for name in batch.schema.names:
+            kind, _, key_id = name.partition(":")
+            if key_id:
+                sums[key_id, kind] += pc.sum(batch[name], min_count=0).as_py()
+    return sums
 
 
 def _readable(void: Unreadable, batch: pa.RecordBatch) -> pa.RecordBatch:

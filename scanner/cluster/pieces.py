@@ -14,8 +14,9 @@ The states of work, which scanner.cluster.todo moves it through:
 A shard is finished when none of its pieces is open.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from itertools import accumulate
 from typing import NamedTuple
@@ -51,6 +52,8 @@ class DocumentCounts:
     older_than_key: documents flagged under a key that was made after they existed.
     filtered: documents of which the filter left too few n-grams to be scored.
     canaries: flagged texts of canaries that were named right, beside those in `flagged`.
+    of_keys: positions of all texts that a key of which something was shown scored, by (key id, "scored"), and that it
+        left out since their seeds were shown, by (key id, "shown").
     """
 
     documents: int = 0
@@ -68,9 +71,10 @@ class DocumentCounts:
     not_offered: int = 0
     filtered: int = 0
     canaries: int = 0
+    of_keys: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
-        return DocumentCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return DocumentCounts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 NO_DOCUMENTS = DocumentCounts()

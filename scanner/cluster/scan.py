@@ -41,8 +41,14 @@ from scanner.key_support import UnsupportedKey
 from scanner.looks.look import NO_RESULT, LookResult, LookRun, SecondPass, SecondPassTotals
 from scanner.looks.looks import LOOKS, check_looks
 from scanner.registry import NO_RECORD, head_of
+from scanner.registry.shown_seeds import shown_now
 from scanner.results.earlier_scans import read_earlier_scans
-from scanner.results.registry_record import record_verification, refuse_changed_since, verify_registry
+from scanner.results.registry_record import (
+    record_verification,
+    refuse_changed_since,
+    refuse_lost_events,
+    verify_registry,
+)
 from scanner.results.retention import drop_older, freeze
 from scanner.results.scan_list import refuse_early_clock, refuse_mixed
 from scanner.results.transactions import append_audits, append_scan, open_tables, refuse_changed_tables
@@ -149,7 +155,7 @@ def scan_row(
         "version": importlib.metadata.version("brickscan"),
         "config_sha256": plan.config_sha256,
         "registry_sha256": plan.registry_sha256,
-        "keys": plan.keys_on_record,
+        "keys": [key | _positions_of(totals, str(key["key_id"])) for key in plan.keys_on_record],
         "keys_tested": plan.keys_tested,
         "dedup": plan.config.dedup,
         "min_scored": plan.config.min_scored,
@@ -178,6 +184,13 @@ def scan_row(
         **costs(totals),
         **{name: value for look in looks for name, value in look.columns.items()},
     }
+
+
+def _positions_of(totals: ScanTotals, key_id: str) -> dict[str, object]:
+    """Return what `keys` of SCANS says of positions that a key scored and left out; nothing where nothing was shown."""
+    of_keys = totals.counts.of_keys
+    columns = {"positions": "scored", "positions_shown": "shown"}
+    return {name: of_keys.get((key_id, kind)) for name, kind in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -324,7 +337,8 @@ class _Scan:
             check_looks(plan.config)
             follow_ups = {look.name: look.follow_up(plan) for look in LOOKS}
             self._looks = {name: each for name, each in follow_ups.items() if each is not None}
-            self._plan = plan = fix_filter(plan, self._scan_id)
+            refuse_lost_events(plan.results, plan.registry, plan.keys)
+            self._plan = plan = replace(fix_filter(plan, self._scan_id), shown=shown_now(plan.registry, plan.keys))
             self._committer = Committer(plan, self._scan_id)
 
             # 3. Find the shards that no earlier scan committed, score them, and commit them as they come.

@@ -14,7 +14,7 @@ replaces another, names that user. This holds under keys of version 1 too, where
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from scanner.registry import NamedUser
 from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.format import LeavesOut
 from scanner.watermark.parts import Parts, Span
 from scanner.watermark.rule import Decision, KeyFindings, decide, replace_findings
 from schemas.registry import MasterKey
@@ -55,12 +56,21 @@ def stay_on_cpu(mark: Watermark) -> Watermark:
 
 @dataclass(frozen=True)
 class OpenedKey:
-    """A key of the registry, opened, with its tokenizer, and the function that moves its watermark to its device."""
+    """A key of the registry, opened, with its tokenizer, and the function that moves its watermark to its device.
+
+    shown: buckets whose positions are left out, since their seeds were shown: int64, ascending.
+    """
 
     key: MasterKey
     watermark: Watermark
     tokenizer: "Tokenizer"
     to_device: Callable[[Watermark], Watermark] = stay_on_cpu
+    shown: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False, compare=False)
+
+    def under(self, mark: Watermark) -> "OpenedKey":
+        """Return it with another mark, a decoy's, which leaves out what this one does."""
+        mark = mark.leave_out(self.shown) if isinstance(mark, LeavesOut) else mark
+        return replace(self, watermark=self.to_device(mark))
 
     @functools.cached_property
     def basis(self) -> str:
@@ -102,8 +112,9 @@ class BatchResult(NamedTuple):
 
     Verdicts are exact, without text_id and p_class. scanner.detection.rows makes of them what tables hold.
 
-    lengths: row, tokens and scored of each verdict's text as it is written, under the first key that scored it, else
-        the first: int64. They depend on no score.
+    lengths: row, tokens, scored and shown of each verdict's text as it is written, under the first key that scored it,
+        else the first: int64. They depend on no score. For each key of which something was shown, `scored:KEY` and
+        `shown:KEY` under that key.
     spans: rows of schemas.tables.SPANS, `keys` left empty.
     """
 

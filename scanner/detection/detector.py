@@ -45,7 +45,7 @@ from scanner.watermark.format import ScoresParts, SearchesWindows
 from scanner.watermark.formats import format_of
 from scanner.watermark.kernel import share_steps
 from scanner.watermark.parts import Limit, Segments
-from scanner.watermark.positions import PositionRule, reach_of
+from scanner.watermark.positions import PositionRule, reach_of, rule_with_shown
 from scanner.watermark.rule import KeyFindings, long_enough, most_ranked, ranked, search
 from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, SPANS, VERDICTS
@@ -95,12 +95,19 @@ class BatchScores(NamedTuple):
 
     findings: of each key.
     positions: what each key scored, with its spans.
+    shown: positions that each key left out since their seeds were shown, int64[keys, D].
     whole_is_enough: bool[D], texts that are long enough for a key if no n-gram is left out.
     """
 
     findings: list[KeyFindings]
     positions: list[KeyPositions]
+    shown: NDArray[np.int64]
     whole_is_enough: NDArray[np.bool_]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Tokens under each key, and `shown`: int64[2, keys, D]."""
+        return np.stack([[np.diff(scored.tokens.offsets) for scored in self.positions], self.shown])
 
 
 class Detector:
@@ -170,14 +177,15 @@ class Detector:
 
         # 3. Decide, on the normalised text where its p is smaller.
         outcomes = TextOutcomes.of_stored_texts(scores.findings, self._rules.rates)
-        lengths = stored_lengths = np.stack([np.diff(scored.tokens.offsets) for scored in scores.positions])
+        sizes = scores.sizes
         if len(texts.differing):
             has_parts = [scored.has_parts[texts.differing] for scored in scores.positions]
             forms = TextForms(NORMALISED, has_normal_form[texts.differing], has_parts)
-            normalised = self._score(texts.normalised, {}, forms).findings
-            outcomes = outcomes.with_normalised(normalised, texts.differing, self._rules.rates)
-            lengths = self._lengths_of_outcomes(stored_lengths, texts, outcomes.normalised)
-        columns = verdict_columns(self._keys, lengths, outcomes, readable["reason"], scores.whole_is_enough)
+            normalised = self._score(texts.normalised, {}, forms)
+            outcomes = outcomes.with_normalised(normalised.findings, texts.differing, self._rules.rates)
+            sizes[:, :, outcomes.normalised] = normalised.sizes[:, :, outcomes.normalised[texts.differing]]
+        lengths, shown = sizes
+        columns = verdict_columns(self._keys, lengths, shown, outcomes, readable["reason"], scores.whole_is_enough)
 
         # 4. Prove flags, name their users, and sketch their texts.
         user_of = functools.partial(users_at, self._keys, self._holders)
@@ -191,7 +199,8 @@ class Detector:
         if self._parts and any(scored.spans for scored in scores.positions):
             verdicts, spans = self._parts.with_spans(verdicts, self._span_keys(), batch, self._rules.rates[1], salt)
         quarantine = table_of(QUARANTINE, refused, origin, now, {}) if len(refused) else _NONE_REFUSED
-        return BatchResult(verdicts, quarantine, plain_lengths(readable["row"], stored_lengths, scores.findings), spans)
+        of_texts = plain_lengths(self._keys, readable["row"], scores.sizes, scores.findings)
+        return BatchResult(verdicts, quarantine, of_texts, spans)
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
         began = time.perf_counter()
@@ -206,10 +215,14 @@ class Detector:
         """
         positions: dict[tuple[str, PositionRule], Positions] = {}
         findings, scored, whole_is_enough = [], [], np.zeros(len(forms.has_normal_form), np.bool_)
+        shown = np.zeros((len(self._keys), len(forms.has_normal_form)), np.int64)
+        counts: dict[tuple[str, PositionRule], NDArray[np.int64]] = {}
         for place, (opened_key, terms) in enumerate(zip(self._keys, self._terms, strict=True)):
             name, rule = opened_key.key.tokenizer.sha256, opened_key.watermark.rule
             if (name, rule) not in positions:
-                whole = rule.positions(tokens[name], self._rules.dedup)
+                whole, with_shown = rule.positions(tokens[name], self._rules.dedup), rule_with_shown(rule)
+                if with_shown is not rule:
+                    counts[name, rule] = with_shown.positions(tokens[name], self._rules.dedup).scored - whole.scored
                 whole_is_enough |= whole.scored >= self._rules.min_scored
                 common = self._rules.ngram_filter.of(name, rule)
                 positions[name, rule] = common.without(tokens[name], whole) if common else whole
@@ -217,7 +230,8 @@ class Detector:
             result = self._score_key(opened_key, terms, *texts, forms, place)
             findings.append(result[0])
             scored.append(result[1])
-        return BatchScores(findings, scored, whole_is_enough)
+            shown[place] = counts.get((name, rule), 0)
+        return BatchScores(findings, scored, shown, whole_is_enough)
 
     def _score_key(
         self,
@@ -270,21 +284,6 @@ class Detector:
             return scored
         kinds = self._rules.weights.part_kinds
         return scored._replace(parts=self._parts.scored_parts(kinds, segments, tokens, counted, documents))
-
-    def _lengths_of_outcomes(
-        self, stored_lengths: NDArray[np.int64], texts: TokenisedTexts, normalised: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """Return tokens of the texts that count, int64[keys, D].
-
-        normalised: bool[D], documents whose normalised text counts.
-        """
-        if not normalised.any():
-            return stored_lengths
-        lengths = stored_lengths.copy()
-        tokenizers = [opened_key.key.tokenizer.sha256 for opened_key in self._keys]
-        normalised_lengths = np.stack([np.diff(texts.normalised[name].offsets) for name in tokenizers])
-        lengths[:, normalised] = normalised_lengths[:, normalised[texts.differing]]
-        return lengths
 
     def _proved(
         self, outcomes: TextOutcomes, lengths: NDArray[np.int64], stored_text: Callable[[int], str], salt: bytes
@@ -343,7 +342,7 @@ class Detector:
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
         """Return a detector with the same rules under other marks. It proves no flag.
 
-        Corrections and ranks stay those of this detector.
+        Corrections, ranks and what was shown stay those of this detector.
 
         Args:
             marks: by the ids of their keys; other keys are left out.
@@ -353,8 +352,7 @@ class Detector:
         places = [place for place, opened_key in enumerate(self._keys) if opened_key.key.key_id in marks]
         other = copy.copy(self)
         other._keys = tuple(
-            dataclasses.replace(opened_key, watermark=opened_key.to_device(marks[opened_key.key.key_id]))
-            for opened_key in (self._keys[place] for place in places)
+            opened_key.under(marks[opened_key.key.key_id]) for opened_key in (self._keys[place] for place in places)
         )
         other._terms = [self._terms[place] for place in places]
         other._tokenizers = {opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in other._keys}

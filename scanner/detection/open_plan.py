@@ -1,7 +1,7 @@
 """Secrets, tokenizers and users of a plan: looked at before any work, and opened by every worker itself."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,11 @@ from scanner.detection.rules import Rules
 from scanner.detection.stated_shares import account_correction, span_correction, text_corrections
 from scanner.looks.normalising import check_variants
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
+from scanner.registry.shown_seeds import ShownUpTo, shown_then
 from scanner.scan_plan import Plan
 from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
-from scanner.watermark.format import ProofPath, Proves
+from scanner.watermark.format import LeavesOut, ProofPath, Proves
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 
@@ -61,7 +62,7 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter
     device: where all messages of a key are scored; None: on the CPU.
     ngram_filter: n-grams that are left out of scoring.
     """
-    opened_keys = open_keys(plan.registry, plan.keys, _mover_to(device))
+    opened_keys = open_keys(plan.registry, plan.keys, _mover_to(device), shown=plan.shown)
     rules = Rules.of(plan.config, plan.keys_tested, ngram_filter)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     return Detector(opened_keys, holders, rules, open_prover(plan.registry, opened_keys, rules))
@@ -113,6 +114,7 @@ def _opener_of_path(
     @functools.cache
     def open_path() -> ProofPath:
         path = how.proof(secret)
+        path = path.leave_out(opened_key.shown) if isinstance(path, LeavesOut) else path
         return path if slow_path is None else slow_path(path, opened_key)
 
     return open_path
@@ -124,15 +126,27 @@ def open_keys(
     to_device: Callable[[Watermark], Watermark] = stay_on_cpu,
     *,
     fast: bool = True,
+    shown: Iterable[tuple[str, ShownUpTo]] = (),
 ) -> list[OpenedKey]:
-    """Open keys with their secrets and tokenizers. Raises SecretError and TokenizerError.
+    """Open keys with their secrets and tokenizers.
 
-    fast: as for scanner.text.
+    Args:
+        registry: folder or URI.
+        keys: of the registry.
+        to_device: moves a watermark to its device.
+        fast: as for scanner.text.
+        shown: up to which event the seeds that were shown of a key, by its id, are left out; of other keys, all are.
+
+    Raises:
+        SecretError, TokenizerError: a key cannot be opened.
+        Refused: what was shown of a key cannot be read, or not up to that event.
     """
-    tokenizers = _load_tokenizers(registry, keys, fast=fast)
-    return [
-        OpenedKey(key, to_device(open_key(registry, key)), tokenizers[key.tokenizer.sha256], to_device) for key in keys
-    ]
+    tokenizers, then, opened_keys = _load_tokenizers(registry, keys, fast=fast), dict(shown), list[OpenedKey]()
+    for key in keys:
+        seeds = shown_then(registry, key, then.get(key.key_id))
+        mark = to_device(open_key(registry, key, seeds))
+        opened_keys.append(OpenedKey(key, mark, tokenizers[key.tokenizer.sha256], to_device, seeds.buckets))
+    return opened_keys
 
 
 def _load_tokenizers(registry: Path | str, keys: Sequence[MasterKey], *, fast: bool = True) -> dict[str, Tokenizer]:

@@ -29,6 +29,7 @@ _STATUSES = np.array(["scored", "scored_in_part", "filtered", "too_short"], obje
 def verdict_columns(
     keys: Sequence[OpenedKey],
     lengths: NDArray[np.int64],
+    shown: NDArray[np.int64],
     outcomes: TextOutcomes,
     reason: pa.Array,
     whole_is_enough: NDArray[np.bool_],
@@ -40,6 +41,7 @@ def verdict_columns(
     Args:
         keys: the keys under test.
         lengths: tokens under each key, int64[keys, D].
+        shown: positions that each key left out since their seeds were shown, int64[keys, D].
         outcomes: the texts that count, and what keys found in them.
         reason: why only a part was scored.
         whole_is_enough: bool[D], texts that are long enough for a key if nothing is left out.
@@ -68,6 +70,7 @@ def verdict_columns(
         "status": _STATUSES[np.where(scored, in_part, np.where(whole_is_enough, 2, 3))],
         "tokens": choose_key(lengths),
         "scored": choose_key(findings.scored for findings in key_findings),
+        "shown": np.where(scored, choose_key(shown), shown.max(axis=0)),
         "key_id": np.array([opened_key.key.key_id for opened_key in keys], object)[chosen],
         # undecided: none is shown, since the best may be a stranger
         "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
@@ -95,12 +98,24 @@ def verdict_columns(
     }
 
 
-def plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], key_findings: Sequence[KeyFindings]) -> pa.RecordBatch:
-    """Return `lengths` of BatchResult, of D rows and their tokens under all keys, int64[keys, D]."""
-    first = np.argmax(np.stack([findings.message[:, 0] >= 0 for findings in key_findings]), axis=0)
-    scored = np.stack([findings.scored for findings in key_findings])
-    place = first, np.arange(len(first))
-    return pa.RecordBatch.from_pydict({"row": rows, "tokens": lengths[place], "scored": scored[place]})
+def plain_lengths(
+    keys: Sequence[OpenedKey], rows: pa.Array, sizes: NDArray[np.int64], key_findings: Sequence[KeyFindings]
+) -> pa.RecordBatch:
+    """Return `lengths` of BatchResult, of D rows and their tokens and `shown` under all keys, int64[2, keys, D]."""
+    is_scored = np.stack([findings.message[:, 0] >= 0 for findings in key_findings])
+    first, scored = np.argmax(is_scored, axis=0), np.stack([findings.scored for findings in key_findings])
+    (lengths, shown), place = sizes, (first, np.arange(len(first)))
+    columns = {
+        "row": rows,
+        "tokens": lengths[place],
+        "scored": scored[place],
+        "shown": np.where(is_scored.any(axis=0), shown[place], shown.max(axis=0)),
+    }
+    for number, opened_key in enumerate(keys):
+        if len(opened_key.shown):
+            key_id = opened_key.key.key_id
+            columns |= {f"scored:{key_id}": scored[number], f"shown:{key_id}": shown[number]}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def table_of(
@@ -219,7 +234,7 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
     flagged = exact["flagged"]
     changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT_COLUMNS}
     changed |= {name: pc.if_else(flagged, exact[name], None) for name in OF_FLAGS}
-    changed |= {name: pc.if_else(flagged, exact[name], lengths[name]) for name in ("tokens", "scored")}
+    changed |= {name: pc.if_else(flagged, exact[name], lengths[name]) for name in ("tokens", "scored", "shown")}
     # whoever filters by `flagged` counts what all lists count; `flags` keeps the row, and `canary` says what it is
     changed["flagged"] = pc.and_not_kleene(flagged, pc.fill_null(exact["canary"], False))
     some_named = [name for name in ("named", "further_messages") if exact[name].null_count < len(exact)]

@@ -13,6 +13,7 @@ from scanner.errors import Refused
 from scanner.filtering import open_filter
 from scanner.input.shards import key_set
 from scanner.registry import read_lasting_secret
+from scanner.registry.shown_seeds import ShownUpTo
 from scanner.results import flagged
 from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import ask, verdicts
@@ -36,6 +37,22 @@ class FlagCase:
     def where(self) -> str:
         """File and row, as a document is named to commands."""
         return f"{self.row['path']}:{self.row['row']}"
+
+    @property
+    def shown(self) -> tuple[tuple[str, ShownUpTo], ...]:
+        """Up to which event its scan left out what was shown, by the ids of keys; none if that scan did not end."""
+        return shown_by_scan(self.scan)
+
+
+def shown_by_scan(scan: Mapping[str, Any] | None) -> tuple[tuple[str, ShownUpTo], ...]:
+    """Return up to which event a scan left out what was shown, by the ids of keys whose seeds can be shown.
+
+    scan: its row of SCANS; None: it did not end.
+    """
+    keys = [] if scan is None else scan["keys"]
+    return tuple(
+        (key["key_id"], ShownUpTo(key["event"], key["events_head"])) for key in keys if key["event"] is not None
+    )
 
 
 def find_case(results: str, rate: float, document: str) -> FlagCase:

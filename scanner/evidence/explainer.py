@@ -22,7 +22,7 @@ from scanner.detection.rows import TextIds
 from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence.account_owners import Owners, read_owners
-from scanner.evidence.case import FlagCase, filter_of, find_case
+from scanner.evidence.case import FlagCase, filter_of, find_case, shown_by_scan
 from scanner.evidence.copied_text import CopiedShare, EarlierPost, copied_share, earlier_of_others
 from scanner.evidence.explanation import (
     Explanation,
@@ -39,6 +39,7 @@ from scanner.input.files import resolve
 from scanner.looks.normalising import scored_text
 from scanner.looks.rescoring import row_look
 from scanner.registry import find_key, load_registry, read_audit_secret, read_lasting_secret
+from scanner.registry.shown_seeds import ShownUpTo
 from scanner.results.decision_log import users_of
 from scanner.results.pieces_of_evidence import EVIDENCE_COLUMNS
 from scanner.results.queries import ask, spans
@@ -112,7 +113,7 @@ class Explainer:
             locations = [resolve(path, self._base, None) for path in paths]
             columns = Columns(Columns.of(self._config.input).text, None, None, None)
             self._texts = StoredTexts(columns, locations, self.results, self._text_id)
-        self._opened: dict[str, OpenedKey] = {}
+        self._opened: dict[tuple[str, ShownUpTo | None], OpenedKey] = {}
         self._filters: dict[str | None, NgramFilter] = {}
         self._advise = lru_cache(partial(advise_on_scan, self.results))
         self._tokens_of = lru_cache(EARLIER_TEXTS_HELD)(self._read_tokens)
@@ -208,7 +209,7 @@ class Explainer:
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
         text = _as_scored(case, self._texts.of(case))
-        opened_key = self._open(self._key(case))
+        opened_key = self._open(self._key(case), case.scan)
         return text, opened_key.tokenizer.reference.encode([text]), opened_key
 
     def common(self, case: FlagCase) -> LeftOut | None:
@@ -221,7 +222,7 @@ class Explainer:
         """
         if case.scan is None and self._config is not None and self._config.filter is not None:
             raise Refused("its scan did not end, so that the n-grams that it left out are not on record; scan again")
-        opened_key = self._open(self._key(case))
+        opened_key = self._open(self._key(case), case.scan)
         digest = (case.scan or {}).get("filter_sha256")
         if digest not in self._filters:  # opened once, for all flags of a night
             self._filters[digest] = filter_of(self.results, self._folder, case)
@@ -245,9 +246,9 @@ class Explainer:
             raise Refused("parts of a text are known by the scan's configuration; name it instead of its results")
         return ErrorShares.of(self._config).part_kinds
 
-    def open_key(self, key_id: str) -> OpenedKey:
-        """Open a key with its reference tokenizer. Raises as `scored_text` does."""
-        return self._open(find_key(self._registry, key_id))
+    def open_key(self, key_id: str, scan: Mapping[str, Any] | None) -> OpenedKey:
+        """Open a key with its reference tokenizer, as a scan had it, by its row of SCANS. Raises as `scored_text`."""
+        return self._open(find_key(self._registry, key_id), scan)
 
     def open_filter(self, sha256: str) -> NgramFilter:
         """Open the filter of a digest. Raises as `common` does."""
@@ -336,14 +337,16 @@ class Explainer:
     def _key(self, case: FlagCase) -> MasterKey:
         return find_key(self._registry, case.row["key_id"])
 
-    def _open(self, key: MasterKey) -> OpenedKey:
-        if key.key_id not in self._opened:
-            (self._opened[key.key_id],) = open_keys(self._folder, [key], fast=False)
-        return self._opened[key.key_id]
+    def _open(self, key: MasterKey, scan: Mapping[str, Any] | None) -> OpenedKey:
+        then = dict(shown_by_scan(scan)).get(key.key_id)
+        if (key.key_id, then) not in self._opened:
+            shown = [] if then is None else [(key.key_id, then)]
+            (self._opened[key.key_id, then],) = open_keys(self._folder, [key], fast=False, shown=shown)
+        return self._opened[key.key_id, then]
 
     def _as_it_counted(self, case: FlagCase, text: str) -> OpenedKey:
         """Open the key of a flag, under which tokens count as they did for the flag. Raises as `scored_text` does."""
-        opened_key, look = self._open(self._key(case)), row_look(case.row["look"], case.where)
+        opened_key, look = self._open(self._key(case), case.scan), row_look(case.row["look"], case.where)
         if look is None:
             return opened_key
         return look.recorded(self.results, case.row, case.scan, text, case.where).keys([opened_key])[0]
@@ -383,7 +386,7 @@ class Explainer:
             key = self.key_on_record(name["key_id"])
             with contextlib.suppress(Refused):  # a secret that cannot be read shades nothing
                 if key is not None:
-                    opened_key = self._open(key)
+                    opened_key = self._open(key, case.scan)
                     about = text, name["message"], key.messages, omissions, parts
                     evidence = evidence_of_text(opened_key.watermark, opened_key.tokenizer.reference, *about)
                     user_runs.append(UserRuns(name["user_id"], evidence.runs))

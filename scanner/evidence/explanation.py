@@ -21,7 +21,7 @@ from scanner.text.quoting import Kind, TextPart
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.format import TellsUserEvidence
 from scanner.watermark.formats import generator_of
-from scanner.watermark.positions import Dedup
+from scanner.watermark.positions import Dedup, rule_with_shown
 from scanner.watermark.rule import corrected, log10_p_of, search
 from schemas.registry import MasterKey
 from schemas.words import LEVELS, Naming
@@ -92,6 +92,7 @@ class TextEvidence(NamedTuple):
     user_evidence: None where messages share nothing.
     common: tokens left out since many texts hold their n-grams.
     log10_p: of the message alone, not corrected, NaN where the format has no law.
+    shown: tokens left out since claims showed their seeds.
     """
 
     tokens: int
@@ -104,6 +105,7 @@ class TextEvidence(NamedTuple):
     user_evidence: UserEvidenceFinding | None = None
     common: int = 0
     log10_p: float = math.nan
+    shown: int = 0
 
 
 class UserRuns(NamedTuple):
@@ -148,14 +150,14 @@ def evidence_of_text(
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
-    distinct = mark.rule.positions(tokens, omissions.dedup)
+    distinct, with_shown = mark.rule.positions(tokens, omissions.dedup), rule_with_shown(mark.rule)
+    not_repeated, all_positions = (with_shown.positions(tokens, dedup) for dedup in (omissions.dedup, "none"))
     positions = distinct if omissions.common is None else omissions.common.without(tokens, distinct)
-    all_positions = mark.rule.positions(tokens, "none")
     score = mark.score(tokens, positions, message)
     return TextEvidence(
         len(ids),
         int(positions.scored[0]),
-        int(all_positions.scored[0] - distinct.scored[0]),
+        int(all_positions.scored[0] - not_repeated.scored[0]),
         len(ids) - int(all_positions.scored[0]),
         float(score[0]),
         _runs(mark, tokens, positions.index, offsets, message, run),
@@ -163,6 +165,7 @@ def evidence_of_text(
         _user_evidence(mark, tokens, positions, message),
         int(distinct.scored[0] - positions.scored[0]),
         float(log10_p_of(mark.law, score, positions.scored)[0]),
+        int(not_repeated.scored[0] - distinct.scored[0]),
     )
 
 

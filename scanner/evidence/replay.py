@@ -56,8 +56,9 @@ from scanner.scan_plan import read_config
 from scanner.signing import open_results
 from scanner.storage.locations import absolute
 from scanner.watermark.by_levels import BoundsRounding
-from scanner.watermark.format import ProofPath, Proves
+from scanner.watermark.format import LeavesOut, ProofPath, Proves
 from scanner.watermark.formats import format_of
+from scanner.watermark.positions import rule_with_shown
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
@@ -242,7 +243,7 @@ def _detected(
     if scoring is not None:
         shares, keys = scoring.shares(shares), [key for key in keys if scoring.takes(key)]
     rules = Rules.recorded(scan, scan["keys_tested"], shares, ngram_filter)
-    opened_keys = open_keys(folder, keys, fast=False)
+    opened_keys = open_keys(folder, keys, fast=False, shown=case.shown)
     holders = _Holders(folder, results, [key.key_id for key in keys])
     prover = open_prover(folder, opened_keys, rules, None if scoring is None else scoring.slow_path)
     scored_keys = opened_keys if scoring is None else scoring.keys(opened_keys)
@@ -274,9 +275,10 @@ def _by_slow_path(
     form = format_of(key)
     if row["message"] is None or row["look"] == SPAN or not isinstance(form, Proves):
         return {}, 0.0
-    (opened_key,) = open_keys(folder, [key], fast=False)
+    (opened_key,) = open_keys(folder, [key], fast=False, shown=case.shown)
     ids = opened_key.tokenizer.reference.encode([scored_text(text, row["variant"])]).ids
     path: ProofPath = form.proof(check_secret(folder, key))
+    path = path.leave_out(opened_key.shown) if isinstance(path, LeavesOut) else path
     if scoring is not None:
         path = scoring.slow_path(path, opened_key)
     common_places = places_left_out(ngram_filter.of(key.tokenizer.sha256, opened_key.watermark.rule), ids)
@@ -363,6 +365,11 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     if dedup != "ngram":
         raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
     positions, common = rule.positions(tokens, "ngram"), explainer.common(case)
+    if len(positions.index) < len(rule_with_shown(rule).positions(tokens, "ngram").index):
+        raise Refused(
+            f"--proof: {case.where}: the scan left out tokens whose seeds earlier claims showed, and a claim by the "
+            "secret counts all; make one that anybody can check, with `brickscan claim`"
+        )
     scored = positions if common is None else common.without(tokens, positions)
     ngrams = [rule.ngram(tokens, int(index)) for index in scored.index]
     mark = _mark(form.label(), check_secret(explainer.registry, key), key)

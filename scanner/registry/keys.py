@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from scanner.registry.shown_seeds import ShownSeeds
     from scanner.watermark import Format, Watermark
     from scanner.watermark.hidden_value import HiddenValue
 
@@ -412,17 +413,27 @@ def _checked_secret(folder: Path | str, key: MasterKey, made_for: "Format") -> b
     return key_bytes
 
 
-def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
+def open_key(folder: Path | str, key: MasterKey, shown: "ShownSeeds | None" = None) -> "Watermark":
     """Return the watermark of a key, ready to score or mark: its secret is read here, where it is used.
+
+    Args:
+        folder: the registry's folder, or a URI.
+        key: the key.
+        shown: seeds of the key whose steps are neither scored nor marked; None: all that were ever shown.
 
     Raises:
         SecretError: as `check_secret` does, and as `open_format` does.
+        Refused: what was shown of the key cannot be read.
     """
+    from scanner.registry.shown_seeds import shown_then  # late: most commands open no key
+    from scanner.watermark.format import LeavesOut
     from scanner.watermark.formats import format_of
 
     made_for = format_of(key)
     key_bytes = _checked_secret(folder, key, made_for)
-    return open_format(made_for, key_bytes, f"key {key.key_id!r}: the secret at {key.secret}")
+    mark = open_format(made_for, key_bytes, f"key {key.key_id!r}: the secret at {key.secret}")
+    shown = shown_then(folder, key) if shown is None else shown
+    return mark.leave_out(shown.buckets) if isinstance(mark, LeavesOut) else mark
 
 
 def open_format(made_for: "Format", key_bytes: bytes, name: str) -> "Watermark":

@@ -14,7 +14,7 @@ record) and the line without it: an edit that the events' chain does not see sho
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +66,17 @@ def event_head(event: ShownEvent) -> str:
     return hashlib.sha256(event_bytes(event)).hexdigest()
 
 
+class ShownUpTo(NamedTuple):
+    """What a reader knew of what was shown of a key.
+
+    number: of the last event that it read; 0: nothing was shown.
+    head: SHA-256 of that event, as hex.
+    """
+
+    number: int
+    head: str
+
+
 class ShownSeeds(NamedTuple):
     """What was shown of one key. Its repr shows no bucket.
 
@@ -88,6 +99,11 @@ class ShownSeeds(NamedTuple):
     def head(self) -> str:
         """SHA-256 of the last event, as hex; 64 zeros: nothing was shown."""
         return event_head(self.events[-1]) if self.events else FIRST_HEAD
+
+    @property
+    def last(self) -> ShownUpTo:
+        """Number and head."""
+        return ShownUpTo(self.number, self.head)
 
     @property
     def buckets(self) -> NDArray[np.int64]:
@@ -152,6 +168,36 @@ def find_event(folder: Path | str, key: MasterKey, text: bytes, unit: str) -> tu
     """
     found = (line for line in _read_lines(folder, key)[1] if line.is_about(text, unit))
     return next(((line.event, line.salt) for line in found), None)
+
+
+def shown_then(folder: Path | str, key: MasterKey, then: ShownUpTo | None = None) -> ShownSeeds:
+    """Read what was shown of a key by then: nothing, of a key whose seeds are never shown.
+
+    Args:
+        folder: the registry's folder, or a URI.
+        key: the key.
+        then: up to which event; None: all that is on record now.
+
+    Raises:
+        Refused: as `read_shown`; or what a reader knew then is not on record, since an older registry was put back.
+    """
+    if key.record is None:
+        return ShownSeeds()
+    shown = read_shown(folder, key)
+    if then is None:
+        return shown
+    if then.number > shown.number or shown.up_to(then.number).head != then.head:
+        raise Refused(
+            f"{shown_path(folder, key.key_id)}: lacks event {then.number} of what was shown of key {key.key_id!r}, "
+            "which a scan read: an older registry was put back, or another. What it lacks is public, and would be "
+            f"scored as if it were secret: {_BRING_BACK}"
+        )
+    return shown.up_to(then.number)
+
+
+def shown_now(folder: Path | str, keys: Iterable[MasterKey]) -> tuple[tuple[str, ShownUpTo], ...]:
+    """Return up to which event seeds were shown, by the ids of keys whose seeds can be. Raises as `read_shown`."""
+    return tuple((key.key_id, read_shown(folder, key).last) for key in keys if key.record is not None)
 
 
 def show_seeds_of_text(

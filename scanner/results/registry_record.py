@@ -5,6 +5,7 @@ A registry that is older than its own results, or was edited, names nobody. A sc
 the record, unless they can write the results too.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,12 +14,15 @@ import pyarrow as pa
 
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import NO_RECORD, NamesPart, Record, given_rows, numbers_of_heads, verify_since
+from scanner.registry.shown_seeds import ShownUpTo, shown_then
+from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import ask, exist, scans
 from scanner.results.transactions import TableEntry, commit, has_table, open_tables, read_whole
 from scanner.scan_plan import read_config, results_beside
 from scanner.signing import open_results, sign_with
 from scanner.storage.data_files import write_file
-from scanner.storage.locations import absolute
+from scanner.storage.locations import absolute, parse_json
+from schemas.registry import MasterKey
 from schemas.tables import NAMED_LISTS, VERIFIED_USERS
 from schemas.words import Naming
 
@@ -86,6 +90,23 @@ def users_beside(registry: str | Path) -> Record:
         return NO_RECORD
     sign_with(results, str(registry))
     return users_on_record(registry, results)
+
+
+def refuse_lost_events(results: str, registry: str, keys: Sequence[MasterKey]) -> None:
+    """Refuse a registry that lacks an event of what was shown of a key, which a scan of these results read.
+
+    Raises:
+        Refused: an older registry was put back, so that what it lacks would be scored as if it were secret.
+    """
+    if not exist(results):
+        return
+    stated = ask(results, lambda: ranges_ever(results).select("events").unique().drop_nulls().collect())["events"]
+    read = {(key_id, ShownUpTo(*event)) for events in stated for key_id, event in parse_json(events).items()}
+    for key in keys:
+        events = {event for key_id, event in read if key_id == key.key_id}
+        for event in events:
+            if event.number == max(events).number:
+                shown_then(registry, key, event)
 
 
 def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:

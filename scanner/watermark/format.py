@@ -27,7 +27,9 @@ in their refusal when it is not there. What a format cannot do it does not provi
 | counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
 | a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
 | shown seeds         | Format:              | no public record: only who has the secret can check a flag         |
-|                     | DrawsFromSeeds       |                                                                    |
+|                     | DrawsFromSeeds;      |                                                                    |
+|                     | Watermark,           |                                                                    |
+|                     | ProofPath: LeavesOut |                                                                    |
 | proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
 |                     | ProofPath:           | flags with user evidence fail their proof, and name nobody         |
 |                     | ProvesUserEvidence   |                                                                    |
@@ -42,7 +44,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -450,6 +452,14 @@ class DrawsFromSeeds(Protocol):
 
     def seed_key(self, secret: bytes) -> NDArray[np.uint32]:
         """Return the key that draws the seeds of a secret: uint32[8]. As secret as it."""
+
+
+@runtime_checkable
+class LeavesOut(Protocol, metaclass=MarkAbility):
+    """A watermark, or a `ProofPath`, of a key whose seeds can be shown."""
+
+    def leave_out(self, buckets: NDArray[np.int64]) -> Self:
+        """Return the same without the positions of shown buckets, int64 in ascending order (SPEC_3 §4)."""
 
 
 class ProofPath(Protocol):

@@ -17,7 +17,7 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy import uint64
@@ -102,6 +102,20 @@ class WholeWindows:
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
         return tuple(tokens.ids[place - self.window : place + 1].tolist())
+
+
+@runtime_checkable
+class LeavesOutShown(Protocol):
+    """A rule that leaves out positions whose seeds were shown (SPEC_3 §4)."""
+
+    @property
+    def with_shown(self) -> PositionRule:
+        """The rule that does not."""
+
+
+def rule_with_shown(rule: PositionRule) -> PositionRule:
+    """Return the rule that leaves out no position because its seed was shown: most often the rule itself."""
+    return rule.with_shown if isinstance(rule, LeavesOutShown) else rule
 
 
 def reach_of(rule: PositionRule) -> int:

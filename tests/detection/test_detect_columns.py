@@ -108,6 +108,7 @@ def verdict(detector, tokens, found, i, at):
         "sketch": sketch(ids, detector._keys[chosen].watermark.rule.context) if passing else None,
         "look": None,
         "canary": None,
+        "shown": 0,
     }
 
 

@@ -22,6 +22,7 @@ def published(rows: list[dict], tokens: int = 7, scored: int = 5) -> list[dict]:
     """Rows of `verdicts` made from exact rows, whose texts all have the same length under the first key."""
     exact = with_ids(pa.RecordBatch.from_pylist(rows, VERDICTS), IDS)
     lengths = {"row": exact["row"], "tokens": [tokens] * len(rows), "scored": [scored] * len(rows)}
+    lengths["shown"] = [3] * len(rows)
     made = for_everybody(exact, pa.RecordBatch.from_pydict(lengths))
     made.validate(full=True)
     return made.to_pylist()
@@ -95,7 +96,7 @@ def test_rows_plainly():
     secret = dict.fromkeys((*exact, "p_rank"))
     best = dict.fromkeys(("key_id", "message", "messages_tested", "correction", "basis", "variant", "look"))
     (text_id,) = IDS.of(pa.array([bytes(32)])).to_pylist()
-    plain = secret | best | {"tokens": 7, "scored": 5, "text_id": text_id}
+    plain = secret | best | {"tokens": 7, "scored": 5, "shown": 3, "text_id": text_id}
     without_p = [named[0] | {"log10_p_global": None}]
     assert published([flagged, other, unscored]) == [
         flagged

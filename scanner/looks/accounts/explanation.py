@@ -188,7 +188,7 @@ def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any]
     if scan is None:
         raise Refused("its scan did not end, so that its settings are not on record")
     return AccountJudge(
-        [explainer.open_key(row["key_id"])],
+        [explainer.open_key(row["key_id"], scan)],
         [row["correction"]],
         _HolderMemory(row),
         Rules.recorded(scan, 1),

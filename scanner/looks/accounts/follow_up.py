@@ -166,7 +166,7 @@ def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
         raise ValueError("the configuration has no section [accounts]")
     rules = Rules.of(config, plan.keys_tested)
     return AccountJudge(
-        open_keys(plan.registry, plan.keys),
+        open_keys(plan.registry, plan.keys, shown=plan.shown),
         [plan.weights.correction_of_accounts(key, plan.keys_tested) for key in plan.keys],
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
         rules,

@@ -83,7 +83,7 @@ class ModelScoring:
 
     @cached_property
     def _opened_keys(self) -> list[OpenedKey]:
-        return open_keys(self._plan.registry, self._plan.keys)
+        return open_keys(self._plan.registry, self._plan.keys, shown=self._plan.shown)
 
     @cached_property
     def _levels(self) -> TextLevels:

@@ -3,12 +3,13 @@
 SipHash-2-4 and ChaCha8 in plain numpy, one lane a scored position.
 """
 
+import copy
 import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from fractions import Fraction
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,11 +159,16 @@ class _Proof(ABC):
         contexts = [tuple(ids[t - window : t]) for t in window_places]
         indices = counted_positions(window_places, contexts, ids[window:], dedup, common_places)
         places = np.array([window_places[i] for i in indices], np.int64)
+        places = places[~self._are_shown(tokens[places[:, None] + np.arange(-window, 0)])]
         steps = self._steps(tokens[places[:, None] + np.arange(-window, 0)])
         first = tokens[places].astype(np.uint64) << np.uint64(self._shift)
         numbers = np.stack([self._numbers(steps.is_shared, message) for message in messages])
         entries = (first + numbers).ravel()  # message by message, side by side
         return places, steps.is_shared, self._terms(steps.times(len(messages)), entries).reshape(len(messages), -1)
+
+    def _are_shown(self, windows: Words) -> NDArray[np.bool_]:
+        """Say which windows, uint32[P, h], meet a seed that was shown: bool[P]."""
+        return np.zeros(len(windows), np.bool_)
 
     @abstractmethod
     def _steps(self, windows: Words) -> _Steps:
@@ -235,6 +241,17 @@ class _Version3(_Proof):
         seed_key = hashlib.blake2b(label.encode(), key=secret, digest_size=32, person=b"watermark-v3").digest()
         self._seed_key, self._public, self._beacon, self._seeds = HiddenValue(seed_key), public, beacon, seeds
         self._window, self._groups = window, groups
+        self._shown = HiddenValue(frozenset[int]())
+
+    def leave_out(self, buckets: NDArray[np.int64]) -> Self:
+        """See LeavesOut."""
+        other = copy.copy(self)
+        other._shown = HiddenValue(frozenset(buckets.tolist()))
+        return other
+
+    def _are_shown(self, windows: Words) -> NDArray[np.bool_]:
+        nonces = siphash24(self._public[:16], windows).tolist()
+        return np.array([nonce >> 64 - self._seeds in self._shown.value for nonce in nonces], np.bool_)
 
     def _steps(self, windows: Words) -> _Steps:
         first, second = siphash24(self._public[:16], windows), siphash24(self._public[16:], windows)

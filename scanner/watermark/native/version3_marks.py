@@ -32,6 +32,7 @@ from scanner.watermark.native.steps import (
     step_keys,
     steps_by_kind,
 )
+from scanner.watermark.native.unshown import UnshownWindows
 from scanner.watermark.positions import Positions, Ranges, Tokens
 from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
 from schemas.registry import MOST_NUMBERS
@@ -167,6 +168,14 @@ class Version3Mark(NativeMark):
         """
         copy = object.__new__(type(self))
         vars(copy).update(vars(self), _elsewhere=best_rough, _exact_scores=exact, _where=f" {where}")
+        return copy
+
+    def leave_out(self, buckets: NDArray[np.int64]) -> Self:
+        """See LeavesOut."""
+        if not len(buckets):
+            return self
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), rule=UnshownWindows(self.window, self.seeds, buckets.tobytes()))
         return copy
 
     def join_marks(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:

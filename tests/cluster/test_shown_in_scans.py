@@ -1,0 +1,100 @@
+"""Scans record up to which event they left out what claims showed, replay by it, and refuse an older registry."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.summary import summary
+from scanner.errors import Refused
+from scanner.evidence.explainer import Explainer
+from scanner.evidence.replay import replay
+from scanner.registry import load_registry
+from scanner.registry.shown_seeds import read_shown, shown_path
+from scanner.results.current_rows import ranges_ever
+from tests.support.night import Night
+from tests.support.showing import make_seeded_registry, show_text
+from tests.support.two_keys import marked_text, message_of
+
+pytestmark = [pytest.mark.usefixtures("without_ray"), pytest.mark.seconds]
+
+
+@pytest.fixture
+def night(tmp_path, opened_once):
+    return Night(tmp_path, make_seeded_registry(tmp_path / "registry"))
+
+
+@pytest.fixture
+def marked(night, words):
+    return marked_text(night.registry, words, "seeded")
+
+
+def replayed(night, document):
+    again = replay(night.config, document)
+    assert again.evidence_equal, [field for field in again.fields if not field.equal]
+    return again.case
+
+
+@pytest.mark.costly
+def test_scans_before_and_after_a_claim(night, marked, plain):
+    (key,) = load_registry(night.registry).keys
+    alice = message_of(night.registry, "seeded", "alice")
+    texts = [marked(alice, 300, 1), marked(alice, 300, 2), plain(200, 3)]
+    night.write("a", texts)
+    first = night.scan()
+    assert night.verdicts()["shown"].to_list() == [0, 0, 0]
+    (recorded,) = night.last_scan()["keys"]
+    assert (recorded["event"], recorded["events_head"]) == (0, "0" * 64)
+    assert recorded["positions_shown"] is None
+    assert "claims showed" not in summary(first, night.results, 1e-6)
+
+    show_text(night.registry, texts[0])
+    night.write("b", texts)
+    second = night.scan()
+    rows = night.verdicts().filter(night.verdicts()["path"].str.ends_with("b.parquet"))
+    assert rows["flagged"].to_list() == [False, True, False]
+    assert rows["status"].to_list()[0] == "too_short"
+    before = night.verdicts().filter(night.verdicts()["path"].str.ends_with("a.parquet"))["scored"]
+    assert (rows["scored"] + rows["shown"]).to_list() == before.to_list()
+    (recorded,) = night.last_scan()["keys"]
+    state = read_shown(night.registry, key)
+    assert (recorded["event"], recorded["events_head"]) == (1, state.head)
+    assert recorded["positions_shown"] == rows["shown"].sum()
+    assert recorded["positions"] == rows["scored"].sum()
+    said = " ".join(summary(second, night.results, 1e-6).split())
+    share = rows["shown"].sum() / before.sum()
+    assert f"under seeded, {share:.1%} of the positions were left out, since claims showed their seeds" in said
+    assert "make a new key" in said
+
+    show_text(night.registry, texts[1])
+    for document in ("a:0", "a:1", "b:1"):  # each by the event that its scan recorded
+        case = replayed(night, document)
+    evidence = Explainer(night.config).explain("b:1").text_evidence
+    assert (evidence.shown, evidence.scored) == (case.row["shown"], case.row["scored"])
+    assert evidence.tokens == evidence.scored + evidence.shown + evidence.repeats + evidence.unscored
+    assert set(ranges_ever(night.results).select("events").collect()["events"]) == {
+        f'{{"seeded": [0, "{"0" * 64}"]}}',
+        f'{{"seeded": [1, "{state.head}"]}}',
+    }
+
+
+def test_a_registry_that_lacks_what_a_scan_read_is_refused(night, marked, plain):
+    older = Path(shutil.copytree(night.registry, night.folder / "older"))
+    show_text(night.registry, marked(3, 60, 1))
+    show_text(night.registry, marked(3, 60, 2))
+    night.write("a", [plain(60, 3)])
+    night.scan()
+    path = Path(shown_path(night.registry, "seeded"))
+    kept = path.read_bytes()
+    for seed in (4, 5):
+        show_text(older, marked(3, 60, seed))
+    other = Path(shown_path(older, "seeded")).read_bytes()
+    night.write("b", [plain(60, 4)])
+    for content in (None, kept.splitlines(keepends=True)[0], other):
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(Refused, match=r"lacks event 2 of what was shown of key 'seeded'.*older registry was put"):
+            night.scan()
+    path.write_bytes(kept)
+    assert night.scan().exit_code == 0

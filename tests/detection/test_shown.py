@@ -1,0 +1,114 @@
+"""What claims have shown is not scored: detectors, their proofs and decoys leave it out, and say how much it was."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scanner.detection.attribution import BatchOrigin
+from scanner.detection.detector import Detector
+from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.rules import Rules
+from scanner.errors import Refused
+from scanner.registry import Holders, load_registry, open_key
+from scanner.registry.shown_seeds import ShownUpTo, read_shown
+from scanner.watermark.formats import format_of
+from schemas.tables import DOCUMENTS
+from tests.support.showing import make_seeded_registry, show_text
+from tests.support.two_keys import marked_text, message_of
+
+pytestmark = pytest.mark.seconds
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_seeded_registry(tmp_path / "registry", "seeded", "other")
+
+
+@pytest.fixture
+def marked(folder, words):
+    return marked_text(folder, words, "seeded")
+
+
+def detector_of(folder, shown=()):
+    keys = open_keys(folder, load_registry(folder).keys, fast=False, shown=shown)
+    rules = Rules(1e-6, len(keys))
+    return Detector(
+        keys, Holders.load(folder, [key.key.key_id for key in keys]), rules, open_prover(folder, keys, rules)
+    )
+
+
+def score(detector, *texts):
+    rows = [{"row": row, "text": text.encode()} for row, text in enumerate(texts)]
+    result = detector.score_batch(pa.RecordBatch.from_pylist(rows, DOCUMENTS), BatchOrigin("scan", "shard", "a"))
+    return result.verdicts.to_pylist(), result.lengths.to_pydict()
+
+
+def test_what_was_shown_is_left_out_and_counted(folder, marked, plain):
+    alice = message_of(folder, "seeded", "alice")
+    claimed, other, unmarked = marked(alice, 120, 1), marked(alice, 400, 2), plain(200, 3)
+    before, lengths = score(detector_of(folder), claimed, other, unmarked)
+    assert [row["flagged"] for row in before] == [True, True, False]
+    assert [row["shown"] for row in before] == [0, 0, 0] == lengths["shown"]
+    assert "shown:seeded" not in lengths
+    event = show_text(folder, claimed)
+    assert len(event.leaves) > 80
+
+    after, lengths = score(detector_of(folder), claimed, other, unmarked)
+    assert [row["flagged"] for row in after] == [False, True, False]
+    assert after[0]["key_id"] == "other"  # of which nothing was shown
+    assert after[1]["key_id"] == "seeded"
+    assert (after[1]["naming"], after[1]["user_id"], after[1]["proof"]) == ("named", "alice", "proved")
+    assert 0 < after[1]["shown"] < 100
+    assert after[1]["scored"] + after[1]["shown"] == before[1]["scored"]
+    assert after[1]["log10_p"] > before[1]["log10_p"]
+    # a row that is not flagged says what is under the first key, and every key's counts are told apart
+    assert lengths["shown:seeded"][0] == before[0]["scored"]
+    assert lengths["scored:seeded"][0] == 0
+    assert lengths["scored:seeded"][1] + lengths["shown:seeded"][1] == before[1]["scored"]
+    assert "shown:other" not in lengths
+
+
+def test_a_text_all_of_which_was_shown_is_not_simply_too_short(folder, marked):
+    claimed = marked(message_of(folder, "seeded", "alice"), 120, 1)
+    show_text(folder, claimed)
+    show_text(folder, claimed, "other")
+    ((row,), lengths) = score(detector_of(folder), claimed)
+    assert (row["status"], row["scored"]) == ("too_short", 0)
+    assert row["shown"] == lengths["shown"][0] > 80
+
+
+def test_an_earlier_state_is_scored_again_as_it_was(folder, marked):
+    alice = message_of(folder, "seeded", "alice")
+    texts = [marked(alice, 120, seed) for seed in (1, 2, 3)]
+    (key, _), states = load_registry(folder).keys, []
+    for text in texts:
+        states.append((read_shown(folder, key).last, score(detector_of(folder), *texts)[0]))
+        show_text(folder, text)
+    for then, verdicts in states:
+        found = score(detector_of(folder, [("seeded", then)]), *texts)[0]
+        assert [row | {"scanned_at": None} for row in found] == [row | {"scanned_at": None} for row in verdicts]
+    assert len({then.head for then, _ in states}) == 3
+    for lost in (ShownUpTo(4, "1" * 64), states[2][0]._replace(head="1" * 64)):
+        with pytest.raises(Refused, match=f"lacks event {lost.number} of what was shown.*older registry was put back"):
+            detector_of(folder, [("seeded", lost)])
+
+
+def test_decoys_leave_out_what_their_key_does(folder, marked):
+    text = marked(message_of(folder, "seeded", "alice"), 300, 1)
+    show_text(folder, marked(message_of(folder, "seeded", "bob"), 200, 2))
+    detector = detector_of(folder)
+    ((row,), _) = score(detector, text)
+    decoy = format_of(load_registry(folder).keys[0]).open(bytes(range(32)))
+    under = detector.under({"seeded": decoy}, Holders.load(folder, ["seeded"]), 1e-6)
+    ((of_decoy,), _) = score(under, text)
+    assert (of_decoy["flagged"], of_decoy["scored"], of_decoy["shown"]) == (False, row["scored"], row["shown"])
+    assert row["shown"] > 0
+
+
+def test_keys_of_which_nothing_was_shown_share_positions(folder, marked):
+    first, second = (open_key(folder, key) for key in load_registry(folder).keys)
+    assert first.rule == second.rule
+    show_text(folder, marked(1, 60, 1))
+    first, again = (open_key(folder, key) for key in load_registry(folder).keys)
+    assert first.rule != again.rule == second.rule
+    assert not np.array_equal(first.rule.is_shown, np.zeros(1024, np.bool_))
