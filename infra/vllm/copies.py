@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 COPIED = (
+    "schemas/key_record.py",
     "schemas/registry.py",
     "schemas/words.py",
     "scanner/errors.py",
@@ -12,6 +13,8 @@ COPIED = (
     "scanner/gpu/vectors.py",
     "scanner/gpu/kernels.py",
     "scanner/registry/secrets.py",
+    "scanner/registry/shown_seeds.py",
+    "scanner/storage/canonical_json.py",
     "scanner/storage/locations.py",
     "scanner/storage/toml.py",
     "scanner/watermark/native/secret.py",

@@ -1,4 +1,4 @@
-"""Marking one step of generation: logits processors for `model.generate`, a message a row (SPEC §2, SPEC_3 §1).
+"""Marking one step of generation: logits processors for `model.generate`, a message a row (SPEC §2, SPEC_3 §1, §4).
 
 `generate` runs custom processors after its penalties and before temperature, top-k and top-p. So the green list
 adds its bias in the right place and leaves sampling to `generate`; Gumbel does temperature, top-k and top-p itself,
@@ -122,14 +122,19 @@ class _Marking(OneBatch):
             first = max(self._width - h, 0)  # the window of the completion's first step starts here
             chosen = ~(windows[:, first:-1] == windows[:, -1:]).all(axis=2).any(axis=1)
         marked = np.flatnonzero(chosen)
-        return marked, self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
+        nonces = self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
+        if isinstance(self._mark, Version3Mark):  # whoever read a claim can mark the windows of its seeds (SPEC_3 §4)
+            unshown = ~self._mark.are_shown(nonces)
+            marked, nonces = marked[unshown], nonces[unshown]
+        return marked, nonces
 
     def _stays_on(self, device: torch.device) -> bool:
         """Return whether a step is marked on the device with its logits.
 
-        Looking for used windows needs the host.
+        Looking for used windows needs the host, and for seeds that were shown.
         """
-        return device.type == "cuda" and not self._skip_used
+        leaves_out = isinstance(self._mark, Version3Mark) and self._mark.leaves_out_any
+        return device.type == "cuda" and not self._skip_used and not leaves_out
 
     def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors | SeededVectors", torch.Tensor, torch.Tensor]:
         """Return the key's vectors on the ids' device, each row's window, int64[B, h], and its message, int64[B]."""

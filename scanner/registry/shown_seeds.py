@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.errors import Refused
-from scanner.registry.keys_file import find_key, load_registry, local_folder, locked
 from scanner.storage.canonical_json import read_strictly, write_canonical
 from scanner.storage.locations import filesystem_of, is_uri, make_private, read_named, write_whole
 from schemas.key_record import MOST_SEEDS
@@ -222,6 +221,9 @@ def show_seeds_of_text(
         Refused: as `read_shown`; the key has no public record; or the file cannot be written.
         ValueError: buckets and leaves are not of each other, or out of range.
     """
+    # late: servers that mark only read, and do not carry it
+    from scanner.registry.keys_file import find_key, load_registry, local_folder, locked
+
     folder = local_folder(folder)
     load_registry(folder)  # refuse before a lock file is made in a folder that is no registry
     with locked(folder):

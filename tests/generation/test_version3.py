@@ -2,17 +2,22 @@
 
 from fractions import Fraction
 
+import brickscan
+import numpy as np
 import pytest
 import torch
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
 from scanner.generation.mark import Sampling, complete
+from scanner.registry import load_registry, open_key
+from scanner.registry.shown_seeds import read_shown
 from scanner.watermark import batch_tokens, scored_positions
 from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 from scanner.watermark.rule import search
 from tests import reference3
 from tests.generation import slow
 from tests.generation.batches import LENGTHS, SAMPLING, SECRET, batch
+from tests.support.showing import SEEDS, make_seeded_registry, show_text
 
 MESSAGES = {None: [0, 17, 2**32 - 1, 300], 40: [0, 17, 1599, 840]}
 GAMMA, BEACON = Fraction(3, 8), bytes(range(32))
@@ -72,3 +77,44 @@ def test_a_message_that_the_key_does_not_have_is_refused(groups, message):
     processor = GreenListProcessor(mark, [message] * 4, LENGTHS, delta=2.5)
     with pytest.raises(ValueError, match=f"message {message} is out of range"):
         processor(ids, logits)
+
+
+@pytest.mark.parametrize("groups", [None, 40])
+def test_steps_whose_seeds_were_shown_are_not_marked(groups):
+    """A green list leaves their logits; Gumbel samples the same token for every message."""
+    ids, own, logits = batch(1)
+    buckets = [reference3.bucket_of(reference3.window_nonces(previous[-2:], 12)[0], 12) for previous in own]
+    assert len({*buckets}) == 4
+    shown = np.array(sorted(buckets[:2]), np.int64)
+    green = Version3GreenList(SECRET, 2, GAMMA, groups, 12, BEACON)
+    before, after = (
+        GreenListProcessor(mark, MESSAGES[groups], LENGTHS, delta=2.5)(ids, logits)
+        for mark in (green, green.leave_out(shown))
+    )
+    assert torch.equal(after[:2], logits[:2])
+    assert torch.equal(after[2:], before[2:])
+    assert not torch.equal(before[:2], logits[:2])
+    gumbel = Version3Gumbel(SECRET, 2, groups, 12, BEACON)
+    chosen = [
+        [
+            GumbelProcessor(mark, [message] * 4, LENGTHS, seed=5)(ids, logits).argmax(dim=1).tolist()
+            for message in range(30)
+        ]
+        for mark in (gumbel, gumbel.leave_out(shown))
+    ]
+    with_mark, without = np.array(chosen)
+    assert (without[:, :2] == without[0, :2]).all()
+    assert (with_mark[:, :2] != with_mark[0, :2]).any(axis=0).all()
+    assert (with_mark[:, 2:] == without[:, 2:]).all()
+
+
+def test_the_command_and_the_library_leave_out_what_the_registry_says(tmp_path):
+    folder = make_seeded_registry(tmp_path / "registry")
+    (key,) = load_registry(folder).keys
+    assert not open_key(folder, key).leaves_out_any
+    show_text(folder, "one two three four five six seven")
+    shown = read_shown(folder, key).buckets
+    for mark in (open_key(folder, key), brickscan.open(folder).mark("seeded")):
+        nonces = np.stack([shown.astype(np.uint64) << np.uint64(64 - SEEDS)] * 2, axis=1)
+        assert mark.are_shown(nonces).all()
+        assert mark.are_shown(nonces + np.uint64(1 << 63)).mean() < 0.5

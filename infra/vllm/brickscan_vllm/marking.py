@@ -11,11 +11,13 @@ top-p, chooses the token, and makes all others impossible: whatever vLLM does th
 import hashlib
 import math
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from brickscan_vllm.settings import Settings
 from scanner.errors import Refused, SecretError, TokenizerError
@@ -27,9 +29,11 @@ from scanner.gpu.vectors import (
     SeededVectors,
     SeedSource,
     Vectors,
+    siphash,
     weights_of_rows,
 )
 from scanner.registry.secrets import read_secret
+from scanner.registry.shown_seeds import shown_then
 from scanner.storage.locations import writable_by_others
 from scanner.storage.toml import read_toml
 from scanner.watermark.native.secret import (
@@ -53,6 +57,7 @@ class ServedKey:
     """A label's parameters and what draws its marks, as secret as the master key; the repr hides it.
 
     rule: the rule of a green list; None: a Gumbel mark. source: the sub-keys of version 1, or the seeds' of version 3.
+    shown: buckets of seeds that claims showed, int64: steps that meet them are not marked (SPEC_3 §4).
     """
 
     label: str
@@ -60,6 +65,7 @@ class ServedKey:
     rule: GreenRule | None
     delta: float
     source: SubKeys | SeedSource
+    shown: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False, compare=False)
 
 
 def find_key(settings: Settings) -> MasterKey:
@@ -116,8 +122,8 @@ def open_key(settings: Settings) -> ServedKey:
     """Open the key, ready to mark: its secret is read here.
 
     Raises:
-        Refused: as `find_key` does, or R does not follow from the key's record; SecretError: the secret cannot be read,
-            or is not the one that was committed to.
+        Refused: as `find_key` does, R does not follow from the key's record, or what claims showed of the key cannot be
+            read; SecretError: the secret cannot be read, or is not the one that was committed to.
     """
     key = find_key(settings)
     parameters, version = key.parameters, FORMATS[key.format]
@@ -136,7 +142,8 @@ def open_key(settings: Settings) -> ServedKey:
     else:
         seed_key = derive_seed_key(secret, name).words
         source = SeedSource(seed_key, _beacon(key), window_key(window, seeds), seeds, groups)
-    return ServedKey(name, window, None if gamma is None else GreenRule(*rule_of(gamma)), settings.delta, source)
+    shown = shown_then(settings.registry, key).buckets
+    return ServedKey(name, window, None if gamma is None else GreenRule(*rule_of(gamma)), settings.delta, source, shown)
 
 
 def _beacon(key: MasterKey) -> bytes:
@@ -199,6 +206,10 @@ class Marker:
     def __init__(self, key: ServedKey, device: torch.device) -> None:
         self._key, self._vectors = key, _vectors(key, device)
         self.window, self.is_green_list = key.window, key.rule is not None
+        self._is_shown: torch.Tensor | None = None  # bool[2^n]
+        if isinstance(key.source, SeedSource) and len(key.shown):
+            self._is_shown = torch.zeros(1 << key.source.seeds, dtype=torch.bool, device=device)
+            self._is_shown[torch.from_numpy(key.shown).to(device)] = True
 
     def __repr__(self) -> str:
         return f"Marker({self._key.label})"
@@ -206,7 +217,7 @@ class Marker:
     def mark(
         self, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor, how: RowSampling
     ) -> torch.Tensor:
-        """Mark the rows that are on, in place.
+        """Mark the rows that are on, in place, but for those whose seed a claim showed.
 
         Args:
             logits: float32[R, V], written.
@@ -216,8 +227,10 @@ class Marker:
             how: sampling of each row; a green list needs none of it.
 
         Returns:
-            bool[R]: rows in which one token is as good as sure, so that a mark shows nothing.
+            bool[R]: rows in which one token is as good as sure, or the seed was shown, so that a mark shows nothing.
         """
+        are_shown = self._are_shown(windows)
+        on = on & ~are_shown
         forced = torch.empty(len(logits), dtype=torch.bool, device=logits.device)
         step = max(AT_ONCE // logits.shape[1], 1)
         for begin in range(0, len(logits), step):
@@ -230,7 +243,15 @@ class Marker:
                     how.temperature[rows], how.top_p[rows], how.min_p[rows], how.top_k[rows], how.cuts
                 )
                 forced[rows] = self._leave_one(logits[rows], *some, sampling)
-        return forced
+        return forced | are_shown
+
+    def _are_shown(self, windows: torch.Tensor) -> torch.Tensor:
+        """Say which rows' windows, int64[R, h], meet a seed that was shown: bool[R]."""
+        source = self._key.source
+        if self._is_shown is None or not isinstance(source, SeedSource):
+            return torch.zeros(len(windows), dtype=torch.bool, device=windows.device)
+        nonces = siphash([int(word) for word in source.window_key[:2].view(np.int64)], windows)
+        return self._is_shown[(nonces >> (64 - source.seeds)) & ((1 << source.seeds) - 1)]
 
     def _add_delta(
         self, rule: GreenRule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor

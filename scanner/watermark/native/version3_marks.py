@@ -178,6 +178,17 @@ class Version3Mark(NativeMark):
         vars(copy).update(vars(self), rule=UnshownWindows(self.window, self.seeds, buckets.tobytes()))
         return copy
 
+    @property
+    def leaves_out_any(self) -> bool:
+        """Whether any seeds were shown."""
+        return isinstance(self.rule, UnshownWindows)
+
+    def are_shown(self, nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Say which steps are not marked, since their seeds were shown: bool[R] for uint64[R, 2] of `window_nonces`."""
+        if not isinstance(self.rule, UnshownWindows):
+            return np.zeros(len(nonces), np.bool_)
+        return self.rule.is_shown[buckets_of(nonces[:, 0], self.seeds)]
+
     def join_marks(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
         """See JoinsKeys. What is searched elsewhere is searched one key at a time. The result draws no tokens."""
         alike = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]

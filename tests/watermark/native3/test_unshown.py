@@ -15,12 +15,18 @@ from scanner.watermark.format import LeavesOut
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.native.known_answers import method_of
 from scanner.watermark.positions import WholeWindows, batch_tokens, rule_with_shown
-from tests.watermark.native3.known3 import SECRET, pair
-from tests.watermark.native3.test_format3 import form_of
+from tests.watermark.native3.known3 import BEACON, SECRET, pair
 from tests.watermark.pairs import sum_error
 from tests.watermark.strategies import DEDUPS, documents, few
 
 MESSAGES = (0, 3, 399)
+
+
+def form_of(gamma: str | None, window: int, groups: int | None, seeds: int):
+    parameters = {"window": window, "groups": groups, "seeds": seeds, "beacon": BEACON.hex()}
+    if gamma is None:
+        return FORMATS["gumbel-v3"].model_validate(parameters)
+    return FORMATS["greenlist-v3"].model_validate({**parameters, "gamma": gamma})
 
 
 def buckets_of(shown):
