@@ -21,9 +21,6 @@ from scanner.watermark.positions import Ranges, offsets_of
 _FIRST_FULL = 254
 """First c of draws that are drawn in full for bounds."""
 
-_BITS_OF_BLOCK = 32 - BLOCK_OF_DIGITS
-"""Bits of the number of a block of digits."""
-
 _UNIT = 2.0**-20
 """Unit of bounds while they are added up: those of a chunk's terms stay below 2^32, since −ln(1 − 254/256) < 5."""
 
@@ -59,7 +56,7 @@ class _Scratch(NamedTuple):
 class _Full(NamedTuple):
     """Draws that wait to be drawn in full, CHUNK at most.
 
-    places: int64[2, CHUNK]: step and entry of each.
+    places: int64[3, CHUNK]: step, number and bound of each.
     draws: uint32[CHUNK], of which the digits are known.
     inputs: uint32[12 · CHUNK].
     block: uint32[16 · CHUNK].
@@ -74,7 +71,7 @@ class _Full(NamedTuple):
     def make(cls) -> Self:
         """Make the arrays."""
         return cls(
-            np.zeros((2, CHUNK), np.int64),
+            np.zeros((3, CHUNK), np.int64),
             np.zeros(CHUNK, np.uint32),
             np.zeros(12 * CHUNK, np.uint32),
             np.empty(16 * CHUNK, np.uint32),
@@ -91,17 +88,37 @@ def _bounds_of_terms() -> NDArray[np.uint64]:
     return bounds
 
 
+class _Asked(NamedTuple):
+    """Numbers whose scores over R ranges of D documents are bounded, F at most; those of A requests one after another.
+
+    first: int64[A, D+1], which ranges of a request each document has.
+    begin, end: int64[R], the steps of each range.
+    place: int64[R+1], which numbers each range has.
+    numbers: int64[F]; −1: none.
+    """
+
+    first: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    place: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+
 class _Entries(NamedTuple):
-    """Numbers whose scores over ranges of D documents are bounded, document by document and by block.
+    """Numbers of one document whose scores over ranges are bounded, E at most, listed by their block.
 
     begin, end: int64[E], the steps of each.
     number: int64[E].
-    first: int64[D+1], which of them each document has.
+    bound: int64[E], which bound it has.
+    following: int64[E], the next one of its block; −1: none.
+    first: int64[blocks], the first one of each block; −1: none.
     """
 
     begin: NDArray[np.int64]
     end: NDArray[np.int64]
     number: NDArray[np.int64]
+    bound: NDArray[np.int64]
+    following: NDArray[np.int64]
     first: NDArray[np.int64]
 
 
@@ -114,90 +131,107 @@ def bounds_of_scores(
 
     Args:
         steps: of D documents.
-        asked: R ranges of them, and numbers, int64[R, most], each below 2^32; −1: none. Some of each, with R and most
-            of their own.
+        asked: R ranges of them, and numbers of groups, int64[R, most], each below 2^16; −1: none. Some of each, with R
+            and most of their own.
 
     Returns:
         float64[R, most] both, for each that is asked; −inf where there is no number.
     """
-    is_number, parts = [numbers >= 0 for _, numbers in asked], []
-    for (ranges, numbers), mask in zip(asked, is_number, strict=True):
-        rows, _ = np.nonzero(mask)
-        parts.append((ranges.whose[rows], ranges.begin[rows], ranges.end[rows], numbers[mask]))
-    whose, begin, end, number = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    # documents are nearly in order, which this sort makes use of
-    order = np.argsort((whose << _BITS_OF_BLOCK) | (number >> BLOCK_OF_DIGITS), kind="stable")
-    entries = _Entries(
-        begin[order], end[order], number[order], offsets_of(np.bincount(whose, minlength=len(asked[0][0].first) - 1))
+    counts = np.array([len(ranges.begin) for ranges, _ in asked])
+    all_asked = _Asked(
+        np.stack([ranges.first for ranges, _ in asked]) + (np.cumsum(counts) - counts)[:, None],
+        np.concatenate([ranges.begin for ranges, _ in asked]),
+        np.concatenate([ranges.end for ranges, _ in asked]),
+        offsets_of(np.repeat([numbers.shape[1] for _, numbers in asked], counts)),
+        np.concatenate([numbers.ravel() for _, numbers in asked]),
     )
-    sums, bounds = np.zeros((2, len(order)), np.int64), np.empty((2, len(order)))
-    _add_bounds(steps, entries, _bounds_of_terms(), _Scratch.make(), _Full.make(), sums)
-    bounds[:, order] = sums * _UNIT
+    of_documents = np.diff(all_asked.place[all_asked.first]).sum(axis=0)
+    most = int(of_documents.max(initial=0))
+    blocks = 1 + (int(all_asked.numbers.max(initial=0)) >> BLOCK_OF_DIGITS)
+    entries = _Entries(*(np.empty(size, np.int64) for size in (most, most, most, most, most, blocks)))
+    sums = np.zeros((2, len(all_asked.numbers)), np.int64)
+    _add_bounds(steps, all_asked, entries, _bounds_of_terms(), _Scratch.make(), _Full.make(), sums)
     found, first = [], 0
-    for mask in is_number:
-        end_of_these = first + int(mask.sum())
-        low, high = np.full((2, *mask.shape), -np.inf)
-        low[mask], high[mask] = bounds[:, first:end_of_these]
+    for _, numbers in asked:
+        bounds = sums[:, first : first + numbers.size].reshape(2, *numbers.shape) * _UNIT
+        low, high = np.where(numbers >= 0, bounds, -np.inf)
         found.append((low * (1.0 - _SLACK) - _SLACK, high * (1.0 + _SLACK) + _SLACK))
-        first = end_of_these
+        first += numbers.size
     return found
+
+
+@kernel
+def _list_entries(asked: _Asked, document: int, entries: _Entries) -> tuple[int, int]:
+    """List the numbers of a document. Return the first step that a range has, and one past the last."""
+    entries.first[:] = -1
+    count, first_step, stop_step = 0, np.iinfo(np.int64).max, 0
+    for request in range(len(asked.first)):
+        for r in range(asked.first[request, document], asked.first[request, document + 1]):
+            begin, end = asked.begin[r], asked.end[r]
+            first_step, stop_step = min(first_step, begin), max(stop_step, end)
+            for bound in range(asked.place[r], asked.place[r + 1]):
+                number = asked.numbers[bound]
+                if number >= 0:
+                    block = number >> BLOCK_OF_DIGITS
+                    entries.begin[count], entries.end[count] = begin, end
+                    entries.number[count], entries.bound[count] = number, bound
+                    entries.following[count], entries.first[block] = entries.first[block], count
+                    count += 1
+    return first_step, stop_step
 
 
 @kernel
 def _add_bounds(
     steps: Steps,
+    asked: _Asked,
     entries: _Entries,
     of_terms: NDArray[np.uint64],
     scratch: _Scratch,
     full: _Full,
     bounds: NDArray[np.int64],
 ) -> None:
-    """Add bounds on the scores of entries, in _UNIT, to int64[2, E]."""
+    """Add bounds on the scores that are asked, in _UNIT, to int64[2, F]."""
     inputs, block, segments, digits = scratch
     first_step, stop_step, no_number = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
     waiting = 0
-    for d in range(len(entries.first) - 1):
-        document_end, p = np.int64(0), np.int64(len(steps.ids))
-        for e in range(entries.first[d], entries.first[d + 1]):
-            p, document_end = min(p, entries.begin[e]), max(document_end, entries.end[e])
+    for d in range(asked.first.shape[1] - 1):
+        p, document_end = _list_entries(asked, d, entries)
         while p < document_end:
             first_step[0], stop_step[0] = p, min(p + CHUNK, document_end)
             _, lanes, _, _ = fill_lanes(
                 steps, first_step, stop_step, no_number, BLOCK_OF_DIGITS, True, 0, 0, inputs, segments
             )
-            e, last = entries.first[d], entries.first[d + 1]
-            while e < last:
-                number, next_block, is_needed = entries.number[e], e, False
-                while next_block < last and (entries.number[next_block] ^ number) >> BLOCK_OF_DIGITS == 0:
-                    is_needed |= entries.begin[next_block] < p + lanes and entries.end[next_block] > p
-                    next_block += 1
-                if is_needed:
-                    write_counters(
-                        steps.ids, uint64(p), number, BLOCK_OF_DIGITS, True, uint64(0), uint64(lanes), inputs
-                    )
-                    chacha8_keyed_lanes(inputs, lanes, block)
-                for entry in range(e, next_block if is_needed else e):
-                    begin = max(entries.begin[entry] - p, np.int64(0))
-                    end = min(entries.end[entry] - p, np.int64(lanes))
+            for e in entries.first:
+                needed = e
+                while needed >= 0 and (entries.begin[needed] >= p + lanes or entries.end[needed] <= p):
+                    needed = entries.following[needed]
+                if needed < 0:
+                    continue
+                number = entries.number[needed]
+                write_counters(steps.ids, uint64(p), number, BLOCK_OF_DIGITS, True, uint64(0), uint64(lanes), inputs)
+                chacha8_keyed_lanes(inputs, lanes, block)
+                while needed >= 0:
+                    number, bound = entries.number[needed], entries.bound[needed]
+                    begin, end = max(entries.begin[needed] - p, 0), min(entries.end[needed] - p, lanes)
+                    needed = entries.following[needed]
                     if begin >= end:
                         continue
-                    _digits_of_lanes(block, entries.number[entry], uint64(begin), uint64(end - begin), digits)
+                    _digits_of_lanes(block, number, uint64(begin), uint64(end - begin), digits)
                     both = uint64(0)
                     for i in range(uint64(begin), uint64(end)):
                         c = digits[i]
                         both += of_terms[c]
                         if c >= uint32(_FIRST_FULL):
-                            full.places[0, waiting], full.places[1, waiting] = p + np.int64(i), entry
-                            full.draws[waiting] = c << uint32(24)
+                            full.places[0, waiting], full.places[1, waiting] = p + np.int64(i), number
+                            full.places[2, waiting], full.draws[waiting] = bound, c << uint32(24)
                             waiting += 1
                             if waiting == CHUNK:
-                                _add_full(steps, entries.number, full, waiting, bounds)
+                                _add_full(steps, full, waiting, bounds)
                                 waiting = 0
-                    bounds[0, entry] += np.int64(both & uint64(0xFFFFFFFF))
-                    bounds[1, entry] += np.int64(both >> uint64(32))
-                e = next_block
+                    bounds[0, bound] += np.int64(both & uint64(0xFFFFFFFF))
+                    bounds[1, bound] += np.int64(both >> uint64(32))
             p += lanes
-    _add_full(steps, entries.number, full, waiting, bounds)
+    _add_full(steps, full, waiting, bounds)
 
 
 @kernel
@@ -215,7 +249,7 @@ def _digits_of_lanes(
 
 
 @kernel
-def _add_full(steps: Steps, numbers: NDArray[np.int64], full: _Full, count: int, bounds: NDArray[np.int64]) -> None:
+def _add_full(steps: Steps, full: _Full, count: int, bounds: NDArray[np.int64]) -> None:
     """Draw what waits in full, and add it to both bounds."""
     places, draws, inputs, block = full
     for i in range(uint64(count)):
@@ -225,13 +259,13 @@ def _add_full(steps: Steps, numbers: NDArray[np.int64], full: _Full, count: int,
         nonce = steps.nonces[step]
         inputs[uint64(10 * CHUNK) + i] = uint32(nonce)
         inputs[uint64(11 * CHUNK) + i] = uint32(nonce >> uint64(32))
-        write_counters(steps.ids, step, numbers[places[1, i]], BLOCK_OF_DRAWS, False, uint64(i), uint64(1), inputs)
+        write_counters(steps.ids, step, places[1, i], BLOCK_OF_DRAWS, False, uint64(i), uint64(1), inputs)
     chacha8_keyed_lanes(inputs, count, block)
     for i in range(uint64(count)):
-        word = block[uint64((numbers[places[1, i]] & 15) * CHUNK) + i]
+        word = block[uint64((places[1, i] & 15) * CHUNK) + i]
         units = np.int64(term(draws[i] | uint32(word >> uint32(8))) / _UNIT)
-        bounds[0, places[1, i]] += units - 1
-        bounds[1, places[1, i]] += units + 2
+        bounds[0, places[2, i]] += units - 1
+        bounds[1, places[2, i]] += units + 2
 
 
 def exact_scores(

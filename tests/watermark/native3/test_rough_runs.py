@@ -211,7 +211,7 @@ def test_rough_scores_are_the_leading_ones_of_exact_draws():
 def test_exact_scores_lie_within_their_bounds(sizes):
     """Bounds lie 1 / (256 − c) apart where c is below 254, which is (1/3 + … + 1/256) / 256 = 0.018 on average."""
     generator = np.random.default_rng(12)
-    steps, numbers = random_steps(generator, sizes), generator.integers(2**32, size=(len(sizes), 3))
+    steps, numbers = random_steps(generator, sizes), generator.integers(2**16, size=(len(sizes), 3))
     numbers[::7, 1] = -1
     begin, end = steps.offsets[:-1], steps.offsets[1:]
     ((low, high),) = bounds_of_scores(steps, (Ranges(np.arange(len(sizes) + 1), begin, end), numbers))
@@ -230,7 +230,7 @@ def test_bounds_of_ranges_that_overlap_are_those_of_each_alone():
     begin, end = np.sort(generator.integers(1201, size=(2, 60)), axis=0)
     begin, end = np.append(begin, [1200, 1210, 1240]), np.append(end, [1240, 1210, 1240])
     numbers = generator.integers(200, size=(63, 2))
-    numbers[5], numbers[7, 1] = 2**32 - 1, -1
+    numbers[5], numbers[7, 1] = 2**16 - 1, -1
     ranges = Ranges(np.array([0, 60, 62, 63]), begin, end)
     few = Ranges(np.array([0, 0, 1, 1]), begin[61:62], end[61:62])
     together, of_few = bounds_of_scores(steps, (ranges, numbers), (few, numbers[61:62, :1]))
