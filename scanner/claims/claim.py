@@ -54,7 +54,7 @@ from scanner.watermark.native.tree import ShownSeed, leaf_of, show_seeds
 from scanner.watermark.text_windows import windows
 from schemas.key_record import KeyRecord, parse_label
 from schemas.registry import MasterKey
-from schemas.words import LEVELS, SPAN
+from schemas.words import LEVELS, SPAN, AuditState
 
 SMALLEST_WINDOW = 3
 """Least h of a key whose seeds are shown: shorter windows stand in too many texts."""
@@ -249,6 +249,8 @@ def _refuse(explainer: Explainer, case: FlagCase, key: MasterKey) -> None:
     why = None
     if row["message"] is None:
         raise Refused(f"{case.where}: no message is shown for this flag, so that there is none to claim")
+    if row["audit"] == AuditState.ALARM:
+        raise Refused(f"{case.where}: the audit of its scan raised an alarm: none of its flags is to be used")
     if not isinstance(form, DrawsFromSeeds) or key.record is None:
         why = (
             f"key {key.key_id!r} has no seeds that could be shown: it is of another stack, or of version 1 of our mark"

@@ -587,6 +587,7 @@ def check_unit(
         windows = {(counted[b] - mark.window, counted[e - 1] + 1) for b, e in windows_of(len(counted)) if e > b}
         what = f"tokens {begin + 1} to {end} are a window of the text"
         findings.holds("part", (begin, end) in windows, what)
+        findings.holds("part", claim["variant"] is None, "windows are looked at in the text as written alone")
         what = f"parts = {claim['parts']}: the text has {len(windows)} windows"
         findings.holds("part", claim["parts"] >= len(windows), what)
     places = places_in(mark, tokens, begin, end)

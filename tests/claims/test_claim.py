@@ -183,6 +183,30 @@ def test_seeds_that_an_earlier_claim_showed_add_their_mean_at_most(platform):
     assert len(platform.read("seeds.json", "second")) > len(events[1].leaves)
 
 
+def test_flags_of_a_scan_that_left_shown_positions_out(platform, plain):
+    """Its claim counts what the scan left out, at its mean at most; a part of it lies on the grid of all positions."""
+    platform.night.configure(more="spans = { windows = true }")
+    first = platform.text()
+    platform.scan(first)
+    assert platform.claim("--yes")[0] == 0
+    shared = first[: len(first) // 4]
+    platform.night.write("b", [shared + platform.text(150, 2), plain(300, 1) + shared + platform.text(100, 3)])
+    platform.night.scan()
+    flags = {row["doc_id"]: row for row in platform.night.verdicts().to_dicts()}
+    for document in ("b:0", "b:1"):
+        code, said = platform.claim("--yes", document=document, out=document)
+        assert code == 0, said
+        code, said = platform.checked(out=document)
+        assert "FAILS" not in said
+        claim = platform.read("claim.json", document)
+        assert claim["log10_p"] > flags[document]["log10_p"]
+        assert len(platform.read("seeds.json", document)) > len(platform.shown().events[-1].leaves)
+    assert [event.number for event in platform.shown().events] == [1, 2, 3]
+    assert platform.claim("--yes", document="a:0", out="again")[0] == 0
+    assert platform.read("claim.json", "again") == platform.read("claim.json")
+    assert platform.shown().number == 3
+
+
 def test_a_claim_that_would_not_hold_shows_nothing(platform):
     """A text of the same words: all its seeds are shown, so that it proves nothing any more."""
     text = platform.text()
@@ -314,14 +338,24 @@ def test_the_list_is_asked_before_anything_is_shown(platform, tmp_path):
     assert "FAILS" not in platform.checked(listed, listed.read_text().split()[-1])[1]
 
 
-def test_tokens_that_a_model_weighed(platform, monkeypatch):
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("look", "levels", "how much they surprised a model"),
+        ("audit", "alarm", "none of its flags is to be used"),
+        ("message", None, "no message is shown"),
+    ],
+)
+def test_rows_that_have_no_such_claim(platform, monkeypatch, column, value, why):
+    """Of flags whose row says so, here by a change of what `replay` found."""
     platform.scan(platform.text())
     replay = claims.replay
 
-    def as_levels(*arguments: object) -> object:
+    def changed(*arguments: object) -> object:
         again = replay(*arguments)
-        return again._replace(case=FlagCase({**again.case.row, "look": "levels"}, again.case.scan))
+        return again._replace(case=FlagCase({**again.case.row, column: value}, again.case.scan))
 
-    monkeypatch.setattr(claims, "replay", as_levels)
+    monkeypatch.setattr(claims, "replay", changed)
     code, said = platform.claim("--yes")
-    assert (code, "how much they surprised a model" in said) == (2, True), said
+    assert (code, why in said) == (2, True), said
+    assert not (platform.registry / "shown").exists()

@@ -471,6 +471,10 @@ def test_a_unit_off_the_grid(window_forger):
         assert_fails(window_forger.claim(), f"tokens {unit[0] + 1} to {unit[1]} are a window of the text")
 
 
+def test_a_window_of_a_normal_form_is_no_unit(window_forger):
+    assert_fails(window_forger.claim(variant="normalised"), "windows are looked at in the text as written alone")
+
+
 def test_the_best_of_many_units(window_forger):
     windows = window_forger.parts
     window_forger.parts = 1
