@@ -1,5 +1,6 @@
 """One text under the keys of a registry, each by itself: the verdict of a scan, without Ray and tables."""
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +22,12 @@ from scanner.power import Strengths, measure
 from scanner.registry import NO_RECORD, Record, VerifiedHolders, load_registry
 from scanner.scan_plan import keys_tested, keys_under_test, read_config
 from scanner.storage.locations import absolute
-from scanner.watermark.formats import can_have_levels
+from scanner.watermark.formats import can_have_levels, format_of
+from scanner.watermark.kernel import interpreted
 from scanner.watermark.laws import Law
 from scanner.watermark.rule import long_enough, search
 from schemas.config import ScanConfig
+from schemas.key_record import parse_label
 from schemas.registry import CanaryStrength, MasterKey, Registry
 from schemas.tables import DOCUMENTS
 from schemas.words import Dedup
@@ -33,6 +36,11 @@ NOWHERE = BatchOrigin("", "", "")
 """Origin of a single text, which comes from no scan and no file."""
 
 _LEAST_LOG10_P = -1000.0
+
+MOST_INTERPRETED = 2**20
+"""Most bytes of a text, times the numbers that its search counts, for which no kernels are compiled: for example a post
+of 3,000 bytes under one key of 10^5 users, whose 325 groups are counted.
+"""
 
 
 def _read_scan(config_file: Path) -> tuple[ScanConfig, str, Registry]:
@@ -218,7 +226,18 @@ def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:
         Refused: the text cannot be read.
         SecretError, TokenizerError: a key cannot be opened.
     """
-    return OpenedCheck(check, fast=False).of_each_key(raw)  # a fast one checks itself for longer than a text takes
+    with interpreted() if _costs_little(check, raw) else contextlib.nullcontext():
+        return OpenedCheck(check, fast=False).of_each_key(raw)  # a fast one checks itself for longer than a text takes
+
+
+def _costs_little(check: TextCheck, raw: bytes) -> bool:
+    """Return whether Python looks at a text sooner than its kernels are compiled.
+
+    Lanes of version 3 are arrays, which numpy adds at once; other watermarks count one number after the other.
+    """
+    labels = [parse_label(format_of(key).label()) for key in check.keys if key.record is not None]
+    in_lanes = len(labels) == len(check.keys) and all(label.groups is not None for label in labels)
+    return in_lanes and len(raw) * sum(label.groups or 0 for label in labels) <= MOST_INTERPRETED
 
 
 def _documents(texts: Sequence[bytes]) -> pa.RecordBatch:

@@ -1,17 +1,17 @@
 """Kernels: functions that `scanner.watermark.compiler` compiles at their first call, with a cache on disk.
 
 numba takes most of a second to import, and most commands call no kernel: a kernel imports it when it is first called.
+Python can run them too, for a single short text (`interpreted`).
 """
 
 import contextlib
 import fcntl
 import functools
-import operator
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -77,6 +77,8 @@ def share_steps(*steps: Callable[[], object]) -> None:
 class Kernel:
     """A function that is compiled at its first call. Pickles as its name, as functions do."""
 
+    are_interpreted: ClassVar[bool] = False
+
     def __init__(self, function: Callable[..., Any], inline: Inline) -> None:
         functools.update_wrapper(self, function)
         self.py_func, self.inline = function, inline
@@ -88,7 +90,10 @@ class Kernel:
 
         return compile_function(self.py_func, self.inline)
 
-    __call__ = property(operator.attrgetter("compiled"))  # each call is numba's, without a step of Python's before it
+    @property
+    def __call__(self) -> Callable[..., Any]:
+        """What a call runs: numba's function, or Python's where kernels are interpreted."""
+        return self.py_func if Kernel.are_interpreted else self.compiled
 
     @property
     def _numba_type_(self) -> object:
@@ -102,6 +107,23 @@ class Kernel:
 
     def __reduce__(self) -> str:
         return self.py_func.__qualname__
+
+
+@contextlib.contextmanager
+def interpreted() -> Iterator[None]:
+    """Let Python run the kernels of this process meanwhile, those that other threads call too.
+
+    One short text takes a second so, where compiling takes most of a minute. The numbers are the same: numpy's whole
+    numbers of few bits wrap as numba's do.
+    """
+    import numpy as np  # late: most commands call no kernel
+
+    Kernel.are_interpreted = True
+    try:
+        with np.errstate(over="ignore"):
+            yield
+    finally:
+        Kernel.are_interpreted = False
 
 
 def kernel(function: Function) -> Function:

@@ -10,6 +10,7 @@ scan, as `brickscan init` writes it, begin at the same time instead: seconds unt
 import argparse
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,16 +20,20 @@ from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).parents[2]
+MAKE_KEY = """
+import sys
+from pathlib import Path
+from scanner.registry import new_key
+from tests.bench.configured import FOR_USERS, VERSION_3
+form = VERSION_3[sys.argv[2]] | FOR_USERS
+new_key(Path(sys.argv[1]) / "registry", "key", tokenizer=Path("jobs/demo/tokenizer.json"), **form)
+"""
 CHECK = """
 import sys
 from pathlib import Path
 from scanner.detection.one_text import TextCheck, check_text
-from scanner.registry import new_key
-from tests.bench.configured import FOR_USERS, VERSION_3
-folder, method = Path(sys.argv[1]), sys.argv[2]
-if not (folder / "registry").exists():
-    new_key(folder / "registry", "key", tokenizer=Path("jobs/demo/tokenizer.json"), **VERSION_3[method] | FOR_USERS)
-check_text(TextCheck.of_registry(folder / "registry", (), 1e-6), Path("README.md").read_bytes()[:700])
+registry = Path(sys.argv[1]) / "registry"
+check_text(TextCheck.of_registry(registry, (), 1e-6), Path("README.md").read_bytes()[:700])
 """
 CONFIGURE = """
 import sys
@@ -66,6 +71,8 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> float:
 
 def check_twice(checkout: Path, folder: Path, method: str) -> tuple[float, ...]:
     """CPU seconds of a process that checks a text under a key for 100,000 users, and of a second one; kernels."""
+    end([begin(MAKE_KEY, checkout, folder, method)])
+    shutil.rmtree(folder / "cache")
     first, second = (end([begin(CHECK, checkout, folder, method)]) for _ in range(2))
     return first, second, sum(1 for _ in folder.rglob("*.nbc"))
 
