@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
     help="The list of `brickscan keys publish`: the claim is checked against it before anything is shown.",
 )
+@click.option("--wait", is_flag=True, help="Wait for scans that began before the claim's seeds were shown.")
 @yes_option
 @dry_run_option
-def claim(config: Path, document: str, out: Path, published: Path | None, yes: bool, dry_run: bool) -> None:
+def claim(config: Path, document: str, out: Path, published: Path | None, wait: bool, yes: bool, dry_run: bool) -> None:
     """Make a claim about one flag that anybody can check without the key, under keys of version 3.
 
     CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The claim shows the seeds that its
@@ -33,15 +34,16 @@ def claim(config: Path, document: str, out: Path, published: Path | None, yes: b
     secret. It is checked before anything is shown, and refused where it would not hold.
 
     What a claim shows is public for good: these windows of words are marked and scored no more. So the command says
-    what it shows, and asks first. A second call for the same text shows nothing new; call it again where it was
-    interrupted. Give the folder to the parties only: whoever holds it sees every message that is marked in the text.
+    what it shows, and asks first. It is written once every scan that began before has ended. A second call for the same
+    text shows nothing new; call it again where it was interrupted. Give the folder to the parties only: whoever holds
+    it sees every message that is marked in the text.
 
     \b
     Example:
       brickscan claim scan.toml post-4711 --out case-17 --dry-run
       brickscan claim scan.toml post-4711 --out case-17 --list commitments.txt
     """
-    from scanner.claims.claim import prepare, refuse_folder, show, write
+    from scanner.claims.claim import prepare, refuse_folder, show, wait_for_readers, write
     from scanner.evidence import check_claim
 
     refuse_folder(out)
@@ -51,7 +53,9 @@ def claim(config: Path, document: str, out: Path, published: Path | None, yes: b
         complain(*changes)
     if not confirm(changes, yes, dry_run):
         return
-    write(show(prepared), out)
+    files = show(prepared)
+    wait_for_readers(prepared, files, wait=wait)
+    write(files, out)
     tell(
         f"claim: {out}; python -I check_claim.py {out} LIST HEAD checks it, without a secret",
         "Now publish the head of the key's events (`brickscan keys publish`): it shows that none was left out.",

@@ -5,7 +5,8 @@ shown is marked and scored never again, so a claim is made in this order:
 
 1. `prepare` computes it, and check_claim.py checks it as it would be: nothing is shown for a claim that fails.
 2. `show` writes the event that shows the seeds, into the registry. From here on they count as public.
-3. `write` puts the folder in its place in one step.
+3. `wait_for_readers` sees that nobody scores or marks any more who does not know the event.
+4. `write` puts the folder in its place in one step.
 
 Who was interrupted calls all again: a text and unit that have an event keep it, and nothing more is shown.
 """
@@ -19,6 +20,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +39,7 @@ from scanner.looks.marked_accounts import marked_accounts
 from scanner.registry import check_secret, load_registry
 from scanner.registry.key_records import read_record, read_tree
 from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_published
+from scanner.registry.leases import readers_before
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
@@ -58,6 +61,9 @@ from schemas.words import LEVELS, SPAN, AuditState
 
 SMALLEST_WINDOW = 3
 """Least h of a key whose seeds are shown: shorter windows stand in too many texts."""
+
+SECONDS_BETWEEN_LOOKS = 5.0
+"""Seconds between two looks at who still reads."""
 
 _TODAY = "`brickscan replay --proof` writes a claim for whoever holds the key's secret, such as a court or an escrow"
 
@@ -391,6 +397,29 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
             f"({failing[0]}); its seeds count as shown (event {event.number}); {_TODAY}"
         )
     return files
+
+
+def wait_for_readers(claim: PreparedClaim, files: Mapping[str, bytes], *, wait: bool) -> None:
+    """See that every scan, detector and server that began before a claim's event has ended, or read it.
+
+    Args:
+        claim: the claim.
+        files: of its folder, as `show` returned them.
+        wait: whether to wait for that.
+
+    Raises:
+        Refused: there is one, and nobody waits; or leases cannot be read.
+    """
+    number = json.loads(files["claim.json"])["event"]
+    while leases := readers_before(claim.folder, claim.key.key_id, number):
+        if not wait:
+            more = f", and {len(leases) - 1} more" if leases[1:] else ""
+            raise Refused(
+                f"{claim.where}: its seeds count as shown (event {number}), and the claim is not written yet: "
+                f"{leases[0]}{more}, and goes on as if they were secret. Call this again once it has ended, or with "
+                "--wait"
+            )
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def write(files: Mapping[str, bytes], out: Path) -> None:

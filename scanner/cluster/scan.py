@@ -41,6 +41,7 @@ from scanner.key_support import UnsupportedKey
 from scanner.looks.look import NO_RESULT, LookResult, LookRun, SecondPass, SecondPassTotals
 from scanner.looks.looks import LOOKS, check_looks
 from scanner.registry import NO_RECORD, head_of
+from scanner.registry.leases import HeldLease, NoLease, leased
 from scanner.registry.shown_seeds import shown_now
 from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.registry_record import (
@@ -287,8 +288,14 @@ class _Scan:
         self._unread = ALL_READ
         self._compared: Sequence[ComparedNight] = ()
         self._dropped, self._recorded, self._stopped, self._registry_changed = 0, False, False, False
+        self._reading = contextlib.ExitStack()
+        self._lease: HeldLease | NoLease = NoLease()
 
     def run(self, files: Sequence[InputFile] | None) -> ScanOutcome:
+        with self._reading:
+            return self._run(files)
+
+    def _run(self, files: Sequence[InputFile] | None) -> ScanOutcome:
         try:
             exit_code = self._scan(files)
             self._record(exit_code)
@@ -337,8 +344,11 @@ class _Scan:
             check_looks(plan.config)
             follow_ups = {look.name: look.follow_up(plan) for look in LOOKS}
             self._looks = {name: each for name, each in follow_ups.items() if each is not None}
+            can_be_shown = any(key.record is not None for key in plan.keys)
+            self._lease = self._reading.enter_context(leased(plan.registry, "scan", needed=can_be_shown))
             refuse_lost_events(plan.results, plan.registry, plan.keys)
             self._plan = plan = replace(fix_filter(plan, self._scan_id), shown=shown_now(plan.registry, plan.keys))
+            self._lease.read({key_id: event.number for key_id, event in plan.shown})
             self._committer = Committer(plan, self._scan_id)
 
             # 3. Find the shards that no earlier scan committed, score them, and commit them as they come.
@@ -439,7 +449,7 @@ class _Scan:
                 if finished is not None:
                     self._committer.add(finished)
                     waiting += finished.documents
-                self._end_on_signal()
+                self._go_on()
                 self._committer.totals = replace(self._committer.totals, waited=before + pool.waited)
                 if self._committer.due():
                     self._commit()
@@ -449,7 +459,13 @@ class _Scan:
         finally:
             pool.close()
 
+    def _go_on(self) -> None:
+        """Raise the interrupt that came, or ScanFailed where the lease of what claims showed is over."""
+        self._end_on_signal()
+        self._lease.check()
+
     def _commit(self) -> None:
+        self._lease.check()
         self._committer.flush()
         if self._first_commit is None and self._committer.totals.shards:
             self._first_commit = time.monotonic() - self._began
@@ -504,13 +520,13 @@ class _Scan:
         """See scanner.follow_up.OnActors."""
         if left := [*parts]:  # where nothing is left to do, Ray need not start
             workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
-            yield from on_actors(actor, arguments, left, workers, self._end_on_signal)
+            yield from on_actors(actor, arguments, left, workers, self._go_on)
 
     def _read_again(self, scan: CommittedScan, again: SecondPass) -> SecondPassTotals:
         """See scanner.looks.look.ReadAgain."""
         self._wait("starting workers that read texts once more")
         workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
-        return read_again(scan, again, workers, self._end_on_signal)
+        return read_again(scan, again, workers, self._go_on)
 
     def _drop_old_nights(self) -> None:
         plan, days = self._plan, self._plan.config.retain_days

@@ -169,7 +169,7 @@ def simulated(
     open_tables(folder)
     config = SimpleNamespace(dedup="ngram", min_scored=16)
     of_tests = {"decides": "", "key_set": "keys", "tests_sha256": "tests", "weights": ErrorShares()}
-    plan: Any = SimpleNamespace(results=folder, date=None, config=config, **of_tests)
+    plan: Any = SimpleNamespace(results=folder, date=None, shown=(), config=config, **of_tests)
     committer = commits.Committer(plan, f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{driver:08x}")
     pace = PiecePace(messages * SECONDS_A_MESSAGE)
     used, committing, flushes = pool.Pool(lambda: Actor(ray), workers, 300.0, pace=pace), 0.0, 0

@@ -13,6 +13,7 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import Mark, windows_of
 from scanner.registry import find_key, load_registry, new_key
 from scanner.registry.key_records import RecordTerms
+from scanner.registry.leases import HeldLease
 from scanner.registry.shown_seeds import event_head, read_shown
 from scanner.results.queries import spans
 from scanner.watermark.formats import format_of
@@ -359,3 +360,26 @@ def test_rows_that_have_no_such_claim(platform, monkeypatch, column, value, why)
     code, said = platform.claim("--yes")
     assert (code, why in said) == (2, True), said
     assert not (platform.registry / "shown").exists()
+
+
+def test_a_claim_waits_for_whoever_began_before_its_event(platform, monkeypatch):
+    platform.scan(platform.text())
+    lease = HeldLease(platform.registry, "scan")
+    lease.read({"green": 0})
+    for _ in range(2):
+        code, said = platform.claim("--yes")
+        assert (code, "not written yet: scan " in said, "read events {'green': 0}" in said) == (2, True, True), said
+        assert (platform.shown().number, platform.case.exists()) == (1, False)
+    looks = []
+
+    def look(seconds):
+        looks.append(seconds)
+        assert not platform.case.exists()
+        if len(looks) == 3:
+            lease.read({"green": 1})
+
+    monkeypatch.setattr("scanner.claims.claim.time.sleep", look)
+    code, said = platform.claim("--yes", "--wait")
+    assert (code, looks) == (0, [5.0] * 3), said
+    assert (platform.read("claim.json")["event"], platform.shown().number) == (1, 1)
+    lease.end()

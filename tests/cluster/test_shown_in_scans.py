@@ -1,15 +1,18 @@
 """Scans record up to which event they left out what claims showed, replay by it, and refuse an older registry."""
 
+import gc
 import shutil
 from pathlib import Path
 
 import pytest
 
 from jobs.summary import summary
-from scanner.errors import Refused
+from scanner.cluster.scan import run_scan
+from scanner.errors import Refused, ScanFailed
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
 from scanner.registry import load_registry
+from scanner.registry.leases import HeldLease, readers_before
 from scanner.registry.shown_seeds import read_shown, shown_path
 from scanner.results.current_rows import ranges_ever
 from tests.support.night import Night
@@ -98,3 +101,39 @@ def test_a_registry_that_lacks_what_a_scan_read_is_refused(night, marked, plain)
             night.scan()
     path.write_bytes(kept)
     assert night.scan().exit_code == 0
+
+
+def test_a_scan_holds_a_lease_of_what_it_read(night, plain):
+    """From before it reads events until it ended, of whichever ending."""
+    found = []
+
+    def watch(work, totals):
+        found.append(readers_before(night.registry, "seeded", 1))
+
+    night.write("a", [plain(60, 1)])
+    assert run_scan(night.plan(), watch).exit_code == 0
+    assert {(lease.kind, *lease.events.items()) for leases in found for lease in leases} == {("scan", ("seeded", 0))}
+    assert readers_before(night.registry, "seeded", 1) == []
+
+
+def test_a_scan_whose_lease_is_over_commits_nothing_more(night, plain):
+    def delete_lease(work, totals):
+        for file in (night.registry / "leases").glob("*.json"):
+            (lease,) = (one for one in gc.get_objects() if isinstance(one, HeldLease) and one.holds)
+            file.unlink()
+            lease.renew()
+
+    night.write("a", [plain(60, 1)])
+    with pytest.raises(ScanFailed, match=r"could not be renewed .somebody deleted it."):
+        run_scan(night.plan(), delete_lease)
+    assert night.last_scan()["exit_code"] == 1
+    assert len(night.verdicts()) == 0
+    assert night.scan().exit_code == 0
+    assert len(night.verdicts()) == 1
+
+
+def test_a_scan_that_cannot_hold_a_lease_is_refused(night, plain):
+    night.write("a", [plain(60, 1)])
+    (night.registry / "leases").write_text("")
+    with pytest.raises(Refused, match="leases: cannot be written"):
+        night.scan()

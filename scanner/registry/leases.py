@@ -1,0 +1,255 @@
+"""Leases of readers of a registry: who scores or marks by an earlier state of what claims showed (SPEC_3 §5).
+
+    leases/NAME.json    {"events": {key id: number of the last event read} or null, "expires", "kind", "name"}
+
+A claim shows seeds in two phases: its event first, itself only when no reader holds a lease of an earlier event. So a
+reader takes a lease, then reads events, and states which. It renews the lease every minute; where it cannot, by a disk
+that is full, a folder that is gone or a clock that jumped, it goes on for no longer than the lease, and refuses then.
+
+Clocks differ. Each time it is written, a reader and a claim hold their clock against the time of the file, which the
+file's system gives; so two of them differ by MARGIN at most, and a lease is over that long after it expired.
+"""
+
+import json
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scanner.errors import Refused, ScanFailed
+from scanner.storage.locations import is_uri, make_private, parse_json, read_named, write_whole
+
+LEASES_FOLDER = "leases"
+
+LEASE = timedelta(minutes=10)
+"""Time for which a lease is taken or renewed."""
+
+SECONDS_TO_RENEW = 60.0
+
+CLOCK_MAY_DIFFER = timedelta(minutes=5)
+"""Time by which a machine's clock may differ from that of the registry's files."""
+
+MARGIN = 2 * CLOCK_MAY_DIFFER
+"""Time after its end until a lease counts as over."""
+
+_MOST_BYTES = 2**20
+
+
+class Lease(NamedTuple):
+    """A lease, as it stands in its file.
+
+    kind: of the reader: scan, detector, program or server.
+    events: number of the last event that it read of each key, by id; None: it has not read them yet.
+    expires: when it does unless it is renewed.
+    """
+
+    name: str
+    kind: str
+    events: Mapping[str, int] | None
+    expires: datetime
+
+    def holds_before(self, key_id: str, number: int) -> bool:
+        """Return whether its reader may not know an event of a key."""
+        return self.events is None or self.events.get(key_id, number) < number
+
+    def __str__(self) -> str:
+        """Say who reads what."""
+        read = "is reading events now" if self.events is None else f"read events {dict(self.events)}"
+        return f"{self.kind} {self.name} {read} (until {self.expires:%Y-%m-%d %H:%M} UTC at least)"
+
+
+def readers_before(folder: Path | str, key_id: str, number: int) -> list[Lease]:
+    """Return the leases of readers that may not know an event of a key; those that are over are deleted.
+
+    Args:
+        folder: the registry's local folder.
+        key_id: of the key.
+        number: of the event, which is written already.
+
+    Raises:
+        Refused: a lease cannot be read; or this machine's clock is wrong.
+    """
+    leases, path = list[Lease](), Path(folder) / LEASES_FOLDER
+    try:
+        now = _now_beside(path) if path.is_dir() else datetime.now(UTC)
+        for file in sorted(path.glob("*.json")):
+            with suppress(FileNotFoundError):  # it ended meanwhile
+                lease = _read(file)
+                if now > lease.expires + MARGIN:
+                    file.unlink()
+                elif lease.holds_before(key_id, number):
+                    leases.append(lease)
+    except OSError as error:
+        raise Refused(f"{path}: cannot be read or written ({error.strerror}); see that it can") from None
+    return leases
+
+
+def _read(file: Path) -> Lease:
+    try:
+        fields = parse_json(read_named(file, _MOST_BYTES))
+        expires = datetime.fromisoformat(fields["expires"])
+        return Lease(fields["name"], fields["kind"], fields["events"], expires.astimezone(UTC))
+    except (ValueError, KeyError, TypeError):
+        raise Refused(f"{file}: is no lease; delete it once no scan, detector or server reads the registry") from None
+
+
+def _now_beside(folder: Path) -> datetime:
+    """Return this machine's time, once a file that is written into a folder has shown that it is right."""
+    probe = folder / f".{secrets.token_hex(8)}.probe"
+    try:
+        probe.touch(mode=0o600)
+        return _checked_time(probe)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _checked_time(file: Path) -> datetime:
+    """Return the time, held against that of a file that was written now. Raises Refused: they differ."""
+    now, written = datetime.now(UTC), datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    if abs(now - written) > CLOCK_MAY_DIFFER:
+        raise Refused(
+            f"this machine's clock: it says {now:%Y-%m-%d %H:%M} UTC, and a file that was written now has the time "
+            f"{written:%Y-%m-%d %H:%M} UTC; set the clock"
+        )
+    return now
+
+
+class HeldLease:
+    """A lease that this process holds, renewed by a thread until it ends.
+
+    Args:
+        folder: the registry's local folder.
+        kind: of the reader.
+
+    Raises:
+        Refused: the registry cannot be written, or this machine's clock is wrong.
+    """
+
+    def __init__(self, folder: Path | str, kind: str) -> None:
+        self._name = f"{kind}-{socket.gethostname()}-{secrets.token_hex(6)}"
+        self._path, self._kind = Path(folder) / LEASES_FOLDER / f"{self._name}.json", kind
+        self._events: Mapping[str, int] | None = None
+        self._lock, self._ended, self._lost = threading.Lock(), threading.Event(), ""
+        self._valid_until, self._expires = 0.0, datetime.now(UTC)
+        try:
+            make_private(self._path.parent)
+            self._write()
+        except OSError as error:
+            raise Refused(
+                f"{self._path.parent}: cannot be written ({error.strerror}). Whoever scores or marks with keys of "
+                "version 3 notes there what it knows of claims: mount this folder so that it can be written, for all "
+                "who read the registry the same one"
+            ) from None
+        threading.Thread(target=self._renew_until_ended, name="lease", daemon=True).start()
+
+    def read(self, events: Mapping[str, int]) -> None:
+        """State which events were read, by the ids of keys; others are not read. Raises Refused: as at first."""
+        with self._lock:
+            self._events = events
+            try:
+                self._write()
+            except OSError as error:
+                raise Refused(f"{self._path}: cannot be written ({error.strerror}); mount it so that it can") from None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does not count as over anywhere."""
+        in_time = _seconds() < self._valid_until and datetime.now(UTC) < self._expires
+        return in_time and not self._lost and not self._ended.is_set()
+
+    def check(self) -> None:
+        """Refuse to go on where it does not hold.
+
+        Raises:
+            ScanFailed: it does not, so that a claim may have shown seeds that this process counts as secret.
+        """
+        if not self.holds:
+            raise ScanFailed(
+                f"{self._path}: this lease could not be renewed ({self._lost or 'in time'}), so that a claim may have "
+                "shown since what would be scored as if it were secret; nothing more is. See that the folder can be "
+                "written and that the clock is right, and start again"
+            )
+
+    def end(self) -> None:
+        """End it: what was read is not gone by any more."""
+        self._ended.set()
+        with self._lock, suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _renew_until_ended(self) -> None:
+        while not self._ended.wait(SECONDS_TO_RENEW):
+            self.renew()
+
+    def renew(self) -> None:
+        """Renew it, unless it does not hold any more, or somebody deleted it."""
+        with self._lock:
+            if not self.holds:
+                return
+            try:
+                if not self._path.exists():
+                    self._lost = "somebody deleted it"
+                    return
+                self._write()
+            except Refused as wrong_clock:
+                self._lost = str(wrong_clock)
+            except OSError:
+                return  # again in a minute, while it holds
+
+    def _write(self) -> None:
+        begun, expires = _seconds(), datetime.now(UTC) + LEASE
+        fields: dict[str, Any] = {"events": self._events, "expires": expires.isoformat(), "kind": self._kind}
+        content = json.dumps(fields | {"name": self._name}).encode()
+        write_whole(self._path, lambda file: file.write(content))
+        _checked_time(self._path)
+        self._valid_until, self._expires = begun + LEASE.total_seconds(), expires
+
+
+def _seconds() -> float:
+    """Return seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class NoLease:
+    """In the place of a lease where nothing can be shown: of keys without seeds, or of a registry that is a copy."""
+
+    holds = True
+
+    def read(self, events: Mapping[str, int]) -> None:
+        """Do nothing."""
+
+    def check(self) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+def take_lease(folder: Path | str, kind: str, *, needed: bool) -> HeldLease | NoLease:
+    """Take a lease, before what was shown is read.
+
+    A registry on another machine is a copy, where no claim is made: whoever makes claims ends its readers first.
+
+    Args:
+        folder: the registry's folder, or a URI.
+        kind: of the reader: scan, detector, program or server.
+        needed: whether there is a key whose seeds can be shown.
+
+    Raises:
+        Refused: as `HeldLease`.
+    """
+    return HeldLease(folder, kind) if needed and not is_uri(folder) else NoLease()
+
+
+@contextmanager
+def leased(folder: Path | str, kind: str, *, needed: bool) -> Iterator[HeldLease | NoLease]:
+    """Hold a lease, as `take_lease` takes it."""
+    lease = take_lease(folder, kind, needed=needed)
+    try:
+        yield lease
+    finally:
+        lease.end()

@@ -1,0 +1,139 @@
+"""Leases of readers: who may not know an event, when one is over, and when its holder refuses to go on."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from scanner.errors import Refused, ScanFailed
+from scanner.registry import leases
+from scanner.registry.leases import LEASE, MARGIN, HeldLease, NoLease, leased, readers_before, take_lease
+
+
+@pytest.fixture
+def held(tmp_path):
+    lease = HeldLease(tmp_path, "scan")
+    yield lease
+    lease.end()
+
+
+def file_of(tmp_path):
+    (file,) = (tmp_path / "leases").glob("*.json")
+    return file
+
+
+def expire(tmp_path, ago: timedelta):
+    file = file_of(tmp_path)
+    fields = json.loads(file.read_bytes()) | {"expires": (datetime.now(UTC) - ago).isoformat()}
+    file.write_text(json.dumps(fields))
+    return file
+
+
+def test_a_reader_counts_until_it_knows_the_event(tmp_path, held):
+    (lease,) = readers_before(tmp_path, "k1", 1)  # it may be reading an older file now
+    assert (lease.kind, lease.events) == ("scan", None)
+    assert "is reading events now" in str(lease)
+    held.read({"k1": 3, "k2": 0})
+    assert readers_before(tmp_path, "k1", 3) == []
+    assert readers_before(tmp_path, "other", 1) == []  # a key that it does not read
+    (lease,) = readers_before(tmp_path, "k1", 4)
+    assert lease.events == {"k1": 3, "k2": 0}
+    assert "read events {'k1': 3, 'k2': 0}" in str(lease)
+    assert lease.name.startswith("scan-")
+    assert datetime.now(UTC) + LEASE - lease.expires < timedelta(seconds=30)
+    assert len(readers_before(tmp_path, "k2", 1)) == 1
+    held.check()
+    held.end()
+    assert readers_before(tmp_path, "k1", 4) == []
+    assert not held.holds
+
+
+def test_a_dead_reader_counts_until_the_margin_is_over(tmp_path, held):
+    held.read({"k1": 0})
+    expire(tmp_path, MARGIN - timedelta(minutes=1))
+    assert len(readers_before(tmp_path, "k1", 1)) == 1
+    file = expire(tmp_path, MARGIN + timedelta(minutes=1))
+    assert readers_before(tmp_path, "k1", 1) == []
+    assert not file.exists()
+    held.renew()  # whoever was taken for dead does not come back
+    with pytest.raises(ScanFailed, match="somebody deleted it"):
+        held.check()
+    assert not list((tmp_path / "leases").iterdir())
+
+
+def test_it_is_renewed(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "SECONDS_TO_RENEW", 0.01)
+    with leased(tmp_path, "detector", needed=True) as lease:
+        first = readers_before(tmp_path, "k1", 1)[0].expires
+        for _ in range(500):
+            if (now := readers_before(tmp_path, "k1", 1)[0].expires) > first:
+                break
+            threading.Event().wait(0.01)
+        assert now > first
+        lease.check()
+    assert not list((tmp_path / "leases").glob("*"))
+
+
+def fail(*_):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("clock", ["boot", "wall"])
+def test_who_cannot_renew_refuses_once_the_lease_is_over(tmp_path, held, monkeypatch, clock):
+    monkeypatch.setattr(leases, "write_whole", fail)
+    held.renew()
+    held.check()  # the lease still holds
+    if clock == "boot":
+        later = leases._seconds() + LEASE.total_seconds()
+        monkeypatch.setattr(leases, "_seconds", lambda: later)
+    else:  # it was set forward: others count the lease as over then
+        held._expires = datetime.now(UTC)
+    with pytest.raises(ScanFailed, match=r"could not be renewed \(in time\)"):
+        held.check()
+    monkeypatch.undo()
+    if clock == "wall":
+        held.renew()  # too late: a claim may have been made meanwhile
+        assert not held.holds
+
+
+def test_a_clock_that_differs_from_the_files_is_refused(tmp_path, held, monkeypatch):
+    class Late(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(minutes=6)
+
+    monkeypatch.setattr(leases, "datetime", Late)
+    with pytest.raises(Refused, match="this machine's clock"):
+        HeldLease(tmp_path, "scan")
+    with pytest.raises(Refused, match="this machine's clock"):
+        readers_before(tmp_path, "k1", 1)
+    held.renew()
+    monkeypatch.undo()
+    with pytest.raises(ScanFailed, match="this machine's clock"):
+        held.check()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "write_whole", fail)
+    with pytest.raises(Refused, match=r"cannot be written \(No space left on device\).*mount this folder"):
+        take_lease(tmp_path, "scan", needed=True)
+
+
+def test_a_file_that_is_no_lease_is_refused(tmp_path, held):
+    file = file_of(tmp_path)
+    for content in ("", "[]", '{"events": null}', '{"events": null, "kind": "scan", "name": "a", "expires": 3}'):
+        file.write_text(content)
+        with pytest.raises(Refused, match="is no lease; delete it once no scan, detector or server reads"):
+            readers_before(tmp_path, "k1", 1)
+
+
+def test_where_nothing_can_be_shown_there_is_none(tmp_path):
+    for lease in (take_lease(tmp_path, "scan", needed=False), take_lease("s3://bucket/registry", "scan", needed=True)):
+        assert isinstance(lease, NoLease)
+        lease.read({})
+        lease.check()
+        assert lease.holds
+        lease.end()
+    assert not (tmp_path / "leases").exists()
+    assert readers_before(tmp_path, "k1", 1) == []
