@@ -54,7 +54,7 @@ def claim(config: Path, document: str, out: Path, published: Path | None, wait: 
     if not confirm(changes, yes, dry_run):
         return
     files = show(prepared)
-    wait_for_readers(prepared, files, wait=wait)
+    wait_for_readers(prepared, files, wait=wait, tell=complain)
     write(files, out)
     tell(
         f"claim: {out}; python -I check_claim.py {out} LIST HEAD checks it, without a secret",

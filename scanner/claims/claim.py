@@ -21,7 +21,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -399,18 +399,21 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     return files
 
 
-def wait_for_readers(claim: PreparedClaim, files: Mapping[str, bytes], *, wait: bool) -> None:
+def wait_for_readers(
+    claim: PreparedClaim, files: Mapping[str, bytes], *, wait: bool, tell: Callable[[str], object]
+) -> None:
     """See that every scan, detector and server that began before a claim's event has ended, or read it.
 
     Args:
         claim: the claim.
         files: of its folder, as `show` returned them.
         wait: whether to wait for that.
+        tell: called with a sentence on each reader that is waited for.
 
     Raises:
         Refused: there is one, and nobody waits; or leases cannot be read.
     """
-    number = json.loads(files["claim.json"])["event"]
+    number, told = json.loads(files["claim.json"])["event"], set[str]()
     while leases := readers_before(claim.folder, claim.key.key_id, number):
         if not wait:
             more = f", and {len(leases) - 1} more" if leases[1:] else ""
@@ -419,6 +422,10 @@ def wait_for_readers(claim: PreparedClaim, files: Mapping[str, bytes], *, wait: 
                 f"{leases[0]}{more}, and goes on as if they were secret. Call this again once it has ended, or with "
                 "--wait"
             )
+        for lease in leases:
+            if lease.name not in told:
+                tell(f"not yet: {lease}, and is waited for")
+                told.add(lease.name)
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 

@@ -380,6 +380,6 @@ def test_a_claim_waits_for_whoever_began_before_its_event(platform, monkeypatch)
 
     monkeypatch.setattr("scanner.claims.claim.time.sleep", look)
     code, said = platform.claim("--yes", "--wait")
-    assert (code, looks) == (0, [5.0] * 3), said
+    assert (code, looks, said.count("not yet: scan ")) == (0, [5.0] * 3, 1), said
     assert (platform.read("claim.json")["event"], platform.shown().number) == (1, 1)
     lease.end()
