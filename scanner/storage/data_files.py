@@ -179,5 +179,6 @@ def _stats(rows: pa.Table) -> str:
             "minValues": {column: pair["min"] for column, pair in bounds.items() if pair["min"] is not None},
             "maxValues": {column: pair["max"] for column, pair in bounds.items() if pair["max"] is not None},
             "nullCount": {column: rows[column].null_count for column in bounds},
-        }
+        },
+        ensure_ascii=False,  # deltalake reads a character beyond U+FFFF wrong that is written as two escapes (1.6.6)
     )
