@@ -76,14 +76,14 @@ class _History:
     """
 
     def __init__(self) -> None:
-        self.entries: dict[int, SignedTable] = {}  # by number
+        self.entries: dict[int, set[SignedTable]] = {}  # by number: one that was signed may be consented to as it is
         self._later: dict[int, int] = {}  # by number of a signature: that of the one that follows it
         self.newest: SignedTable | None = None
         self.kept = self.anew = self.given_up = NO_NUMBER
         self.fork: tuple[int, ...] = ()
 
     def add(self, entry: SignedTable, *, is_kept: bool) -> None:
-        self.entries[entry.number] = entry
+        self.entries.setdefault(entry.number, set()).add(entry)
         if entry.event == "given up":
             self.given_up = max(self.given_up, entry.number)
             return
@@ -91,8 +91,7 @@ class _History:
             self.kept = max(self.kept, entry.number)
         if entry.event == "signed anew":
             self.anew = max(self.anew, entry.number)
-        if self.newest is None or self.newest.number < entry.number:
-            self.newest = entry
+        self.newest = max(self.newest or entry, entry, key=lambda each: (each.number, each))
         if entry.earlier != NO_NUMBER:
             other = self._later.setdefault(entry.earlier, entry.number)
             fork = tuple(sorted({entry.number, other}, reverse=True))
@@ -116,7 +115,7 @@ class _History:
             if number > newest:
                 if number not in self.entries:
                     return None
-                earlier = self.entries[number].earlier
+                earlier = max(entry.earlier for entry in self.entries[number])
         return number
 
 
@@ -206,7 +205,8 @@ class SignedTables:
         for histories in self._places.values():
             for history in histories.values():
                 numbers = {*sorted(history.entries)[-NUMBERS_KEPT:], history.anew, history.given_up, *history.fork}
-                yield from (history.entries[number] for number in sorted(numbers - {NO_NUMBER}))
+                for number in sorted(numbers - {NO_NUMBER}):
+                    yield from sorted(history.entries[number])
 
 
 NUMBERS_KEPT = 1000
