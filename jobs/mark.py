@@ -266,7 +266,8 @@ def mark(
       brickscan mark --registry registry --key summer-2026 --user alice --user bob \\
           --model models/smollm2 --prompts prompts.txt --out marked.parquet --verify
     """
-    from scanner.registry import find_key, load_registry, open_key
+    from scanner.registry import find_key, load_registry
+    from scanner.registry.keys import open_key_to_mark
 
     key = find_key(load_registry(registry), key_id)
     if key.retired_at is not None:
@@ -297,7 +298,7 @@ def mark(
         ) from None
 
     how = Sampling(max_new_tokens, temperature, top_k, top_p, delta, skip_used_windows)
-    watermark = open_key(registry, key)
+    watermark = open_key_to_mark(registry, key)
     model = load_model(folder)
     if model.tokenizer_sha256 != key.tokenizer.sha256:
         raise TokenizerError(

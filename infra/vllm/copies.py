@@ -12,6 +12,7 @@ COPIED = (
     "scanner/printable.py",
     "scanner/gpu/vectors.py",
     "scanner/gpu/kernels.py",
+    "scanner/registry/leases.py",
     "scanner/registry/secrets.py",
     "scanner/registry/shown_seeds.py",
     "scanner/storage/canonical_json.py",

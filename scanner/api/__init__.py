@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from scanner import results as queries
 from scanner.errors import Refused
-from scanner.registry import Holders, find_key, load_registry, open_key, verified_rows, verified_users, verify_since
+from scanner.registry import Holders, find_key, load_registry, verified_rows, verified_users, verify_since
+from scanner.registry.keys import open_key_to_mark
 from scanner.results.transactions import ResultsPath
 from scanner.storage.locations import is_uri
 
@@ -104,7 +105,8 @@ class OpenedRegistry:
         # verified here and not when somebody is named: libraries of tables end a process that was forked since
         self._record = verify_since(registry, users_beside(registry))
         users = partial(verified_users, registry, self._record)
-        self._check = OpenedCheck(check, Holders(registry, [key.key_id for key in check.keys], users(), users))
+        holders = Holders(registry, [key.key_id for key in check.keys], users(), users)
+        self._check = OpenedCheck(check, holders, reader="program")
 
     @overload
     def check(self, texts: str) -> TextVerdict: ...
@@ -134,10 +136,11 @@ class OpenedRegistry:
         """Return the mark of a key, for a logits processor. It shows itself in no repr and cannot be pickled.
 
         Raises:
-            Refused: the registry has no such key.
+            Refused: the registry has no such key; or, under a key of version 3, it cannot be written, so that nobody
+                who makes a claim knows of this mark.
             SecretError: the secret of the key cannot be read.
         """
-        return open_key(self._folder, find_key(load_registry(self._folder), key_id))
+        return open_key_to_mark(self._folder, find_key(load_registry(self._folder), key_id))
 
     def messages(self, key_id: str, users: Sequence[str]) -> dict[str, int]:
         """Return the message that each of some users holds under a key, where they hold one.

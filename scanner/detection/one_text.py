@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from scanner.errors import Refused
 from scanner.key_support import ScanFilter, supported_keys
 from scanner.power import Strengths, measure
 from scanner.registry import NO_RECORD, Record, VerifiedHolders, load_registry
+from scanner.registry.leases import take_lease
+from scanner.registry.shown_seeds import ShownUpTo, shown_now, shown_then
 from scanner.scan_plan import keys_tested, keys_under_test, read_config
 from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_have_levels, format_of
@@ -160,20 +163,55 @@ class OpenedCheck:
         check: the check.
         holders: who holds a message; None: who does as of now, by users that are verified.
         fast: as for scanner.text.
+        reader: kind of a reader that looks at texts for long, and so holds a lease of what was shown
+            (scanner.registry.leases), which it reads anew each minute; None: a text is looked at now, and no more.
 
     Raises:
         SecretError, TokenizerError: a key cannot be opened.
-        Refused: the users cannot be read.
+        Refused: the users cannot be read, or a lease cannot be held.
     """
 
-    def __init__(self, check: TextCheck, holders: NamesUsers | None = None, *, fast: bool = True) -> None:
-        self._check, self.opened_keys = check, open_keys(check.registry, check.keys, fast=fast)
+    def __init__(
+        self, check: TextCheck, holders: NamesUsers | None = None, *, fast: bool = True, reader: str | None = None
+    ) -> None:
+        can_be_shown = any(key.record is not None for key in check.keys)
+        self._lease = take_lease(check.registry, reader or "", needed=reader is not None and can_be_shown)
+        weakref.finalize(self, self._lease.end)
+        self._shown = shown_now(check.registry, check.keys)
+        self._check, self.opened_keys = check, open_keys(check.registry, check.keys, fast=fast, shown=self._shown)
         key_ids = [key.key_id for key in check.keys]
         self._holders = holders or VerifiedHolders(check.registry, key_ids, check.record)
         self._together = self._detector(self.opened_keys)
+        self._lease.read(_numbers(self._shown))
+        self._lease.follow(self.read_anew)
+
+    def read_anew(self) -> dict[str, int]:
+        """Read what was shown of the keys, leave it out from now on, and return the number of each one's last event.
+
+        Raises:
+            Refused: it cannot be read.
+        """
+        shown = shown_now(self._check.registry, self._check.keys)
+        if shown != self._shown:
+            then = dict(shown)
+            opened_keys = [
+                opened_key.leaving_out(
+                    shown_then(self._check.registry, opened_key.key, then.get(opened_key.key.key_id)).buckets
+                )
+                for opened_key in self.opened_keys
+            ]
+            self._together = self._detector(opened_keys)
+            self.opened_keys, self._shown = opened_keys, shown
+            vars(self).pop("_of_each_key", None)
+        return _numbers(shown)
 
     def score_batch(self, texts: Sequence[bytes]) -> BatchResult:
-        """Return the verdicts of a scan on texts as they are stored; `row` is their place, and flags are proved."""
+        """Return the verdicts of a scan on texts as they are stored; `row` is their place, and flags are proved.
+
+        Raises:
+            ScanFailed: the lease is over.
+        """
+        self._lease.check()
         return self._together.score_batch(_documents(texts), NOWHERE)
 
     def of_each_key(self, raw: bytes) -> list[Mapping[str, Any]]:
@@ -213,6 +251,10 @@ class OpenedCheck:
     def _detector(self, opened_keys: list[OpenedKey], rules: Rules | None = None) -> Detector:
         rules = rules or self._check.rules
         return Detector(opened_keys, self._holders, rules, open_prover(self._check.registry, opened_keys, rules))
+
+
+def _numbers(shown: Iterable[tuple[str, ShownUpTo]]) -> dict[str, int]:
+    return {key_id: event.number for key_id, event in shown}
 
 
 def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:

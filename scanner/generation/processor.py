@@ -149,6 +149,8 @@ class _Marking(OneBatch):
         return self._on_device[0], input_ids[:, width - self._mark.window :].contiguous(), self._on_device[1]
 
     def _check_rows(self, rows: int, width: int) -> None:
+        if isinstance(self._mark, Version3Mark):
+            self._mark.check_lease()
         if rows != len(self._messages):
             raise Refused(
                 f"{rows} rows are generated but {len(self._messages)} messages were given; a message is needed for each"

@@ -10,6 +10,7 @@ A secret is read where it is used, and checked against the commitment on record.
 """
 
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -434,6 +435,33 @@ def open_key(folder: Path | str, key: MasterKey, shown: "ShownSeeds | None" = No
     mark = open_format(made_for, key_bytes, f"key {key.key_id!r}: the secret at {key.secret}")
     shown = shown_then(folder, key) if shown is None else shown
     return mark.leave_out(shown.buckets) if isinstance(mark, LeavesOut) else mark
+
+
+def open_key_to_mark(folder: Path | str, key: MasterKey) -> "Watermark":
+    """Return the watermark of a key for a program that marks, which holds a lease for as long as the watermark is used.
+
+    A claim waits for its end. Once it cannot be renewed, logits processors refuse to mark.
+
+    Raises:
+        SecretError: as `open_key`.
+        Refused: likewise; or the registry cannot be written.
+    """
+    from scanner.registry.leases import take_lease
+    from scanner.registry.shown_seeds import shown_then
+    from scanner.watermark.native.version3_marks import Version3Mark
+
+    lease = take_lease(folder, "program", needed=key.record is not None)
+    try:
+        shown = shown_then(folder, key)
+        mark = open_key(folder, key, shown)
+        lease.read({key.key_id: shown.number})
+    except BaseException:
+        lease.end()
+        raise
+    if isinstance(mark, Version3Mark):
+        mark = mark.while_holds(lease.check)
+        weakref.finalize(mark, lease.end)
+    return mark
 
 
 def open_format(made_for: "Format", key_bytes: bytes, name: str) -> "Watermark":

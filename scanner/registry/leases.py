@@ -11,11 +11,13 @@ file's system gives; so two of them differ by MARGIN at most, and a lease is ove
 """
 
 import json
+import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -131,9 +133,15 @@ class HeldLease:
     """
 
     def __init__(self, folder: Path | str, kind: str) -> None:
-        self._name = f"{kind}-{socket.gethostname()}-{secrets.token_hex(6)}"
-        self._path, self._kind = Path(folder) / LEASES_FOLDER / f"{self._name}.json", kind
+        self._folder, self._kind = Path(folder) / LEASES_FOLDER, kind
+        self._follow: weakref.WeakMethod[Callable[[], Mapping[str, int]]] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._name, self._pid = f"{self._kind}-{socket.gethostname()}-{secrets.token_hex(6)}", os.getpid()
+        self._path = self._folder / f"{self._name}.json"
         self._events: Mapping[str, int] | None = None
+        self._in_force: Mapping[str, int] | None = None
         self._lock, self._ended, self._lost = threading.Lock(), threading.Event(), ""
         self._valid_until, self._expires = 0.0, datetime.now(UTC)
         try:
@@ -150,11 +158,21 @@ class HeldLease:
     def read(self, events: Mapping[str, int]) -> None:
         """State which events were read, by the ids of keys; others are not read. Raises Refused: as at first."""
         with self._lock:
-            self._events = events
+            self._events = self._in_force = events
             try:
                 self._write()
             except OSError as error:
                 raise Refused(f"{self._path}: cannot be written ({error.strerror}); mount it so that it can") from None
+
+    def follow(self, read_anew: Callable[[], Mapping[str, int]]) -> None:
+        """Have a method read new events each time that the lease is renewed, and go by them from then on.
+
+        They are stated a renewal later, when nothing that began before goes on by older ones. The lease ends with the
+        method's object.
+
+        read_anew: a bound method, which returns what `read` takes. Raises Refused: they cannot be read.
+        """
+        self._follow = weakref.WeakMethod(read_anew)
 
     @property
     def holds(self) -> bool:
@@ -163,11 +181,20 @@ class HeldLease:
         return in_time and not self._lost and not self._ended.is_set()
 
     def check(self) -> None:
-        """Refuse to go on where it does not hold.
+        """Refuse to go on where it does not hold. A process that was forked takes one of its own first.
 
         Raises:
+            Refused: as at first, in a process that was forked.
             ScanFailed: it does not, so that a claim may have shown seeds that this process counts as secret.
         """
+        if os.getpid() != self._pid:
+            read_anew = None if self._follow is None else self._follow()
+            if read_anew is None:
+                raise ScanFailed(
+                    "the key was opened in another process, whose lease this one cannot renew: open it here"
+                )
+            self._begin()
+            self.read(read_anew())
         if not self.holds:
             raise ScanFailed(
                 f"{self._path}: this lease could not be renewed ({self._lost or 'in time'}), so that a claim may have "
@@ -176,7 +203,9 @@ class HeldLease:
             )
 
     def end(self) -> None:
-        """End it: what was read is not gone by any more."""
+        """End it: what was read is not gone by any more. In a process that was forked, nothing ends."""
+        if os.getpid() != self._pid:
+            return
         self._ended.set()
         with self._lock, suppress(OSError):
             self._path.unlink(missing_ok=True)
@@ -194,9 +223,16 @@ class HeldLease:
                 if not self._path.exists():
                     self._lost = "somebody deleted it"
                     return
+                if self._follow is not None:
+                    read_anew = self._follow()
+                    if read_anew is None:
+                        self._ended.set()
+                        self._path.unlink()
+                        return
+                    self._events, self._in_force = self._in_force, read_anew()
                 self._write()
-            except Refused as wrong_clock:
-                self._lost = str(wrong_clock)
+            except Refused as why:
+                self._lost = str(why)
             except OSError:
                 return  # again in a minute, while it holds
 
@@ -220,6 +256,9 @@ class NoLease:
     holds = True
 
     def read(self, events: Mapping[str, int]) -> None:
+        """Do nothing."""
+
+    def follow(self, read_anew: Callable[[], Mapping[str, int]]) -> None:
         """Do nothing."""
 
     def check(self) -> None:

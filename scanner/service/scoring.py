@@ -156,7 +156,7 @@ class Scorer:
         self._served, self._key = served, gram_key(secret)
         self._titles = {key.key_id: format_of(key).title for key in check.keys}
         self.names = _Names(replace(check, record=users_of_config(served.scan))) if served.names else _Nobody()
-        self._opened = OpenedCheck(check, self.names)
+        self._opened = OpenedCheck(check, self.names, reader="detector")
         self._opened.compile()
         keyed_grams("a text of some bytes", self._key)
 

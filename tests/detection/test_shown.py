@@ -1,15 +1,19 @@
 """What claims have shown is not scored: detectors, their proofs and decoys leave it out, and say how much it was."""
 
+import gc
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
+from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
 from scanner.registry import Holders, load_registry, open_key
+from scanner.registry.leases import readers_before
 from scanner.registry.shown_seeds import ShownUpTo, read_shown
 from scanner.watermark.formats import format_of
 from schemas.tables import DOCUMENTS
@@ -112,3 +116,32 @@ def test_keys_of_which_nothing_was_shown_share_positions(folder, marked):
     first, again = (open_key(folder, key) for key in load_registry(folder).keys)
     assert first.rule != again.rule == second.rule
     assert not np.array_equal(first.rule.is_shown, np.zeros(1024, np.bool_))
+
+
+def test_who_looks_at_texts_for_long_follows_what_is_shown(folder, marked):
+    text = marked(message_of(folder, "seeded", "alice"), 300, 1)
+    check = TextCheck.of_registry(folder, ("seeded",), 1e-6)
+    opened = OpenedCheck(check, fast=False, reader="program")
+    (before,) = opened.score_batch([text.encode()]).verdicts.to_pylist()
+    assert (before["flagged"], before["shown"]) == (True, 0)
+    show_text(folder, text)
+    (lease,) = readers_before(folder, "seeded", 1)
+    assert (lease.kind, lease.events) == ("program", {"seeded": 0})
+    for holds_before in (True, False):
+        opened._lease.renew()
+        assert bool(readers_before(folder, "seeded", 1)) == holds_before
+        (after,) = opened.score_batch([text.encode()]).verdicts.to_pylist()
+        assert (after["flagged"], after["shown"]) == (False, before["scored"])
+        assert opened.of_each_key(text.encode())[0]["shown"] == before["scored"]
+    (file,) = (folder / "leases").glob("*.json")
+    file.unlink()
+    opened._lease.renew()
+    with pytest.raises(ScanFailed, match="this lease could not be renewed"):
+        opened.score_batch([text.encode()])
+    again = OpenedCheck(check, fast=False, reader="program")
+    assert len(readers_before(folder, "seeded", 2)) == 1
+    del again
+    gc.collect()
+    assert readers_before(folder, "seeded", 2) == []
+    OpenedCheck(check, fast=False)  # a look at one text
+    assert readers_before(folder, "seeded", 2) == []

@@ -1,5 +1,6 @@
 """Marking with keys of version 3: single steps against its reference, and what a tiny model writes, read again."""
 
+import gc
 from fractions import Fraction
 
 import brickscan
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from scanner.errors import ScanFailed
 from scanner.generation import GreenListProcessor, GumbelProcessor
 from scanner.generation.mark import Sampling, complete
 from scanner.registry import load_registry, open_key
+from scanner.registry.leases import HeldLease, readers_before
 from scanner.registry.shown_seeds import read_shown
 from scanner.watermark import batch_tokens, scored_positions
 from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
@@ -118,3 +121,26 @@ def test_the_command_and_the_library_leave_out_what_the_registry_says(tmp_path):
         nonces = np.stack([shown.astype(np.uint64) << np.uint64(64 - SEEDS)] * 2, axis=1)
         assert mark.are_shown(nonces).all()
         assert mark.are_shown(nonces + np.uint64(1 << 63)).mean() < 0.5
+
+
+def test_a_mark_holds_a_lease_and_refuses_once_it_is_over(tmp_path):
+    folder = make_seeded_registry(tmp_path / "registry")
+    mark = brickscan.open(folder).mark("seeded")
+    gc.collect()
+    (lease,) = readers_before(folder, "seeded", 1)
+    assert (lease.kind, lease.events) == ("program", {"seeded": 0})
+    ids, _, logits = batch(1)
+    lengths = [max(length, 3) for length in LENGTHS]
+    processor = GreenListProcessor(mark, [3] * 4, lengths, delta=2.5)
+    processor(ids, logits)
+    (file,) = (folder / "leases").glob("*.json")
+    file.unlink()
+    (held,) = (one for one in gc.get_objects() if isinstance(one, HeldLease) and one.holds)
+    held.renew()
+    with pytest.raises(ScanFailed, match="this lease could not be renewed"):
+        processor(ids, logits)
+    again = brickscan.open(folder).mark("seeded")
+    GreenListProcessor(again, [3] * 4, lengths, delta=2.5)(ids, logits)
+    del again
+    gc.collect()
+    assert readers_before(folder, "seeded", 1) == []

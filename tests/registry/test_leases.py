@@ -1,6 +1,8 @@
 """Leases of readers: who may not know an event, when one is over, and when its holder refuses to go on."""
 
+import gc
 import json
+import multiprocessing
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -137,3 +139,46 @@ def test_where_nothing_can_be_shown_there_is_none(tmp_path):
         lease.end()
     assert not (tmp_path / "leases").exists()
     assert readers_before(tmp_path, "k1", 1) == []
+
+
+class Reader:
+    def __init__(self):
+        self.number = 0
+
+    def read_anew(self):
+        return {"k1": self.number}
+
+
+def test_who_reads_anew_states_it_a_renewal_later(tmp_path, held):
+    reader = Reader()
+    held.read(reader.read_anew())
+    held.follow(reader.read_anew)
+    reader.number = 5
+    for stated in (0, 5, 5):
+        held.renew()
+        assert [dict(lease.events) for lease in readers_before(tmp_path, "k1", 9)] == [{"k1": stated}]
+    del reader
+    gc.collect()
+    held.renew()
+    assert readers_before(tmp_path, "k1", 9) == []
+    assert not held.holds
+
+
+def _check_in_child(lease, folder, found):
+    lease.check()
+    found.put([(one.name, one.events) for one in readers_before(folder, "k1", 9)])
+
+
+def test_a_process_that_was_forked_takes_a_lease_of_its_own(tmp_path, held):
+    reader = Reader()
+    held.read(reader.read_anew())
+    held.follow(reader.read_anew)
+    reader.number = 3  # the parent has not read it yet
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    child = context.Process(target=_check_in_child, args=(held, tmp_path, found))
+    child.start()
+    leases_then = dict(found.get(timeout=60))
+    child.join()
+    assert leases_then.pop(readers_before(tmp_path, "k1", 3)[0].name) == {"k1": 0}
+    assert [*leases_then.values()] == [{"k1": 3}]

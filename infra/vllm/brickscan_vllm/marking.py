@@ -32,8 +32,9 @@ from scanner.gpu.vectors import (
     siphash,
     weights_of_rows,
 )
+from scanner.registry.leases import HeldLease, NoLease, take_lease
 from scanner.registry.secrets import read_secret
-from scanner.registry.shown_seeds import shown_then
+from scanner.registry.shown_seeds import ShownSeeds, shown_then
 from scanner.storage.locations import writable_by_others
 from scanner.storage.toml import read_toml
 from scanner.watermark.native.secret import (
@@ -57,7 +58,7 @@ class ServedKey:
     """A label's parameters and what draws its marks, as secret as the master key; the repr hides it.
 
     rule: the rule of a green list; None: a Gumbel mark. source: the sub-keys of version 1, or the seeds' of version 3.
-    shown: buckets of seeds that claims showed, int64: steps that meet them are not marked (SPEC_3 §4).
+    shown: seeds that claims showed: steps that meet them are not marked (SPEC_3 §4).
     """
 
     label: str
@@ -65,7 +66,7 @@ class ServedKey:
     rule: GreenRule | None
     delta: float
     source: SubKeys | SeedSource
-    shown: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False, compare=False)
+    shown: ShownSeeds = field(default=ShownSeeds(), repr=False, compare=False)
 
 
 def find_key(settings: Settings) -> MasterKey:
@@ -142,7 +143,7 @@ def open_key(settings: Settings) -> ServedKey:
     else:
         seed_key = derive_seed_key(secret, name).words
         source = SeedSource(seed_key, _beacon(key), window_key(window, seeds), seeds, groups)
-    shown = shown_then(settings.registry, key).buckets
+    shown = shown_then(settings.registry, key)
     return ServedKey(name, window, None if gamma is None else GreenRule(*rule_of(gamma)), settings.delta, source, shown)
 
 
@@ -185,6 +186,16 @@ def check_tokenizer(key: MasterKey, file: Path | None, served: str) -> None:
         )
 
 
+def open_marker(settings: Settings, device: torch.device) -> "ServedMarker":
+    """Open the key, ready to mark on a device, and hold a lease of what is known of claims. Raises as `open_key`.
+
+    Refused: the registry cannot be written.
+    """
+    record = find_key(settings)
+    lease = take_lease(settings.registry, "server", needed=record.record is not None)
+    return ServedMarker(settings, record, device, lease)
+
+
 AT_ONCE = 1 << 23
 """Logits whose weights are computed at a time: 64 MiB for each of a few copies."""
 
@@ -201,15 +212,21 @@ class Marker:
     Args:
         key: the key that marks.
         device: the logits' device.
+        lease: of what it knows of claims; once it is over, nothing more is marked.
     """
 
-    def __init__(self, key: ServedKey, device: torch.device) -> None:
-        self._key, self._vectors = key, _vectors(key, device)
+    def __init__(self, key: ServedKey, device: torch.device, lease: HeldLease | NoLease | None = None) -> None:
+        self._key, self._vectors, self._lease = key, _vectors(key, device), lease or NoLease()
         self.window, self.is_green_list = key.window, key.rule is not None
-        self._is_shown: torch.Tensor | None = None  # bool[2^n]
-        if isinstance(key.source, SeedSource) and len(key.shown):
-            self._is_shown = torch.zeros(1 << key.source.seeds, dtype=torch.bool, device=device)
-            self._is_shown[torch.from_numpy(key.shown).to(device)] = True
+        self._device, self._is_shown = device, self._table(key.shown.buckets, device)
+
+    def _table(self, buckets: NDArray[np.int64], device: torch.device) -> torch.Tensor | None:
+        """Return which buckets were shown, bool[2^n]; None: none were."""
+        if not isinstance(self._key.source, SeedSource) or not len(buckets):
+            return None
+        table = torch.zeros(1 << self._key.source.seeds, dtype=torch.bool)
+        table[torch.from_numpy(buckets)] = True
+        return table.to(device)
 
     def __repr__(self) -> str:
         return f"Marker({self._key.label})"
@@ -227,9 +244,10 @@ class Marker:
             how: sampling of each row; a green list needs none of it.
 
         Returns:
-            bool[R]: rows in which one token is as good as sure, or the seed was shown, so that a mark shows nothing.
+            bool[R]: rows in which one token is as good as sure, or that are not marked since their seed was shown, or
+                the lease is over: a mark shows nothing there.
         """
-        are_shown = self._are_shown(windows)
+        are_shown = self._are_shown(windows) | (not self._lease.holds)
         on = on & ~are_shown
         forced = torch.empty(len(logits), dtype=torch.bool, device=logits.device)
         step = max(AT_ONCE // logits.shape[1], 1)
@@ -247,11 +265,11 @@ class Marker:
 
     def _are_shown(self, windows: torch.Tensor) -> torch.Tensor:
         """Say which rows' windows, int64[R, h], meet a seed that was shown: bool[R]."""
-        source = self._key.source
-        if self._is_shown is None or not isinstance(source, SeedSource):
+        source, is_shown = self._key.source, self._is_shown
+        if is_shown is None or not isinstance(source, SeedSource):
             return torch.zeros(len(windows), dtype=torch.bool, device=windows.device)
         nonces = siphash([int(word) for word in source.window_key[:2].view(np.int64)], windows)
-        return self._is_shown[(nonces >> (64 - source.seeds)) & ((1 << source.seeds) - 1)]
+        return is_shown[(nonces >> (64 - source.seeds)) & ((1 << source.seeds) - 1)]
 
     def _add_delta(
         self, rule: GreenRule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor
@@ -273,6 +291,23 @@ class Marker:
         logits.masked_fill_(on, -torch.inf)
         logits.scatter_(1, token, logits.gather(1, token).masked_fill(on, 0.0))
         return weights.sum(dim=1) * SURE < 1.0  # weights are relative to the largest one
+
+
+class ServedMarker(Marker):
+    """A marker of a server, which reads each minute what claims showed meanwhile."""
+
+    def __init__(self, settings: Settings, record: MasterKey, device: torch.device, lease: HeldLease | NoLease) -> None:
+        key = open_key(settings)
+        super().__init__(key, device, lease)
+        self._registry, self._record = settings.registry, record
+        lease.read({record.key_id: key.shown.number})
+        lease.follow(self.read_anew)
+
+    def read_anew(self) -> dict[str, int]:
+        """Read what was shown, leave it out from now on, and return the number of the last event by the key's id."""
+        shown = shown_then(self._registry, self._record)
+        self._is_shown = self._table(shown.buckets, self._device)
+        return {self._record.key_id: shown.number}
 
 
 def _vectors(key: ServedKey, device: torch.device) -> PlainVectors | PlainSeededVectors | Vectors | SeededVectors:

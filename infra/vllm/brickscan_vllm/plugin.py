@@ -12,7 +12,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor as BatchLogitsProces
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotLogitsProcessor
 
 from brickscan_vllm.door import let_in
-from brickscan_vllm.marking import Marker, open_key
+from brickscan_vllm.marking import open_marker
 from brickscan_vllm.request import Reads
 from brickscan_vllm.runners import BatchRows, SlotRows
 from brickscan_vllm.settings import read_settings
@@ -37,12 +37,12 @@ class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
         _active[id(vllm_config)] = weakref.ref(self)
         settings, version = read_settings(), 2 if len(rest) == 1 else 1
         check_server(vllm_config, settings, version)
-        key, read = open_key(settings), Reads(settings)
+        read = Reads(settings)
         if version == 2:
-            self._rows = SlotRows(Marker(key, rest[0].device), read, rest[0])
+            self._rows = SlotRows(open_marker(settings, rest[0].device), read, rest[0])
         else:
             device, slots = torch.device(rest[0]), 2 * vllm_config.scheduler_config.max_num_seqs
-            self._rows = BatchRows(Marker(key, device), read, device, slots, penalised)
+            self._rows = BatchRows(open_marker(settings, device), read, device, slots, penalised)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:  # noqa: ANN401 - of vLLM

@@ -178,6 +178,15 @@ class Version3Mark(NativeMark):
         vars(copy).update(vars(self), rule=UnshownWindows(self.window, self.seeds, buckets.tobytes()))
         return copy
 
+    def while_holds(self, check: Callable[[], None]) -> Self:
+        """Return the same, with which nothing is marked once `check` raises."""
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), check_lease=check)
+        return copy
+
+    def check_lease(self) -> None:
+        """Raise an error where nothing may be marked any more; by itself, it may."""
+
     @property
     def leaves_out_any(self) -> bool:
         """Whether any seeds were shown."""

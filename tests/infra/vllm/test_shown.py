@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from brickscan_vllm.marking import Marker, open_key
+from brickscan_vllm.marking import Marker, open_key, open_marker
 
 from scanner.errors import Refused
 from scanner.gpu.vectors import RowSampling
+from scanner.registry.leases import readers_before
 from scanner.registry.shown_seeds import show_seeds_of_text, shown_path
 from tests import reference3
 from tests.infra.vllm.conftest import KINDS
@@ -60,3 +61,43 @@ def test_a_server_that_cannot_read_what_was_shown_does_not_start(own_keys, setti
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(Refused, match="its last line has no end; bring the file back"):
         open_key(served)
+
+
+def test_a_server_reads_anew_each_minute_and_marks_nothing_once_its_lease_is_over(own_keys, settings):
+    served = settings("greenlist-v3")._replace(registry=own_keys)
+    marker = open_marker(served, CPU)
+    before, plain, windows, _ = marked(served)
+
+    def logits_now(marker):
+        one, logits = torch.ones(ROWS, dtype=torch.float64), before.clone()
+        how = RowSampling(one, one, 0 * one, torch.zeros(ROWS, dtype=torch.int64), False)
+        marker.mark(logits, windows, torch.arange(ROWS), torch.arange(ROWS) != 7, how)
+        return logits
+
+    assert torch.equal(logits_now(marker), plain)
+    seeds = KINDS["greenlist-v3"]["seeds"]
+    buckets = [reference3.bucket_of(reference3.window_nonces(window, seeds)[0], seeds) for window in windows.tolist()]
+    show_seeds_of_text(own_keys, "greenlist-v3", b"a text", "as written", [buckets[0]], [bytes(32)])
+    (lease,) = readers_before(own_keys, "greenlist-v3", 1)
+    assert (lease.kind, lease.events) == ("server", {"greenlist-v3": 0})
+    for holds_before in (True, False):  # what began before the new event was in force is over at the next renewal
+        marker._lease.renew()
+        assert bool(readers_before(own_keys, "greenlist-v3", 1)) == holds_before
+        are_shown = torch.tensor([bucket == buckets[0] for bucket in buckets])
+        assert torch.equal(logits_now(marker), torch.where(are_shown[:, None], before, plain))
+    path = Path(shown_path(own_keys, "greenlist-v3"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-2])  # it cannot be read anew
+    marker._lease.renew()
+    assert torch.equal(logits_now(marker), before)
+    path.write_bytes(content)
+    marker._lease.renew()
+    assert torch.equal(logits_now(marker), before)  # for good
+    assert not torch.equal(logits_now(open_marker(served, CPU)), before)
+
+
+def test_a_server_of_a_registry_that_cannot_be_written_does_not_start(own_keys, settings):
+    (own_keys / "leases").write_text("")
+    with pytest.raises(Refused, match="leases: cannot be written"):
+        open_marker(settings("gumbel-v3")._replace(registry=own_keys), CPU)
+    open_marker(settings("gumbel")._replace(registry=own_keys), CPU)  # its seeds are never shown
