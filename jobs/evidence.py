@@ -230,7 +230,7 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
             for comparison in result.fields
         ]
         record = {"document": result.case.where, "equal": result.equal, "text_not_from_file": result.not_from_file}
-        record["fields"] = fields
+        record["unchecked"], record["fields"] = result.unchecked, fields
         tell(*json.dumps(record, indent=1).splitlines())
         return 0 if result.equal else 3
     rows = [
@@ -246,6 +246,8 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     tell(*columns([("field", "recorded", "computed again", "", ""), *rows]))
     if result.not_from_file is not None:
         tell(f"The text is the one that the scan kept ({result.not_from_file}); what stood beside it is not compared.")
+    if result.unchecked is not None:
+        tell(f"signatures of tables were not checked: {result.unchecked}")
     if folder is not None and not result.evidence_equal:
         tell(f"no claim is written to {folder}: a verdict that comes out differently is none to prove")
     elif folder is not None:

@@ -53,7 +53,7 @@ from scanner.results.earlier_scans import RecordedHistory, recorded_history
 from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
 from scanner.scan_plan import read_config
-from scanner.signing import open_results
+from scanner.signing import open_results, unchecked
 from scanner.storage.locations import absolute
 from scanner.watermark.by_levels import BoundsRounding
 from scanner.watermark.format import LeavesOut, ProofPath, Proves
@@ -97,11 +97,13 @@ class Replay(NamedTuple):
     """A verdict and its result today.
 
     not_from_file: why the text is the one that the scan kept. What stood beside it in its file is then not compared.
+    unchecked: why nobody checked the signatures of the tables that were read; None: they were.
     """
 
     case: FlagCase
     fields: list[FieldComparison]
     not_from_file: str | None
+    unchecked: str | None
 
     @property
     def equal(self) -> bool:
@@ -166,7 +168,7 @@ def replay(config_file: Path, document: str) -> Replay:
         name, agrees, why_not = look.compare(case.row, verdict)
         again = None if verdict is None else verdict["log10_p_global"]
         fields.append(FieldComparison(name, case.row["log10_p_global"], again, equal=agrees, why=why_not or None))
-    return Replay(case, fields, stored_text.not_from_file)
+    return Replay(case, fields, stored_text.not_from_file, unchecked(results))
 
 
 def _existed(case: FlagCase, history: RecordedHistory, known_at: datetime | None) -> FieldComparison:

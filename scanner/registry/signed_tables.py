@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
-from scanner.storage.delta import make_table, open_table, read
+from scanner.storage.delta import attempts, make_table, open_table, read
 from scanner.storage.locations import make_private
 from schemas.tables import SIGNED_TABLES
 
@@ -196,6 +196,14 @@ class SignedTables:
         """Return the newest signature of each table at a place that was not given up."""
         return [entry for place, name in self._places if place == location for entry in self.at(place, name)]
 
+    def newest_of(self, table: str, table_id: str) -> SignedTable | None:
+        """Return the newest signature of a table wherever it lay; None: it was never signed."""
+        histories = [
+            history[table_id] for (_, name), history in self._places.items() if name == table and table_id in history
+        ]
+        signed = [history.newest for history in histories if history.newest is not None]
+        return max((entry for entry in signed if entry), key=lambda entry: entry.number, default=None)
+
     def locations(self) -> list[str]:
         """Return the places of all results that were signed and not given up, in order."""
         return sorted({place for place, name in self._places if self.at(place, name)})
@@ -238,7 +246,10 @@ def append_signed_tables(registry: str, entries: Sequence[SignedTable]) -> None:
     try:
         make_private(uri)
         make_table(uri, SIGNED_TABLES, {})
-        write_deltalake(uri, _rows_of(entries), mode="append")
+        for _ in attempts(f"appends to {uri}"):
+            with suppress(CommitFailedError):  # others wrote its files together meanwhile
+                write_deltalake(uri, _rows_of(entries), mode="append")
+                break
         table = open_table(uri)
         if len(table.file_uris()) > FILES_KEPT:
             with suppress(CommitFailedError):  # somebody appended meanwhile: the next one writes them together

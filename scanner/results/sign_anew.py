@@ -6,9 +6,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.errors import Refused
+from scanner.errors import Refused, in_a_line
 from scanner.results.transactions import additions, faults_named, refuse_other, try_to_commit
 from scanner.results.upkeep import existing_tables
 from scanner.signing import keep_signatures, signature_of, signer_of, unchecked, use_signer
@@ -27,25 +28,33 @@ def faults_of_tables(results: str) -> Mapping[str, str | None]:
     signer = _signer(results)
     faults: dict[str, str | None] = dict.fromkeys(signer.missing_tables(), GONE)
     for name in () if len(faults) == len(signer.signed_tables()) > 0 else existing_tables(results):
-        table = DeltaTable(table_uri(results, name))
         try:
-            transactions = signer.sum_transactions(table, name, logged_transactions(table))
-            refuse_other(table, name)
-            signer.is_signed(table, name, transactions)
-            unsigned = None if signature_of(table) is not None else "nobody signed it"
-            if unsigned is None and name in signer.off_record:
-                unsigned = "the registry does not know it at this place, so that it may not be the newest"
-        except Refused as error:
-            unsigned = str(error)
-        changed = _files_to_write(results, name, table)
-        lost = [file_name for file_name in changed if _rows_of(results, name, file_name) is None]
-        if changed and unsigned is None:
-            unsigned = f"the content of {changed[0]} is not what was written"
-        if lost:
-            rows = f"the rows of {len(lost)} of its files, as {lost[0]}, cannot be read, and are given up for good"
-            unsigned = f"{unsigned}; {rows}: put the files back from a copy, or scan the input again elsewhere"
-        faults[name] = unsigned
+            faults[name] = _fault_of(results, name, signer)
+        except (DeltaError, OSError, ValueError) as error:
+            faults[name] = f"cannot be read ({in_a_line(error)[:300]}): put its folder back from a copy"
     return faults
+
+
+def _fault_of(results: str, name: str, signer: Signer) -> str | None:
+    """Return why a table is not as it was signed. Raises DeltaError, OSError, ValueError: its log cannot be read."""
+    table = DeltaTable(table_uri(results, name))
+    try:
+        transactions = signer.sum_transactions(table, name, logged_transactions(table))
+        refuse_other(table, name)
+        signer.is_signed(table, name, transactions)
+        unsigned = None if signature_of(table) is not None else "nobody signed it"
+        if unsigned is None and name in signer.off_record:
+            unsigned = "the registry does not know it at this place, so that it may not be the newest"
+    except Refused as error:
+        unsigned = str(error)
+    changed = _files_to_write(results, name, table)
+    lost = [file_name for file_name in changed if _rows_of(results, name, file_name) is None]
+    if changed and unsigned is None:
+        unsigned = f"the content of {changed[0]} is not what was written"
+    if lost:
+        rows = f"the rows of {len(lost)} of its files, as {lost[0]}, cannot be read, and are given up for good"
+        unsigned = f"{unsigned}; {rows}: put the files back from a copy, or scan the input again elsewhere"
+    return unsigned
 
 
 GONE = "was signed, and is gone"
@@ -76,6 +85,11 @@ def sign_anew(results: str, name: str) -> int:
         Refused: no audit secret can be read, the folder of a file cannot be, or the table is of another form.
         ScanFailed: the table is gone, others kept committing first, or it cannot be written.
     """
+    with faults_named(results):
+        return _sign_anew(results, name)
+
+
+def _sign_anew(results: str, name: str) -> int:
     signer, kept_table = _signer(results), KeptTable(table_uri(results, name))
     for _ in attempts(f"commits to {table_uri(results, name)}"):
         table, actions = kept_table.now(), list[AddAction | RemoveAction]()

@@ -401,7 +401,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
     Raises:
         Refused: they cannot be made, or a table of another version or with other columns is there.
     """
-    signer, made, end = signer_of(results), False, time.monotonic() + SECONDS_OF_A_MAKER
+    signer, made, end = signer_of(results), list[str](), time.monotonic() + SECONDS_OF_A_MAKER
     if signer is not None:
         signer.record.read_again()  # another process may have made them a moment ago
     for name in names:
@@ -412,13 +412,21 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             for folder in (uri, f"{uri}/_delta_log"):
                 refuse_link(folder)  # commits would go to another folder, such as a copy
             table, is_made = _open_or_make(results, name, signer, end)
-            made = made or is_made
+            made += [name] * is_made
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
                 f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"
             ) from None
         refuse_other(table, name)
     if made and (why := keep_signatures(results)) is not None:  # before anything is committed to them
+        if signer is not None and signer.record.knows_place():
+            for name in made:
+                put_aside(table_uri(results, name))
+                signer.give_up(name)
+            raise Refused(
+                f"{why}. It knows other tables of {results}, and would refuse new ones that it does not keep: "
+                "make them where the registry can be written"
+            )
         _log.warning("%s", why)
 
 

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.current_rows import side_tables
-from scanner.results.transactions import ORPHANS_AFTER_HOURS, Tables, additions, try_to_commit
+from scanner.results.transactions import ORPHANS_AFTER_HOURS, Tables, additions, faults_named, try_to_commit
 from scanner.storage.data_files import SCHEMAS, DataFile, read_file, write_file
 from scanner.storage.delta import attempts, files_of, removed_files
 from scanner.storage.locations import delete_files, filesystem_of, refuse_link, table_uri
@@ -304,8 +304,14 @@ def delete_unneeded(results: str, name: str, replaced_hours: int, orphan_hours: 
 
 
 def existing_tables(results: str) -> list[str]:
-    """Return the names of the tables in a folder of results. Raises Refused: there are none, or one is a link."""
-    names = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
+    """Return the names of the tables in a folder of results.
+
+    Raises:
+        Refused: there are none, or one is a link.
+        ScanFailed: the folder of one cannot be read.
+    """
+    with faults_named(results):
+        names = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
     if not names:
         raise Refused(
             f"results: there are no tables in {results}; run `brickscan scan` or `brickscan calibrate` "

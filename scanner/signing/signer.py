@@ -1,13 +1,15 @@
 """Signing the tables of one folder of results, and checking them (scanner.signing)."""
 
+import logging
 import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
@@ -35,6 +37,8 @@ _PUT_BACK = (
     "Believe nothing of it: put the table back from a copy that fits, or scan its input again into another folder. "
     "What you did yourself, `brickscan sign` takes as it is"
 )
+
+_log = logging.getLogger(__name__)
 
 _COMMITS_LOOKED_AT = 50
 _NEVER_OURS = ("OPTIMIZE", "MERGE", "DELETE", "UPDATE", "RESTORE", "CREATE OR REPLACE TABLE")
@@ -128,7 +132,7 @@ class Signer:
         """Put all tables on record at a place that the registry does not know, as of results that were moved.
 
         Raises:
-            Refused: one is not as it was signed.
+            Refused: one is not as it was signed, or older than it was at another place.
             ScanFailed: the log of one cannot be read.
         """
         entries = []
@@ -138,8 +142,16 @@ class Signer:
             signature = None if table is None else signature_of(table)
             if table is not None and signature is not None:
                 self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table)))
+                newest = self.record.newest_anywhere(name, id_of(table))
+                if newest is not None and newest.number > signature.number:
+                    raise Refused(
+                        f"results: table {place_of(table)}: is older than it was at {newest.location}, as a "
+                        "copy is, or what a link leads to. Name the newer one, or take this one by `brickscan sign`"
+                    )
                 entries.append(self._entry(table, name, signature, "signed"))
                 self.off_record.discard(name)
+        if entries:
+            _log.warning("results: tables of %s are put on record as they are: they were moved", self.record.location)
         self.record.add(entries)
         with suppress(ScanFailed):  # the end of the process says so
             self.record.keep()
@@ -452,7 +464,10 @@ def _next_number(earlier: int) -> int:
 
 def _what_changed(table: DeltaTable) -> str:
     """Say that another program changed a table, where its log says so, or that somebody did."""
-    for commit in table.history(_COMMITS_LOOKED_AT):
+    commits = list[dict[str, Any]]()
+    with suppress(DeltaError, OSError, ValueError):  # whoever changed it may have made its history unreadable
+        commits = table.history(_COMMITS_LOOKED_AT)
+    for commit in commits:
         if commit.get("operation") in _NEVER_OURS:
             return (
                 f"its files are not those that brickscan committed, and its log has {commit['operation']} by "

@@ -43,6 +43,10 @@ class TablesOnRecord:
         """Return the last entry of a table; None: it was never here, or it was given up."""
         return next((entry for entry in self.named(name) if entry.table_id == table_id), None)
 
+    def newest_anywhere(self, name: str, table_id: str) -> SignedTable | None:
+        """Return the last signature of a table, wherever it lay; None: it was never signed."""
+        return self._signed_tables.newest_of(name, table_id)
+
     def is_kept(self) -> bool:
         """Return whether the registry keeps signatures, of this place or another: else it cannot be written."""
         return bool(self._signed_tables.locations())

@@ -1,0 +1,141 @@
+"""Logs that are damaged or odd, and a registry that cannot be written: what is wrong is told, and nothing is locked."""
+
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from scanner.errors import Refused, ScanFailed
+from scanner.registry import signed_tables
+from scanner.registry.signed_tables import SignedTable, append_signed_tables, read_signed_tables
+from scanner.results.decision_log import NewDecision, new_id, record
+from scanner.results.sign_anew import faults_of_tables, sign_anew
+from scanner.results.transactions import has_table, open_tables, refuse_changed_tables
+from scanner.results.upkeep import existing_tables
+from scanner.signing import keep_signatures, tables_on_record
+from scanner.storage.locations import table_uri
+from tests.support.rows import add_scanned as add
+from tests.support.rows import verdict
+from tests.support.signed_results import reopen, rows
+
+
+def log(folder: str) -> Path:
+    return Path(table_uri(folder, "flags")) / "_delta_log"
+
+
+def append(folder: str, content: bytes) -> None:
+    version = DeltaTable(table_uri(folder, "flags")).version() + 1
+    (log(folder) / f"{version:020d}.json").write_bytes(content)
+
+
+def cut_last_commit(folder: str) -> None:
+    last = max(log(folder).glob("*.json"))
+    last.write_bytes(last.read_bytes()[:-30])
+
+
+def need_a_feature(folder: str) -> None:
+    features = {"readerFeatures": ["zorg"], "writerFeatures": ["zorg"]}
+    append(
+        folder, json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}).encode() + b"\n"
+    )
+
+
+def put_a_file_in_its_place(folder: str) -> None:
+    shutil.rmtree(table_uri(folder, "flags"))
+    Path(table_uri(folder, "flags")).write_text("x")
+
+
+DAMAGES: dict[str, Callable[[str], None]] = {
+    "a commit that is cut": cut_last_commit,
+    "no JSON": lambda folder: append(folder, b"\xff\xfe{]"),
+    "a feature that nobody knows": need_a_feature,
+    "a transaction of no number": lambda folder: append(folder, b'{"txn": {"appId": "x", "version": 1e30}}\n'),
+    "a checkpoint far away": lambda folder: (log(folder) / "_last_checkpoint").write_text(
+        '{"version": 9999, "size": 3}'
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_table_that_cannot_be_read_is_a_fault_of_that_table_alone(signed, own_secret, damage):
+    DAMAGES[damage](signed)
+    reopen(signed, own_secret)
+    faults = faults_of_tables(signed)
+    assert faults["flags"]
+    assert faults["verdicts"] is None
+    with suppress(Refused, ScanFailed):
+        sign_anew(signed, "flags")
+
+
+def test_a_file_in_the_place_of_a_table_is_told(signed):
+    put_a_file_in_its_place(signed)
+    with pytest.raises(ScanFailed, match="cannot be read"):
+        existing_tables(signed)
+
+
+def test_no_table_is_made_that_the_registry_would_refuse_later(signed, own_secret, monkeypatch):
+    """As the first decision of a reviewer who reads the registry alone; nobody is locked out by it."""
+
+    def cannot_be_written(registry: str, entries: object) -> None:
+        raise ScanFailed(f"registry: table {registry}/signed_tables cannot be written: read-only file system")
+
+    reopen(signed, own_secret)
+    decision = [(NewDecision(new_id(), "ruth", "app", "dismissed"), rows(signed).to_dicts()[0])]
+    with monkeypatch.context() as patch:
+        patch.setattr(tables_on_record, "append_signed_tables", cannot_be_written)
+        with pytest.raises(Refused, match="make them where the registry can be written"):
+            record(signed, decision)
+    assert not has_table(signed, "decisions")
+    reopen(signed, own_secret)
+    refuse_changed_tables(signed)
+    record(signed, decision)
+    assert len(rows(signed, "decisions")) == 1
+
+
+def test_results_that_the_registry_does_not_know_are_begun_without_it(tmp_path, own_secret, monkeypatch):
+    def cannot_be_written(registry: str, entries: object) -> None:
+        raise ScanFailed("registry: cannot be written")
+
+    monkeypatch.setattr(tables_on_record, "append_signed_tables", cannot_be_written)
+    folder = str(tmp_path / "others")
+    reopen(folder, own_secret)
+    open_tables(folder)
+    assert has_table(folder, "flags")
+    assert keep_signatures(folder) is not None
+
+
+def test_an_older_copy_is_not_taken_on_record_where_a_link_leads_to_it(signed, own_secret, caplog):
+    yesterday = f"{signed}-yesterday"
+    shutil.copytree(signed, yesterday)
+    add(signed, "today", [verdict(40, user="bob", message=2)])
+    assert keep_signatures(signed) is None
+    reopen(yesterday, own_secret)
+    with pytest.raises(Refused, match="is older than it was at"):
+        add(yesterday, "more", [verdict(50)])
+    shutil.rmtree(yesterday)
+    moved = f"{signed}-moved"
+    shutil.move(signed, moved)
+    reopen(moved, own_secret)
+    add(moved, "more", [verdict(50)])
+    assert "put on record as they are" in caplog.text
+    assert len(rows(moved)) == 4
+
+
+@pytest.mark.costly
+def test_signatures_are_kept_while_others_write_their_files_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(signed_tables, "FILES_KEPT", 3)
+
+    def keep(process: int) -> None:
+        for number in range(15):
+            place = f"place-{process}"
+            append_signed_tables(str(tmp_path), [SignedTable(place, "flags", "a", 1, "signed", number, number - 1)])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(keep, range(4)))
+    kept = read_signed_tables(str(tmp_path))
+    assert [kept.last_number(f"place-{process}", "flags", "a") for process in range(4)] == [14] * 4
