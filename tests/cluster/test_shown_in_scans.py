@@ -119,7 +119,7 @@ def test_a_scan_holds_a_lease_of_what_it_read(night, plain):
 def test_a_scan_whose_lease_is_over_commits_nothing_more(night, plain):
     def delete_lease(work, totals):
         for file in (night.registry / "leases").glob("*.json"):
-            (lease,) = (one for one in gc.get_objects() if isinstance(one, HeldLease) and one.holds)
+            (lease,) = (one for one in gc.get_objects() if isinstance(one, HeldLease) and one._path == file)
             file.unlink()
             lease.renew()
 

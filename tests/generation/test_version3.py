@@ -135,7 +135,7 @@ def test_a_mark_holds_a_lease_and_refuses_once_it_is_over(tmp_path):
     processor(ids, logits)
     (file,) = (folder / "leases").glob("*.json")
     file.unlink()
-    (held,) = (one for one in gc.get_objects() if isinstance(one, HeldLease) and one.holds)
+    (held,) = (one for one in gc.get_objects() if isinstance(one, HeldLease) and one._path == file)
     held.renew()
     with pytest.raises(ScanFailed, match="this lease could not be renewed"):
         processor(ids, logits)
