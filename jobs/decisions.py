@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.options import NamedPath, Whole, results_argument, results_at, scanned, since_option, until_option, visible
+from jobs.options import (
+    NamedPath,
+    Whole,
+    results_argument,
+    results_at,
+    scanned,
+    signature_notes,
+    since_option,
+    until_option,
+    visible,
+)
 from jobs.text import complain, tell
 from scanner.errors import Refused, install_of
 from scanner.interrupts import Terminated
@@ -111,6 +121,7 @@ def decide(
     tell(f"{printable(case.where)}: {decision}, by {printable(new_decision.decided_by)}")
     others = [entry for entry in decisions if entry["decided_by"] != new_decision.decided_by]
     tell(*(f"  {printable(entry['decided_by'])} decided: {entry['decision']}" for entry in others))
+    complain(*signature_notes(location))
 
 
 _FAULTS_SHOWN = 10
@@ -127,6 +138,7 @@ def _decide_from(results: str, file: Path) -> None:
         raise
     tell(f"{file}: {outcome.new:,} recorded, {outcome.recorded_before:,} recorded before")
     complain(*(f"{file}, {line}" for line in outcome.changed_since))
+    complain(*signature_notes(location))
     if outcome.under_alarm:
         complain(f"{outcome.under_alarm:,} of them on flags of scans whose audit alarmed: `brickscan status` says why")
 

@@ -135,6 +135,10 @@ class SignedTables:
             histories = self._places.setdefault((entry.location, entry.table), {})
             histories.setdefault(entry.table_id, _History()).add(entry, is_kept=are_kept)
 
+    def is_empty(self) -> bool:
+        """Return whether there is no entry of any place."""
+        return not self._places
+
     def at(self, location: str, table: str) -> list[SignedTable]:
         """Return the newest signature of each table at a place that was not given up; most often there is one."""
         histories = self._places.get((location, table), {}).values()

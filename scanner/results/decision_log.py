@@ -5,6 +5,7 @@ sends it again, because no answer came, changes nothing. Rows are only ever adde
 document stands; deciders who differ are all seen.
 """
 
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from scanner.storage.data_files import write_file
 from schemas.tables import DECISIONS
 from schemas.verdict import LONGEST_NAME, LONGEST_NOTE
 from schemas.words import Naming, ReviewDecision
+
+_log = logging.getLogger(__name__)
 
 DECIDED_ON = ("path", "row", "text_sha256")
 """Columns that identify a document and its text, in every scan of it."""
@@ -99,7 +102,8 @@ def record(results: str, decisions: Sequence[tuple[NewDecision, Mapping[str, Any
     first, *others = (row["decision_id"] for row in rows)
     entry = TableEntry(first, (file,) if file else (), tuple(others), "decision_id")
     entered = commit(results, "decisions", [entry])
-    keep_signatures(results)  # a server of reviews may run for months
+    if (why := keep_signatures(results)) is not None:  # a server of reviews may run for months
+        _log.warning("%s", why)
     return entered
 
 

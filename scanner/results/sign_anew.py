@@ -6,17 +6,16 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.errors import Refused, in_a_line
+from scanner.errors import Refused, ScanFailed
 from scanner.results.transactions import additions, faults_named, refuse_other, try_to_commit
 from scanner.results.upkeep import existing_tables
 from scanner.signing import keep_signatures, signature_of, signer_of, unchecked, use_signer
 from scanner.signing.signer import Signer
 from scanner.storage.data_files import SCHEMAS, sha256_in, write_file
 from scanner.storage.delta import KeptTable, attempts, files_of, logged_transactions
-from scanner.storage.locations import filesystem_of, table_uri
+from scanner.storage.locations import read_whole_file, table_uri
 
 
 def faults_of_tables(results: str) -> Mapping[str, str | None]:
@@ -30,14 +29,14 @@ def faults_of_tables(results: str) -> Mapping[str, str | None]:
     for name in () if len(faults) == len(signer.signed_tables()) > 0 else existing_tables(results):
         try:
             faults[name] = _fault_of(results, name, signer)
-        except (DeltaError, OSError, ValueError) as error:
-            faults[name] = f"cannot be read ({in_a_line(error)[:300]}): put its folder back from a copy"
+        except ScanFailed as error:
+            faults[name] = f"{error}: put its folder back from a copy"
     return faults
 
 
 def _fault_of(results: str, name: str, signer: Signer) -> str | None:
-    """Return why a table is not as it was signed. Raises DeltaError, OSError, ValueError: its log cannot be read."""
-    table = DeltaTable(table_uri(results, name))
+    """Return why a table is not as it was signed. Raises ScanFailed: its log cannot be read."""
+    table = KeptTable(table_uri(results, name)).now()
     try:
         transactions = signer.sum_transactions(table, name, logged_transactions(table))
         refuse_other(table, name)
@@ -85,11 +84,6 @@ def sign_anew(results: str, name: str) -> int:
         Refused: no audit secret can be read, the folder of a file cannot be, or the table is of another form.
         ScanFailed: the table is gone, others kept committing first, or it cannot be written.
     """
-    with faults_named(results):
-        return _sign_anew(results, name)
-
-
-def _sign_anew(results: str, name: str) -> int:
     signer, kept_table = _signer(results), KeptTable(table_uri(results, name))
     for _ in attempts(f"commits to {table_uri(results, name)}"):
         table, actions = kept_table.now(), list[AddAction | RemoveAction]()
@@ -193,13 +187,10 @@ def _rows_of(results: str, name: str, file_name: str) -> list[pa.RecordBatch] | 
 
 def _content(results: str, name: str, file_name: str) -> pa.Buffer | None:
     """Return the content of a file; None: there is no such file. Raises Refused: it cannot be read."""
-    filesystem, folder = filesystem_of(table_uri(results, name))
+    location = f"{table_uri(results, name)}/{file_name}"
     try:
-        with filesystem.open_input_file(f"{folder}/{file_name}") as source:
-            return source.read_buffer()
+        return read_whole_file(location)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Refused(
-            f"results: {folder}/{file_name} cannot be read ({error}): put it back from a copy first"
-        ) from None
+        raise Refused(f"results: {location} cannot be read ({error}): put it back from a copy first") from None

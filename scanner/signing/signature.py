@@ -9,7 +9,7 @@ import polars as pl
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction
 
-from scanner.storage.delta import LoggedTransaction, files_of
+from scanner.storage.delta import LoggedTransaction, files_of, log_read, place_of
 
 _BITS = 63  # Delta's versions of transactions are signed 64-bit integers
 _DIGITS = 2  # of a digest
@@ -68,12 +68,17 @@ class Signature(NamedTuple):
 
 
 def signature_of(table: DeltaTable) -> Signature | None:
-    """Return the signature that a table carries, whether it fits or not; None: it carries none."""
-    number = table.transaction_version(FIELDS[0])
-    if number is None:
-        return None
-    fields = [table.transaction_version(name) or 0 for name in FIELDS[1:]]
-    digits = [table.transaction_version(name) or 0 for name in DIGESTS]
+    """Return the signature that a table carries, whether it fits or not; None: it carries none.
+
+    Raises:
+        ScanFailed: the log cannot be read.
+    """
+    with log_read(place_of(table)):
+        number = table.transaction_version(FIELDS[0])
+        if number is None:
+            return None
+        fields = [table.transaction_version(name) or 0 for name in FIELDS[1:]]
+        digits = [table.transaction_version(name) or 0 for name in DIGESTS]
     files, transactions = (digits[at] + (digits[at + 1] << _BITS) for at in (0, _DIGITS))
     return Signature._make([number, *fields, files, transactions])
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
@@ -27,7 +26,7 @@ from scanner.signing.signature import (
 )
 from scanner.signing.tables_on_record import TablesOnRecord
 from scanner.storage.data_files import SCHEMAS
-from scanner.storage.delta import LoggedTransaction, files_of, logged_transactions, place_of
+from scanner.storage.delta import LoggedTransaction, files_of, log_read, logged_transactions, place_of
 from scanner.storage.locations import real_location, table_uri
 
 _VERDICTS = "verdicts"
@@ -268,9 +267,10 @@ class Signer:
         return sorted({entry.table for entry in self.record.all()})
 
     def missing_tables(self) -> list[str]:
-        """Return the names of tables that were signed, and are gone."""
-        location = self.record.location
-        return [name for name in self.signed_tables() if not DeltaTable.is_deltatable(table_uri(location, name))]
+        """Return the names of tables that were signed, and are gone. Raises ScanFailed: the folder of one is none."""
+        with log_read(self.record.location):
+            uris = {name: table_uri(self.record.location, name) for name in self.signed_tables()}
+            return [name for name, uri in uris.items() if not DeltaTable.is_deltatable(uri)]
 
     def refuse_missing(self, name: str) -> None:
         """Raise Refused for a table that is gone, if it was signed, and nobody gave it up."""
@@ -465,7 +465,7 @@ def _next_number(earlier: int) -> int:
 def _what_changed(table: DeltaTable) -> str:
     """Say that another program changed a table, where its log says so, or that somebody did."""
     commits = list[dict[str, Any]]()
-    with suppress(DeltaError, OSError, ValueError):  # whoever changed it may have made its history unreadable
+    with suppress(ScanFailed), log_read(place_of(table)):  # whoever changed it may have made its history unreadable
         commits = table.history(_COMMITS_LOOKED_AT)
     for commit in commits:
         if commit.get("operation") in _NEVER_OURS:

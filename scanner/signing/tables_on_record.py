@@ -29,6 +29,7 @@ class TablesOnRecord:
         self._unkept: list[SignedTable] = []  # of this process: the registry lacks them
         self._adopted: dict[str, SignedTable] = {}  # by a table's id: newest of other processes that it lacks
         self._kept_at = time.monotonic()
+        self._was_read = False  # whether the registry kept any signature when it was last read
         self.read_again()
 
     def all(self) -> list[SignedTable]:
@@ -86,8 +87,13 @@ class TablesOnRecord:
             self.read_again()
 
     def read_again(self) -> None:
-        """Read again what the registry keeps."""
+        """Read again what the registry keeps. Raises ScanFailed: it is gone, as where a disk is not mounted."""
         signed_tables, self._read_at = read_signed_tables(self.registry), time.monotonic()
+        if self._was_read and signed_tables.is_empty():
+            raise ScanFailed(
+                f"registry: the signatures that {self.registry} kept are gone: look whether its disk is there"
+            )
+        self._was_read = not signed_tables.is_empty()
         with self._lock:
             signed_tables.add([*self._adopted.values(), *self._unkept])
             self._signed_tables = signed_tables
@@ -99,10 +105,11 @@ class TablesOnRecord:
                 self.keep()
 
     def keep(self) -> None:
-        """Have the registry keep what it lacks. Raises ScanFailed: it cannot be written."""
+        """Have the registry keep what it lacks. Raises ScanFailed: it cannot be written, or is gone."""
         with self._lock:
             entries, self._kept_at = [*self._adopted.values(), *self._unkept], time.monotonic()
         if entries:
+            self.read_again()  # where the registry is away for a moment, none is begun in its place
             append_signed_tables(self.registry, entries)
             with self._lock:
                 kept = {*entries}

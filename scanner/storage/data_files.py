@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.locations import filesystem_of, table_uri, write_new
+from scanner.storage.locations import read_whole_file, table_uri, write_new
 from schemas.audit import AUDIT_COUNTS, AUDITS
 from schemas.tables import (
     ACCOUNT_POSTS,
@@ -159,12 +159,11 @@ def read_file(results: str, name: str, file_name: str) -> pa.Buffer:
         OSError: it cannot be read.
         Refused: its content is not what was written.
     """
-    filesystem, folder = filesystem_of(table_uri(results, name))
-    with filesystem.open_input_file(f"{folder}/{file_name}") as source:
-        data = source.read_buffer()
+    location = f"{table_uri(results, name)}/{file_name}"
+    data = read_whole_file(location)
     if sha256_in(file_name) not in (None, hashlib.sha256(data).hexdigest()):
         raise Refused(
-            f"results: {folder}/{file_name}: its content is not what brickscan wrote, so somebody changed it. Believe "
+            f"results: {location}: its content is not what brickscan wrote, so somebody changed it. Believe "
             "nothing of it: put the file back from a copy, or scan its input again into another folder"
         )
     return data

@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
@@ -59,8 +59,13 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
 
 
 def files_of(table: DeltaTable) -> pl.DataFrame:
-    """Return a row a file, oldest first, with columns such as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`."""
-    files = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
+    """Return a row a file, oldest first, with columns such as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`.
+
+    Raises:
+        ScanFailed: the log cannot be read.
+    """
+    with log_read(place_of(table)):
+        files = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
     return files.sort("modification_time", "path")
 
 
@@ -169,10 +174,8 @@ def logged_transactions(table: DeltaTable) -> dict[str, LoggedTransaction]:
     Raises:
         ScanFailed: the log cannot be read, or is kept in another form.
     """
-    try:
+    with log_read(place_of(table)):
         return _Log(table.table_uri).transactions(table.version())
-    except _UNREADABLE as error:
-        raise _unreadable(table, error) from None
 
 
 def removed_files(table: DeltaTable) -> dict[str, float]:
@@ -181,19 +184,18 @@ def removed_files(table: DeltaTable) -> dict[str, float]:
     Raises:
         ScanFailed: the log cannot be read, or is kept in another form.
     """
-    try:
+    with log_read(place_of(table)):
         rows = _Log(table.table_uri).removals(table.version())
         return {unquote(row["path"]): (row.get("deletionTimestamp") or 0) / 1000 for row in rows}
-    except _UNREADABLE as error:
-        raise _unreadable(table, error) from None
 
 
-_UNREADABLE = (OSError, KeyError, ValueError, TypeError, pa.ArrowException)
-"""What reading a log raises that is damaged, or written in another form."""
-
-
-def _unreadable(table: DeltaTable, error: Exception) -> ScanFailed:
-    return ScanFailed(f"results: the log of table {place_of(table)} cannot be read: {in_a_line(error)}")
+@contextmanager
+def log_read(place: str) -> Iterator[None]:
+    """Raise ScanFailed where the log of a table cannot be read, since it is damaged or kept in another form."""
+    try:
+        yield
+    except (DeltaError, OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        raise ScanFailed(f"results: the log of table {place} cannot be read: {in_a_line(error)[:300]}") from None
 
 
 LogObserver = Callable[[str, LoggedTransaction | None, LoggedTransaction | None], None]
@@ -248,12 +250,10 @@ class KeptTable:
         Raises:
             ScanFailed: the log cannot be read, or is kept in another form.
         """
-        table = self.table
-        try:
-            self._read_log(table)
-        except _UNREADABLE as error:
-            self._read = None
-            raise _unreadable(table, error) from None
+        table, read = self.table, self._read
+        self._read = None  # nothing of what was read is believed, unless all is
+        with log_read(place_of(table)):
+            self._read_log(table, read)
         return self._logged
 
     def lasting(self, transactions: Iterable[str]) -> dict[str, int]:
@@ -261,12 +261,12 @@ class KeptTable:
         logged = self.logged()
         return {name: logged[name].version for name in transactions if name in logged and not logged[name].expires}
 
-    def _read_log(self, table: DeltaTable) -> None:
-        """Read what is new in the log, or all of it."""
+    def _read_log(self, table: DeltaTable, read: int | None) -> None:
+        """Read what is new in the log since a version, or all of it."""
         log, dropped, newer = _Log(table.table_uri), set[str](), None
-        if self._read is not None and self._read <= table.version():
+        if read is not None and read <= table.version():
             with suppress(FileNotFoundError):  # cleaned up behind a newer checkpoint
-                newer = log.commits(self._read + 1, table.version())
+                newer = log.commits(read + 1, table.version())
         if newer is None:
             newer = log.transactions(table.version())
             dropped = self._logged.keys() - newer.keys()

@@ -11,8 +11,10 @@ import functools
 import json
 import os
 import posixpath
+import re
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -79,15 +81,25 @@ def absolute(field: str, location: str, base: Path) -> str:
         base: where relative paths start.
 
     Raises:
-        Refused: a password or options in a URI; a scheme that nothing reads.
+        Refused: a password or options in a URI; a scheme that nothing reads; a plain path with `%` and two hexadecimal
+            digits.
     """
     refuse_password(field, location)
     if "://" not in location:
-        return str(base / location)
+        path = str(base / location)
+        if _ESCAPED.search(path):  # deltalake would read and write tables of another folder (1.6.6)
+            raise Refused(
+                f"{field}: {path!r} has a % before two hexadecimal digits, which Delta takes for one character; "
+                "all other names are allowed: rename that folder"
+            )
+        return path
     if "?" in location:
         raise Refused(f"{field}: {location!r} holds options after a '?'; give them by the environment: AWS_REGION, …")
     inner = filesystem_of(location)[1]
     return posixpath.normpath(inner) if location.startswith("file://") else location.rstrip("/")
+
+
+_ESCAPED = re.compile("%[0-9a-fA-F]{2}")
 
 
 def real_location(location: str) -> str:
@@ -137,6 +149,18 @@ def read_named(path: Path | str, max_bytes: int = MOST_SETTINGS) -> bytes:
         if status.st_size > max_bytes:
             raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and {max_bytes:,} are allowed")
         return file.read()
+
+
+def read_whole_file(location: str) -> "pa.Buffer":
+    """Read the bytes of a file, on this machine of a regular one. Raises OSError: it cannot be read."""
+    import pyarrow as pa
+    from pyarrow import fs
+
+    filesystem, path = filesystem_of(location)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return pa.py_buffer(read_named(path, sys.maxsize))
+    with filesystem.open_input_file(path) as source:
+        return source.read_buffer()
 
 
 def refuse_special(mode: int) -> None:

@@ -1,0 +1,122 @@
+"""Logs that cannot be read, and registries that cannot be written: what people are told, and what stays readable."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from scanner.errors import Refused, ScanFailed
+from scanner.results.sign_anew import faults_of_tables, sign_anew
+from scanner.results.transactions import refuse_changed_tables
+from scanner.results.upkeep import compact, vacuum
+from scanner.signing import keep_signatures, opened_signers, signer_of, unchecked
+from scanner.storage.locations import absolute, table_uri
+from tests.support.command_line import call
+from tests.support.rows import add_scanned as add
+from tests.support.rows import verdict
+from tests.support.signed_results import files, reopen, rows
+
+
+def next_commit(folder: str, *actions: dict) -> None:
+    """Write the next commit of `flags` by hand."""
+    table = Path(table_uri(folder, "flags"))
+    path = table / "_delta_log" / f"{DeltaTable(table).version() + 1:020}.json"
+    path.write_text("\n".join(map(json.dumps, actions)) + "\n")
+
+
+def added(folder: str) -> dict:
+    logs = sorted((Path(table_uri(folder, "flags")) / "_delta_log").glob("*.json"))
+    return next(
+        action["add"] for log in logs for action in map(json.loads, log.read_text().splitlines()) if "add" in action
+    )
+
+
+def write_odd_statistics(folder: str) -> None:
+    next_commit(folder, {"add": added(folder) | {"path": "%zz%ff.parquet", "stats": "{]"}})
+
+
+def write_odd_commit_info(folder: str) -> None:
+    gone = {"path": added(folder)["path"], "dataChange": True, "deletionTimestamp": 0}
+    next_commit(folder, {"remove": gone}, {"commitInfo": {"operation": "OPTIMIZE", "engineInfo": {}, "timestamp": "x"}})
+
+
+def write_a_transaction_too_large(folder: str) -> None:
+    next_commit(folder, {"txn": {"appId": "x", "version": 2**70}})
+
+
+def take_a_commit_out(folder: str) -> None:
+    sorted((Path(table_uri(folder, "flags")) / "_delta_log").glob("*.json"))[2].unlink()
+
+
+def put_a_file_in_its_place(folder: str) -> None:
+    shutil.rmtree(table_uri(folder, "flags"))
+    Path(table_uri(folder, "flags")).write_text("x")
+
+
+DAMAGES = [
+    write_odd_statistics, write_odd_commit_info, write_a_transaction_too_large, take_a_commit_out,
+    put_a_file_in_its_place,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_log_that_cannot_be_read_is_that_table_s_fault(signed, own_secret, damage):
+    damage(signed)
+    reopen(signed, own_secret)
+    if damage is put_a_file_in_its_place:
+        with pytest.raises(ScanFailed, match="flags"):
+            faults_of_tables(signed)
+    else:
+        assert {name for name, fault in faults_of_tables(signed).items() if fault is not None} == {"flags"}
+    for ask in (compact, vacuum, rows, refuse_changed_tables):
+        with pytest.raises((Refused, ScanFailed), match="results"):
+            ask(signed)
+
+
+def test_a_fifo_in_the_place_of_a_file_is_refused(signed, own_secret):
+    file = files(signed)[0]
+    file.unlink()
+    os.mkfifo(file)
+    reopen(signed, own_secret)
+    for ask in (rows, compact, lambda folder: sign_anew(folder, "flags")):
+        with pytest.raises((Refused, ScanFailed), match="FIFO"):
+            ask(signed)
+
+
+def test_a_registry_that_goes_away_is_not_taken_for_an_empty_one(signed, own_secret):
+    """As of a disk that is not mounted for a moment: nothing is read by an empty record, and none is begun."""
+    record = signer_of(signed).record
+    away = own_secret.rename(own_secret.with_name("away"))
+    add(signed, "meanwhile", [verdict(9, user="bob", message=2)])
+    with pytest.raises(ScanFailed, match="are gone: look whether its disk is there"):
+        record.read_again()
+    assert "are gone" in (keep_signatures(signed) or "")
+    assert not own_secret.exists()
+    away.rename(own_secret)
+    assert keep_signatures(signed) is None
+    reopen(signed, own_secret)
+    assert len(rows(signed)) == 4
+    assert unchecked(signed) is None
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_who_looks_before_a_scan_is_told_that_nobody_checked(night, own_registry, plain):
+    night.write("a", [plain(40, 1)])
+    assert call("scan", night.config)[0] == 0
+    shutil.move(night.results, f"{night.results}-2")
+    night.config.write_text(night.config.read_text().replace('"results"', '"results-2"'))
+    opened_signers._signers.clear()
+    code, out, err = call("scan", night.config, "--check")
+    assert (code, "signatures of tables were not checked" in out) == (0, True), (out, err)
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("re%20s", False), ("100%", True), ("5% more", True), ("a%Ffb", False)])
+def test_a_name_that_delta_reads_as_another_is_refused(tmp_path, name, allowed):
+    if allowed:
+        assert absolute("results", name, tmp_path) == str(tmp_path / name)
+    else:
+        with pytest.raises(Refused, match=r"results: .* two hexadecimal digits.* are allowed"):
+            absolute("results", name, tmp_path)
