@@ -79,7 +79,7 @@ def told(without_top_accounts) -> list[tuple]:
 
 
 def test_the_audit_counts_the_same_from_published_rows_as_from_exact_ones(shards):
-    lengths = ("row", "tokens", "scored")
+    lengths = ("row", "tokens", "scored", "shown")
     published = [for_everybody(shard, shard.select(lengths)) for shard in shards]
     without = [batch.filter(pa.compute.invert(batch["flagged"])) for batch in published]
     flags = [shard.filter(shard["flagged"]) for shard in shards]
