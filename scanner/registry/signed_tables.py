@@ -206,7 +206,7 @@ class SignedTables:
             history[table_id] for (_, name), history in self._places.items() if name == table and table_id in history
         ]
         signed = [history.newest for history in histories if history.newest is not None]
-        return max((entry for entry in signed if entry), key=lambda entry: entry.number, default=None)
+        return max(signed, key=lambda entry: entry.number, default=None)
 
     def locations(self) -> list[str]:
         """Return the places of all results that were signed and not given up, in order."""

@@ -101,12 +101,23 @@ def refuse_lost_events(results: str, registry: str, keys: Sequence[MasterKey]) -
     if not exist(results):
         return
     stated = ask(results, lambda: ranges_ever(results).select("events").unique().drop_nulls().collect())["events"]
-    read = {(key_id, ShownUpTo(*event)) for events in stated for key_id, event in parse_json(events).items()}
+    read = {event_of_key for events in stated for event_of_key in _parse_events(events).items()}
     for key in keys:
         events = {event for key_id, event in read if key_id == key.key_id}
         for event in events:
             if event.number == max(events).number:
                 shown_then(registry, key, event)
+
+
+def _parse_events(text: str) -> dict[str, ShownUpTo]:
+    """Read `events` of a row of SHARDS, by key. Raises Refused: it is none that a scan wrote."""
+    try:
+        return {key_id: ShownUpTo(int(number), str(head)) for key_id, (number, head) in parse_json(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise Refused(
+            f"results: table shards: a row has events = {text[:200]!r}; number and SHA-256 of an event stand there by "
+            "key, as scans write them: put the table back from a copy"
+        ) from None
 
 
 def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:

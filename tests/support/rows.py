@@ -73,7 +73,7 @@ def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
         return NOW if pa.types.is_timestamp(kind) else pa.scalar(3).cast(kind).as_py()
 
     row = {field.name: something(field.type) for field in schema}
-    return row | (AS_SCANS_WRITE if schema == SCANS else {}) | values
+    return row | (AS_SCANS_WRITE if schema == SCANS else {"events": None} if schema == SHARDS else {}) | values
 
 
 def entry(folder: str, transaction: str, rows: list[dict]) -> TableEntry:
