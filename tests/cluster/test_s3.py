@@ -227,13 +227,13 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(
     night.config.write_text(config)
 
     killed = start_driver(night.config, at="between the commits", commit=4, delay=0)
-    shown = [killed.communicate(timeout=240)[0]]
+    shown = [killed.communicate(timeout=480)[0]]
     assert killed.returncode == -signal.SIGKILL, shown
     before = night.verdicts().height
     assert 0 < before < FILES * ROWS
     both = [driver(night), driver(night)]
     for process in both:
-        shown += process.communicate(timeout=240)
+        shown += process.communicate(timeout=480)
         assert process.returncode == 0, shown
     name = pl.col("doc_id").str.split(":").list.first()  # Iceberg gives files names of its own
     found = night.verdicts().with_columns(path=f"{night.input}/" + name + ".parquet").sort("path", "row")
