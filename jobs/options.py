@@ -307,10 +307,9 @@ def sign_results(folder: str, registry: Path | str) -> None:
 
 def signature_notes(location: Results) -> list[str]:
     """Return a sentence on why nobody checked the tables that were read by a configuration; none where they were."""
-    from scanner.signing import unchecked
+    from scanner.signing import unchecked_notes
 
-    why = unchecked(location.folder) if location.config is not None else None
-    return [] if why is None else [f"signatures of tables were not checked: {why}"]
+    return [] if location.config is None else unchecked_notes(location.folder)
 
 
 def canaries_of(location: Results) -> "Sequence[Canary] | None":

@@ -43,10 +43,10 @@ from scanner.registry.leases import readers_before
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
+    append_event,
     event_bytes,
     find_event,
     read_shown,
-    show_seeds_of_text,
 )
 from scanner.results.queries import ask, spans
 from scanner.storage.locations import sync_folder
@@ -388,7 +388,7 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     """
     buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
     text = claim.files["text.txt"]
-    event, salt = show_seeds_of_text(claim.folder, claim.key.key_id, text, claim.unit.words, buckets, leaves)
+    event, salt = append_event(claim.folder, claim.key.key_id, text, claim.unit.words, buckets, leaves)
     files = _all_files(claim, read_shown(claim.folder, claim.key), event, salt)
     failing = check_claim.failing(files, None, claim.list_paths)
     if failing:

@@ -36,7 +36,7 @@ from scanner.results.registry_record import verify_registry
 from scanner.results.scan_list import readiness, refuse_mixed
 from scanner.results.transactions import refuse_changed_tables
 from scanner.scan_plan import Plan, make_plan
-from scanner.signing import sign_with, unchecked
+from scanner.signing import sign_with, unchecked_notes
 from scanner.watermark.formats import format_of, price
 
 MIB = 2**20
@@ -99,9 +99,8 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     pinned = len({key.tokenizer.sha256 for key in plan.keys})
     yield CheckFinding("tokenizers", (f"{pinned:,}, as pinned",), {"pinned": pinned})
     state = readiness(plan.results)
-    not_checked = unchecked(plan.results)
-    notes = [] if not_checked is None else [f"signatures of tables were not checked: {not_checked}"]
-    yield CheckFinding("results", (f"{plan.results}: {state}", *notes), {"folder": plan.results, "tables": state})
+    lines = f"{plan.results}: {state}", *unchecked_notes(plan.results)
+    yield CheckFinding("results", lines, {"folder": plan.results, "tables": state})
     workers, memory, joined = _workers(plan)
     if joined:
         yield CheckFinding("cluster", (f"reached; {counted(workers, 'worker')}",), {"workers": workers})

@@ -67,7 +67,7 @@ class OpenedKey:
     to_device: Callable[[Watermark], Watermark] = stay_on_cpu
     shown: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False, compare=False)
 
-    def leaving_out(self, shown: NDArray[np.int64]) -> "OpenedKey":
+    def leave_out(self, shown: NDArray[np.int64]) -> "OpenedKey":
         """Return it without the positions of shown buckets, int64, ascending; these hold all that were shown before."""
         mark = self.watermark.leave_out(shown) if isinstance(self.watermark, LeavesOut) else self.watermark
         return replace(self, watermark=mark, shown=shown)

@@ -195,7 +195,7 @@ class OpenedCheck:
         if shown != self._shown:
             then = dict(shown)
             opened_keys = [
-                opened_key.leaving_out(
+                opened_key.leave_out(
                     shown_then(self._check.registry, opened_key.key, then.get(opened_key.key.key_id)).buckets
                 )
                 for opened_key in self.opened_keys

@@ -408,8 +408,10 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
         if old != new
     ][:1]
     published = {line[3:8] for line in lines}
-    keys = load_registry(folder).keys if folder is not None else ()
-    lacking = [key.key_id for key in keys if _committed_fields(folder or "", key) not in {None, *published}]
+    lacking = list[str]()
+    if folder is not None:
+        keys = load_registry(folder).keys
+        lacking = [key.key_id for key in keys if _committed_fields(folder, key) not in {None, *published}]
     return changed + [
         f"key {key_id} of the registry, with its messages, tokenizer, record and what was shown of it, is not in the "
         "list: `brickscan keys publish`"

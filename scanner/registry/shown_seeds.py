@@ -32,7 +32,7 @@ SHOWN_FOLDER = "shown"
 FIRST_HEAD = "0" * 64
 """Head of a key of which nothing was shown."""
 
-MOST_SHOWN = 2**29
+MOST_BYTES = 2**29
 """Most bytes of a key's file: some 6,000 events of 1,000 seeds, after which few positions are left to score."""
 
 _HASH_BYTES, _SALT_BYTES = 32, 16
@@ -163,7 +163,7 @@ def read_shown(folder: Path | str, key: MasterKey) -> ShownSeeds:
 def find_event(folder: Path | str, key: MasterKey, text: bytes, unit: str) -> tuple[ShownEvent, bytes] | None:
     """Return the event of a claim about a text and unit, and its salt of 16 bytes; None: no claim was made of them.
 
-    Arguments as of `show_seeds_of_text`. Raises as `read_shown`.
+    Arguments as of `append_event`. Raises as `read_shown`.
     """
     found = (line for line in _read_lines(folder, key)[1] if line.is_about(text, unit))
     return next(((line.event, line.salt) for line in found), None)
@@ -199,7 +199,7 @@ def shown_now(folder: Path | str, keys: Iterable[MasterKey]) -> tuple[tuple[str,
     return tuple((key.key_id, read_shown(folder, key).last) for key in keys if key.record is not None)
 
 
-def show_seeds_of_text(
+def append_event(
     folder: Path | str, key_id: str, text: bytes, unit: str, buckets: Sequence[int], leaves: Sequence[bytes]
 ) -> tuple[ShownEvent, bytes]:
     """Write that a claim shows seeds, before it is written itself, so that nothing is marked or scored with them.
@@ -239,7 +239,7 @@ def show_seeds_of_text(
         event = ShownEvent(len(lines) + 1, before, _text_digest(salt, text), leaves_shown)
         fields = {"buckets": sorted(newly), "event": event._asdict(), "salt": salt.hex(), "unit": unit}
         added = write_canonical(fields | {"sum": _sum_after(lines[-1].sum if lines else str(key.record), fields)})
-        if len(raw) + len(added) >= MOST_SHOWN:
+        if len(raw) + len(added) >= MOST_BYTES:
             raise Refused(f"key {key_id!r}: so much of it was shown that no more is recorded; mark with a new key")
         _write_private(Path(shown_path(folder, key_id)), raw + added + b"\n")
     return event, salt
@@ -293,7 +293,7 @@ def _read_lines(folder: Path | str, key: MasterKey) -> tuple[bytes, list[_Line]]
 def _read(path: str) -> bytes | None:
     try:
         if not is_uri(path):
-            return read_named(path, MOST_SHOWN)
+            return read_named(path, MOST_BYTES)
         filesystem, inner = filesystem_of(path)
         with filesystem.open_input_file(inner) as file:
             return bytes(file.read())

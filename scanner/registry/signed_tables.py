@@ -231,12 +231,16 @@ FILES_KEPT = 50
 """Files of the table of signatures beyond which their entries are written into one."""
 
 
+def keeps_signatures(registry: str) -> bool:
+    """Return whether a registry keeps signatures of tables."""
+    return bool(DeltaTable.is_deltatable(f"{registry}/{SIGNED_TABLES_FOLDER}"))
+
+
 def read_signed_tables(registry: str) -> SignedTables:
     """Read the signatures of tables that a registry keeps. Raises Refused: the table is of another version."""
-    uri = f"{registry}/{SIGNED_TABLES_FOLDER}"
-    if not DeltaTable.is_deltatable(uri):
-        return SignedTables()
-    return _tables_of(open_table(uri))
+    return (
+        _tables_of(open_table(f"{registry}/{SIGNED_TABLES_FOLDER}")) if keeps_signatures(registry) else SignedTables()
+    )
 
 
 def _tables_of(table: DeltaTable) -> SignedTables:

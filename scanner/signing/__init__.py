@@ -42,6 +42,7 @@ from scanner.signing.opened_signers import (
     sign_with,
     signer_of,
     unchecked,
+    unchecked_notes,
     use_signer,
 )
 from scanner.signing.signature import signature_of
@@ -55,5 +56,6 @@ __all__ = [
     "signature_of",
     "signer_of",
     "unchecked",
+    "unchecked_notes",
     "use_signer",
 ]

@@ -81,6 +81,12 @@ def unchecked(results: str) -> str | None:
     return None
 
 
+def unchecked_notes(results: str) -> list[str]:
+    """Return a sentence on why nobody checked the tables that were read, as of `unchecked`; none where they were."""
+    why = unchecked(results)
+    return [] if why is None else [f"signatures of tables were not checked: {why}"]
+
+
 def use_signer(results: str, signer: Signer) -> None:
     """Have this process sign and check results by this signer from now on."""
     _signers[results] = signer

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from scanner.errors import ScanFailed
-from scanner.registry.signed_tables import Carried, SignedTable, append_signed_tables, read_signed_tables
+from scanner.registry.signed_tables import (
+    Carried,
+    SignedTable,
+    append_signed_tables,
+    keeps_signatures,
+    read_signed_tables,
+)
 
 _SECONDS_OF_A_QUERY = 1.0
 """Seconds for which the registry is not asked again."""
@@ -89,14 +95,17 @@ class TablesOnRecord:
     def read_again(self) -> None:
         """Read again what the registry keeps. Raises ScanFailed: it is gone, as where a disk is not mounted."""
         signed_tables, self._read_at = read_signed_tables(self.registry), time.monotonic()
-        if self._was_read and signed_tables.is_empty():
-            raise ScanFailed(
-                f"registry: the signatures that {self.registry} kept are gone: look whether its disk is there"
-            )
+        self._refuse_gone(is_there=not signed_tables.is_empty())
         self._was_read = not signed_tables.is_empty()
         with self._lock:
             signed_tables.add([*self._adopted.values(), *self._unkept])
             self._signed_tables = signed_tables
+
+    def _refuse_gone(self, *, is_there: bool) -> None:
+        if self._was_read and not is_there:
+            raise ScanFailed(
+                f"registry: the signatures that {self.registry} kept are gone: look whether its disk is there"
+            )
 
     def keep_now_and_then(self) -> None:
         """Have the registry keep what it lacks, unless that was done a moment ago, or it cannot be written."""
@@ -109,7 +118,7 @@ class TablesOnRecord:
         with self._lock:
             entries, self._kept_at = [*self._adopted.values(), *self._unkept], time.monotonic()
         if entries:
-            self.read_again()  # where the registry is away for a moment, none is begun in its place
+            self._refuse_gone(is_there=keeps_signatures(self.registry))  # else a record is begun in its place
             append_signed_tables(self.registry, entries)
             with self._lock:
                 kept = {*entries}

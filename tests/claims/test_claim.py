@@ -227,15 +227,20 @@ def test_claims_that_are_made_meanwhile(platform):
         show(second)
 
 
-def test_a_window_that_was_flagged_is_the_unit(platform, plain):
-    platform.night.configure(more="spans = { windows = true }")
-    platform.scan(plain(600, 1) + platform.text(80) + plain(600, 2))
+def claim_a_part(platform, text: str) -> tuple[dict, dict]:
+    """Scan a text of which a part is flagged. Returns the flag and the claim, of which every check holds."""
+    platform.scan(text)
     (flag,) = platform.night.verdicts().to_dicts()
     assert flag["look"] == "span"
     assert platform.claim("--yes")[0] == 0
     _, said = platform.checked()
     assert ("FAILS" in said, "are a window of the text" in said) == (False, True), said
-    claim = platform.read("claim.json")
+    return flag, platform.read("claim.json")
+
+
+def test_a_window_that_was_flagged_is_the_unit(platform, plain):
+    platform.night.configure(more="spans = { windows = true }")
+    _, claim = claim_a_part(platform, plain(600, 1) + platform.text(80) + plain(600, 2))
     rows = (platform.case / "tokens.csv").read_text().splitlines()
     assert len(rows) == 1280
     assert claim["end"] - claim["begin"] < 200
@@ -248,13 +253,8 @@ def test_a_window_that_was_flagged_is_the_unit(platform, plain):
 
 def test_a_paragraph_is_claimed_as_the_smallest_window_that_holds_it(platform, plain):
     platform.night.configure(more="spans = { windows = false, segments = true }")
-    platform.scan(plain(300, 1) + "\n\n" + platform.text(90) + "\n\n" + plain(300, 2))
-    (flag,) = platform.night.verdicts().to_dicts()
-    assert flag["look"] == "span"
-    assert platform.claim("--yes")[0] == 0
-    _, said = platform.checked()
-    assert ("FAILS" in said, "are a window of the text" in said) == (False, True), said
-    claim = platform.read("claim.json")
+    text = plain(300, 1) + "\n\n" + platform.text(90) + "\n\n" + plain(300, 2)
+    flag, claim = claim_a_part(platform, text)
     assert claim["log10_p"] > flag["log10_p"]
     assert claim["end"] - claim["begin"] < 200
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 
 from scanner.registry import load_registry, new_key
-from scanner.registry.shown_seeds import event_head, show_seeds_of_text
+from scanner.registry.shown_seeds import append_event, event_head
 from tests.support.command_line import call
 
 
@@ -134,7 +134,7 @@ def test_keys_without_a_record_have_a_dash_and_lists_of_the_form_before_records_
 
 def test_what_was_shown_of_a_key_is_published_with_its_head(listed):
     registry, path = listed / "registry", listed / "list.txt"
-    event, _ = show_seeds_of_text(registry, "summer", b"a text", "as written", [7], [bytes(32)])
+    event, _ = append_event(registry, "summer", b"a text", "as written", [7], [bytes(32)])
     code, _, err = call("keys", "verify", path, "--registry", registry)
     assert (code, "key summer of the registry, with its messages, tokenizer, record and what was shown" in err) == (
         3,

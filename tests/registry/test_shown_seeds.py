@@ -18,9 +18,9 @@ from scanner.registry import load_registry, new_key, shown_seeds
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
+    append_event,
     event_bytes,
     read_shown,
-    show_seeds_of_text,
     shown_path,
 )
 from scanner.storage import locations
@@ -33,7 +33,7 @@ def leaf(bucket):
 
 
 def show(folder, text, buckets, unit="as written", key_id="k1"):
-    return show_seeds_of_text(folder, key_id, text, unit, buckets, [leaf(bucket) for bucket in buckets])
+    return append_event(folder, key_id, text, unit, buckets, [leaf(bucket) for bucket in buckets])
 
 
 def make_seeded(folder, tokenizer, key_id="k1"):
@@ -220,7 +220,7 @@ def test_what_cannot_be_is_refused(folder, key, make_key):
         ([2], [leaf(1)], "not that of its bucket"),
     ]:
         with pytest.raises(ValueError, match=fault):
-            show_seeds_of_text(folder, "k1", b"another", "as written", buckets, leaves)
+            append_event(folder, "k1", b"another", "as written", buckets, leaves)
     assert read_shown(folder, key).number == 1
 
 
@@ -269,9 +269,9 @@ def test_claims_at_once_stand_one_after_the_other(folder, key):
 
 def test_a_file_beyond_the_most_is_refused(folder, key, monkeypatch):
     show(folder, TEXT, [1])
-    monkeypatch.setattr(shown_seeds, "MOST_SHOWN", len(lines_of(folder)[0]) + 50)
+    monkeypatch.setattr(shown_seeds, "MOST_BYTES", len(lines_of(folder)[0]) + 50)
     with pytest.raises(Refused, match="mark with a new key"):
         show(folder, b"second", [2])
-    monkeypatch.setattr(shown_seeds, "MOST_SHOWN", 50)
+    monkeypatch.setattr(shown_seeds, "MOST_BYTES", 50)
     with pytest.raises(Refused, match="50 are allowed"):
         read_shown(folder, key)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from scanner.registry import add_users, find_key, load_registry, new_key, open_key, read_secret, tokenizer_path
-from scanner.registry.shown_seeds import ShownEvent, show_seeds_of_text
+from scanner.registry.shown_seeds import ShownEvent, append_event
 from scanner.text import load_tokenizer
 from scanner.watermark.formats import format_of
 from scanner.watermark.native.tree import leaf_of, seed_of
@@ -38,4 +38,4 @@ def show_text(folder: Path, text: str, key_id: str = "seeded") -> ShownEvent:
     buckets = np.unique(mark.buckets(tokens, positions)).tolist()
     seed_key = format_of(key).seed_key(read_secret(key.secret, folder))
     leaves = [leaf_of(seed_of(seed_key, bucket)) for bucket in buckets]
-    return show_seeds_of_text(folder, key_id, text.encode(), "as written", buckets, leaves)[0]
+    return append_event(folder, key_id, text.encode(), "as written", buckets, leaves)[0]

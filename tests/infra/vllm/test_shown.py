@@ -11,7 +11,7 @@ from brickscan_vllm.marking import Marker, open_key, open_marker
 from scanner.errors import Refused
 from scanner.gpu.vectors import RowSampling
 from scanner.registry.leases import readers_before
-from scanner.registry.shown_seeds import show_seeds_of_text, shown_path
+from scanner.registry.shown_seeds import append_event, shown_path
 from tests import reference3
 from tests.infra.vllm.conftest import KINDS
 from tests.infra.vllm.stand_ins import CPU
@@ -43,7 +43,7 @@ def test_steps_whose_seeds_were_shown_are_not_marked(kind, own_keys, settings):
     buckets = [reference3.bucket_of(reference3.window_nonces(window, seeds)[0], seeds) for window in windows.tolist()]
     shown = sorted({*buckets[::2]})
     leaves = [bucket.to_bytes(32, "big") for bucket in shown]
-    show_seeds_of_text(own_keys, kind, b"a text", "as written", shown, leaves)
+    append_event(own_keys, kind, b"a text", "as written", shown, leaves)
     _, logits, _, forced_then = marked(served)
     are_shown = torch.tensor([bucket in shown for bucket in buckets])
     assert 0 < are_shown.sum() < ROWS
@@ -56,7 +56,7 @@ def test_steps_whose_seeds_were_shown_are_not_marked(kind, own_keys, settings):
 
 def test_a_server_that_cannot_read_what_was_shown_does_not_start(own_keys, settings):
     served = settings("gumbel-v3")._replace(registry=own_keys)
-    show_seeds_of_text(own_keys, "gumbel-v3", b"a text", "as written", [5], [bytes(32)])
+    append_event(own_keys, "gumbel-v3", b"a text", "as written", [5], [bytes(32)])
     path = Path(shown_path(own_keys, "gumbel-v3"))
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(Refused, match="its last line has no end; bring the file back"):
@@ -77,7 +77,7 @@ def test_a_server_reads_anew_each_minute_and_marks_nothing_once_its_lease_is_ove
     assert torch.equal(logits_now(marker), plain)
     seeds = KINDS["greenlist-v3"]["seeds"]
     buckets = [reference3.bucket_of(reference3.window_nonces(window, seeds)[0], seeds) for window in windows.tolist()]
-    show_seeds_of_text(own_keys, "greenlist-v3", b"a text", "as written", [buckets[0]], [bytes(32)])
+    append_event(own_keys, "greenlist-v3", b"a text", "as written", [buckets[0]], [bytes(32)])
     (lease,) = readers_before(own_keys, "greenlist-v3", 1)
     assert (lease.kind, lease.events) == ("server", {"greenlist-v3": 0})
     for holds_before in (True, False):  # what began before the new event was in force is over at the next renewal
