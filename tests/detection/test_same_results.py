@@ -44,6 +44,7 @@ LATER = (
         "sketch",
         "look",
         "manifest",
+        "shown",
     ),
     ("account_id", "text_sha256"),
 )
