@@ -8,8 +8,7 @@ import click
 from jobs.options import Day, NamedPath, Whole, confirm, dry_run_option, results_argument, results_at, yes_option
 from jobs.text import StepProgress, tell
 from scanner.printable import counted
-from scanner.storage.locations import table_uri
-from schemas.words import VERSION
+from schemas.versions import VERSION
 
 
 @click.command()
@@ -90,25 +89,28 @@ def vacuum(results: str, retention: int) -> None:
 @click.command()
 @results_argument
 def migrate(results: str) -> None:
-    """Move results of an older version on, from version 1 on. No row changes.
+    """Move the tables of results on that an earlier version made. No row changes.
 
-    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. Until there are two versions that
-    are read, it says which one the tables have. What was made before 0.1.0 is refused, here and everywhere else.
+    CONFIG: the file of the scan, whose registry's audit secret says whether somebody changed them. It takes a moment
+    however large the tables are, and may be interrupted and called again. End scans of the earlier version first: they
+    refuse the tables from then on. What was made before 0.1.0 is refused, here and everywhere else. keys.toml and
+    scan.toml are read as they are.
 
     \b
     Example:
       brickscan migrate scan.toml
     """
+    from scanner.results import migration
     from scanner.results.transactions import faults_named
-    from scanner.results.upkeep import existing_tables
-    from scanner.storage.delta import open_table
 
     folder = results_at(results).folder
     with faults_named(folder):
-        names = existing_tables(folder)
-        for name in names:
-            open_table(table_uri(folder, name))
-    tell(f"{counted(len(names), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
+        versions = migration.migrate(folder)
+    moved = [name for name, version in versions.items() if version != VERSION]
+    for name in moved:
+        tell(f"{name:<13} moved on from version {versions[name]} to {VERSION}")
+    if not moved:
+        tell(f"{counted(len(versions), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
 
 
 @click.command()

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from schemas.words import MADE_BEFORE, VERSION, Dedup
+from schemas.versions import FIRST_VERSION, MADE_BEFORE, VERSION
+from schemas.words import Dedup
 
 
 def _written(pattern: str, words: str) -> AfterValidator:
@@ -97,14 +98,18 @@ def _is_reference(value: str) -> str:
 
 
 def _is_read(version: int) -> int:
-    if version < VERSION:
+    """Return the version that this brickscan writes: what is read in an earlier one is written back in this one."""
+    if version < FIRST_VERSION:
         raise ValueError(f"{MADE_BEFORE}; if all in it is right today, write `version = {VERSION}`")
-    if version != VERSION:
-        raise ValueError(f"only {VERSION} is read here; a larger one is of a newer brickscan: install that one")
-    return version
+    if version > VERSION:
+        raise ValueError(
+            f"{VERSION} is the newest that is read here; a larger one is of a newer brickscan: install that"
+        )
+    return VERSION
 
 
-Version = Annotated[int, AfterValidator(_is_read), Field(json_schema_extra={"const": VERSION})]
+_VERSIONS = tuple(range(FIRST_VERSION, VERSION + 1))
+Version = Annotated[int, AfterValidator(_is_read), Field(json_schema_extra={"enum": [*_VERSIONS]})]
 Gamma = Annotated[str, AfterValidator(_is_gamma)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_holds_no_nul)]
 SecretReference = Annotated[str, AfterValidator(_is_reference)]
@@ -288,7 +293,7 @@ class Registry(_RegistryTable):
     canaries: made-up users; None: there are none.
     """
 
-    version: Version  # schemas.words.VERSION
+    version: Version  # schemas.versions.VERSION
     trial: Literal[True] | None = None
     audit_secret: SecretReference | None = None
     lasting_secret: SecretReference | None = None

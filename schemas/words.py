@@ -4,13 +4,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
-VERSION = 2
-"""Version of tables, registry, scan.toml and detector.toml. Smaller ones were never published, and are not read."""
-
-MADE_BEFORE = "was made before 0.1.0"
-"""Words for what has no version or a smaller one, and is not read."""
-
-
 Dedup = Literal["ngram", "context"]
 """What counts once in a text. A repeat has the same draw again: where repeats count too, no p-value holds."""
 

@@ -383,7 +383,9 @@ def test_a_configuration_without_a_version_is_told_the_line_to_add_and_a_newer_o
     read_toml_text("scan.toml", told[1] + "\n" + GOOD.replace("version = 2\n", ""), ScanConfig)
     with pytest.raises(Refused, match=r"field 'version' = 1: was made before 0\.1\.0; .*, write `version = 2`$"):
         read_toml_text("scan.toml", GOOD.replace("version = 2", "version = 1"), ScanConfig)
-    with pytest.raises(Refused, match="field 'version' = 3: only 2 is read here; a larger one is of a newer brickscan"):
+    with pytest.raises(
+        Refused, match="field 'version' = 3: 2 is the newest that is read here; a larger one is of a newer brickscan"
+    ):
         read_toml_text("scan.toml", GOOD.replace("version = 2", "version = 3"), ScanConfig)
 
 

@@ -42,7 +42,7 @@ from scanner.registry.sorted_files import (
     in_order,
     merge_sequences,
 )
-from scanner.storage.delta import make_table, read, refuse_other_version
+from scanner.storage.delta import make_table, read, version_of
 from scanner.storage.locations import filesystem_of, is_uri, make_private
 from schemas.tables import USERS
 
@@ -56,7 +56,7 @@ def open_table(folder: Path | str) -> DeltaTable | None:
     """Open the users table of a registry as it is now; None: there is none yet.
 
     Raises:
-        Refused: it is of another version.
+        Refused: it was made before 0.1.0, or is of a newer version.
         ScanFailed: its log cannot be read.
     """
     location = f"{folder}/{USERS_FOLDER}"
@@ -68,7 +68,7 @@ def open_table(folder: Path | str) -> DeltaTable | None:
         raise ScanFailed(
             f"users table {location}: its log cannot be read: {in_a_line(error)[:300]}; put back its backup"
         ) from None
-    refuse_other_version(table)
+    version_of(table)
     return table
 
 

@@ -47,7 +47,7 @@ from scanner.storage.locations import is_uri, make_private
 from scanner.storage.toml import explain_error
 from schemas.key_record import KeyRecord
 from schemas.registry import TRIAL_NAME, Admission, MasterKey, Registry, TokenizerFile
-from schemas.words import VERSION
+from schemas.versions import VERSION
 
 if TYPE_CHECKING:
     import numpy as np

@@ -32,7 +32,7 @@ from scanner.input.shards import MAX_ROWS, MOST_SHARDS
 from scanner.results.canary_flags import of_canary
 from scanner.results.names_of_registry import without_foreign_names
 from scanner.results.transactions import TableEntry, Tables, additions, kept_tables, read_whole, try_to_commit
-from scanner.storage.data_files import AFTER_VERDICTS, OF_A_NIGHT, SCHEMAS, read_file, write_file
+from scanner.storage.data_files import AFTER_VERDICTS, OF_A_NIGHT, SCHEMAS, all_rows, read_file, write_file
 from scanner.storage.delta import attempts, files_of
 from scanner.storage.locations import table_uri
 from schemas.tables import DECADES, NAMED_LISTS
@@ -151,7 +151,7 @@ def _without(
         stays = [not goes(pair) for pair in pairs]
         if not all(stays):
             removals.append(RemoveAction(file_name, True, int(time.time() * 1000)))
-            batches += file.read().cast(SCHEMAS[name]).filter(pa.array(stays)).to_batches()
+            batches += all_rows(name, file).filter(pa.array(stays)).to_batches()
     file = write_file(results, name, batches)
     return [*removals, *additions([file] if file else [])]
 

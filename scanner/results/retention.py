@@ -53,7 +53,7 @@ from scanner.results.transactions import (
     try_to_commit,
 )
 from scanner.results.upkeep import RewrittenFile, delete_unneeded, existing_tables, keep_rows, rewrite
-from scanner.storage.data_files import OF_A_NIGHT, OF_USERS, SCHEMAS
+from scanner.storage.data_files import OF_A_NIGHT, OF_USERS, SCHEMAS, all_rows
 from scanner.storage.delta import LoggedTransaction, attempts, open_table
 from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS, SHARDS
@@ -355,7 +355,7 @@ def redate(results: str, scan_id: str, night: date) -> str:
 
 
 def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> RewrittenFile | None:
-    rows = pl.DataFrame(file.read().cast(SCHEMAS[name]))
+    rows = pl.DataFrame(all_rows(name, file))
     row_filter = (pl.col("scan_id") == scan_id) & (pl.col("night") != night)
     number = len(rows.filter(row_filter))
     if not number:
@@ -458,7 +458,7 @@ def _without_accounts(name: str, account_ids: Sequence[str], file: pq.ParquetFil
     field = SCHEMAS[name].field("account_id")
     if not field.nullable or not matches.any():
         return keep_rows(name, file, ~matches)
-    rows = file.read().cast(SCHEMAS[name])
+    rows = all_rows(name, file)
     accounts = pc.if_else(matches.to_arrow(), pa.scalar(None, pa.string()), rows["account_id"]).cast(field.type)
     return RewrittenFile(
         int(matches.sum()), rows.set_column(rows.schema.get_field_index("account_id"), field, accounts)
@@ -469,7 +469,7 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     matches = _anywhere(file.read(["user_id", *_lists(name)]), user_ids)
     if not matches.any():
         return None
-    rows = file.read().cast(SCHEMAS[name])
+    rows = all_rows(name, file)
     named = pl.Series(rows["user_id"]).is_in(list(user_ids)).fill_null(value=False)
     user = pc.if_else(named.to_arrow(), pa.scalar(None, pa.string()), rows["user_id"])
     naming = pc.if_else(named.to_arrow(), Naming.REMOVED.value, rows["naming"])
@@ -496,7 +496,7 @@ def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     if not matches.any():
         return None
     others = pl.element().filter(~pl.element().is_in(list(user_ids)))
-    rows = pl.DataFrame(file.read().cast(SCHEMAS[name]))
+    rows = pl.DataFrame(all_rows(name, file))
     changed = rows.with_columns(user_ids=pl.col("user_ids").list.eval(others), note=pl.when(~matches).then("note"))
     return RewrittenFile(int(matches.sum()), changed.to_arrow().cast(SCHEMAS[name]))
 

@@ -54,12 +54,12 @@ from scanner.storage.delta import (
     open_table,
     place_of,
     read,
-    refuse_other_version,
+    version_of,
 )
 from scanner.storage.locations import make_private, put_aside, refuse_link, table_uri
 from schemas.audit import AUDITS
 from schemas.tables import SCANS
-from schemas.words import VERSION
+from schemas.versions import VERSION, new_columns
 
 _log = logging.getLogger(__name__)
 
@@ -492,13 +492,35 @@ def refuse_other(table: DeltaTable, name: str) -> None:
     Raises:
         Refused: its version, columns or properties are others, or it needs more than the plain protocol of Delta.
     """
-    refuse_other_version(table)
-    if table.schema() != deltalake.Schema.from_arrow(SCHEMAS[name]):
+    version = version_of(table)
+    if version != VERSION:
+        raise Refused(
+            f"results: table {place_of(table)}: has version {version}, of an earlier brickscan, and this one writes "
+            f"{VERSION}; move the tables on with `brickscan migrate scan.toml`, which changes no row"
+        )
+    refuse_other_form(table, name, VERSION)
+
+
+def fields_of(name: str, version: int) -> list[pa.Field]:
+    """Return the columns that a table has in a version."""
+    later = new_columns(name, version)
+    return [field for field in SCHEMAS[name] if field.name not in later]
+
+
+def refuse_other_form(table: DeltaTable, name: str, version: int) -> None:
+    """Refuse a table of some version whose columns or properties are not those with which brickscan made it.
+
+    Raises:
+        Refused: they are others, or the table needs more than the plain protocol of Delta.
+    """
+    # a table on its way to this version has its new columns a moment before it says so
+    schemas = [deltalake.Schema.from_arrow(pa.schema(fields_of(name, each))) for each in (version, VERSION)]
+    if table.schema() not in schemas:
         raise Refused(
             f"results: table {table.table_uri} has other columns than this version writes; give another folder"
         )
     metadata, protocol, place = table.metadata(), table.protocol(), place_of(table)
-    made, found = {TABLE_VERSION: str(VERSION)} | properties_of(name), metadata.configuration
+    made, found = {TABLE_VERSION: str(version)} | properties_of(name), metadata.configuration
     strange = sorted(found.keys() - made.keys() - {DROPS_TRANSACTIONS})
     wrong = {key: value for key, value in made.items() if found.get(key) != value}
     if strange or wrong:

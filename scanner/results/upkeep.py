@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.current_rows import side_tables
 from scanner.results.transactions import ORPHANS_AFTER_HOURS, Tables, additions, faults_named, try_to_commit
-from scanner.storage.data_files import SCHEMAS, DataFile, read_file, write_file
+from scanner.storage.data_files import SCHEMAS, DataFile, all_rows, read_file, write_file
 from scanner.storage.delta import attempts, files_of, removed_files
 from scanner.storage.locations import delete_files, filesystem_of, refuse_link, table_uri
 
@@ -155,7 +155,7 @@ def keep_rows(name: str, file: pq.ParquetFile, kept: pl.Series) -> RewrittenFile
     """
     if kept.all():
         return None
-    rows = file.read().cast(SCHEMAS[name]).filter(kept.to_arrow()) if kept.any() else pa.table({})
+    rows = all_rows(name, file).filter(kept.to_arrow()) if kept.any() else pa.table({})
     return RewrittenFile(int((~kept).sum()), rows)
 
 

@@ -36,7 +36,9 @@ def checked_rows(results: str, name: str, file_names: Sequence[str]) -> pl.LazyF
             if sha256_in(file_name) is None:
                 raise Refused(f"results: {table_uri(results, name)}/{file_name}: brickscan did not write this file")
             content = io.BytesIO(read_file(results, name, file_name))
-            rows = pl.read_parquet(content, columns=columns, use_statistics=False)
+            rows = pl.read_parquet(
+                content, columns=columns, schema=schema, missing_columns="insert", use_statistics=False
+            )
             rows = rows if left is None else rows.head(left)
             left = None if left is None else left - len(rows)
             yield rows if predicate is None else rows.filter(predicate)

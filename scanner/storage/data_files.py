@@ -169,6 +169,11 @@ def read_file(results: str, name: str, file_name: str) -> pa.Buffer:
     return data
 
 
+def all_rows(name: str, file: pq.ParquetFile) -> pa.Table:
+    """Return the rows of a table's file; columns that the table got after it was written are empty."""
+    return pa.concat_tables([file.read(), SCHEMAS[name].empty_table()], promote_options="default").cast(SCHEMAS[name])
+
+
 def _stats(rows: pa.Table) -> str:
     """Return Delta's statistics of a file, by which a reader skips it: number of rows; least and largest values."""
     bounds = {column: pc.min_max(rows[column]).as_py() for column in WITH_BOUNDS if column in rows.column_names}

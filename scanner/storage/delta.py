@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.storage.locations import filesystem_of
-from schemas.words import MADE_BEFORE, VERSION
+from schemas.versions import FIRST_VERSION, MADE_BEFORE, VERSION
 
 TABLE_VERSION = "brickscan.version"
 """Property of a table that holds its version."""
@@ -55,7 +55,7 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
     schema = pl.Schema(pa.schema(table.schema()))
-    return pl.scan_parquet(files, glob=False, schema=schema)
+    return pl.scan_parquet(files, glob=False, schema=schema, missing_columns="insert")
 
 
 def files_of(table: DeltaTable) -> pl.DataFrame:
@@ -106,21 +106,22 @@ def place_of(table: DeltaTable) -> str:
     return unquote(table.table_uri.removeprefix("file://")).rstrip("/")
 
 
-def refuse_other_version(table: DeltaTable) -> None:
-    """Refuse a table that another version of brickscan made, whose rows may mean something else.
+def version_of(table: DeltaTable) -> int:
+    """Return the version of brickscan's tables that a table has: FIRST_VERSION … VERSION.
 
     Raises:
         Refused: it has no version, one from before 0.1.0, or a newer one.
     """
     uri = place_of(table)
     version = table.metadata().configuration.get(TABLE_VERSION)
-    if version is None or (version.isdecimal() and int(version) < VERSION):
+    if version is None or (version.isdecimal() and int(version) < FIRST_VERSION):
         raise Refused(f"table {uri}: {MADE_BEFORE}, and is read no more; name another folder")
-    if version != str(VERSION):
+    if version not in map(str, range(FIRST_VERSION, VERSION + 1)):
         raise Refused(
             f"table {uri}: has version {version}, of a newer brickscan; install that one, since this reads "
             f"version {VERSION}"
         )
+    return int(version)
 
 
 def attempts(subject: str) -> Iterator[None]:
@@ -150,7 +151,7 @@ def open_table(uri: str) -> DeltaTable:
             f"results: table {uri}: its log contradicts itself ({in_a_line(error)}), so somebody changed it: put the "
             "table back from a copy"
         ) from None
-    refuse_other_version(table)
+    version_of(table)
     return table
 
 
@@ -231,7 +232,7 @@ class KeptTable:
                     self._table = None
             if self._table is None:
                 self._table, self._read = DeltaTable(self._uri), None  # nothing of what was read is believed
-                refuse_other_version(self._table)
+                version_of(self._table)
         except (DeltaError, OSError, ValueError) as error:
             raise ScanFailed(f"results: table {self._uri} cannot be read: {in_a_line(error)}") from None
         return self._table

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from scanner.errors import Refused, did_you_mean
 from scanner.printable import cut
 from scanner.storage.locations import read_named
-from schemas.words import MADE_BEFORE, VERSION
+from schemas.versions import MADE_BEFORE, VERSION
 
 MOST_PARTS = 32
 """Most parts of a dotted key; tomllib takes quadratic time for more."""

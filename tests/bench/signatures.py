@@ -26,7 +26,7 @@ from scanner.storage.data_files import SCHEMAS, write_file
 from scanner.storage.delta import logged_transactions, read
 from scanner.storage.locations import table_uri
 from schemas.registry import Registry
-from schemas.words import VERSION
+from schemas.versions import VERSION
 from tests.support.rows import verdict
 
 NIGHT = 50e6

@@ -296,7 +296,11 @@ def test_no_registry(tmp_path):
         ("messages = 1000", "", "field 'keys.0.messages' is missing"),
         ("version = 2\n", "", "keys.toml: was made before 0.1.0;"),
         ("version = 2\n", "version = 1\n", "'version': was made before 0.1.0; .* write `version = 2`"),
-        ("version = 2\n", "version = 3\n", "'version': only 2 is read here; a larger one is of a newer brickscan"),
+        (
+            "version = 2\n",
+            "version = 3\n",
+            "'version': 2 is the newest that is read here; a larger one is of a newer brickscan",
+        ),
         ('secret = "file:secrets/k1.key"', f'secret = "{HEX}"', "reference is needed"),
         ('secret = "file:secrets/k1.key"', f'secret = "env:{HEX}"', "reference is needed"),
         ('key_id = "k2"', 'key_id = "k1"', "keys.0 and keys.1 have one key_id"),

@@ -13,7 +13,7 @@ from scanner.results.flags import newest as newest_list
 from scanner.results.transactions import TableEntry, commit, open_tables
 from scanner.storage.data_files import write_file
 from schemas.tables import FLAGS, SHARDS
-from schemas.words import VERSION
+from schemas.versions import VERSION
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, write
 from tests.support.rows import NOW, verdict

@@ -14,7 +14,7 @@ from scanner.signing import keep_signatures, opened_signers, sign_with
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri
 from schemas.registry import Registry
-from schemas.words import VERSION
+from schemas.versions import VERSION
 
 
 def new_registry(folder: Path) -> Path:

@@ -1,0 +1,75 @@
+"""Moving the tables of results on from an earlier version: their columns and properties change, no row and no file.
+
+A version only ever adds nullable columns (schemas.versions.NEW_COLUMNS), which are empty in the rows of files that were
+written before. So a table of any size is moved on by two commits to its log, and its signature, which is of its files,
+stays as it is.
+"""
+
+import deltalake
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import DeltaError
+
+from scanner.errors import ScanFailed, in_a_line
+from scanner.results.transactions import fields_of, open_checked, refuse_other_form
+from scanner.results.upkeep import existing_tables
+from scanner.signing import signer_of
+from scanner.storage.delta import TABLE_VERSION, attempts, version_of
+from scanner.storage.locations import table_uri
+from schemas.versions import VERSION
+
+_ONCE = CommitProperties(max_commit_retries=0)
+
+
+def migrate(results: str) -> dict[str, int]:
+    """Move the tables of results on to the version that this brickscan writes.
+
+    A second call goes on where an interrupted one stopped.
+
+    Returns:
+        The version that each table had, by its name.
+
+    Raises:
+        Refused: there are no results; a table was made before 0.1.0, by a newer version, or changed by something else.
+            No table is moved on then.
+        ScanFailed: a table cannot be read or written, or others kept committing first.
+    """
+    versions = {name: _checked_table(results, name)[1] for name in existing_tables(results)}
+    for name, version in versions.items():
+        if version != VERSION:
+            _move_on(results, name)
+    return versions
+
+
+def _checked_table(results: str, name: str) -> tuple[DeltaTable, int]:
+    """Return a table as it is now, and its version. Raises Refused: something else than brickscan changed it."""
+    signer = signer_of(results)
+
+    def check(table: DeltaTable) -> int:
+        version = version_of(table)
+        refuse_other_form(table, name, version)
+        if signer is not None:
+            signer.is_signed(table, name)
+        return version
+
+    return open_checked(lambda: DeltaTable(table_uri(results, name)), check)
+
+
+def _move_on(results: str, name: str) -> None:
+    uri = table_uri(results, name)
+    for _ in attempts(f"commits to {uri}"):
+        table, version = _checked_table(results, name)
+        if version == VERSION:
+            return
+        present = {field.name for field in table.schema().fields}
+        added = pa.schema([field for field in fields_of(name, VERSION) if field.name not in present])
+        try:
+            # the columns first: a table that says its version has them
+            if added.names:
+                table.alter.add_columns(list(deltalake.Schema.from_arrow(added).fields), commit_properties=_ONCE)
+            properties = {TABLE_VERSION: str(VERSION)}
+            table.alter.set_table_properties(properties, raise_if_not_exists=False, commit_properties=_ONCE)
+            return
+        except (DeltaError, OSError) as error:
+            if DeltaTable(uri).version() == table.version():  # nobody else committed
+                raise ScanFailed(f"results: table {uri} cannot be written: {in_a_line(error)}") from None
