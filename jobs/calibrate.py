@@ -333,10 +333,10 @@ _file = click.argument("file", type=NamedPath(path_type=Path))
 def publish_(file: Path, registry: Path | str) -> None:
     """Append the commitments of a registry's keys to FILE, a list for the public, each with a running number.
 
-    A line has the key's messages, the SHA-256 of its tokenizer and of its public record, and the head of what claims
-    showed of it, too. FILE is made where it is not there; what it holds already stays, and a list whose lines were
-    changed or taken out is refused. Put it where others see and copy it. Run it after each `keys new`, before anything
-    is marked, and after each `claim`.
+    A line has the key's messages, the SHA-256 of its tokenizer and of its public record, the head of what claims showed
+    of it, and a root over whom its messages were given to, which shows nobody. FILE is made where it is not there; what
+    it holds already stays, and a list whose lines were changed or taken out is refused. Put it where others see and
+    copy it. Run it after each `keys new`, before anything is marked, after users are added, and after each `claim`.
 
     \b
     Example:

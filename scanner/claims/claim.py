@@ -37,6 +37,7 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
 from scanner.looks.marked_accounts import marked_accounts
 from scanner.registry import check_secret, load_registry
+from scanner.registry.dealt import Dealt, find_record, microseconds_of
 from scanner.registry.key_records import read_record, read_tree
 from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_published
 from scanner.registry.leases import readers_before
@@ -57,7 +58,7 @@ from scanner.watermark.native.tree import ShownSeed, leaf_of, show_seeds
 from scanner.watermark.text_windows import windows
 from schemas.key_record import KeyRecord, parse_label
 from schemas.registry import MasterKey
-from schemas.words import LEVELS, SPAN, AuditState
+from schemas.words import LEVELS, SPAN, AuditState, Naming
 
 SMALLEST_WINDOW = 3
 """Least h of a key whose seeds are shown: shorter windows stand in too many texts."""
@@ -90,6 +91,8 @@ tokenizer.json  the tokenizer
 record.json     the key's public record, byte for byte as it was published
 seeds.json      the seeds that the claim shows, by bucket, each with its path to the root in the record
 events.jsonl    what claims showed, this one and others
+name.json       is there where the flag names a user: the record that the message was given to them, and when, with
+                its path to a root in the published list, which shows no other user
 
 The folder goes to the parties, and to nobody else: whoever holds it sees every message that is marked in the unit, and
 can mark the same windows of words for anybody. That is why brickscan marks and scores them no more.
@@ -221,6 +224,9 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         files["scored.txt"] = text.encode()
     seeds = _seeds(explainer.registry, key, record, ids)
     files["seeds.json"] = _shown_json(seeds)
+    name = _name(explainer.registry, case, key, lines)
+    if name is not None:
+        files["name.json"] = name
     files["README"] = README.encode()
     shown = read_shown(explainer.registry, key)
     found = find_event(explainer.registry, key, stored, unit.words)
@@ -345,6 +351,31 @@ def _seeds(folder: str, key: MasterKey, record: KeyRecord, ids: Sequence[int]) -
 def _shown_json(seeds: Sequence[ShownSeed]) -> bytes:
     shown = {str(one.bucket): {"seed": one.seed.hex(), "path": [node.hex() for node in one.path]} for one in seeds}
     return json.dumps(shown, separators=(",", ":")).encode()
+
+
+def _name(folder: str, case: FlagCase, key: MasterKey, lines: Sequence[PublishedLine]) -> bytes | None:
+    """Return the record of the name of a flag, None: it names nobody, or the name was erased."""
+    row = case.row
+    if row["naming"] != Naming.NAMED or row["user_id"] is None:
+        return None
+    ours = [line.dealt for line in lines if (line.key_id, line.commitment) == (key.key_id, key.commitment)]
+    found = find_record(folder, key.key_id, row["message"], [Dealt.of(words) for words in ours if ":" in words])
+    if found is None:
+        return None
+    if found.user_id != row["user_id"]:
+        raise Refused(
+            f"{case.where}: the registry gave the message to another user than the flag names; see `brickscan users "
+            "verify`"
+        )
+    text_at = None if row["first_seen_at"] is None else microseconds_of(row["first_seen_at"])
+    fields = {
+        **found._asdict(),
+        "salt": found.salt.hex(),
+        "path": [node.hex() for node in found.path],
+        "key_id": key.key_id,
+        "text_at": text_at,
+    }
+    return json.dumps(fields, indent=1).encode() + b"\n"
 
 
 def _would_be(shown: ShownSeeds, text: bytes, leaves: set[bytes]) -> tuple[ShownEvent, bytes]:

@@ -6,8 +6,9 @@
 Take this file from a copy of brickscan that you trust, never from who makes the claim. FOLDER is theirs, data alone:
 claim.json (what is claimed), text.txt, tokens.csv (each token of the text in order, and whether it is scored),
 tokenizer.json, record.json (the public record of a key of version 3), seeds.json and events.jsonl (the seeds that the
-claim shows, and what claims about other texts showed before), and at most scored.txt and README; with anything else in
-it a claim is refused. SECRET_FILE holds the key as hexadecimal text; whoever keeps it in escrow, or a court, has it.
+claim shows, and what claims about other texts showed before), name.json (to whom the message was given, and when), and
+at most scored.txt and README; with anything else in it a claim is refused. SECRET_FILE holds the key as hexadecimal
+text; whoever keeps it in escrow, or a court, has it.
 LIST is a copy of the list of published commitments from where it is public, and HEAD a head of it that somebody kept
 from before the text was posted. The library `tokenizers` tokenises the text again; without it the script checks all the
 rest, says NOT CHECKED of the tokens, and exits with 3. With SECRET_FILE it computes all seeds of a key of version 3,
@@ -47,7 +48,7 @@ LABEL = re.compile(
 )
 LINE = re.compile(
     r"[1-9][0-9]{0,19} [0-9]{4}-[0-9]{2}-[0-9]{2} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]{0,19} [0-9a-f]{64} "
-    r"([0-9a-f]{64}|-) ([1-9][0-9]{0,9}:[0-9a-f]{64}|-) [0-9a-f]{64}"
+    r"([0-9a-f]{64}|-) ([1-9][0-9]{0,9}:[0-9a-f]{64}|-) ([1-9][0-9]{0,19}:[0-9a-f]{64}|-) [0-9a-f]{64}"
 )
 NO_RECORD = "-"  # in the list, of a key of version 1
 FIELDS = (
@@ -58,6 +59,7 @@ SHOWN_FIELDS = (
     *("begin", "end", "scored_user", "score_user", "log10_p_user", "log10_p_user_global", "event", "salt"),
 )  # besides, of a claim that shows seeds
 EVENT_FIELDS = ("before", "leaves", "number", "text")
+NAME_FIELDS = ("at", "events", "key_id", "path", "place", "salt", "seq", "text_at", "user_id")
 RECORD_FIELDS = (
     *("version", "label", "root", "commitment", "tokenizer_sha256", "messages", "normal_form", "looks", "beacon"),
     "earlier",
@@ -76,7 +78,7 @@ MOST_POSITIONS = 1000  # that a claim which shows seeds counts
 FEWEST_BEFORE = 3  # h of a key whose seeds are shown: shorter windows stand in too many texts
 KNOWN = {
     *("claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "record.json", "README"),
-    *("seeds.json", "events.jsonl"),
+    *("seeds.json", "events.jsonl", "name.json"),
 }
 BLANK = "\u2581"  # the sign of a blank in many tokenizers
 UNSEEN = re.compile(
@@ -105,7 +107,8 @@ CONDITIONS = {
 }
 """What must hold before brickscan names a user by a text, and is checked here; NEVER has the rest of it."""
 NEVER = {
-    "holder": "which user the message belongs to, who wrote the text, and who posted it; text can be quoted",
+    "holder": "who wrote the text, and who posted it; text can be quoted. Which user the message belongs to, but for "
+    "what is said above of the record of a name; and that no other name has a record of the same message",
     "other keys": "that no message of another key, or in the text's normal form, is found as well; under keys of "
     "version 1 several that are found name nobody",
     "length": "that the text is as long as scans ask for; p holds for texts of any length",
@@ -725,6 +728,99 @@ def check_user(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, An
     findings.equal("own evidence", "the same, corrected", corrected, claim["log10_p_user_global"])
 
 
+def check_name(
+    files: "dict[str, bytes]",
+    claim: "dict[str, Any]",
+    published: "tuple[list[list[str]], int | None]",
+    findings: Findings,
+) -> None:
+    """Check that the message was given to the user of the claim, and when (SPEC_3 §5).
+
+    The list names, for each key, a root of the tree of RFC 9162 over the records of all messages that were given by
+    then. A line at or before HEAD is from before the text, whoever wrote it.
+
+    Raises:
+        ValueError: name.json is none.
+    """
+    if "name.json" not in files:
+        return
+    name = read_json(files["name.json"], "name.json")
+    check_name_shape(name)
+    at, place, events = name["at"], name["place"], name["events"]
+    when, what = iso_time(at), f"message {claim['message']} was given to {name['user_id']!a}"
+    if name["text_at"] is not None:
+        dates = f"{what} on {when}, and the text is known since {iso_time(name['text_at'])}, by the claim's own dates"
+        findings.holds("holder", at <= name["text_at"], f"{dates}: the message came first")
+    label = f"{len(name['key_id'].encode('utf-8'))}:{name['key_id']}allocated"
+    seal = hashlib.sha256(bytes.fromhex(name["salt"]) + b"\1" + name["user_id"].encode("utf-8")).digest()
+    numbers = b"".join(number.to_bytes(8, "big") for number in (name["seq"], claim["message"], at))
+    leaf = hashlib.sha256(b"\0" + numbers + hashlib.sha256(label.encode("utf-8")).digest() + seal).digest()
+    if events is None:
+        what = f"that {what} on {when}: no list has a root with its record, and so it is the platform's word"
+        findings.left("holder", what)
+        return
+    root = root_of_log(leaf, place, events, [bytes.fromhex(node) for node in name["path"]])
+    lines, head_at = published
+    of_key, count = [name["key_id"], claim["commitment"]], f"{events}:"
+    ours = [line for line in lines if line[2:4] == of_key and line[8].startswith(count)]
+    if root is None or any(line[8] != count + root.hex() for line in ours):
+        findings.holds("holder", False, f"{what}: its record is one of the {events} that the list has a root of")
+    elif ours and int(ours[0][0]) <= (head_at or 0):
+        before = f"the list has its record on {ours[0][1]}, at or before HEAD"
+        findings.holds("holder", True, f"{what}: {before}, and so before the text if HEAD is")
+    else:
+        why = f"the list has its record on {ours[0][1]}, after HEAD" if ours else "no list that you name has its record"
+        findings.left("holder", f"that {what} before HEAD was kept: {why}; {when} is the platform's word")
+
+
+def check_name_shape(name: object) -> None:
+    """Check that name.json has its fields, each of its kind.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if type(name) is not dict or set(name) != set(NAME_FIELDS):
+        raise ValueError(f"name.json: no object with the fields {', '.join(NAME_FIELDS)}")
+    events, path, words = name["events"], name["path"], (name["key_id"], name["user_id"])
+    numbers = [name["at"], name["seq"], name["place"], *(n for n in (events, name["text_at"]) if n is not None)]
+    right = (
+        all(type(number) is int and 0 <= number < 2**57 for number in numbers)
+        and all(type(word) is str and 1 <= len(word) <= MOST_WORDS for word in words)
+        and type(name["salt"]) is str
+        and re.fullmatch("[0-9a-f]{32}", name["salt"]) is not None
+        and type(path) is list
+        and all(map(is_digest, path))
+        and (events is None or name["place"] < events)
+    )
+    if not right:
+        raise ValueError("name.json: a field is of a kind that no record of a name has")
+
+
+def iso_time(microseconds: int) -> str:
+    """Return a time of microseconds since 1970 (UTC), to the second."""
+    began = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)  # noqa: UP017 - Python 3.9 has no UTC
+    return f"{began + datetime.timedelta(seconds=microseconds // 10**6):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def root_of_log(leaf: bytes, place: int, leaves: int, path: "list[bytes]") -> "bytes | None":
+    """Return the root of a tree of so many leaves to which a leaf's path leads (RFC 9162, 2.1.3.2).
+
+    None: the path has not the length that it has to have.
+    """
+    last = leaves - 1
+    for neighbour in path:
+        if last == 0:
+            return None
+        if place & 1 or place == last:
+            leaf = hashlib.sha256(b"\1" + neighbour + leaf).digest()
+            while place and not place & 1:
+                place, last = place >> 1, last >> 1
+        else:
+            leaf = hashlib.sha256(b"\1" + leaf + neighbour).digest()
+        place, last = place >> 1, last >> 1
+    return leaf if last == 0 else None
+
+
 def corrected_p(log10_p: float, messages: int, claim: "dict[str, Any]") -> float:
     """Compute log10 p of the best of so many messages, of all parts and all tests."""
     return any_of(any_of(any_of(log10_p, messages), claim["parts"]), claim["correction"])
@@ -823,7 +919,7 @@ def read_list(paths: "list[str]") -> "tuple[list[list[str]], int | None]":
     head, lines, at = "0" * 64, [], None
     for number, line in enumerate(Path(paths[0]).read_text(encoding="ascii").splitlines() if paths else (), start=1):
         body, _, ending = line.rpartition(" ")
-        head = hashlib.sha256(f"brickscan commitments 4\n{head}\n{body}".encode("ascii")).hexdigest()
+        head = hashlib.sha256(f"brickscan commitments 5\n{head}\n{body}".encode("ascii")).hexdigest()
         if LINE.fullmatch(line) is None or not body.startswith(f"{number} ") or head != ending:
             raise ValueError(f"{paths[0]}, line {number}: does not follow from the line before")
         datetime.date.fromisoformat(body.split(" ")[1])
@@ -1154,6 +1250,7 @@ def check(
     if part is not None and claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, published, claim, record, log10_p, findings)
+    check_name(files, claim, published, findings)
     check_tokenizer(files, claim, text, [token for token, _ in rows], findings)
     if secret is not None:
         what = f"correction = {claim['correction']}: the weight of this key, look and variant, fixed before"

@@ -53,7 +53,7 @@ def chain_events(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
         # a name that was erased before there was a chain: nothing is sealed
         seal=pl.Series([os.urandom(32) if gone else None for gone in erased], dtype=pl.Binary),
     )
-    records = _records(rows)
+    records = records_of(rows)
     heads: list[bytes | None] = [None] * rows.height
     for begin in range(0, rows.height, EVENTS_A_BLOCK):
         head = _next_head(head, records[begin : begin + EVENTS_A_BLOCK])
@@ -65,7 +65,8 @@ def _next_head(head: bytes, records: NDArray[np.void]) -> bytes:
     return sha256(b"brickscan users 1" + head + records.tobytes()).digest()
 
 
-def _records(rows: pl.DataFrame) -> NDArray[np.void]:
+def records_of(rows: pl.DataFrame) -> NDArray[np.void]:
+    """Return the records of rows of USERS, of 88 bytes each, as the chain binds them."""
     records = np.zeros(rows.height, _RECORD)
     records["seq"] = rows["seq"].to_numpy()
     records["message"] = rows["message"].to_numpy()
@@ -93,7 +94,7 @@ def follow(windows: Iterable[pl.DataFrame], head: bytes = FIRST_HEAD) -> Iterato
     tail = pl.DataFrame(schema=pl.Schema(USERS))
     for window in windows:
         rows = pl.concat([tail, window])
-        records, numbers, heads = _records(rows), rows["seq"].to_list(), rows["head"].to_list()
+        records, numbers, heads = records_of(rows), rows["seq"].to_list(), rows["head"].to_list()
         named, salt = rows["user_id"].is_not_null(), rows["salt"].bin.size().fill_null(0)
         forged = (named & rows["seal"].is_not_null()).to_numpy()
         # a seal is of salt and name together: with a longer salt the same one would be of the name's end

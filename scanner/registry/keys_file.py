@@ -4,14 +4,16 @@ There is one writer at a time, and a reader sees the old text or the new.
 
 The list of published commitments is a text file that is only appended to, with running numbers and chained digests:
 
-    number day key_id commitment messages tokenizer record shown head
-    head = SHA-256("brickscan commitments 4" line feed, head of the line before (64 zeros before the first) line feed,
-                   number day key_id commitment messages tokenizer record shown)
+    number day key_id commitment messages tokenizer record shown dealt head
+    head = SHA-256("brickscan commitments 5" line feed, head of the line before (64 zeros before the first) line feed,
+                   number day key_id commitment messages tokenizer record shown dealt)
 
 messages is how many the key has, tokenizer the SHA-256 of its tokenizer.json, and record that of its public record, or
 "-" where keys of its format have none. shown is the number of the last event by which a claim showed seeds of the key,
-a colon and that event's SHA-256, or "-" where nothing was shown. A key gets a further line where one of these was
-changed, so that a claim of fewer messages or events, or of another tokenizer or record, shows.
+a colon and that event's SHA-256, or "-" where nothing was shown. dealt is how many events the messages of the key have,
+given and removed, a colon and the root of a tree over their records, which shows no user (scanner.registry.dealt), or
+"-" where none was given. A key gets a further line where one of these was changed, so that a claim of fewer messages or
+events, of another tokenizer or record, or of a message that was given later, shows.
 
 Whoever has a copy of the list, or its last head alone, can tell whether a later list still begins with it. A line that
 is changed or taken out of the middle breaks the chain; lines taken off the end are missed by those alone who saw them.
@@ -279,11 +281,11 @@ def write_registry(folder: Path, registry: Registry) -> None:
 
 
 _FIRST_HEAD = "0" * 64
-_TITLE = "brickscan commitments 4"
+_TITLE = "brickscan commitments 5"
 _NONE = "-"
 _LINE = re.compile(
     r"([1-9][0-9]{0,19}) ([0-9]{4}-[0-9]{2}-[0-9]{2}) ([a-z0-9][a-z0-9._-]{0,63}) ([0-9a-f]{64}) ([1-9][0-9]{0,19}) "
-    r"([0-9a-f]{64}) ([0-9a-f]{64}|-) ([1-9][0-9]{0,9}:[0-9a-f]{64}|-) ([0-9a-f]{64})"
+    r"([0-9a-f]{64}) ([0-9a-f]{64}|-) ([1-9][0-9]{0,9}:[0-9a-f]{64}|-) ([1-9][0-9]{0,19}:[0-9a-f]{64}|-) ([0-9a-f]{64})"
 )
 
 
@@ -298,6 +300,7 @@ class PublishedLine(NamedTuple):
     tokenizer: SHA-256 of the tokenizer.json, as hex.
     record: SHA-256 of the public record, as hex; "-" of a key that has none.
     shown: number of the last event that showed seeds, a colon and its SHA-256; "-": nothing was shown.
+    dealt: how many events the messages of the key have, a colon and their root; "-": none was given.
     head: the head after the line, as hex.
     """
 
@@ -309,6 +312,7 @@ class PublishedLine(NamedTuple):
     tokenizer: str
     record: str
     shown: str
+    dealt: str
     head: str
 
 
@@ -327,16 +331,16 @@ def read_published(path: Path) -> list[PublishedLine]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise Refused(
-                f"{path}, line {number}: is no `number day key commitment messages tokenizer record shown head`; "
+                f"{path}, line {number}: is no `number day key commitment messages tokenizer record shown dealt head`; "
                 "restore the list"
             )
         last_head = lines[-1].head if lines else _FIRST_HEAD
-        if int(match[1]) != number or match[9] != _head(last_head, line.rpartition(" ")[0]):
+        if int(match[1]) != number or match[10] != _head(last_head, line.rpartition(" ")[0]):
             raise Refused(
                 f"{path}, line {number}: number and head do not follow from the line before: lines were changed, moved "
                 "or taken out. Restore the list from a copy that others keep"
             )
-        lines.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), *match.group(6, 7, 8, 9)))
+        lines.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), *match.group(6, 7, 8, 9, 10)))
     return lines
 
 
@@ -359,6 +363,12 @@ def _committed_fields(folder: Path | str, key: MasterKey) -> tuple[str, int, str
     return key.commitment, key.messages, key.tokenizer.sha256, key.record or _NONE, last
 
 
+def _dealt(folder: Path | str) -> dict[str, str]:
+    from scanner.registry.dealt import dealt_now  # late, as the ledger
+
+    return {key_id: str(dealt) for key_id, dealt in dealt_now(folder).items()}
+
+
 def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
     """Append what a list lacks of the registry's commitments, in the order in which the keys were made.
 
@@ -371,19 +381,20 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
 
     Raises:
         Refused: as `read_published`; what was shown of a key cannot be read; or it cannot be written.
+        ScanFailed: the users cannot be read.
     """
     folder = local_folder(folder)
-    keys = load_registry(folder).keys
+    keys, dealt = load_registry(folder).keys, _dealt(folder)
     with locked(folder):
         lines = read_published(path) if path.exists() else []
-        published = {line[3:8] for line in lines}
+        published = {line[3:9] for line in lines}
         day = datetime.now(UTC).date().isoformat()
         old_count = len(lines)
         for key in keys:
             fields = _committed_fields(folder, key)
-            if fields is not None and fields not in published:
+            if fields is not None and (*fields, dealt.get(key.key_id, _NONE)) not in published:
                 number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
-                body = number, day, key.key_id, *fields
+                body = number, day, key.key_id, *fields, dealt.get(key.key_id, _NONE)
                 lines.append(PublishedLine(*body, _head(last, " ".join(map(str, body)))))
         if len(lines) > old_count:
             text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
@@ -396,6 +407,8 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
 
 def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], folder: Path | str | None) -> list[str]:
     """Return what is wrong with a list, for people. It must begin with an earlier copy, and hold a registry's keys.
+
+    Users who came since the list was written are no fault of it.
 
     Args:
         lines: of the list.

@@ -508,8 +508,8 @@ def test_one_key_with_a_thousand_tokenizers_counts_a_thousand_times(forger, tmp_
     for number in range(1, 1001):
         other = hashlib.sha256(str(number).encode()).hexdigest()
         tokenizer = forger.key.tokenizer.sha256 if number == 1 else other
-        body = f"{number} 2026-01-01 green {forger.key.commitment} 2000 {tokenizer} - -"
-        head = hashlib.sha256(f"brickscan commitments 4\n{head}\n{body}".encode()).hexdigest()
+        body = f"{number} 2026-01-01 green {forger.key.commitment} 2000 {tokenizer} - - -"
+        head = hashlib.sha256(f"brickscan commitments 5\n{head}\n{body}".encode()).hexdigest()
         lines.append(f"{body} {head}")
     many = tmp_path / "many.txt"
     many.write_text("\n".join(lines) + "\n")

@@ -146,7 +146,7 @@ def test_messages_that_nobody_has(forger, words):
     for message in (2500, -1, 1203.0, True, "7"):
         assert forger.claim(message=message)[0] == 1
     forger.message = 1203
-    assert "- which user the message belongs to" in forger.claim()[1]
+    assert "Which user the message belongs to, but for" in forger.claim()[1]
 
 
 @pytest.mark.parametrize("messages", [2499, 2501, 2401])

@@ -351,8 +351,8 @@ def test_every_record_that_is_known_of_counts(forger, words):
     for number, record in enumerate((earlier[0], OTHER, own), start=1):
         commitment = forger.key.commitment if record == own else record
         of_key = commitment, GROUPS**2, forger.key.tokenizer.sha256
-        body = " ".join(map(str, (number, "2026-01-01", "green", *of_key, record, "-")))
-        head = hashlib.sha256(f"brickscan commitments 4\n{head}\n{body}".encode()).hexdigest()
+        body = " ".join(map(str, (number, "2026-01-01", "green", *of_key, record, "-", "-")))
+        head = hashlib.sha256(f"brickscan commitments 5\n{head}\n{body}".encode()).hexdigest()
         lines.append(f"{body} {head}\n")
     forger.listed.write_text("".join(lines))
     code, said = forger.claim()

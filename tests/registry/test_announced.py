@@ -34,8 +34,8 @@ def test_lines_have_numbers_and_heads_that_a_few_lines_of_python_compute(listed)
     assert [(line[3], line[6]) for line in lines] == [(key.commitment, key.record) for key in keys]
     head = "0" * 64
     for line in lines:
-        head = sha256(f"brickscan commitments 4\n{head}\n{' '.join(line[:8])}".encode()).hexdigest()
-        assert line[7:] == ["-", head]
+        head = sha256(f"brickscan commitments 5\n{head}\n{' '.join(line[:9])}".encode()).hexdigest()
+        assert line[7:] == ["-", "-", head]
         assert line[4:6] == ["20", sha256((listed / "tokenizer.json").read_bytes()).hexdigest()]
     for number in (1, 2):
         assert (listed / "list.txt").read_bytes().startswith((listed / f"copy-{number}.txt").read_bytes())
@@ -125,10 +125,7 @@ def test_keys_without_a_record_have_a_dash_and_lists_of_the_form_before_records_
     path.write_text("".join(lines))
     for arguments in (["verify", path], ["publish", path, "--registry", listed / "registry"]):
         code, _, err = call("keys", *arguments)
-        assert (code, "line 1: is no `number day key commitment messages tokenizer record shown head`" in err) == (
-            2,
-            True,
-        )
+        assert (code, "line 1: is no `number day key commitment messages tokenizer record shown" in err) == (2, True)
     assert path.read_text() == "".join(lines)
 
 
@@ -157,7 +154,7 @@ def test_a_record_that_is_not_the_one_in_the_list_is_told(listed):
     head, lines = "0" * 64, []
     for line in path.read_text().splitlines():
         body = line.rpartition(" ")[0].replace(first.record, "0" * 64)
-        head = sha256(f"brickscan commitments 4\n{head}\n{body}".encode()).hexdigest()
+        head = sha256(f"brickscan commitments 5\n{head}\n{body}".encode()).hexdigest()
         lines.append(f"{body} {head}\n")
     path.write_text("".join(lines))
     code, _, err = call("keys", "verify", path, "--registry", listed / "registry")

@@ -114,9 +114,9 @@ class Forger:
         return _MADE[asked]
 
     def publish(self, *fields: object) -> None:
-        """Write a list of one line: day, key, commitment, messages, tokenizer, record; nothing was shown."""
-        body = " ".join(map(str, (1, *fields, "-")))
-        head = hashlib.sha256(f"brickscan commitments 4\n{'0' * 64}\n{body}".encode()).hexdigest()
+        """Write a list of one line: day, key, commitment, messages, tokenizer, record; nothing was shown or given."""
+        body = " ".join(map(str, (1, *fields, "-", "-")))
+        head = hashlib.sha256(f"brickscan commitments 5\n{'0' * 64}\n{body}".encode()).hexdigest()
         self.listed.write_text(f"{body} {head}\n")
 
 

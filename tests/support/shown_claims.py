@@ -182,13 +182,13 @@ class ShownForger:
     def record_sha256(self) -> str:
         return hashlib.sha256(self.record()).hexdigest()
 
-    def publish(self, *shown: tuple[str, str], commitment: str | None = None) -> tuple[Path, str]:
-        """Write a list of a line for each record and head of events, and return the list and its last head."""
+    def publish(self, *shown: tuple[str, ...], commitment: str | None = None) -> tuple[Path, str]:
+        """Write a list, and return it and its last head. shown: of each line record, events and names."""
         head, lines, tokenizer = "0" * 64, [], hashlib.sha256(self.tokenizer.read_bytes()).hexdigest()
         for number, fields in enumerate(shown, start=1):
-            own = commitment or self.commitment, self.messages, tokenizer, *fields
+            own = commitment or self.commitment, self.messages, tokenizer, *(*fields, "-")[:3]
             body = " ".join(map(str, (number, "2026-01-01", "green", *own)))
-            head = hashlib.sha256(f"brickscan commitments 4\n{head}\n{body}".encode()).hexdigest()
+            head = hashlib.sha256(f"brickscan commitments 5\n{head}\n{body}".encode()).hexdigest()
             lines.append(f"{body} {head}\n")
         path = self.folder.parent / "list.txt"
         path.write_text("".join(lines))

@@ -1,0 +1,72 @@
+"""Claims about flags that name a user: the record of the name, and what the published list says of it."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from scanner.registry import add_users, erase_users, remove_users
+from scanner.registry.holders import messages_held
+from tests.support.claiming import Platform
+from tests.support.command_line import call
+
+pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray", "opened_once")]
+
+TOLD = "message {} was given to 'alice'"
+
+
+class NamingPlatform(Platform):
+    """A platform that marked a text for alice, of three users, and published a list before it."""
+
+    def __init__(self, folder: Path, words) -> None:
+        super().__init__(folder, words)
+        self.listed = folder / "list.txt"
+        add_users(self.registry, None, ["bob-4f9c", "alice", "carol-8d1e"], datetime.now(UTC) - timedelta(hours=1))
+        self.message = messages_held(self.registry, "green", ["alice"])["alice"]
+        self.scan(self.forger.mark_words(words, self.message, 130, 1))
+
+    def publish(self) -> str:
+        """Publish, and return the list's head."""
+        assert call("keys", "publish", self.listed, "--registry", self.registry)[0] == 0
+        return self.listed.read_text().split()[-1]
+
+    def told(self, said: str) -> list[str]:
+        return [line for line in said.splitlines() if TOLD.format(self.message) in line]
+
+
+@pytest.fixture
+def platform(tmp_path, words) -> NamingPlatform:
+    return NamingPlatform(tmp_path, words)
+
+
+def test_a_claim_carries_the_record_of_the_name_and_shows_no_other(platform):
+    head = platform.publish()
+    code, said = platform.claim("--yes", "--list", platform.listed)
+    assert code == 0, said
+    platform.publish()
+    code, said = platform.checked(platform.listed, head)
+    assert (code, "FAILS" in said, "NOT CHECKED" in said) == (0, False, False), said
+    dates, listed = platform.told(said)
+    assert "the message came first" in dates
+    assert "the list has its record on" in listed
+    assert platform.read("name.json")["events"] == 3
+    for path in platform.case.iterdir():
+        held = path.read_bytes()
+        assert not any(name in held for name in (b"bob-4f9c", b"carol-8d1e"))
+
+
+def test_users_who_came_after_the_list_have_the_platforms_word(platform):
+    assert platform.claim("--yes")[0] == 0
+    _, said = platform.checked()
+    assert "no list has a root with its record, and so it is the platform's word" in platform.told(said)[1]
+    assert platform.read("name.json")["path"] == []
+
+
+def test_a_name_that_was_erased_stands_in_no_claim(platform):
+    remove_users(platform.registry, ["alice"])
+    assert platform.claim("--yes", out="removed")[0] == 0
+    assert platform.read("name.json", "removed")["user_id"] == "alice"
+    erase_users(platform.registry, ["alice"])
+    assert platform.claim("--yes")[0] == 0
+    assert not (platform.case / "name.json").exists()
+    assert platform.told(platform.checked()[1]) == []
