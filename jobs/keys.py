@@ -25,6 +25,7 @@ from jobs.options import (
     groups_of,
     held_by_option,
     refuse_wrong_clock,
+    results_at,
     time_of,
     yes_option,
 )
@@ -35,10 +36,11 @@ from scanner.registry import find_key, load_registry, new_key, open_key, retire_
 from scanner.registry.key_records import ONE_LOOK, RecordTerms, read_record, record_path, set_beacon
 from scanner.registry.keys_file import beacon_of_key, local_folder
 from scanner.registry.secrets import secret_path
+from scanner.registry.shown_seeds import read_shown
 from scanner.registry.tokenizer_files import narrow, pin_tokenizer
 from scanner.storage.locations import parse_json, read_named
 from scanner.storage.toml import explain_error
-from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS, NamedBeacon, NormalFormDigest
+from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS, NamedBeacon, NormalFormDigest, parse_label
 from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, MasterKey
 
 if TYPE_CHECKING:
@@ -476,10 +478,10 @@ def _list_keys(registry: Path | str) -> None:
       brickscan keys list --registry registry
     """
     for key in load_registry(registry).keys:
-        tell(*_lines(key))
+        tell(*_lines(registry, key))
 
 
-def _lines(key: MasterKey) -> list[str]:
+def _lines(registry: Path | str, key: MasterKey) -> list[str]:
     admitted = "never"
     if key.admission and key.admitted_by:
         admitted = f"to p = {key.admission.holds_down_to:g}{', with a filter' if key.admission.filter else ''}"
@@ -490,6 +492,7 @@ def _lines(key: MasterKey) -> list[str]:
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",
         *_record_lines(key),
+        *(f"  {line}; `brickscan keys status` says of what share of texts" for line in _shown_lines(registry, key)),
         *([] if key.held_by is None else wrap_line(f"  held by {printable(key.held_by)}", 100, "    ")),
         *strength_in_words(key),
         *([] if key.one_of is None else [f"  weight 1/{key.one_of:,} of a false-positive rate"]),
@@ -504,6 +507,47 @@ def _record_lines(key: MasterKey) -> list[str]:
         ["  waits for the beacon that its record names: see `brickscan keys beacon`"] if key.waits_for_beacon else []
     )
     return [f"  record {key.record}", *waiting]
+
+
+def _shown_lines(registry: Path | str, key: MasterKey) -> list[str]:
+    """Say how much of a key claims showed; empty where they showed nothing."""
+    from scanner.watermark.formats import format_of
+
+    if key.record is None or not (shown := read_shown(registry, key)).number:
+        return []
+    seeds = 2 ** parse_label(format_of(key).label()).seeds
+    claims = counted(shown.number, "event")
+    return [f"shown by claims: {claims}, {len(shown.buckets):,} of {counted(seeds, 'seed')}"]
+
+
+@keys.command("status")
+@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
+def _status(config: Path) -> None:
+    """Show how much of each key claims showed, and what share of the positions scans leave out for it.
+
+    CONFIG: the file of the scan. The share is that of the scans which read the key's latest event. From 5 % on a new
+    key is advised.
+
+    \b
+    Example:
+      brickscan keys status scan.toml
+    """
+    from scanner.results.shown_shares import shown_in_words, shown_shares
+
+    results = results_at(str(config))
+    assert results.registry is not None  # noqa: S101 - a file names one
+    shares = shown_shares(results.folder)
+    for key in load_registry(results.registry).keys:
+        if key.record is None:
+            tell(f"{key.key_id}: keys of its format have no seeds that claims show")
+            continue
+        lines = _shown_lines(results.registry, key)
+        tell(f"{key.key_id}: {lines[0] if lines else 'nothing was shown'}")
+        if share := shares.get(key.key_id):
+            by = f"{share.shown:,} of {share.positions:,}, by scans that read event {share.event:,}"
+            tell(*wrap_line(f"  {shown_in_words(key.key_id, share.shown, share.positions)} ({by})", 100, "    "))
+        elif lines:
+            tell("  no scan has read that yet")
 
 
 def _marks(key: MasterKey) -> str:

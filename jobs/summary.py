@@ -13,6 +13,7 @@ from scanner.controls.controls import CONTROLS
 from scanner.controls.scan_audit import ScanAudit
 from scanner.printable import counted, one_in, printable
 from scanner.results.scan_list import WholeInput, in_words
+from scanner.results.shown_shares import shown_in_words
 from schemas.words import WHY_NOBODY, AuditState, Naming
 
 if TYPE_CHECKING:
@@ -167,26 +168,13 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
     if whole.scored_in_part:
         part = "invalid bytes replaced, the first 16 MiB scored"
         yield from _line("in part", f"{counted(whole.scored_in_part, 'document')}: {part}")
-    for key_id, share in shares_shown(outcome.totals.counts.of_keys).items():
-        said = f"under {key_id}, {share:.1%} of the positions were left out, since claims showed their seeds"
-        yield from _line("shown", f"{said}; make a new key, and retire this one" if share >= MOST_SHOWN else said)
+    of_keys = outcome.totals.counts.of_keys
+    for key_id in sorted({key_id for key_id, _ in of_keys}):
+        shown, scored = of_keys[key_id, "shown"], of_keys[key_id, "scored"]
+        yield from _line("shown", shown_in_words(key_id, shown, shown + scored))
     why = f" ({in_words(outcome.unread.reasons)})" if outcome.unread.reasons else ""
     files = counted(whole.files_at_fault, "file")
     yield from _line("quarantined", f"{counted(whole.quarantined, 'document')}, {files}{why}")
-
-
-MOST_SHOWN = 0.05
-"""Share of the positions whose seeds were shown from which on a new key is advised (SPEC_3 §5)."""
-
-
-def shares_shown(of_keys: Mapping[tuple[str, str], int]) -> dict[str, float]:
-    """Return the share of positions that was left out under each key of which something was shown.
-
-    of_keys: as in scanner.cluster.pieces.DocumentCounts.
-    """
-    keys = sorted({key_id for key_id, _ in of_keys})
-    counts = {key_id: (of_keys[key_id, "shown"], of_keys[key_id, "scored"]) for key_id in keys}
-    return {key_id: shown / max(shown + scored, 1) for key_id, (shown, scored) in counts.items()}
 
 
 def _whole(outcome: "ScanOutcome") -> "WholeInput":

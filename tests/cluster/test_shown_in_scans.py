@@ -15,6 +15,7 @@ from scanner.registry import load_registry
 from scanner.registry.leases import HeldLease, readers_before
 from scanner.registry.shown_seeds import read_shown, shown_path
 from scanner.results.current_rows import ranges_ever
+from tests.support.command_line import call
 from tests.support.night import Night
 from tests.support.showing import make_seeded_registry, show_text
 from tests.support.two_keys import marked_text, message_of
@@ -50,6 +51,8 @@ def test_scans_before_and_after_a_claim(night, marked, plain):
     assert (recorded["event"], recorded["events_head"]) == (0, "0" * 64)
     assert recorded["positions_shown"] is None
     assert "claims showed" not in summary(first, night.results, 1e-6)
+    assert call("keys", "status", night.config)[:2] == (0, "seeded: nothing was shown\n")
+    assert "shown by claims" not in call("keys", "list", "--registry", night.registry)[1]
 
     show_text(night.registry, texts[0])
     night.write("b", texts)
@@ -68,6 +71,15 @@ def test_scans_before_and_after_a_claim(night, marked, plain):
     share = rows["shown"].sum() / before.sum()
     assert f"under seeded, {share:.1%} of the positions were left out, since claims showed their seeds" in said
     assert "make a new key" in said
+    code, told, _ = call("keys", "status", night.config)
+    assert (code, " ".join(told.split())) == (
+        0,
+        f"seeded: shown by claims: 1 event, {len(state.buckets)} of 1,024 seeds under seeded, {share:.1%} of the "
+        "positions were left out, since claims showed their seeds; make a new key, and retire this one "
+        f"({rows['shown'].sum():,} of {before.sum():,}, by scans that read event 1)",
+    )
+    listed = call("keys", "list", "--registry", night.registry)[1]
+    assert f"  shown by claims: 1 event, {len(state.buckets)} of 1,024 seeds; `brickscan keys status` says" in listed
 
     show_text(night.registry, texts[1])
     for document in ("a:0", "a:1", "b:1"):  # each by the event that its scan recorded

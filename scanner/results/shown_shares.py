@@ -1,0 +1,53 @@
+"""How much of what scans read is left out since claims showed its seeds, by key, and from when on a key is used up."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import polars as pl
+
+from scanner.results.queries import ask, exist, scans
+
+MOST_SHOWN = 0.05
+"""Share of the positions whose seeds were shown from which on a new key is advised (SPEC_3 §5)."""
+
+
+class ShownShare(NamedTuple):
+    """What scans under a key left out.
+
+    event: number of the last event that they read.
+    shown: positions that they left out since claims showed their seeds.
+    positions: all positions, these and those that they scored.
+    """
+
+    event: int
+    shown: int
+    positions: int
+
+
+def shown_in_words(key_id: str, shown: int, positions: int) -> str:
+    """Say what share of the positions was left out under a key, and whether it is time for a new one."""
+    share = shown / max(positions, 1)
+    said = f"under {key_id}, {share:.1%} of the positions were left out, since claims showed their seeds"
+    return f"{said}; make a new key, and retire this one" if share >= MOST_SHOWN else said
+
+
+def shown_shares(results: str) -> Mapping[str, ShownShare]:
+    """Return what scans left out, by key id, each by those scans that read the latest event of the key.
+
+    Keys of which nothing was shown are left out.
+
+    Raises:
+        ScanFailed: names were erased at every attempt.
+    """
+    if not exist(results):
+        return {}
+    rows = ask(results, lambda: _sums(scans(results)).collect())
+    return {key_id: ShownShare(*counts) for key_id, *counts in rows.iter_rows()}
+
+
+def _sums(ended: pl.LazyFrame) -> pl.LazyFrame:
+    fields = pl.col("keys").struct.field("key_id", "event", "positions", "positions_shown")
+    of_scans = ended.select("keys").explode("keys").select(fields).drop_nulls(["event", "positions_shown"])
+    newest = of_scans.filter(pl.col("event") == pl.col("event").max().over("key_id"))
+    shown = pl.col("positions_shown").sum()
+    return newest.group_by("key_id").agg(pl.col("event").first(), shown, positions=pl.col("positions").sum() + shown)
