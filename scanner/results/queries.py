@@ -23,8 +23,7 @@ from scanner.results.current_rows import (
     shards,
 )
 from scanner.results.names_of_registry import without_foreign_names
-from scanner.results.transactions import faults_named, read_whole
-from scanner.signing import signer_of
+from scanner.results.transactions import faults_named, has_table, read_whole
 from scanner.storage.data_files import OF_USERS
 from scanner.storage.delta import open_table
 from scanner.storage.locations import table_uri
@@ -41,11 +40,7 @@ def exist(results: str) -> bool:
     Raises:
         Refused: the table of verdicts was signed, and is gone.
     """
-    there = DeltaTable.is_deltatable(table_uri(results, "verdicts"))
-    signer = None if there else signer_of(results)
-    if signer is not None:
-        signer.refuse_missing("verdicts")
-    return there
+    return has_table(results, "verdicts")
 
 
 def ask(results: str, question: Callable[[], Answer]) -> Answer:

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
-from scanner.results.transactions import additions, faults_named, refuse_other, try_to_commit
+from scanner.results.transactions import additions, faults_named, has_table, refuse_other, try_to_commit
 from scanner.results.upkeep import existing_tables
 from scanner.signing import keep_signatures, signature_of, signer_of, unchecked, use_signer
 from scanner.signing.signer import Signer
@@ -114,7 +114,7 @@ def sign_under(results: str, registry: str, secret: bytes) -> int:
         Refused: a table is not as it was signed.
         ScanFailed: others kept committing first, or a table or the registry cannot be written.
     """
-    earlier, later, names = _signer(results), Signer(results, registry, secret), existing_tables(results)
+    earlier, later, names = _signer(results), Signer(results, registry, secret), _tables_of(results)
     tables = {name: KeptTable(table_uri(results, name)) for name in names}
     signed = [name for name, table in tables.items() if _is_left(earlier, later, table, name)]
     use_signer(results, later)  # not before all tables were looked at: one that was changed leaves all as they are
@@ -142,10 +142,14 @@ def refuse_changed_under(results: str, registry: str, secret: bytes) -> None:
     """
     earlier, later = _signer(results), Signer(results, registry, secret)
     with faults_named(results):
-        for name in earlier.missing_tables():
-            earlier.refuse_missing(name)
-        for name in existing_tables(results):
+        for name in _tables_of(results):
             _is_left(earlier, later, KeptTable(table_uri(results, name)), name)
+
+
+def _tables_of(results: str) -> list[str]:
+    """Return the names of the tables there. Raises Refused: one is a link, or was signed and is gone."""
+    existing_tables(results)
+    return [name for name in SCHEMAS if has_table(results, name)]
 
 
 def _is_left(earlier: Signer, later: Signer, kept_table: KeptTable, name: str) -> bool:

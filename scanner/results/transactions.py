@@ -50,6 +50,7 @@ from scanner.storage.delta import (
     attempts,
     files_of,
     files_with_paths,
+    log_read,
     make_table,
     open_table,
     place_of,
@@ -91,11 +92,10 @@ def has_table(results: str, name: str) -> bool:
     Raises:
         Refused: it was signed, and is gone, and nobody gave it up.
     """
-    there = DeltaTable.is_deltatable(table_uri(results, name))
-    signer = None if there else signer_of(results)
-    if signer is not None:
-        signer.refuse_missing(name)
-    return there
+    if DeltaTable.is_deltatable(table_uri(results, name)):
+        return True
+    signer = signer_of(results)
+    return signer is not None and signer.is_there(name)  # the look that refuses nothing is the one that is answered
 
 
 Answer = TypeVar("Answer")
@@ -340,9 +340,12 @@ def try_to_commit(
         follows: with `anew`, number of the signature that the new one follows; NO_NUMBER: none, by consent.
 
     Raises:
-        Refused: the table is signed, and this process has no secret to sign it with, or another one.
+        Refused: the table is signed, and this process has no secret to sign it with, or another one; or a file is to
+            go, and somebody marked rows of one as deleted.
         ScanFailed: the table cannot be written.
     """
+    if any(isinstance(action, RemoveAction) for action in actions):
+        _refuse_vectors(table)
     signer, signature = signer_of(results), None
     if signer is not None:
         try:
@@ -366,6 +369,20 @@ def try_to_commit(
     if signer is not None and signature is not None:
         signer.commit_done(table, name, signature, anew=anew is not None and follows == NO_NUMBER)
     return True
+
+
+def _refuse_vectors(table: DeltaTable) -> None:
+    """Raise Refused where a file has a vector of deleted rows: no commit takes it out, and its rows would be doubled.
+
+    No signature holds vectors, since readers here read files whole, as they were signed.
+    """
+    with log_read(place := place_of(table)):
+        has_vectors = any(batch.num_rows for batch in table.deletion_vectors())
+    if has_vectors:
+        raise Refused(
+            f"results: table {place}: its log has vectors of deleted rows, which brickscan never writes, so somebody "
+            "changed it: put the table back from a copy"
+        )
 
 
 Given = ParamSpec("Given")

@@ -272,18 +272,24 @@ class Signer:
             uris = {name: table_uri(self.record.location, name) for name in self.signed_tables()}
             return [name for name, uri in uris.items() if not DeltaTable.is_deltatable(uri)]
 
-    def refuse_missing(self, name: str) -> None:
-        """Raise Refused for a table that is gone, if it was signed, and nobody gave it up."""
+    def is_there(self, name: str) -> bool:
+        """Return whether a table is there that was not a moment ago: it may have been made, or taken away, meanwhile.
+
+        Raises:
+            Refused: it is gone, it was signed, and nobody gave it up.
+        """
         self.record.refresh()
         if self.record.named(name):
             self.record.read_again()
         uri = table_uri(self.record.location, name)
-        if self.record.named(name) and not DeltaTable.is_deltatable(uri):  # it may have been made a moment ago
+        there = DeltaTable.is_deltatable(uri)
+        if not there and self.record.named(name):
             raise Refused(
                 f"results: table {uri}: was signed, and is gone. Look whether all of "
                 "its disk is there, and put it back from a copy. If you deleted it, run `brickscan sign` with the "
                 "scan's configuration, which gives it up"
             )
+        return bool(there)
 
     def give_up(self, name: str) -> None:
         """Take in that a table is gone by consent, and not missed."""

@@ -1067,6 +1067,15 @@ def test_a_table_is_missed_when_all_are_away_for_a_moment(signed, own_secret, mo
         has_table(signed, "flags")
 
 
+@pytest.mark.parametrize(("name", "ask"), [("flags", lambda folder: has_table(folder, "flags")), ("verdicts", exist)])
+def test_a_table_that_comes_back_between_two_looks_is_there(signed, monkeypatch, name, ask):
+    """Who renamed decisions away and back all the time had pages say that there were none, and that all was checked."""
+    away, real = [table_uri(signed, name)], DeltaTable.is_deltatable
+    monkeypatch.setattr(DeltaTable, "is_deltatable", lambda place: real(place) and not (place in away and away.pop()))
+    assert ask(signed) is True
+    assert not away
+
+
 @pytest.mark.parametrize("what", ["row", "transaction"])
 def test_nothing_is_signed_that_somebody_wrote_into_a_table_while_it_was_made(signed, own_secret, monkeypatch, what):
     """Delta opens the newest version of what it has made, which may be another's."""

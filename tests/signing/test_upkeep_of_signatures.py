@@ -116,22 +116,22 @@ def commit_lines(folder: str, name: str, lines: list[dict]) -> None:
     (log / f"{version:020}.json").write_text("\n".join(map(json.dumps, lines)) + "\n")
 
 
-def leave_rows_out_by_a_vector(folder: str) -> None:
+def leave_rows_out_by_a_vector(folder: str, *, protocol: bool) -> None:
     logs = sorted(Path(table_uri(folder, "flags"), "_delta_log").glob("*.json"))
     actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     add_action = next(action["add"] for action in actions if "add" in action)
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
-    inline = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
-    vector = {"storageType": "i", "pathOrInlineDv": inline, "sizeInBytes": 40, "cardinality": 6}
+    inline = "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg00000"  # of row 0: Delta protocol, "Deletion Vector Format"
+    vector = {"storageType": "i", "pathOrInlineDv": inline, "sizeInBytes": 34, "cardinality": 1}
     commit_lines(folder, "flags", [
-        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        *([{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}] if protocol else []),
         {"remove": {"path": add_action["path"], "dataChange": True, "deletionTimestamp": 0}},
         {"add": add_action | {"deletionVector": vector}},
     ])  # fmt: skip
 
 
 def test_a_table_with_vectors_of_deleted_rows_is_refused_before_a_row_is_doubled(signed, own_secret):
-    leave_rows_out_by_a_vector(signed)
+    leave_rows_out_by_a_vector(signed, protocol=True)
     for step in (
         lambda: rows(signed),
         lambda: upkeep.compact(signed),
@@ -141,6 +141,18 @@ def test_a_table_with_vectors_of_deleted_rows_is_refused_before_a_row_is_doubled
         reopen(signed, own_secret)
         with pytest.raises(Refused, match="changed its protocol or partitions"):
             step()
+
+
+def test_no_file_with_a_vector_that_the_protocol_does_not_state_is_merged_or_erased(signed, own_secret):
+    """A commit took no such file out: `brickscan sign` then took its rows twice."""
+    leave_rows_out_by_a_vector(signed, protocol=False)
+    for step in (lambda: upkeep.compact(signed), lambda: retention.erase_user(signed, ["alice"])):
+        reopen(signed, own_secret)
+        with pytest.raises(Refused, match="flags: its log has vectors of deleted rows"):
+            step()
+    reopen(signed, own_secret)
+    assert sorted(rows(signed)["row"]) == [0, 2, 4]  # all as they were signed
+    assert unchecked(signed) is None
 
 
 @pytest.mark.parametrize(
