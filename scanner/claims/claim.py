@@ -50,7 +50,7 @@ from scanner.registry.shown_seeds import (
     read_shown,
 )
 from scanner.results.queries import ask, spans
-from scanner.storage.locations import sync_folder
+from scanner.storage.locations import sync_to_disk
 from scanner.watermark.format import DrawsFromSeeds
 from scanner.watermark.formats import format_of
 from scanner.watermark.native.claim import claimed_positions, score_claim
@@ -476,7 +476,7 @@ def write(files: Mapping[str, bytes], out: Path) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         unfinished.rename(out)
-        sync_folder(out.absolute().parent)
+        sync_to_disk(out.absolute().parent)
     except OSError as error:
         raise Refused(f"--out {out}: cannot be written ({error.strerror}); name a folder that is new") from None
     finally:

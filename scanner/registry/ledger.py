@@ -18,7 +18,7 @@ import polars as pl
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from scanner.errors import ScanFailed, TooLate
+from scanner.errors import ScanFailed, TooLate, in_a_line
 from scanner.registry.chain import chain_events, seals_of
 from scanner.registry.index import (
     EMPTY_INDEX,
@@ -37,6 +37,8 @@ from scanner.registry.index import (
 from scanner.registry.keys_file import USERS_FOLDER
 from scanner.registry.record import FIRST_HEAD
 from scanner.registry.users_snapshot import UsersSnapshot
+from scanner.storage.delta import place_of, sync_commit
+from scanner.storage.locations import is_uri, sync_to_disk
 from schemas.tables import USERS
 
 _APP, _INDEX_APP = "users", "users-index"
@@ -132,7 +134,8 @@ def append(folder: Path | str, decide: Callable[[UsersSnapshot], tuple[pl.DataFr
             raise TooLate  # another process may have made it, and written to it
         # 2. chain the events to the last one, and write them through this snapshot, which fails if another was faster
         events = chain_events(new, users_snapshot.events, _head(users_snapshot)).to_arrow().cast(USERS)
-        write_deltalake(table, events, mode="append", commit_properties=_next(table), writer_properties=_WRITER)
+        with _synced(table):
+            write_deltalake(table, events, mode="append", commit_properties=_next(table), writer_properties=_WRITER)
         # 3. tell whether the index lacks so much that it should get the newest events
         files = files_of(table).filter(pl.col("last").fill_null(index.seq) >= index.seq).height
         new_events = users_snapshot.events + len(events) - index.seq
@@ -160,7 +163,7 @@ def _compact(folder: Path | str) -> None:
         return
     # 2. commit it and, with it, the table's small files merged into one
     try:
-        with reading(table):
+        with _synced(table), reading(table):
             begin = _first_to_merge(files_of(table))
             if begin is None:
                 table.create_write_transaction([], "append", USERS, commit_properties=_next(table, new))
@@ -226,12 +229,13 @@ def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFra
             new = index_folder.without_names(index, rows)
             # 3. commit both at once
             try:
-                metrics = table.update(
-                    updates={"user_id": "NULL", "salt": "NULL", "seal": f"CASE seq {cases} END"},
-                    predicate=f"seq IN ({', '.join(map(str, numbers))})",
-                    commit_properties=_next(table, new if new is not index else None),
-                    writer_properties=_WRITER,
-                )
+                with _synced(table):
+                    metrics = table.update(
+                        updates={"user_id": "NULL", "salt": "NULL", "seal": f"CASE seq {cases} END"},
+                        predicate=f"seq IN ({', '.join(map(str, numbers))})",
+                        commit_properties=_next(table, new if new is not index else None),
+                        writer_properties=_WRITER,
+                    )
             except CommitFailedError:
                 index_folder.discard(new, index)
                 raise
@@ -312,6 +316,32 @@ def _next(table: DeltaTable, index: Index | None = None) -> CommitProperties:
     return CommitProperties(max_commit_retries=0, app_transactions=transactions)
 
 
+@contextlib.contextmanager
+def _synced(table: DeltaTable) -> Iterator[None]:
+    """Bring commits that are made inside, and the files of the table, to the disk at the end.
+
+    So nobody gets a message, and no file is deleted, by what is not there yet: a machine that loses its power could
+    else forget who had a message, and give it to somebody else.
+
+    Raises:
+        ScanFailed: they cannot be synced.
+    """
+    first = table.version() + 1
+    yield
+    if is_uri(place := place_of(table)):
+        return
+    newest = DeltaTable(table.table_uri)
+    try:
+        for name in files_of(newest)["path"]:
+            with contextlib.suppress(FileNotFoundError):  # another process merged it meanwhile
+                sync_to_disk(Path(place) / name)
+        sync_to_disk(Path(place))
+        for version in range(first, newest.version() + 1):
+            sync_commit(newest, version)
+    except OSError as error:
+        raise ScanFailed(f"users table {place}: cannot be brought to the disk: {in_a_line(error)}") from None
+
+
 def _index_folder(folder: Path | str) -> IndexFolder:
     return IndexFolder(f"{folder}/{USERS_FOLDER}")
 
@@ -319,7 +349,8 @@ def _index_folder(folder: Path | str) -> IndexFolder:
 def _vacuum(folder: Path | str, *, full: bool, hours: int) -> None:
     table = open_table(folder)
     if table is not None:
-        table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=full)
+        with _synced(table):  # it commits what it does
+            table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=full)
 
 
 def _clean(folder: Path | str) -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from scanner.errors import SecretError
-from scanner.storage.locations import is_uri, sync_folder
+from scanner.storage.locations import is_uri, sync_to_disk
 
 SECRET_SIZES = range(16, 65)
 """Bytes that a secret may have, unless its format says otherwise."""
@@ -113,7 +113,7 @@ def new_private_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(descriptor)
-        sync_folder(path.parent)
+        sync_to_disk(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -14,7 +14,7 @@ from scanner.errors import ScanFailed, in_a_line
 from scanner.results.transactions import fields_of, open_checked, refuse_other_form
 from scanner.results.upkeep import existing_tables
 from scanner.signing import signer_of
-from scanner.storage.delta import TABLE_VERSION, attempts, version_of
+from scanner.storage.delta import TABLE_VERSION, attempts, sync_commit, version_of
 from scanner.storage.locations import table_uri
 from schemas.versions import VERSION
 
@@ -67,8 +67,10 @@ def _move_on(results: str, name: str) -> None:
             # the columns first: a table that says its version has them
             if added.names:
                 table.alter.add_columns(list(deltalake.Schema.from_arrow(added).fields), commit_properties=_ONCE)
+                sync_commit(table, table.version())
             properties = {TABLE_VERSION: str(VERSION)}
             table.alter.set_table_properties(properties, raise_if_not_exists=False, commit_properties=_ONCE)
+            sync_commit(table, table.version())
             return
         except (DeltaError, OSError) as error:
             if DeltaTable(uri).version() == table.version():  # nobody else committed

@@ -54,7 +54,7 @@ from scanner.results.transactions import (
 )
 from scanner.results.upkeep import RewrittenFile, delete_unneeded, existing_tables, keep_rows, rewrite
 from scanner.storage.data_files import OF_A_NIGHT, OF_USERS, SCHEMAS, all_rows
-from scanner.storage.delta import LoggedTransaction, attempts, open_table
+from scanner.storage.delta import LoggedTransaction, attempts, open_table, sync_commit
 from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS, SHARDS
 from schemas.words import Naming
@@ -164,6 +164,7 @@ def _keep_for_a_time(tables: Tables, name: str) -> None:
             return
         try:
             table.alter.set_table_properties(properties)
+            sync_commit(table, table.version())
         except CommitFailedError:
             continue
         except (DeltaError, OSError) as error:

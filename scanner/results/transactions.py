@@ -55,6 +55,7 @@ from scanner.storage.delta import (
     open_table,
     place_of,
     read,
+    sync_commit,
     version_of,
 )
 from scanner.storage.locations import make_private, put_aside, refuse_link, table_uri
@@ -362,6 +363,7 @@ def try_to_commit(
     properties = CommitProperties(max_commit_retries=0, app_transactions=[*transactions, *signed])
     try:
         table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
+        sync_commit(table, table.version() + 1)
     except (DeltaError, OSError) as error:
         if isinstance(error, CommitFailedError) and _has_moved_on(table):
             return False

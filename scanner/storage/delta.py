@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
@@ -20,7 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.locations import filesystem_of
+from scanner.storage.locations import filesystem_of, is_uri, sync_to_disk
 from schemas.versions import FIRST_VERSION, MADE_BEFORE, VERSION
 
 TABLE_VERSION = "brickscan.version"
@@ -88,7 +89,7 @@ def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) ->
         OSError: it cannot be made.
     """
     try:
-        return DeltaTable.create(
+        table = DeltaTable.create(
             uri,
             schema,
             configuration={TABLE_VERSION: str(VERSION), **configuration},
@@ -99,6 +100,27 @@ def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) ->
         if not DeltaTable.is_deltatable(uri):
             raise
         return None
+    sync_commit(table, 0)
+    return table
+
+
+def sync_commit(table: DeltaTable, version: int) -> None:
+    """Bring a commit to a table on this machine to the disk, before anything is done that needs it.
+
+    Deltalake leaves that to the system (1.6.6). A machine that loses its power could else keep verdicts and lose the
+    flags that were committed before them, or keep a commit and not the one before it.
+
+    Raises:
+        OSError: it cannot be synced.
+    """
+    if is_uri(place := place_of(table)):
+        return  # a store has it when it answers
+    log = Path(place) / "_delta_log"
+    for name in (f"{version:020d}.json", f"{version:020d}.checkpoint.parquet", "_last_checkpoint"):
+        with suppress(FileNotFoundError):  # no checkpoint was due
+            sync_to_disk(log / name)
+    for folder in (log, log.parent, log.parent.parent) if version == 0 else (log,):
+        sync_to_disk(folder)
 
 
 def place_of(table: DeltaTable) -> str:
@@ -304,7 +326,8 @@ class _Log:
 
     def _checkpoint(self, kind: str, version: int) -> tuple[list[Mapping[str, Any]], int]:
         """Return the actions of a kind in the newest checkpoint up to a version, and its version; -1: there is none."""
-        names = [info.base_name for info in self._filesystem.get_file_info(fs.FileSelector(self._folder))]
+        infos = self._filesystem.get_file_info(fs.FileSelector(self._folder))
+        names = [info.base_name for info in infos if info.is_file and info.size]  # deltalake passes over others too
         points = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
         if len(points) < sum(".checkpoint." in name for name in names):
             raise KeyError("a checkpoint in parts, or of another form, which deltalake might read instead")

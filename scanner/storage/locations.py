@@ -231,7 +231,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-    sync_folder(path.parent)
+    sync_to_disk(path.parent)
 
 
 @contextmanager
@@ -275,7 +275,7 @@ def write_new(location: str, data: "pa.Buffer | bytes") -> None:
         except OSError:
             os.unlink(path)  # a part of a file is of no use, and a full disk needs its room
             raise
-    sync_folder(Path(path).parent)
+    sync_to_disk(Path(path).parent)
 
 
 def exchange(folder: Path, other: Path) -> None:
@@ -291,9 +291,13 @@ def exchange(folder: Path, other: Path) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to the disk: a new or renamed file is found after a crash."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_to_disk(path: Path) -> None:
+    """Bring a file, or the entries of a folder, to the disk, so that they are found after a crash of the machine.
+
+    Raises:
+        OSError: it is not there, or cannot be synced.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:

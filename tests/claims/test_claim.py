@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_leaves_none(platform, monkeypatch):
     platform.scan(platform.text())
     prepared = prepare(platform.night.config, "a:0", None)
     files = show(prepared)
-    monkeypatch.setattr(claims, "sync_folder", lambda _: None)
+    monkeypatch.setattr(claims, "sync_to_disk", lambda _: None)
     with pytest.raises(Refused, match="cannot be written"):
         write({**files, "no/such": b""}, platform.case)
     assert not platform.case.exists()

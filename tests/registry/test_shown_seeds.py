@@ -237,7 +237,7 @@ def test_a_crash_leaves_whole_lines(folder, key, monkeypatch):
             show(folder, b"second", [2])
     assert lines_of(folder) == before
     with monkeypatch.context() as patch:
-        patch.setattr(locations, "sync_folder", fail)  # the file is in its place by now
+        patch.setattr(locations, "sync_to_disk", fail)  # the file is in its place by now
         with pytest.raises(Refused, match="cannot be written"):
             show(folder, b"second", [2])
     after = lines_of(folder)

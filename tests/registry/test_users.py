@@ -39,6 +39,7 @@ from scanner.registry.chain import FIRST_HEAD, chain_events
 from schemas.tables import USER_EVENTS, USERS
 from schemas.words import Naming
 from tests.support.forged_users import read_events
+from tests.support.synced import watch_syncs
 
 LIKE_CANARIES = ("canary-0123456789abcdef", " Canary-0123456789ABCDEF")
 
@@ -254,6 +255,21 @@ def test_many_small_calls_stay_few_files(folder, make_key, monkeypatch):
 
 
 NAMES = st.text(st.sampled_from("aAbB \t\u0430\uff41\u200b\x00~1"), min_size=1, max_size=4).filter(str.strip)
+
+
+def test_events_are_on_the_disk_before_anybody_gets_a_message_by_them(folder, make_key, monkeypatch):
+    """Else a machine that loses its power gives a message to somebody else, whom texts of the first then name."""
+    monkeypatch.setattr(ledger_module, "_MOST_NEW_FILES", 2)  # so that files are merged too
+    make_key(messages=64)
+    synced, table = watch_syncs(monkeypatch), folder / "users"
+    for user in ("ann", "bob", "cem", "dan"):
+        add_users(folder, None, [user])
+        assert {str(path) for path in table.glob("_delta_log/*.json")} <= synced
+        assert {uri.removeprefix("file://") for uri in DeltaTable(table).file_uris()} <= synced
+    remove_users(folder, ["ann"])
+    erase_users(folder, ["ann"])
+    assert {str(path) for path in table.glob("_delta_log/*.json")} <= synced
+    assert {uri.removeprefix("file://") for uri in DeltaTable(table).file_uris()} <= synced
 
 
 @pytest.mark.costly

@@ -25,14 +25,16 @@ from scanner.results import retention
 from scanner.results.queries import ask
 from scanner.results.retention import erase_user
 from scanner.results.scan_list import readiness
-from scanner.results.transactions import TableEntry, append_scan, commit, find_committed, open_tables
+from scanner.results.transactions import TableEntry, Tables, append_scan, commit, find_committed, open_tables
 from scanner.results.upkeep import compact, vacuum
+from scanner.storage import delta
 from scanner.storage.data_files import write_file
 from scanner.storage.delta import make_table
 from scanner.storage.locations import table_uri
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
 from tests.support.command_line import call
 from tests.support.rows import NOW, add, add_scanned, entry, filled, rows_of, verdict
+from tests.support.synced import watch_syncs
 
 
 def test_tables_are_made_once_and_kept(folder):
@@ -144,6 +146,34 @@ def test_a_disk_that_cannot_be_written_stops_the_scan(folder, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ScanFailed, match="No space left"):
         entry(folder, "x", [verdict(1)])
+
+
+@pytest.mark.costly
+def test_a_commit_is_on_the_disk_before_the_next_is_made(tmp_path, monkeypatch):
+    """Else a machine that loses its power could keep verdicts whose flags, committed before them, are lost."""
+    synced = watch_syncs(monkeypatch)
+    folder = str(tmp_path / "results")
+    open_tables(folder)
+    tables = Tables(folder)
+    retention._keep_for_a_time(tables, "verdicts")
+    for number in range(99):  # deltalake writes a checkpoint with version 99
+        commit(tables, "verdicts", [TableEntry(f"t{number}", ())])
+    logs = Path(table_uri(folder, "verdicts"), "_delta_log")
+    names = {path.name for path in logs.iterdir()}
+    assert {"_last_checkpoint", f"{99:020d}.checkpoint.parquet", f"{100:020d}.json"} <= names
+    assert {str(logs / name) for name in names} | {str(logs), str(logs.parent), folder} <= synced
+
+
+def test_a_commit_that_may_not_be_on_the_disk_is_no_success_and_no_second_entry(folder, monkeypatch):
+    def fail(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "sync_to_disk", fail)
+        with pytest.raises(ScanFailed, match="Input/output error"):
+            add(folder, "one", [verdict(1)])
+    assert add(folder, "one", [verdict(1)]) == set()
+    assert rows_of(folder) == [1]
 
 
 def test_a_transaction_enters_once(folder):

@@ -1361,7 +1361,7 @@ def test_readers_of_one_log_do_not_differ(signed, own_secret):
         with pytest.raises((Refused, ScanFailed)):
             find_committed(signed, "verdicts", ["t2"])
     log.write_text(whole)
-    log.with_name(f"{2:020}.checkpoint.{1:010}.{1:010}.parquet").write_bytes(b"")
+    log.with_name(f"{2:020}.checkpoint.{1:010}.{1:010}.parquet").write_bytes(b"x")
     reopen(signed, own_secret)
     with pytest.raises((Refused, ScanFailed)):
         find_committed(signed, "verdicts", ["t2"])

@@ -86,6 +86,16 @@ def test_a_fifo_in_the_place_of_a_file_is_refused(signed, own_secret):
             ask(signed)
 
 
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
+def test_a_checkpoint_without_content_is_passed_over(signed, own_secret, make):
+    """As a crash leaves one, or somebody who would have a scan wait for ever; deltalake does the same."""
+    table = Path(table_uri(signed, "flags"))
+    make(table / "_delta_log" / f"{DeltaTable(table).version():020}.checkpoint.parquet")
+    reopen(signed, own_secret)
+    refuse_changed_tables(signed)
+    assert len(rows(signed)) == 3
+
+
 def test_a_registry_that_goes_away_is_not_taken_for_an_empty_one(signed, own_secret):
     """As of a disk that is not mounted for a moment: nothing is read by an empty record, and none is begun."""
     record = signer_of(signed).record
