@@ -71,12 +71,18 @@ def check(
     from scanner.error_shares import AS_WRITTEN, NO_VARIANTS, looks_lacking
     from scanner.filtering import filter_of_config
     from scanner.key_support import lacks
-    from scanner.results.registry_record import users_beside, users_of_config
+    from scanner.results.registry_record import (
+        refuse_lost_events_beside,
+        refuse_lost_events_of_config,
+        users_beside,
+        users_of_config,
+    )
     from scanner.watermark.formats import format_of
 
     night_filter = None
     if config is not None:
         request = replace(TextCheck.of_config(config, key_ids), record=users_of_config(config))
+        refuse_lost_events_of_config(config, request.keys)
         night_filter = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
         if night_filter is not None:
             request = replace(request, rules=replace(request.rules, ngram_filter=night_filter.open()))
@@ -84,6 +90,7 @@ def check(
         folder = registry if is_uri(registry) else Path(registry)
         request = TextCheck.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
         request = replace(request, record=users_beside(folder))
+        refuse_lost_events_beside(folder, request.keys)
     verdicts = check_text(request, _read(source))
     rate, tested, weights = request.rules.false_positive_rate, request.rules.keys_tested, request.rules.weights
     scan_filter = None if night_filter is None else night_filter.scan_filter

@@ -98,12 +98,13 @@ class OpenedRegistry:
 
     def __init__(self, registry: Path | str, keys: Sequence[str], false_positive_rate: float) -> None:
         from scanner.detection.one_text import OpenedCheck, TextCheck  # late: whoever asks tables alone needs no kernel
-        from scanner.results.registry_record import users_beside
+        from scanner.results.registry_record import refuse_lost_events_beside, users_beside
 
         self._folder = registry
         check = TextCheck.of_registry(registry, tuple(keys), false_positive_rate)
         # verified here and not when somebody is named: libraries of tables end a process that was forked since
         self._record = verify_since(registry, users_beside(registry))
+        refuse_lost_events_beside(registry, check.keys)
         users = partial(verified_users, registry, self._record)
         holders = Holders(registry, [key.key_id for key in check.keys], users(), users)
         self._check = OpenedCheck(check, holders, reader="program")

@@ -39,7 +39,7 @@ from scanner.looks.marked_accounts import marked_accounts
 from scanner.registry import check_secret, load_registry
 from scanner.registry.dealt import Dealt, find_record, microseconds_of
 from scanner.registry.key_records import read_record, read_tree
-from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_published
+from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_published, refuse_lost_heads
 from scanner.registry.leases import readers_before
 from scanner.registry.shown_seeds import (
     ShownEvent,
@@ -50,6 +50,7 @@ from scanner.registry.shown_seeds import (
     read_shown,
 )
 from scanner.results.queries import ask, spans
+from scanner.results.registry_record import refuse_lost_events
 from scanner.storage.locations import sync_to_disk
 from scanner.watermark.format import DrawsFromSeeds
 from scanner.watermark.formats import format_of
@@ -188,6 +189,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     text, tokens, opened_key = explainer.scored_text(case)
     key = opened_key.key
     _refuse(explainer, case, key)
+    refuse_lost_events(explainer.results, explainer.registry, [key])  # else the next event takes a number of those lost
     record, raw = read_record(explainer.registry, key)
     unit = _unit(explainer, case, text, tokens.ids.tolist(), opened_key)
     share = record.looks.get(unit.look_of_record)
@@ -197,6 +199,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
             f"{key.key_id!r} does not have; {_TODAY}"
         )
     lines = read_published(published) if published else []
+    refuse_lost_heads(explainer.registry, key, lines)
     ids = tokens.ids.tolist()[unit.begin : unit.end]
     fields = {
         "label": record.label,

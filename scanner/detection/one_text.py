@@ -22,7 +22,7 @@ from scanner.key_support import ScanFilter, supported_keys
 from scanner.power import Strengths, measure
 from scanner.registry import NO_RECORD, Record, VerifiedHolders, load_registry
 from scanner.registry.leases import take_lease
-from scanner.registry.shown_seeds import ShownUpTo, shown_now, shown_then
+from scanner.registry.shown_seeds import ShownSeeds, ShownUpTo, shown_now, shown_since
 from scanner.scan_plan import keys_tested, keys_under_test, read_config
 from scanner.storage.locations import absolute
 from scanner.watermark.formats import can_have_levels, format_of
@@ -189,15 +189,18 @@ class OpenedCheck:
         """Read what was shown of the keys, leave it out from now on, and return the number of each one's last event.
 
         Raises:
-            Refused: it cannot be read.
+            Refused: it cannot be read, or lacks what was read before.
         """
-        shown = shown_now(self._check.registry, self._check.keys)
+        then = dict(self._shown)
+        seeds = {
+            key.key_id: shown_since(self._check.registry, key, then[key.key_id])
+            for key in self._check.keys
+            if key.key_id in then
+        }
+        shown = tuple((key_id, of_key.last) for key_id, of_key in seeds.items())
         if shown != self._shown:
-            then = dict(shown)
             opened_keys = [
-                opened_key.leave_out(
-                    shown_then(self._check.registry, opened_key.key, then.get(opened_key.key.key_id)).buckets
-                )
+                opened_key.leave_out(seeds.get(opened_key.key.key_id, ShownSeeds()).buckets)
                 for opened_key in self.opened_keys
             ]
             self._together = self._detector(opened_keys)

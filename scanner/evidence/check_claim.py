@@ -1283,7 +1283,9 @@ def main() -> int:
         checked = check(read_folder(Path(sys.argv[1])), secret, paths, findings)
         if checked is not None and checked[1] is not None and secret is not None:
             check_root(checked[0], checked[1], findings)
-    except Exception as error:
+    except BaseException as error:  # a tokenizer's fault ends the library in a panic, which is no Exception
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
         findings.holds("claim", False, f"this cannot be read: {error!a}")
     for condition, what in CONDITIONS.items():
         if condition not in findings.of:

@@ -23,7 +23,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -369,6 +369,22 @@ def _dealt(folder: Path | str) -> dict[str, str]:
     return {key_id: str(dealt) for key_id, dealt in dealt_now(folder).items()}
 
 
+def refuse_lost_heads(folder: Path | str, key: MasterKey, lines: Iterable[PublishedLine]) -> None:
+    """Refuse a registry that lacks a published event of what was shown of a key.
+
+    Raises:
+        Refused: an older registry was put back, or two of them showed seeds of one key.
+    """
+    from scanner.registry.shown_seeds import ShownUpTo, shown_since  # it reads keys by this file
+
+    of_key = (line.shown for line in lines if (line.commitment, line.record) == (key.commitment, key.record))
+    stated = {shown.partition(":")[::2] for shown in of_key if shown != _NONE}
+    last = max((int(number) for number, _ in stated), default=0)
+    for number, head in stated:
+        if int(number) == last:  # it follows from all before it
+            shown_since(folder, key, ShownUpTo(last, head))
+
+
 def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
     """Append what a list lacks of the registry's commitments, in the order in which the keys were made.
 
@@ -380,7 +396,8 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
         The whole list, and how many of its last lines are new.
 
     Raises:
-        Refused: as `read_published`; what was shown of a key cannot be read; or it cannot be written.
+        Refused: as `read_published`; what was shown of a key cannot be read, or lacks what the list has of it; or it
+            cannot be written.
         ScanFailed: the users cannot be read.
     """
     folder = local_folder(folder)
@@ -391,6 +408,7 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
         day = datetime.now(UTC).date().isoformat()
         old_count = len(lines)
         for key in keys:
+            refuse_lost_heads(folder, key, lines)
             fields = _committed_fields(folder, key)
             if fields is not None and (*fields, dealt.get(key.key_id, _NONE)) not in published:
                 number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
@@ -414,6 +432,9 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
         lines: of the list.
         earlier: lines of a copy that was kept; empty: there is none.
         folder: the registry's folder, or a URI; None: no registry is compared.
+
+    Raises:
+        Refused: what was shown of a key cannot be read, or lacks what the list has of it.
     """
     changed = [
         f"line {old.number} of the earlier copy, of key {old.key_id}, is not in the list: it was cut or begun anew"
@@ -424,6 +445,8 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
     lacking = list[str]()
     if folder is not None:
         keys = load_registry(folder).keys
+        for key in keys:
+            refuse_lost_heads(folder, key, lines)
         lacking = [key.key_id for key in keys if _committed_fields(folder, key) not in {None, *published}]
     return changed + [
         f"key {key_id} of the registry, with its messages, tokenizer, record and what was shown of it, is not in the "

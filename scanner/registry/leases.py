@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scanner.errors import Refused, ScanFailed
+from scanner.printable import printable
 from scanner.storage.locations import is_uri, make_private, parse_json, read_named, write_whole
 
 LEASES_FOLDER = "leases"
@@ -94,9 +95,12 @@ def readers_before(folder: Path | str, key_id: str, number: int) -> list[Lease]:
 def _read(file: Path) -> Lease:
     try:
         fields = parse_json(read_named(file, _MOST_BYTES))
-        expires = datetime.fromisoformat(fields["expires"])
-        return Lease(fields["name"], fields["kind"], fields["events"], expires.astimezone(UTC))
-    except (ValueError, KeyError, TypeError):
+        expires, events = datetime.fromisoformat(fields["expires"]).astimezone(UTC), fields["events"]
+        numbers = [] if events is None else events.values()
+        if expires > datetime.now(UTC) + LEASE + MARGIN or any(type(number) is not int for number in numbers):
+            raise ValueError
+        return Lease(printable(fields["name"]), printable(fields["kind"]), events, expires)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise Refused(f"{file}: is no lease; delete it once no scan, detector or server reads the registry") from None
 
 

@@ -180,18 +180,31 @@ def shown_then(folder: Path | str, key: MasterKey, then: ShownUpTo | None = None
     Raises:
         Refused: as `read_shown`; or what a reader knew then is not on record, since an older registry was put back.
     """
+    shown = shown_since(folder, key, then)
+    return shown if then is None else shown.up_to(then.number)
+
+
+def shown_since(folder: Path | str, key: MasterKey, then: ShownUpTo | None) -> ShownSeeds:
+    """Read all that was shown of a key, of which an event is known: nothing, of a key whose seeds are never shown.
+
+    Args:
+        folder: the registry's folder, or a URI.
+        key: the key.
+        then: the event; None: none is known.
+
+    Raises:
+        Refused: as `read_shown`; or the event is not on record, since an older registry was put back.
+    """
     if key.record is None:
         return ShownSeeds()
     shown = read_shown(folder, key)
-    if then is None:
-        return shown
-    if then.number > shown.number or shown.up_to(then.number).head != then.head:
+    if then is not None and (then.number > shown.number or shown.up_to(then.number).head != then.head):
         raise Refused(
             f"{shown_path(folder, key.key_id)}: lacks event {then.number} of what was shown of key {key.key_id!r}, "
-            "which a scan read: an older registry was put back, or another. What it lacks is public, and would be "
-            f"scored as if it were secret: {_BRING_BACK}"
+            "which a scan, a server or a list has: an older registry was put back, or another. What it lacks is public "
+            f"and would be scored as if it were secret: {_BRING_BACK}"
         )
-    return shown.up_to(then.number)
+    return shown
 
 
 def shown_now(folder: Path | str, keys: Iterable[MasterKey]) -> tuple[tuple[str, ShownUpTo], ...]:

@@ -92,13 +92,28 @@ def users_beside(registry: str | Path) -> Record:
     return users_on_record(registry, results)
 
 
+def refuse_lost_events_of_config(config_file: Path, keys: Sequence[MasterKey]) -> None:
+    """Do as `refuse_lost_events`, for the registry and the results of a scan's configuration."""
+    config = read_config(config_file)
+    registry = absolute("registry", config.registry, config_file.absolute().parent)
+    refuse_lost_events(open_results(config, config_file), registry, keys)
+
+
+def refuse_lost_events_beside(registry: str | Path, keys: Sequence[MasterKey]) -> None:
+    """Do as `refuse_lost_events`, for the results of the `scan.toml` beside a registry, if there is one."""
+    results = results_beside(registry)
+    if results is not None:
+        sign_with(results, str(registry))
+        refuse_lost_events(results, str(registry), keys)
+
+
 def refuse_lost_events(results: str, registry: str, keys: Sequence[MasterKey]) -> None:
     """Refuse a registry that lacks an event of what was shown of a key, which a scan of these results read.
 
     Raises:
         Refused: an older registry was put back, so that what it lacks would be scored as if it were secret.
     """
-    if not exist(results):
+    if not exist(results) or all(key.record is None for key in keys):
         return
     stated = ask(results, lambda: ranges_ever(results).select("events").unique().drop_nulls().collect())["events"]
     read = {event_of_key for events in stated for event_of_key in _parse_events(events).items()}

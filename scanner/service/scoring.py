@@ -25,7 +25,7 @@ from scanner.input.documents import read_text
 from scanner.looks.normalising import normalise_all
 from scanner.registry import NamedUser, VerifiedHolders, check_secret
 from scanner.registry.ledger import open_users
-from scanner.results.registry_record import users_of_config
+from scanner.results.registry_record import refuse_lost_events_of_config, users_of_config
 from scanner.service.processes import confine_process
 from scanner.watermark.formats import format_of
 from scanner.watermark.positions import reach_of
@@ -156,6 +156,7 @@ class Scorer:
         self._served, self._key = served, gram_key(secret)
         self._titles = {key.key_id: format_of(key).title for key in check.keys}
         self.names = _Names(replace(check, record=users_of_config(served.scan))) if served.names else _Nobody()
+        refuse_lost_events_of_config(served.scan, check.keys)
         self._opened = OpenedCheck(check, self.names, reader="detector")
         self._opened.compile()
         keyed_grams("a text of some bytes", self._key)

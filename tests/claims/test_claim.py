@@ -1,6 +1,7 @@
 """`brickscan claim`: from a flag to a folder that anybody checks, and what it refuses before anything is shown."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import Mark, windows_of
 from scanner.registry import find_key, load_registry
 from scanner.registry.leases import HeldLease
-from scanner.registry.shown_seeds import event_head
+from scanner.registry.shown_seeds import event_head, shown_path
 from scanner.results.queries import spans
 from scanner.watermark.formats import format_of
 from tests.support.claiming import MESSAGE, Platform, make_registry
@@ -336,3 +337,23 @@ def test_a_claim_waits_for_whoever_began_before_its_event(platform, monkeypatch)
     assert (code, looks, said.count("not yet: scan ")) == (0, [5.0] * 3, 1), said
     assert (platform.read("claim.json")["event"], platform.shown().number) == (1, 1)
     lease.end()
+
+
+def test_a_registry_that_lacks_events_makes_no_claim(platform, plain):
+    """Else the claim's event would take the number of one that is lost, and no copy could be put back any more."""
+    path = Path(shown_path(platform.registry, "green"))
+    platform.scan(platform.text(), platform.text(seed=2), platform.text(seed=3))
+    assert platform.claim("--yes")[0] == 0
+    kept, listed = path.read_bytes(), platform.folder / "list.txt"
+    call("keys", "publish", listed, "--registry", platform.registry)
+    path.unlink()
+    code, said = platform.claim("--yes", "--list", listed, document="a:1", out="second")
+    assert (code, "lacks event 1 of what was shown" in said, path.exists()) == (2, True, False), said
+    path.write_bytes(kept)
+    platform.night.write("b", [plain(60, 1)])
+    platform.night.scan()
+    path.unlink()
+    code, said = platform.claim("--yes", document="a:1", out="second")
+    assert (code, "lacks event 1 of what was shown" in said, path.exists()) == (2, True, False), said
+    path.write_bytes(kept)
+    assert platform.claim("--yes", "--list", listed, document="a:1", out="second")[0] == 0

@@ -4,6 +4,7 @@ import gc
 import shutil
 from pathlib import Path
 
+import brickscan
 import pytest
 
 from jobs.summary import summary
@@ -15,6 +16,8 @@ from scanner.registry import load_registry
 from scanner.registry.leases import HeldLease, readers_before
 from scanner.registry.shown_seeds import read_shown, shown_path
 from scanner.results.current_rows import ranges_ever
+from scanner.service.scoring import Scorer, ServedScan
+from schemas.service import DetectorConfig
 from tests.support.command_line import call
 from tests.support.night import Night
 from tests.support.showing import make_seeded_registry, show_text
@@ -111,6 +114,14 @@ def test_a_registry_that_lacks_what_a_scan_read_is_refused(night, marked, plain)
             path.write_bytes(content)
         with pytest.raises(Refused, match=r"lacks event 2 of what was shown of key 'seeded'.*older registry was put"):
             night.scan()
+        (night.folder / "post.txt").write_text("a post")
+        for arguments in ((night.config,), ("--registry", night.registry)):
+            code, _, err = call("check", *arguments, "--text", night.folder / "post.txt")
+            assert (code, "lacks event 2 of what was shown" in err) == (2, True), err
+        with pytest.raises(Refused, match="lacks event 2 of what was shown"):
+            brickscan.open(night.registry)
+        with pytest.raises(Refused, match="lacks event 2 of what was shown"):
+            Scorer(ServedScan.of(DetectorConfig(version=2), night.folder), b"1" * 32)
     path.write_bytes(kept)
     assert night.scan().exit_code == 0
 

@@ -1,6 +1,7 @@
 """What claims have shown is not scored: detectors, their proofs and decoys leave it out, and say how much it was."""
 
 import gc
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from scanner.detection.rules import Rules
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import Holders, load_registry, open_key
 from scanner.registry.leases import readers_before
-from scanner.registry.shown_seeds import ShownUpTo, read_shown
+from scanner.registry.shown_seeds import ShownUpTo, read_shown, shown_path
 from scanner.watermark.formats import format_of
 from schemas.tables import DOCUMENTS
 from tests.support.showing import make_seeded_registry, show_text
@@ -145,3 +146,28 @@ def test_who_looks_at_texts_for_long_follows_what_is_shown(folder, marked):
     assert readers_before(folder, "seeded", 2) == []
     OpenedCheck(check, fast=False)  # a look at one text
     assert readers_before(folder, "seeded", 2) == []
+
+
+@pytest.mark.parametrize("back", ["nothing", "the first event", "other events"])
+def test_who_looks_at_texts_for_long_refuses_an_older_registry(folder, marked, back):
+    """What was left out once is never scored again as if it were secret."""
+    text = marked(message_of(folder, "seeded", "alice"), 300, 1)
+    path = Path(shown_path(folder, "seeded"))
+    for seed in (2, 3):
+        show_text(folder, marked(1, 60, seed))
+    other = path.read_bytes()
+    path.unlink()
+    show_text(folder, marked(1, 60, 4))
+    first = path.read_bytes()
+    opened = OpenedCheck(TextCheck.of_registry(folder, ("seeded",), 1e-6), fast=False, reader="program")
+    show_text(folder, text)
+    opened._lease.renew()
+    assert opened.score_batch([text.encode()]).verdicts["flagged"].to_pylist() == [False]
+    path.unlink()
+    if back != "nothing":
+        path.write_bytes(first if back == "the first event" else other)
+    opened._lease.renew()
+    with pytest.raises(
+        ScanFailed, match=r"lacks event 2 of what was shown of key 'seeded'.*older registry was put back"
+    ):
+        opened.score_batch([text.encode()])

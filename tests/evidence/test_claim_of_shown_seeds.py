@@ -11,7 +11,7 @@ import pytest
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, chosen_of, leaf_of, places_in
-from tests.support.forged_claims import check
+from tests.support.forged_claims import check, encode
 from tests.support.shown_claims import SALT, SEEDS, ShownForger, Unit
 
 ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
@@ -608,3 +608,16 @@ def test_a_flood_of_edits(forger):
         assert forger.checked()[0] == 1, (name, at, other)
         (forger.folder / name).write_bytes(held)
     assert forger.checked()[0] == 3
+
+
+def test_a_tokenizer_that_ends_its_library_in_a_panic(forger, words, tmp_path):
+    """No Exception of Python's, and still a sentence."""
+    reads, panics = forger.tokenizer, tmp_path / "panics.json"
+    cut = {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
+    panics.write_text(json.dumps(json.loads(reads.read_bytes()) | cut))
+    forger.tokenizer = panics
+    forger.tokens = lambda: encode(reads, forger.text)
+    forger.text = forger.mark_words(words, 130)
+    code, said = forger.claim()
+    assert (code, "FAILS       this cannot be read: " in said, "what this file never checks" in said) == (1, True, True)
+    assert "PanicException" in said

@@ -1,11 +1,12 @@
 """The public list of commitments: lines are appended, numbered and counted, and a missing line is found."""
 
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 from scanner.registry import load_registry, new_key
-from scanner.registry.shown_seeds import append_event, event_head
+from scanner.registry.shown_seeds import append_event, event_head, shown_path
 from tests.support.command_line import call
 
 
@@ -159,3 +160,22 @@ def test_a_record_that_is_not_the_one_in_the_list_is_told(listed):
     path.write_text("".join(lines))
     code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
     assert (code, "key spring of the registry, with its messages, tokenizer, record and what was" in err) == (3, True)
+
+
+def test_a_registry_that_lacks_a_published_event_is_refused(listed):
+    """An older registry was put back: its keys would mark and score with what the list says is public."""
+    registry, path = listed / "registry", listed / "list.txt"
+    shown = Path(shown_path(registry, "summer"))
+    append_event(registry, "summer", b"a text", "as written", [7], [bytes(32)])
+    older = shown.read_bytes()
+    assert call("keys", "publish", path, "--registry", registry)[0] == 0
+    append_event(registry, "summer", b"another", "as written", [8], [bytes(31) + b"1"])
+    assert call("keys", "publish", path, "--registry", registry)[0] == 0
+    before = path.read_bytes()
+    shown.write_bytes(older)
+    for number in (1, 2):  # the second: another event has its number
+        for arguments in (["verify", path], ["publish", path]):
+            code, _, err = call("keys", *arguments, "--registry", registry)
+            assert (code, "lacks event 2 of what was shown of key 'summer'" in err) == (2, True), (number, err)
+        append_event(registry, "summer", b"a third", "as written", [9], [bytes(31) + b"2"])
+    assert path.read_bytes() == before

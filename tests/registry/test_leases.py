@@ -124,7 +124,14 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
 
 def test_a_file_that_is_no_lease_is_refused(tmp_path, held):
     file = file_of(tmp_path)
-    for content in ("", "[]", '{"events": null}', '{"events": null, "kind": "scan", "name": "a", "expires": 3}'):
+    own = json.loads(file.read_bytes())
+    contents = [
+        *("", "[]", '{"events": null}', '{"events": null, "kind": "scan", "name": "a", "expires": 3}'),
+        *(json.dumps(own | {"events": events}) for events in ([1], 3, {"k1": "0"}, {"k1": None}, {"k1": True})),
+        *(json.dumps(own | {"expires": f"{at}+00:00"}) for at in (datetime.max.isoformat(), "2999-01-01T00:00:00")),
+        *(json.dumps(own | {name: 3}) for name in ("kind", "name")),
+    ]
+    for content in contents:
         file.write_text(content)
         with pytest.raises(Refused, match="is no lease; delete it once no scan, detector or server reads"):
             readers_before(tmp_path, "k1", 1)

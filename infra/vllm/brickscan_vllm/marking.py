@@ -34,7 +34,7 @@ from scanner.gpu.vectors import (
 )
 from scanner.registry.leases import HeldLease, NoLease, take_lease
 from scanner.registry.secrets import read_secret
-from scanner.registry.shown_seeds import ShownSeeds, shown_then
+from scanner.registry.shown_seeds import ShownSeeds, shown_since, shown_then
 from scanner.storage.locations import writable_by_others
 from scanner.storage.toml import read_toml
 from scanner.watermark.native.secret import (
@@ -299,14 +299,18 @@ class ServedMarker(Marker):
     def __init__(self, settings: Settings, record: MasterKey, device: torch.device, lease: HeldLease | NoLease) -> None:
         key = open_key(settings)
         super().__init__(key, device, lease)
-        self._registry, self._record = settings.registry, record
+        self._registry, self._record, self._known = settings.registry, record, key.shown.last
         lease.read({record.key_id: key.shown.number})
         lease.follow(self.read_anew)
 
     def read_anew(self) -> dict[str, int]:
-        """Read what was shown, leave it out from now on, and return the number of the last event by the key's id."""
-        shown = shown_then(self._registry, self._record)
-        self._is_shown = self._table(shown.buckets, self._device)
+        """Read what was shown, leave it out from now on, and return the number of the last event by the key's id.
+
+        Raises:
+            Refused: it cannot be read, or lacks what was read before.
+        """
+        shown = shown_since(self._registry, self._record, self._known)
+        self._is_shown, self._known = self._table(shown.buckets, self._device), shown.last
         return {self._record.key_id: shown.number}
 
 

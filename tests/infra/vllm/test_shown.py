@@ -8,7 +8,7 @@ import pytest
 import torch
 from brickscan_vllm.marking import Marker, open_key, open_marker
 
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
 from scanner.gpu.vectors import RowSampling
 from scanner.registry.leases import readers_before
 from scanner.registry.shown_seeds import append_event, shown_path
@@ -94,6 +94,19 @@ def test_a_server_reads_anew_each_minute_and_marks_nothing_once_its_lease_is_ove
     marker._lease.renew()
     assert torch.equal(logits_now(marker), before)  # for good
     assert not torch.equal(logits_now(open_marker(served, CPU)), before)
+
+
+def test_a_server_marks_nothing_more_once_an_older_registry_was_put_back(own_keys, settings):
+    path = Path(shown_path(own_keys, "greenlist-v3"))
+    append_event(own_keys, "greenlist-v3", b"a text", "as written", [5], [bytes(32)])
+    older = path.read_bytes()
+    append_event(own_keys, "greenlist-v3", b"another", "as written", [6], [bytes(31) + b"1"])
+    marker = open_marker(settings("greenlist-v3")._replace(registry=own_keys), CPU)
+    path.write_bytes(older)
+    marker._lease.renew()
+    assert not marker._lease.holds
+    with pytest.raises(ScanFailed, match="lacks event 2 of what was shown"):
+        marker._lease.check()
 
 
 def test_a_server_of_a_registry_that_cannot_be_written_does_not_start(own_keys, settings):
