@@ -7,7 +7,7 @@ import click
 
 from jobs.options import NamedPath, confirm, dry_run_option, yes_option
 from jobs.text import complain, tell
-from scanner.printable import counted
+from scanner.printable import counted, printable
 
 if TYPE_CHECKING:
     from scanner.claims.claim import PreparedClaim
@@ -70,7 +70,9 @@ def _changes(prepared: "PreparedClaim") -> list[str]:
     about = f"claims about {prepared.where}, {what}: shows {seeds} of key {key.key_id}"
     if prepared.event is not None:
         return [f"{about}, all of them by event {prepared.event} of an earlier claim; nothing new is shown"]
+    asked_by = prepared.settings.asked_by
     return [
+        *([] if asked_by is None else [f"who may ask for it, by your scan.toml: {printable(asked_by)}"]),
         f"{about}, {prepared.newly:,} of which no claim showed before",
         "for good: whoever holds the claim can mark these windows of words for anybody, and sees every message that is "
         "marked in the text, strangers' too",

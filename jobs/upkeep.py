@@ -5,7 +5,17 @@ from pathlib import Path
 
 import click
 
-from jobs.options import Day, NamedPath, Whole, confirm, dry_run_option, results_argument, results_at, yes_option
+from jobs.options import (
+    Day,
+    NamedPath,
+    Results,
+    Whole,
+    confirm,
+    dry_run_option,
+    results_argument,
+    results_at,
+    yes_option,
+)
 from jobs.text import StepProgress, tell
 from scanner.printable import counted
 from schemas.versions import VERSION
@@ -133,7 +143,8 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     """
     from scanner.results import retention
 
-    folder = results_at(results).folder
+    location = results_at(results)
+    folder = location.folder
     old = retention.expired_rows(folder, retention.cutoff(keep), keep_flags=keep_flags)
     if not old.nights:
         tell(f"no night is older than {counted(keep, 'day')}, from its date or its scan, the later one")
@@ -141,9 +152,19 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     note = ", of which those that stand are kept" if keep_flags else ""
     nights = f"{counted(len(old.nights), 'night')}, {old.nights[0]} to {old.nights[-1]}"
     summary = f"drops {nights}: {counted(old.documents, 'document')} and "
-    if confirm([summary + f"{counted(old.flagged, 'flag')}{note}"], yes, dry_run):
+    if confirm([summary + f"{counted(old.flagged, 'flag')}{note}", *_claims_stay(location)], yes, dry_run):
         rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=StepProgress("retain"))
         tell(f"{rows:,} rows dropped")
+
+
+def _claims_stay(location: Results) -> list[str]:
+    """Say that claims stay with who was given them, where the registry knows of any."""
+    from scanner.registry import load_registry
+    from scanner.registry.shown_seeds import claims_by_text
+
+    if location.registry is None or not claims_by_text(location.registry, load_registry(location.registry).keys):
+        return []
+    return ["stays: claims that were given to the parties, with them; what these showed of a key is public"]
 
 
 @click.command()

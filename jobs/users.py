@@ -413,10 +413,12 @@ def _remove(
     unknown = unknown_users(registry, names)
     if unknown and not erase:
         raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
-    if not confirm(_what_goes(registry, names, erase, results, accounts=accounts), yes, dry_run):
+    stays = _claims_of(registry, names, results) if erase else []
+    if not confirm([*_what_goes(registry, names, erase, results, accounts=accounts), *stays], yes, dry_run):
         return
     if erase:
         _erase(registry, names, unknown, results, accounts=accounts)
+        tell(*stays)
     else:
         _withdraw(registry, names)
 
@@ -436,6 +438,26 @@ def _what_goes(
         if results and accounts:
             lines.append("erases accounts of the same names, and deletes the rows about them")
     return lines
+
+
+def _claims_of(registry: Path | str, names: Sequence[str], results: str | None) -> list[str]:
+    """Say which claims were made of texts of users: no erasure takes them back (SPEC_3 §5)."""
+    from scanner.registry.shown_seeds import claims_by_text
+    from scanner.results.retention import flagged_texts_of
+
+    claims = claims_by_text(registry, load_registry(registry).keys)
+    if not claims:
+        return []
+    if results is None:
+        number = counted(sum(map(len, claims.values())), "claim")
+        return [f"{number} showed seeds of this registry's keys: --results tells which are about texts of these users"]
+    return [
+        f"stays: the claim about {printable(path)}:{row} (event {claim.number:,} of key {claim.key_id}, "
+        f"{claim.at:%Y-%m-%d}), with whoever was given it: the text, for whom it is marked, and the name; ask "
+        "them to delete the folder"
+        for path, row, sha256 in flagged_texts_of(results, names)
+        for claim in claims.get(sha256, ())
+    ]
 
 
 def _withdraw(registry: Path | str, names: Sequence[str]) -> None:

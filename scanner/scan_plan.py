@@ -161,8 +161,8 @@ class Plan:
 
     @property
     def config_sha256(self) -> str:
-        """Digest of the configuration as it was read, as hex text."""
-        return digest(self.config.model_dump(mode="json", exclude={"version"}))
+        """Digest of the configuration as it was read, as hex text, but for what no scan reads."""
+        return digest(self.config.model_dump(mode="json", exclude={"version", "claims"}))
 
 
 def read_config(config_file: Path) -> ScanConfig:

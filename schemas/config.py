@@ -222,6 +222,14 @@ class EvidenceConfig(_ConfigTable):
     account_owners: str | None = None
 
 
+class ClaimsConfig(_ConfigTable):
+    """Claims that anybody can check without the key, by `brickscan claim`: each shows a part of it for good."""
+
+    # who may ask for one, in your own words, such as "the accused and their lawyer, in an appeal": pages say it
+    asked_by: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    most_a_month: int = Field(default=10, ge=0)  # claims under one key in a calendar month (UTC) that show something
+
+
 class ScanConfig(_ConfigTable):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
@@ -252,6 +260,7 @@ class ScanConfig(_ConfigTable):
     weights: WeightsConfig = WeightsConfig()
     levels: LevelsConfig | None = None
     evidence: EvidenceConfig = EvidenceConfig()
+    claims: ClaimsConfig = ClaimsConfig()
     audit: ScanAuditConfig = ScanAuditConfig()
     cluster: ScanClusterConfig = ScanClusterConfig()
 

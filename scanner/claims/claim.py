@@ -34,6 +34,7 @@ from scanner.evidence import check_claim
 from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import NO_RECORD, chosen_of, corrected_p, places_in
 from scanner.evidence.explainer import Explainer
+from scanner.evidence.offered_claim import OTHER_WAY, look_of_record, refusal
 from scanner.evidence.replay import replay
 from scanner.looks.marked_accounts import marked_accounts
 from scanner.registry import check_secret, load_registry
@@ -48,27 +49,24 @@ from scanner.registry.shown_seeds import (
     event_bytes,
     find_event,
     read_shown,
+    refuse_above_cap,
 )
 from scanner.results.queries import ask, spans
 from scanner.results.registry_record import refuse_lost_events
+from scanner.scan_plan import read_config
 from scanner.storage.locations import sync_to_disk
 from scanner.watermark.format import DrawsFromSeeds
 from scanner.watermark.formats import format_of
 from scanner.watermark.native.claim import claimed_positions, score_claim
 from scanner.watermark.native.tree import ShownSeed, leaf_of, show_seeds
 from scanner.watermark.text_windows import windows
+from schemas.config import ClaimsConfig
 from schemas.key_record import KeyRecord, parse_label
 from schemas.registry import MasterKey
-from schemas.words import LEVELS, SPAN, AuditState, Naming
-
-SMALLEST_WINDOW = 3
-"""Least h of a key whose seeds are shown: shorter windows stand in too many texts."""
+from schemas.words import SPAN, Naming
 
 SECONDS_BETWEEN_LOOKS = 5.0
 """Seconds between two looks at who still reads."""
-
-_TODAY = "`brickscan replay --proof` writes a claim for whoever holds the key's secret, such as a court or an escrow"
-
 
 README = """\
 A claim that a text contains text marked for one message of a key. Anybody can check it, without the key:
@@ -122,11 +120,6 @@ class Unit(NamedTuple):
         """The unit among those of its text, as the registry keeps it."""
         return f"{self.variant or 'as written'}, tokens {self.begin} to {self.end}"
 
-    @property
-    def look_of_record(self) -> str:
-        """Name and version of the look in the key's public record."""
-        return "parts/1" if self.look else "normalised/1" if self.variant else "as written/1"
-
 
 class PreparedClaim(NamedTuple):
     """A claim that holds, and is not made yet. Its repr shows nothing.
@@ -142,6 +135,7 @@ class PreparedClaim(NamedTuple):
     event: number of the event of an earlier claim about the same unit; None: there is none.
     newly: how many seeds no claim showed before.
     list_paths: the published list and its head, if it was named.
+    settings: of scan.toml on claims.
     """
 
     folder: str
@@ -155,6 +149,7 @@ class PreparedClaim(NamedTuple):
     event: int | None
     newly: int
     list_paths: Sequence[str]
+    settings: ClaimsConfig
 
     def __repr__(self) -> str:
         return f"PreparedClaim({self.where!r}, …)"
@@ -180,7 +175,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         if marked_accounts(explainer, None, [document]):
             raise Refused(
                 f"{document!r} is an account, and claims that show seeds are about one text; `brickscan explain "
-                f"--account` shows its posts, and {_TODAY} of one of them"
+                f"--account` shows its posts, and {OTHER_WAY} of one of them"
             ) from None
         raise
     if not again.evidence_equal:
@@ -188,16 +183,13 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     case = again.case
     text, tokens, opened_key = explainer.scored_text(case)
     key = opened_key.key
-    _refuse(explainer, case, key)
+    record, raw = (None, b"") if key.record is None else read_record(explainer.registry, key)
+    refused = refusal(case.row, case.scan or {}, key, record.looks if record else ())
+    if refused is not None or record is None:
+        raise Refused(f"{case.where}: {refused}")
     refuse_lost_events(explainer.results, explainer.registry, [key])  # else the next event takes a number of those lost
-    record, raw = read_record(explainer.registry, key)
     unit = _unit(explainer, case, text, tokens.ids.tolist(), opened_key)
-    share = record.looks.get(unit.look_of_record)
-    if share is None:
-        raise Refused(
-            f"{case.where}: was found by the look {unit.look_of_record!r}, which the public record of key "
-            f"{key.key_id!r} does not have; {_TODAY}"
-        )
+    share = record.looks[look_of_record(unit.look, unit.variant)]
     lines = read_published(published) if published else []
     refuse_lost_heads(explainer.registry, key, lines)
     ids = tokens.ids.tolist()[unit.begin : unit.end]
@@ -232,7 +224,9 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         files["name.json"] = name
     files["README"] = README.encode()
     shown = read_shown(explainer.registry, key)
-    found = find_event(explainer.registry, key, stored, unit.words)
+    found, settings = find_event(explainer.registry, key, stored, unit.words), read_config(config).claims
+    if found is None:
+        refuse_above_cap(explainer.registry, key, settings.most_a_month)
     leaves = {leaf_of(one.seed) for one in seeds} - shown.leaves
     paths = [str(published), lines[-1].head] if published and lines else []
     claim = PreparedClaim(
@@ -247,45 +241,16 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         found[0].number if found else None,
         0 if found else len(leaves),
         paths,
+        settings,
     )
     event, salt = found or _would_be(shown, stored, leaves)
     failing = check_claim.failing(_all_files(claim, shown, event, salt), None, paths)
     if failing:
         raise Refused(
             f"{case.where}: the script that checks a claim would not hold it ({failing[0]}), so nothing is shown; "
-            f"{_TODAY}"
+            f"{OTHER_WAY}"
         )
     return claim
-
-
-def _refuse(explainer: Explainer, case: FlagCase, key: MasterKey) -> None:
-    """Refuse flags that have no claim without the key."""
-    form, row = format_of(key), case.row
-    why = None
-    if row["message"] is None:
-        raise Refused(f"{case.where}: no message is shown for this flag, so that there is none to claim")
-    if row["audit"] == AuditState.ALARM:
-        raise Refused(f"{case.where}: the audit of its scan raised an alarm: none of its flags is to be used")
-    if not isinstance(form, DrawsFromSeeds) or key.record is None:
-        why = (
-            f"key {key.key_id!r} has no seeds that could be shown: it is of another stack, or of version 1 of our mark"
-        )
-    elif form.rule().context < SMALLEST_WINDOW:
-        why = (
-            f"key {key.key_id!r} has windows of fewer than {SMALLEST_WINDOW} tokens, which stand in so many texts that "
-            "a few claims would use it up"
-        )
-    elif row["look"] == LEVELS:
-        raise Refused(
-            f"{case.where}: its tokens counted by how much they surprised a model, and claims count all alike; "
-            "`brickscan replay` computes the flag again"
-        )
-    elif (case.scan or {}).get("dedup", "ngram") != "ngram":
-        why = "its scan counted repeats in another way than claims do"
-    elif explainer.common(case) is not None:
-        why = "its scan left common n-grams out, and whoever checks a claim cannot tell which these are"
-    if why is not None:
-        raise Refused(f"{case.where}: {why}; {_TODAY}")
 
 
 def _unit(explainer: Explainer, case: FlagCase, text: str, ids: Sequence[int], opened_key: OpenedKey) -> Unit:
@@ -418,17 +383,26 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     """Write the event of a claim, unless its text and unit have one, and return the files of its folder.
 
     Raises:
-        Refused: the event cannot be written; or other claims showed so much meanwhile that this one fails.
+        Refused: the event cannot be written; the month has as many as it may have; or other claims showed so much
+            meanwhile that this one fails.
     """
     buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
     text = claim.files["text.txt"]
-    event, salt = append_event(claim.folder, claim.key.key_id, text, claim.unit.words, buckets, leaves)
+    event, salt = append_event(
+        claim.folder,
+        claim.key.key_id,
+        text,
+        claim.unit.words,
+        buckets,
+        leaves,
+        most_a_month=claim.settings.most_a_month,
+    )
     files = _all_files(claim, read_shown(claim.folder, claim.key), event, salt)
     failing = check_claim.failing(files, None, claim.list_paths)
     if failing:
         raise Refused(
             f"{claim.where}: other claims about the same words were made meanwhile, and with them this one fails "
-            f"({failing[0]}); its seeds count as shown (event {event.number}); {_TODAY}"
+            f"({failing[0]}); its seeds count as shown (event {event.number}); {OTHER_WAY}"
         )
     return files
 

@@ -31,6 +31,7 @@ from scanner.evidence.explanation import (
     UserRuns,
     evidence_of_text,
 )
+from scanner.evidence.offered_claim import offer
 from scanner.evidence.related_flags import ACCOUNT, MESSAGE, TEXT, GroupCounts, alike_with, equal_in, naming_users
 from scanner.evidence.stored_texts import StoredText, StoredTexts
 from scanner.input.columns import Columns
@@ -106,6 +107,7 @@ class Explainer:
         self._config: ScanConfig | None = None
         self.results, self.rate = str(path), 1.0
         if isinstance(path, Path):
+            self._file = path
             self._config, self._base = read_config(path), path.absolute().parent
             self.results, self.rate = open_results(self._config, path), self._config.false_positive_rate
             self._folder = absolute("registry", self._config.registry, self._base)
@@ -185,7 +187,13 @@ class Explainer:
                 not_checked=unchecked(self.results),
                 alarm=alarm,
                 owned=self.is_owned(case.row),
+                offer=self._offer(case),
             )
+
+    def _offer(self, case: FlagCase) -> str | None:
+        if self._config is None:
+            return None
+        return offer(case, self.key_on_record(case.row["key_id"]), self._folder, self._file, self._config.claims)
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
         documents = pl.LazyFrame([{name: row[name] for name in _DOCUMENT} for row in rows], infer_schema_length=None)

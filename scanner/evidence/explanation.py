@@ -258,6 +258,7 @@ class Explanation:
         cannot be read.
     canary: whether it names a canary of the registry.
     not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
+    offer: how others can check it; None: without a configuration, or where no claim can be made.
     """
 
     case: FlagCase
@@ -285,6 +286,7 @@ class Explanation:
     """Whether the platform's record says that the account belongs to a user whom the flag names; None: no record."""
     others: Sequence[UserRuns] = ()
     """Evidence for further users whom the flag names."""
+    offer: str | None = None
 
     @property
     def row(self) -> Mapping[str, Any]:

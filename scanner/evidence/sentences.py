@@ -110,6 +110,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
             "found, so that a text without a flag may be marked",
         )
     yield "Other flags", _others(explained)
+    if explained.offer is not None:
+        yield "Let it be checked", explained.offer
 
 
 def _marked_for(explained: Explanation) -> str:

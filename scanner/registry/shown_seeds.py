@@ -3,18 +3,21 @@
 Whoever read a claim can mark the windows of its seeds for anybody. So nothing is marked or scored in buckets that were
 shown, and what they are is kept with the key. Each line is one event, in canonical JSON (RFC 8785):
 
-    {"buckets": [...], "event": {"before", "leaves", "number", "text"}, "salt": hex, "sum": hex, "unit": words}
+    {"at": time, "buckets": [...], "event": {"before", "leaves", "number", "text"}, "salt": hex, "sum": hex,
+     "text_sha256": hex, "unit": words}
 
-The event alone is public. It names leaves and never buckets, from which the text could be rebuilt; text is
-SHA-256(salt ‖ text), and before the SHA-256 of the event before it, 64 zeros of the first. Event and buckets stand in
-one line, so that no crash parts them. sum is SHA-256 of the sum before (of the first line: the SHA-256 of the key's
-record) and the line without it: an edit that the events' chain does not see shows.
+at is when it was written (UTC, to the second), never before the line before; text_sha256 is of the text alone, by which
+an erasure tells which claims it cannot take back. The event alone is public. It names leaves and never buckets, from
+which the text could be rebuilt; text is SHA-256(salt ‖ text), and before the SHA-256 of the event before it, 64 zeros
+of the first. Event and buckets stand in one line, so that no crash parts them. sum is SHA-256 of the sum before (of the
+first line: the SHA-256 of the key's record) and the line without it: an edit that the events' chain does not see shows.
 """
 
 import hashlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.errors import Refused
+from scanner.printable import counted
 from scanner.storage.canonical_json import read_strictly, write_canonical
 from scanner.storage.locations import filesystem_of, is_uri, make_private, read_named, write_whole
 from schemas.key_record import MOST_SEEDS
@@ -36,6 +40,8 @@ MOST_BYTES = 2**29
 """Most bytes of a key's file: some 6,000 events of 1,000 seeds, after which few positions are left to score."""
 
 _HASH_BYTES, _SALT_BYTES = 32, 16
+_AT = "%Y-%m-%dT%H:%M:%SZ"
+_FIELDS = {"at", "buckets", "event", "salt", "sum", "text_sha256", "unit"}
 _BRING_BACK = "bring the file back from the newest copy of the registry; the key neither scans nor marks without it"
 _NO_EVENT = "it has not the fields of an event"
 
@@ -128,9 +134,11 @@ class ShownSeeds(NamedTuple):
 class _Line(NamedTuple):
     """A line of the file. Its repr shows nothing but its number."""
 
+    at: datetime
     event: ShownEvent
     buckets: NDArray[np.int64]
     salt: bytes
+    text_sha256: str
     unit: str
     sum: str
 
@@ -207,13 +215,61 @@ def shown_since(folder: Path | str, key: MasterKey, then: ShownUpTo | None) -> S
     return shown
 
 
+class ClaimOfText(NamedTuple):
+    """A claim that was made of a text, as far as the registry knows of it.
+
+    key_id: of the key.
+    number: of its event.
+    at: when the event was written.
+    """
+
+    key_id: str
+    number: int
+    at: datetime
+
+
+def claims_by_text(folder: Path | str, keys: Iterable[MasterKey]) -> dict[str, list[ClaimOfText]]:
+    """Return the claims that were made under keys, by the SHA-256 of their text, as hex. Raises as `read_shown`."""
+    found: dict[str, list[ClaimOfText]] = {}
+    for key in keys:
+        for line in _read_lines(folder, key)[1] if key.record is not None else ():
+            found.setdefault(line.text_sha256, []).append(ClaimOfText(key.key_id, line.event.number, line.at))
+    return found
+
+
 def shown_now(folder: Path | str, keys: Iterable[MasterKey]) -> tuple[tuple[str, ShownUpTo], ...]:
     """Return up to which event seeds were shown, by the ids of keys whose seeds can be. Raises as `read_shown`."""
     return tuple((key.key_id, read_shown(folder, key).last) for key in keys if key.record is not None)
 
 
+def refuse_above_cap(folder: Path | str, key: MasterKey, most_a_month: int, at: datetime | None = None) -> None:
+    """Raise Refused where a key had as many events in a calendar month (UTC) as a month may have; or as `read_shown`.
+
+    at: a time of the month, with a zone; now by default.
+    """
+    _refuse_above(key.key_id, _read_lines(folder, key)[1], most_a_month, at or datetime.now(UTC))
+
+
+def _refuse_above(key_id: str, lines: Sequence[_Line], most: int, at: datetime) -> None:
+    had = sum((line.at.year, line.at.month) == (at.year, at.month) for line in lines)
+    if had >= most:
+        raise Refused(
+            f"key {key_id!r}: {counted(had, 'claim')} showed seeds of it in {at:%B %Y} (UTC), and scan.toml "
+            f"allows {most:,} a month (claims.most_a_month): wait for the next month, or raise the number. `brickscan "
+            "replay --proof` writes a claim for whoever holds the key's secret, at no cost"
+        )
+
+
 def append_event(
-    folder: Path | str, key_id: str, text: bytes, unit: str, buckets: Sequence[int], leaves: Sequence[bytes]
+    folder: Path | str,
+    key_id: str,
+    text: bytes,
+    unit: str,
+    buckets: Sequence[int],
+    leaves: Sequence[bytes],
+    *,
+    most_a_month: int | None = None,
+    at: datetime | None = None,
 ) -> tuple[ShownEvent, bytes]:
     """Write that a claim shows seeds, before it is written itself, so that nothing is marked or scored with them.
 
@@ -226,12 +282,15 @@ def append_event(
         unit: words that tell the unit of the claim among those of the text; they are not published.
         buckets: that positions of the unit meet, those that were shown before too.
         leaves: of the buckets, in their order, 32 bytes each.
+        most_a_month: most events that the key may have in a calendar month (UTC); None: as many as are asked for.
+        at: a time with a zone; now by default. Where the last event is later, its time counts.
 
     Returns:
         The event, and its salt of 16 bytes.
 
     Raises:
-        Refused: as `read_shown`; the key has no public record; or the file cannot be written.
+        Refused: as `read_shown`; the key has no public record; the month has as many events as it may have; or the file
+            cannot be written.
         ValueError: buckets and leaves are not of each other, or out of range.
     """
     # late: servers that mark only read, and do not carry it
@@ -245,12 +304,25 @@ def append_event(
         for line in lines:
             if line.is_about(text, unit):
                 return line.event, line.salt
+        # a clock that was put back begins no month anew
+        time = max(
+            [(at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0), *(line.at for line in lines[-1:])]
+        )
+        if most_a_month is not None:
+            _refuse_above(key_id, lines, most_a_month, time)
         newly = _newly_shown(lines, buckets, leaves)
         salt = secrets.token_bytes(_SALT_BYTES)
         before = event_head(lines[-1].event) if lines else FIRST_HEAD
         leaves_shown = tuple(sorted(leaf.hex() for leaf in newly.values()))
         event = ShownEvent(len(lines) + 1, before, _text_digest(salt, text), leaves_shown)
-        fields = {"buckets": sorted(newly), "event": event._asdict(), "salt": salt.hex(), "unit": unit}
+        fields = {
+            "at": f"{time:{_AT}}",
+            "buckets": sorted(newly),
+            "event": event._asdict(),
+            "salt": salt.hex(),
+            "text_sha256": hashlib.sha256(text).hexdigest(),
+            "unit": unit,
+        }
         added = write_canonical(fields | {"sum": _sum_after(lines[-1].sum if lines else str(key.record), fields)})
         if len(raw) + len(added) >= MOST_BYTES:
             raise Refused(f"key {key_id!r}: so much of it was shown that no more is recorded; mark with a new key")
@@ -324,12 +396,13 @@ def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
     if not raw.endswith(b"\n"):
         raise Refused(f"{path}: its last line has no end; {_BRING_BACK}")
     head, sum_before, shown, shown_leaves = FIRST_HEAD, record, set[int](), set[str]()
+    at_before = datetime.min.replace(tzinfo=UTC)
     for number, text in enumerate(raw[:-1].split(b"\n"), start=1):
         try:
             line = _parsed_line(text, sum_before)
             event, buckets = line.event, line.buckets.tolist()
-            if (event.number, event.before) != (number, head):
-                raise ValueError("its number and `before` do not follow from the line before")
+            if (event.number, event.before) != (number, head) or line.at < at_before:
+                raise ValueError("its number, time and `before` do not follow from the line before")
             if not (shown.isdisjoint(buckets) and shown_leaves.isdisjoint(event.leaves)):
                 raise ValueError("it shows again what was shown before")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -339,7 +412,7 @@ def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
             ) from None
         shown.update(buckets)
         shown_leaves.update(event.leaves)
-        head, sum_before = event_head(event), line.sum
+        head, sum_before, at_before = event_head(event), line.sum, line.at
         yield line
 
 
@@ -348,7 +421,7 @@ def _parsed_line(text: bytes, sum_before: str) -> _Line:
     fields = _strictly(text)
     if write_canonical(fields) != text:
         raise ValueError("it is not canonical JSON (RFC 8785)")
-    if set(fields) != {"buckets", "event", "salt", "sum", "unit"} or set(fields["event"]) != {*ShownEvent._fields}:
+    if set(fields) != _FIELDS or set(fields["event"]) != {*ShownEvent._fields}:
         raise ValueError(_NO_EVENT)
     if fields.pop("sum") != (sum_after := _sum_after(sum_before, fields)):
         raise ValueError("its sum does not follow from it and the line before: it was changed, or is of another key")
@@ -361,7 +434,9 @@ def _parsed_line(text: bytes, sum_before: str) -> _Line:
     hexes = [(leaf, _HASH_BYTES) for leaf in event.leaves] + [(event.text, _HASH_BYTES), (fields["salt"], _SALT_BYTES)]
     if any(bytes.fromhex(value).hex() != value or len(value) != 2 * size for value, size in hexes):
         raise ValueError("a hash or the salt has another length")
-    return _Line(event, np.array(buckets, np.int64), bytes.fromhex(fields["salt"]), str(fields["unit"]), sum_after)
+    at = datetime.strptime(fields["at"], _AT).replace(tzinfo=UTC)
+    words = str(fields["text_sha256"]), str(fields["unit"])
+    return _Line(at, event, np.array(buckets, np.int64), bytes.fromhex(fields["salt"]), *words, sum_after)
 
 
 def _strictly(text: bytes) -> Any:  # noqa: ANN401

@@ -411,6 +411,22 @@ def erase_user(
     return row_counts["verdicts"]
 
 
+def flagged_texts_of(results: str, user_ids: Sequence[str]) -> list[tuple[str, int, str]]:
+    """Return file, row and SHA-256 (hex) of the text of each flag that names one of these users, or whose account does.
+
+    Raises:
+        Refused: there are no results.
+    """
+    names = list(user_ids)
+    named = (
+        pl.col(name).list.eval(pl.element().struct.field("user_id").is_in(names)).list.any() for name in NAMED_LISTS
+    )
+    theirs = pl.any_horizontal(pl.col("user_id", "account_id").is_in(names), *named)
+    columns = pl.col("path"), pl.col("row"), pl.col("text_sha256").bin.encode("hex")
+    rows = ask(results, lambda: flags(results).filter(theirs).select(columns).unique().sort("path", "row").collect())
+    return rows.rows()
+
+
 def count_accounts(results: str, account_ids: Sequence[str]) -> dict[str, int]:
     """Return how many rows of each table hold one of these ids as an account's; tables without any are left out.
 

@@ -237,6 +237,8 @@ def test_a_normal_form_is_a_unit(platform):
 def test_keys_that_have_no_such_claim(tmp_path, words, registry, why):
     platform = Platform(tmp_path, words, **registry)
     platform.scan(platform.text())
+    explained = call("explain", platform.night.config, "a:0")[1]
+    assert why in " ".join(explained.split())
     code, said = platform.claim("--yes")
     assert (code, why in said, "`brickscan replay --proof` writes a claim for whoever holds" in said) == (2, True, True)
     assert not platform.case.exists()
@@ -250,13 +252,6 @@ def test_flags_that_have_no_such_claim(platform):
     assert (code, "counted repeats in another way" in said) == (2, True), said
     code, said = platform.claim("--yes", document="nothing")
     assert (code, "no document of that name" in said) == (2, True)
-
-
-def test_a_filter_of_ngrams(platform, monkeypatch):
-    platform.scan(platform.text())
-    monkeypatch.setattr("scanner.evidence.explainer.Explainer.common", lambda *_: object())
-    code, said = platform.claim("--yes")
-    assert (code, "its scan left common n-grams out" in said) == (2, True), said
 
 
 def test_an_account(platform, monkeypatch):
@@ -357,3 +352,24 @@ def test_a_registry_that_lacks_events_makes_no_claim(platform, plain):
     assert (code, "lacks event 1 of what was shown" in said, path.exists()) == (2, True, False), said
     path.write_bytes(kept)
     assert platform.claim("--yes", "--list", listed, document="a:1", out="second")[0] == 0
+
+
+def test_a_month_has_as_many_claims_as_scan_toml_allows(platform):
+    platform.night.configure(more='claims = { asked_by = "the accused, in an appeal", most_a_month = 1 }')
+    platform.scan(platform.text(), platform.text(130, 2))
+    offered = " ".join(call("explain", platform.night.config, "a:0")[1].split())
+    for told in (
+        "Let it be checked: a claim that anybody can check, without the key, shows the seeds",
+        "Who may ask for it: the accused, in an appeal. At most 1 such claims are made under a key in a month.",
+        f"brickscan claim {platform.night.config}",
+    ):
+        assert told in offered, offered
+    second = prepare(platform.night.config, "a:1", None)
+    code, said = platform.claim("--yes")
+    assert (code, "who may ask for it, by your scan.toml: the accused, in an appeal" in said) == (0, True), said
+    code, said = platform.claim("--yes", document="a:1", out="second")
+    assert (code, "1 claim showed seeds of it in" in said, "allows 1 a month" in said) == (2, True, True), said
+    with pytest.raises(Refused, match="allows 1 a month"):
+        show(second)
+    assert platform.claim("--yes", out="again")[0] == 0
+    assert platform.shown().number == 1

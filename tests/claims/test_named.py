@@ -1,12 +1,13 @@
 """Claims about flags that name a user: the record of the name, and what the published list says of it."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from scanner.registry import add_users, erase_users, remove_users
 from scanner.registry.holders import messages_held
+from scanner.results import retention
 from tests.support.claiming import Platform
 from tests.support.command_line import call
 
@@ -70,3 +71,21 @@ def test_a_name_that_was_erased_stands_in_no_claim(platform):
     assert platform.claim("--yes")[0] == 0
     assert not (platform.case / "name.json").exists()
     assert platform.told(platform.checked()[1]) == []
+
+
+def test_an_erasure_names_the_claims_that_it_does_not_take_back(platform, monkeypatch):
+    erase = "users", "remove", "alice", "--registry", platform.registry, "--erase"
+    with_results = *erase, "--results", platform.night.results
+    assert "stays: " not in call(*with_results, "--dry-run")[1]
+    assert platform.claim("--yes")[0] == 0
+    code, said, _ = call(*erase, "--dry-run")
+    assert (code, "1 claim showed seeds of this registry's keys: --results tells which" in said) == (0, True), said
+    others = *erase[:2], "bob-4f9c", *with_results[3:]
+    assert "stays: " not in call(*others, "--dry-run")[1]
+    told = f"a.parquet:0 (event 1 of key green, {datetime.now(UTC):%Y-%m-%d}), with whoever was given it"
+    for how in ("--dry-run", "--yes"):
+        code, said, err = call(*with_results, how)
+        assert (code, "stays: the claim about " in said, told in " ".join(said.split())) == (0, True, True), said + err
+    monkeypatch.setattr(retention, "cutoff", lambda _: date.today() + timedelta(days=9))
+    code, said, _ = call("retain", platform.night.config, "--keep", "1", "--dry-run")
+    assert (code, "stays: claims that were given to the parties" in said) == (0, True), said

@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import stat
 import tempfile
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,12 @@ from scanner.registry.shown_seeds import (
     append_event,
     event_bytes,
     read_shown,
+    refuse_above_cap,
     shown_path,
 )
 from scanner.storage import locations
 
+MONTH = datetime(2026, 5, 1, tzinfo=UTC)
 TEXT = "Größe und ein Name".encode()
 
 
@@ -140,6 +143,8 @@ def edits(lines):
             {"buckets": [*table["buckets"][:-1], 15]},
             {"salt": "00" * 16},
             {"unit": "another"},
+            {"at": "2026-01-01T00:00:00Z"},
+            {"text_sha256": "00" * 32},
             {"event": table["event"] | {"text": "00" * 32}},
             {"event": table["event"] | {"leaves": table["event"]["leaves"][1:]}},
             {"event": table["event"] | {"further": 1}},
@@ -275,3 +280,50 @@ def test_a_file_beyond_the_most_is_refused(folder, key, monkeypatch):
     monkeypatch.setattr(shown_seeds, "MOST_BYTES", 50)
     with pytest.raises(Refused, match="50 are allowed"):
         read_shown(folder, key)
+
+
+def test_a_month_has_as_many_events_as_it_may_have(folder, key):
+    """In UTC, whatever the zone; a text that was claimed keeps its event, and a clock put back gains none."""
+    november = datetime(2026, 11, 30, 23, 59, 59, 999_999, UTC)
+    december = datetime(2026, 12, 1, 3, tzinfo=timezone(timedelta(hours=3)))
+
+    def claim(number, at, most=2):
+        leaves = [leaf(number)]
+        return append_event(folder, "k1", b"%d" % number, "as written", [number], leaves, most_a_month=most, at=at)[0]
+
+    first, _ = claim(1, november), claim(2, november)
+    with pytest.raises(Refused, match=r"2 claims showed seeds of it in November 2026 \(UTC\), and scan.toml allows 2"):
+        claim(3, november)
+    with pytest.raises(Refused, match=r"most_a_month"):
+        refuse_above_cap(folder, key, 2, november)
+    assert claim(1, november) == first
+    refuse_above_cap(folder, key, 3, november)
+    refuse_above_cap(folder, key, 2, december)
+    claim(3, december)
+    with pytest.raises(Refused, match=r"1 claim showed seeds of it in December 2026"):
+        claim(4, november, most=1)
+    claim(4, november)
+    with pytest.raises(Refused, match=r"2 claims showed seeds of it in December 2026"):
+        claim(5, december)
+    assert [json.loads(line)["at"] for line in lines_of(folder)] == [
+        *["2026-11-30T23:59:59Z"] * 2,
+        *["2026-12-01T00:00:00Z"] * 2,
+    ]
+    with pytest.raises(Refused, match="allows 0 a month"):
+        claim(6, datetime(2027, 1, 1, tzinfo=UTC), most=0)
+
+
+def _claim_one(folder, number):
+    try:
+        leaves = [leaf(number)]
+        append_event(folder, "k1", b"%d" % number, "as written", [number], leaves, most_a_month=3, at=MONTH)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.mark.costly
+def test_claims_at_once_do_not_exceed_a_month(folder, key):
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        done = pool.starmap(_claim_one, [(folder, number) for number in range(12)], chunksize=1)
+    assert (sum(done), read_shown(folder, key).number) == (3, 3)

@@ -1,0 +1,115 @@
+"""Which claim of a flag others can check: one that anybody checks, or one for whoever holds the key's secret."""
+
+import shlex
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scanner.errors import Refused
+from scanner.evidence.case import FlagCase
+from scanner.registry.key_records import read_record
+from scanner.watermark.format import DrawsFromSeeds
+from scanner.watermark.formats import format_of
+from schemas.config import ClaimsConfig
+from schemas.registry import MasterKey
+from schemas.words import LEVELS, AuditState
+
+SMALLEST_WINDOW = 3
+"""Least h of a key whose seeds are shown: shorter windows stand in too many texts."""
+
+OTHER_WAY = "`brickscan replay --proof` writes a claim for whoever holds the key's secret, such as a court or an escrow"
+"""The way that is left where nobody can check a flag without the key."""
+
+
+class ClaimRefusal(NamedTuple):
+    """Why a flag has no claim that anybody can check.
+
+    why: in words, after the name of the flag and a colon.
+    by_secret: whether it has one for whoever holds the key's secret.
+    """
+
+    why: str
+    by_secret: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.why}; {OTHER_WAY}" if self.by_secret else self.why
+
+
+def look_of_record(look: str | None, variant: str | None) -> str:
+    """Return name and version, in a key's public record, of the look that found a row of VERDICTS."""
+    return "parts/1" if look else "as written/1" if variant is None else "normalised/1"
+
+
+def refusal(
+    row: Mapping[str, Any], scan: Mapping[str, Any], key: MasterKey, looks: Collection[str]
+) -> ClaimRefusal | None:
+    """Return why a flag has no claim that anybody can check, None: it has one, unless its p is too large there.
+
+    Args:
+        row: of schemas.tables.VERDICTS.
+        scan: of schemas.tables.SCANS.
+        key: of the flag.
+        looks: that the key's public record has; none of a key without a record.
+    """
+    form, look = format_of(key), look_of_record(row["look"], row["variant"])
+    if row["message"] is None:
+        return ClaimRefusal("no message is shown for this flag, so that there is none to claim", by_secret=False)
+    if row["audit"] == AuditState.ALARM:
+        return ClaimRefusal("the audit of its scan raised an alarm: none of its flags is to be used", by_secret=False)
+    if not isinstance(form, DrawsFromSeeds) or key.record is None:
+        why = "has no seeds that could be shown: it is of another stack, or of version 1 of our mark"
+        return ClaimRefusal(f"key {key.key_id!r} {why}")
+    if form.rule().context < SMALLEST_WINDOW:
+        why = "tokens, which stand in so many texts that a few claims would use it up"
+        return ClaimRefusal(f"key {key.key_id!r} has windows of fewer than {SMALLEST_WINDOW} {why}")
+    if row["look"] == LEVELS:
+        why = "its tokens counted by how much they surprised a model, and claims count all alike"
+        return ClaimRefusal(f"{why}; `brickscan replay` computes the flag again", by_secret=False)
+    if scan["dedup"] != "ngram":
+        return ClaimRefusal("its scan counted repeats in another way than claims do")
+    if scan["filter_sha256"] is not None:
+        why = "its scan left common n-grams out, and whoever checks a claim cannot tell which these are"
+        return ClaimRefusal(why)
+    if look not in looks:
+        why = f"was found by the look {look!r}, which the public record of key {key.key_id!r} does not have"
+        return ClaimRefusal(why)
+    return None
+
+
+def offer(case: FlagCase, key: MasterKey | None, registry: str, config: Path, settings: ClaimsConfig) -> str | None:
+    """Say how others can check a flag: what such a claim shows and costs, who may ask for it, and the command.
+
+    Args:
+        case: the flag.
+        key: of the flag, None: it is gone.
+        registry: its folder.
+        config: the file of the scan.
+        settings: of that file.
+
+    Returns:
+        A sentence or more; None where no claim can be made at all.
+    """
+    if key is None or case.scan is None:
+        return None
+    try:
+        looks = read_record(registry, key)[0].looks if key.record is not None else {}
+    except Refused:
+        return None
+    refused = refusal(case.row, case.scan, key, looks)
+    if refused is not None:
+        if not refused.by_secret:
+            return None
+        command = shlex.join(["brickscan", "replay", str(config), case.where, "--proof", "CASE"])
+        return f"by whoever holds the key's secret, such as a court or an escrow: {command}. {_NOBODY}: {refused.why}"
+    command = shlex.join(["brickscan", "claim", str(config), case.where, "--out", "CASE", "--list", "LIST"])
+    asked_by = "" if settings.asked_by is None else f"Who may ask for it: {settings.asked_by}. "
+    return (
+        "a claim that anybody can check, without the key, shows the seeds of the unit that was flagged, at most 1,000: "
+        "whoever holds it sees every message that is marked there, strangers' too, and can mark the same windows of "
+        "words for anybody. So no scan counts them any more, in any text; at 5 % of all positions a new key is needed. "
+        f"It cannot be taken back, by no erasure either. {asked_by}At most {settings.most_a_month:,} such claims "
+        f"are made under a key in a month. The command, which asks first: {command}"
+    )
+
+
+_NOBODY = "There is no claim that anybody can check"
