@@ -41,7 +41,7 @@ from scanner.registry import check_secret, load_registry
 from scanner.registry.dealt import Dealt, find_record, microseconds_of
 from scanner.registry.key_records import read_record, read_tree
 from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_published, refuse_lost_heads
-from scanner.registry.leases import readers_before
+from scanner.registry.leases import readers_before, refuse_lost_reads
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
@@ -223,6 +223,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     if name is not None:
         files["name.json"] = name
     files["README"] = README.encode()
+    refuse_lost_reads(explainer.registry, key)
     shown = read_shown(explainer.registry, key)
     found, settings = find_event(explainer.registry, key, stored, unit.words), read_config(config).claims
     if found is None:
@@ -467,3 +468,5 @@ def refuse_folder(out: Path) -> None:
         raise Refused(f"--out {out}: is there already; name a folder that is new")
     if not out.absolute().parent.is_dir():
         raise Refused(f"--out {out}: there is no folder {out.parent}; make it first")
+    if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
+        raise Refused(f"--out {out}: nothing can be written into {out.absolute().parent}; name another folder")

@@ -25,7 +25,9 @@ from typing import Any, NamedTuple
 
 from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
+from scanner.registry.shown_seeds import read_shown
 from scanner.storage.locations import is_uri, make_private, parse_json, read_named, write_whole
+from schemas.registry import MasterKey
 
 LEASES_FOLDER = "leases"
 
@@ -77,6 +79,33 @@ def readers_before(folder: Path | str, key_id: str, number: int) -> list[Lease]:
     Raises:
         Refused: a lease cannot be read; or this machine's clock is wrong.
     """
+    return [lease for lease in _held(folder) if lease.holds_before(key_id, number)]
+
+
+def refuse_lost_reads(folder: Path | str, key: MasterKey) -> None:
+    """Refuse a registry that lacks an event of a key which a reader knows.
+
+    The next event would take the number of one that is lost, and who knows that one would seem to know both.
+
+    Args:
+        folder: the registry's local folder.
+        key: of version 3.
+
+    Raises:
+        Refused: an older registry was put back; or as `readers_before`, or `read_shown`.
+    """
+    leases = _held(folder)
+    number = read_shown(folder, key).number  # after the leases: no reader of these knows more
+    for lease in leases:
+        if lease.events is not None and lease.events.get(key.key_id, 0) > number:
+            raise Refused(
+                f"{lease}, and the registry has {number} of key {key.key_id!r}: an older registry was put back. Bring "
+                "the newest copy back; or, if there is none, end that reader"
+            )
+
+
+def _held(folder: Path | str) -> list[Lease]:
+    """Return all leases but those that are over, which are deleted. Raises as `readers_before`."""
     leases, path = list[Lease](), Path(folder) / LEASES_FOLDER
     try:
         now = _now_beside(path) if path.is_dir() else datetime.now(UTC)
@@ -85,7 +114,7 @@ def readers_before(folder: Path | str, key_id: str, number: int) -> list[Lease]:
                 lease = _read(file)
                 if now > lease.expires + MARGIN:
                     file.unlink()
-                elif lease.holds_before(key_id, number):
+                else:
                     leases.append(lease)
     except OSError as error:
         raise Refused(f"{path}: cannot be read or written ({error.strerror}); see that it can") from None

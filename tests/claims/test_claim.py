@@ -373,3 +373,22 @@ def test_a_month_has_as_many_claims_as_scan_toml_allows(platform):
         show(second)
     assert platform.claim("--yes", out="again")[0] == 0
     assert platform.shown().number == 1
+
+
+def test_a_reader_that_knows_an_event_which_the_registry_lacks_stops_a_claim(platform):
+    """The claim's event would have the number of the one that is lost, and nobody would wait for the reader."""
+    platform.scan(platform.text())
+    lease = HeldLease(platform.registry, "program")
+    lease.read({"green": 1})
+    code, said = platform.claim("--yes")
+    assert (code, "the registry has 0 of key 'green': an older registry was put back" in said) == (2, True), said
+    assert platform.shown().number == 0
+    lease.end()
+    assert platform.claim("--yes")[0] == 0
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_refused_before_anything_is_shown(platform, monkeypatch):
+    platform.scan(platform.text())
+    monkeypatch.setattr("scanner.claims.claim.os.access", lambda folder, how: folder != platform.folder)
+    code, said = platform.claim("--yes")
+    assert (code, "nothing can be written into" in said, platform.shown().number) == (2, True, 0), said

@@ -9,8 +9,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from scanner.errors import Refused, ScanFailed
-from scanner.registry import leases
-from scanner.registry.leases import LEASE, MARGIN, HeldLease, NoLease, leased, readers_before, take_lease
+from scanner.registry import find_key, leases, load_registry
+from scanner.registry.leases import (
+    LEASE,
+    MARGIN,
+    HeldLease,
+    NoLease,
+    leased,
+    readers_before,
+    refuse_lost_reads,
+    take_lease,
+)
+from scanner.registry.shown_seeds import append_event
+from tests.support.showing import make_seeded_registry
 
 
 @pytest.fixture
@@ -189,3 +200,18 @@ def test_a_process_that_was_forked_takes_a_lease_of_its_own(tmp_path, held):
     child.join()
     assert leases_then.pop(readers_before(tmp_path, "k1", 3)[0].name) == {"k1": 0}
     assert [*leases_then.values()] == [{"k1": 3}]
+
+
+def test_a_reader_that_knows_what_the_registry_lacks_is_told(tmp_path):
+    folder = make_seeded_registry(tmp_path / "registry")
+    key = find_key(load_registry(folder), "seeded")
+    refuse_lost_reads(folder, key)
+    with leased(folder, "scan", needed=True) as lease:
+        refuse_lost_reads(folder, key)  # it has read nothing yet
+        for number in (0, 1):
+            lease.read({"other": 7, "seeded": number})
+            if number:
+                with pytest.raises(Refused, match="the registry has 0 of key 'seeded': an older registry was put back"):
+                    refuse_lost_reads(folder, key)
+                append_event(folder, "seeded", b"a text", "as written", [5], [bytes(32)])
+            refuse_lost_reads(folder, key)
