@@ -208,6 +208,11 @@ class OpenedCheck:
             vars(self).pop("_of_each_key", None)
         return _numbers(shown)
 
+    @property
+    def holds(self) -> bool:
+        """Whether texts are looked at: once its lease is over, none is any more."""
+        return self._lease.holds
+
     def score_batch(self, texts: Sequence[bytes]) -> BatchResult:
         """Return the verdicts of a scan on texts as they are stored; `row` is their place, and flags are proved.
 

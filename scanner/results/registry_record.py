@@ -94,6 +94,8 @@ def users_beside(registry: str | Path) -> Record:
 
 def refuse_lost_events_of_config(config_file: Path, keys: Sequence[MasterKey]) -> None:
     """Do as `refuse_lost_events`, for the registry and the results of a scan's configuration."""
+    if all(key.record is None for key in keys):  # a detector may have no right to read results
+        return
     config = read_config(config_file)
     registry = absolute("registry", config.registry, config_file.absolute().parent)
     refuse_lost_events(open_results(config, config_file), registry, keys)
@@ -101,7 +103,7 @@ def refuse_lost_events_of_config(config_file: Path, keys: Sequence[MasterKey]) -
 
 def refuse_lost_events_beside(registry: str | Path, keys: Sequence[MasterKey]) -> None:
     """Do as `refuse_lost_events`, for the results of the `scan.toml` beside a registry, if there is one."""
-    results = results_beside(registry)
+    results = None if all(key.record is None for key in keys) else results_beside(registry)
     if results is not None:
         sign_with(results, str(registry))
         refuse_lost_events(results, str(registry), keys)
@@ -113,7 +115,7 @@ def refuse_lost_events(results: str, registry: str, keys: Sequence[MasterKey]) -
     Raises:
         Refused: an older registry was put back, so that what it lacks would be scored as if it were secret.
     """
-    if not exist(results) or all(key.record is None for key in keys):
+    if not exist(results):
         return
     stated = ask(results, lambda: ranges_ever(results).select("events").unique().drop_nulls().collect())["events"]
     read = {event_of_key for events in stated for event_of_key in _parse_events(events).items()}

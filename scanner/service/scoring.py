@@ -161,6 +161,11 @@ class Scorer:
         self._opened.compile()
         keyed_grams("a text of some bytes", self._key)
 
+    @property
+    def holds(self) -> bool:
+        """Whether texts are looked at: once the lease of what claims showed is over, none is any more."""
+        return self._opened.holds
+
     def find_marks(self, texts: Sequence[bytes]) -> list[Finding]:
         """Find marks in texts, UTF-8."""
         batch, rules = self._opened.score_batch(texts), self._served.check.rules
@@ -295,7 +300,7 @@ def find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float, 
     Returns:
         The findings; seconds of CPU; and why no user could be named the last time, empty: it was not so.
     """
-    if _scorer is None:  # raised, so that another process takes the place of this one
+    if _scorer is None or not _scorer.holds:  # raised, so that another process takes the place of this one
         raise ValueError("no key is open")
     began = time.process_time()
     findings: Sequence[Finding | None] | None = find_marks(texts)

@@ -16,6 +16,7 @@ from scanner.registry import load_registry
 from scanner.registry.leases import HeldLease, readers_before
 from scanner.registry.shown_seeds import read_shown, shown_path
 from scanner.results.current_rows import ranges_ever
+from scanner.service import scoring
 from scanner.service.scoring import Scorer, ServedScan
 from schemas.service import DetectorConfig
 from tests.support.command_line import call
@@ -160,3 +161,17 @@ def test_a_scan_that_cannot_hold_a_lease_is_refused(night, plain):
     (night.registry / "leases").write_text("")
     with pytest.raises(Refused, match="leases: cannot be written"):
         night.scan()
+
+
+@pytest.mark.costly
+def test_a_process_of_a_detector_whose_lease_is_over_makes_room_for_another(night, plain, monkeypatch):
+    """Else it would answer no text any more, until somebody started the detector again."""
+    scorer = Scorer(ServedScan.of(DetectorConfig(version=2), night.folder), b"1" * 32)
+    monkeypatch.setattr(scoring, "_scorer", scorer)
+    texts = [plain(200, 1).encode()]
+    assert [finding.result for finding in scoring.find_marks_of(texts)[0]] == ["not found"]
+    (file,) = (night.registry / "leases").glob("detector-*.json")
+    file.unlink()
+    scorer._opened._lease.renew()
+    with pytest.raises(ValueError, match="no key is open"):
+        scoring.find_marks_of(texts)
