@@ -9,6 +9,7 @@ top-p, chooses the token, and makes all others impossible: whatever vLLM does th
 """
 
 import hashlib
+import logging
 import math
 import stat
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from brickscan_vllm.settings import Settings
-from scanner.errors import Refused, SecretError, TokenizerError
+from scanner.errors import Refused, ScanFailed, SecretError, TokenizerError
 from scanner.gpu.vectors import (
     GreenRule,
     PlainSeededVectors,
@@ -196,6 +197,8 @@ def open_marker(settings: Settings, device: torch.device) -> "ServedMarker":
     return ServedMarker(settings, record, device, lease)
 
 
+LOG = logging.getLogger("vllm.brickscan")
+
 AT_ONCE = 1 << 23
 """Logits whose weights are computed at a time: 64 MiB for each of a few copies."""
 
@@ -219,6 +222,7 @@ class Marker:
         self._key, self._vectors, self._lease = key, _vectors(key, device), lease or NoLease()
         self.window, self.is_green_list = key.window, key.rule is not None
         self._device, self._is_shown = device, self._table(key.shown.buckets, device)
+        self._said = False
 
     def _table(self, buckets: NDArray[np.int64], device: torch.device) -> torch.Tensor | None:
         """Return which buckets were shown, bool[2^n]; None: none were."""
@@ -247,7 +251,7 @@ class Marker:
             bool[R]: rows in which one token is as good as sure, or that are not marked since their seed was shown, or
                 the lease is over: a mark shows nothing there.
         """
-        are_shown = self._are_shown(windows) | (not self._lease.holds)
+        are_shown = self._are_shown(windows) | (not self._may_mark())
         on = on & ~are_shown
         forced = torch.empty(len(logits), dtype=torch.bool, device=logits.device)
         step = max(AT_ONCE // logits.shape[1], 1)
@@ -262,6 +266,18 @@ class Marker:
                 )
                 forced[rows] = self._leave_one(logits[rows], *some, sampling)
         return forced | are_shown
+
+    def _may_mark(self) -> bool:
+        """Return whether the lease holds; once it does not, a line in the log says why."""
+        if self._lease.holds:
+            return True
+        if not self._said:
+            self._said = True
+            try:
+                self._lease.check()
+            except (Refused, ScanFailed) as why:
+                LOG.error("nothing is marked until this server is started again: %s", why)
+        return False
 
     def _are_shown(self, windows: torch.Tensor) -> torch.Tensor:
         """Say which rows' windows, int64[R, h], meet a seed that was shown: bool[R]."""

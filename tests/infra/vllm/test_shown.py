@@ -63,7 +63,7 @@ def test_a_server_that_cannot_read_what_was_shown_does_not_start(own_keys, setti
         open_key(served)
 
 
-def test_a_server_reads_anew_each_minute_and_marks_nothing_once_its_lease_is_over(own_keys, settings):
+def test_a_server_reads_anew_each_minute_and_marks_nothing_once_its_lease_is_over(own_keys, settings, caplog):
     served = settings("greenlist-v3")._replace(registry=own_keys)
     marker = open_marker(served, CPU)
     before, plain, windows, _ = marked(served)
@@ -89,7 +89,12 @@ def test_a_server_reads_anew_each_minute_and_marks_nothing_once_its_lease_is_ove
     content = path.read_bytes()
     path.write_bytes(content[:-2])  # it cannot be read anew
     marker._lease.renew()
-    assert torch.equal(logits_now(marker), before)
+    assert not caplog.records
+    for _ in range(2):
+        assert torch.equal(logits_now(marker), before)
+    (said,) = caplog.messages
+    assert said.startswith("nothing is marked until this server is started again: ")
+    assert "its last line has no end" in said
     path.write_bytes(content)
     marker._lease.renew()
     assert torch.equal(logits_now(marker), before)  # for good
