@@ -175,7 +175,8 @@ class HeldLease:
         self._path = self._folder / f"{self._name}.json"
         self._events: Mapping[str, int] | None = None
         self._in_force: Mapping[str, int] | None = None
-        self._lock, self._ended, self._lost = threading.Lock(), threading.Event(), ""
+        # the collector may end a lease from within its own renewal
+        self._lock, self._ended, self._lost = threading.RLock(), threading.Event(), ""
         self._valid_until, self._expires = 0.0, datetime.now(UTC)
         try:
             make_private(self._path.parent)
@@ -264,6 +265,8 @@ class HeldLease:
                         return
                     self._events, self._in_force = self._in_force, read_anew()
                 self._write()
+                if self._ended.is_set():
+                    self._path.unlink()
             except Refused as why:
                 self._lost = str(why)
             except OSError:

@@ -182,6 +182,24 @@ def test_who_reads_anew_states_it_a_renewal_later(tmp_path, held):
     assert not held.holds
 
 
+def test_a_lease_that_ends_within_its_renewal_is_over(tmp_path, held):
+    """As where the collector takes its holder away meanwhile, in the thread that renews."""
+
+    class Ending(Reader):
+        def read_anew(self):
+            held.end()
+            return super().read_anew()
+
+    reader = Ending()
+    held.follow(reader.read_anew)
+    renewing = threading.Thread(target=held.renew, daemon=True)
+    renewing.start()
+    renewing.join(30)
+    assert not renewing.is_alive()
+    assert readers_before(tmp_path, "k1", 9) == []
+    assert not held.holds
+
+
 def _check_in_child(lease, folder, found):
     lease.check()
     found.put([(one.name, one.events) for one in readers_before(folder, "k1", 9)])
