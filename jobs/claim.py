@@ -68,10 +68,12 @@ def _changes(prepared: "PreparedClaim") -> list[str]:
     key, unit, seeds = prepared.key, prepared.unit, counted(len(prepared.seeds), "seed")
     what = f"{unit.variant or 'as written'}, tokens {unit.begin + 1} to {unit.end}"
     about = f"claims about {prepared.where}, {what}: shows {seeds} of key {key.key_id}"
+    doubt = [f"signatures of tables were not checked: {prepared.not_checked}"] if prepared.not_checked else []
     if prepared.event is not None:
-        return [f"{about}, all of them by event {prepared.event} of an earlier claim; nothing new is shown"]
+        return [*doubt, f"{about}, all of them by event {prepared.event} of an earlier claim; nothing new is shown"]
     asked_by = prepared.settings.asked_by
     return [
+        *doubt,
         *([] if asked_by is None else [f"who may ask for it, by your scan.toml: {printable(asked_by)}"]),
         f"{about}, {prepared.newly:,} of which no claim showed before",
         "for good: whoever holds the claim can mark these windows of words for anybody, and sees every message that is "

@@ -68,7 +68,7 @@ def sign(config: Path, yes: bool, dry_run: bool) -> None:
     lines = [f"{name}: {fault}" for name, fault in faults.items()]
     if confirm([*lines, f"takes {counted(len(faults), 'table')} as they are now"], yes, dry_run):
         for name, fault in faults.items():
-            if fault == GONE:
+            if fault.startswith(GONE):
                 give_up(folder, name)
                 tell(f"{name:<13} given up")
             else:

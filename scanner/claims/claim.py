@@ -54,6 +54,7 @@ from scanner.registry.shown_seeds import (
 from scanner.results.queries import ask, spans
 from scanner.results.registry_record import refuse_lost_events
 from scanner.scan_plan import read_config
+from scanner.signing import unchecked
 from scanner.storage.locations import sync_to_disk
 from scanner.watermark.format import DrawsFromSeeds
 from scanner.watermark.formats import format_of
@@ -136,6 +137,7 @@ class PreparedClaim(NamedTuple):
     newly: how many seeds no claim showed before.
     list_paths: the published list and its head, if it was named.
     settings: of scan.toml on claims.
+    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
     """
 
     folder: str
@@ -150,6 +152,7 @@ class PreparedClaim(NamedTuple):
     newly: int
     list_paths: Sequence[str]
     settings: ClaimsConfig
+    not_checked: str | None
 
     def __repr__(self) -> str:
         return f"PreparedClaim({self.where!r}, …)"
@@ -243,6 +246,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         0 if found else len(leaves),
         paths,
         settings,
+        unchecked(explainer.results),  # after all rows were read
     )
     event, salt = found or _would_be(shown, stored, leaves)
     failing = check_claim.failing(_all_files(claim, shown, event, salt), None, paths)

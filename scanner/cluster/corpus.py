@@ -21,7 +21,7 @@ from scanner.input.documents import Reader, Unreadable, read_text
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
-from scanner.storage.locations import filesystem_of, make_private, write_new
+from scanner.storage.locations import filesystem_of, make_private, read_whole_file, write_new
 from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.positions import consecutive_positions
@@ -63,11 +63,9 @@ def read_content(file: str) -> io.BytesIO:
         OSError: it cannot be read.
         Refused: it is not what was written. The folder is that of results, which others may write.
     """
-    filesystem, path = filesystem_of(file)
-    with filesystem.open_input_stream(path) as stream:
-        data = stream.read()
+    data = read_whole_file(file).to_pybytes()
     if f"-{hashlib.sha256(data).hexdigest()}." not in file:
-        raise Refused(f"corpus: {path}: its content is not what was written, so somebody changed it; audit it again")
+        raise Refused(f"corpus: {file}: its content is not what was written, so somebody changed it; audit it again")
     return io.BytesIO(data)
 
 

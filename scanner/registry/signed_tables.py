@@ -7,7 +7,7 @@ copy of the results: its signature names a place and a number that are not of th
 order.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
@@ -207,6 +207,16 @@ class SignedTables:
         ]
         signed = [history.newest for history in histories if history.newest is not None]
         return max(signed, key=lambda entry: entry.number, default=None)
+
+    def of_results(self, results_ids: Collection[int]) -> list[SignedTable]:
+        """Return what last happened to each table of results, wherever it lay, unless it was given up."""
+        last: dict[str, SignedTable] = {}
+        for (_, name), histories in self._places.items():
+            for history in histories.values():
+                entry = max(history.entries[max(history.entries)])
+                if entry.results_id in results_ids and (name not in last or entry.number > last[name].number):
+                    last[name] = entry
+        return [entry for entry in last.values() if entry.event != "given up"]
 
     def locations(self) -> list[str]:
         """Return the places of all results that were signed and not given up, in order."""

@@ -26,7 +26,15 @@ def faults_of_tables(results: str) -> Mapping[str, str | None]:
     """
     signer = _signer(results)
     faults: dict[str, str | None] = dict.fromkeys(signer.missing_tables(), GONE)
-    for name in () if len(faults) == len(signer.signed_tables()) > 0 else existing_tables(results):
+    if len(faults) == len(signer.signed_tables()) > 0:
+        return faults
+    faults |= {
+        name: f"{GONE}: it lay at {entry.location}, and did not come along: put it here, or go on without it for good"
+        for name, entry in signer.left_behind().items()
+    }
+    # all that were signed: one may be taken away while they are listed
+    there = {*existing_tables(results), *signer.signed_tables()} - faults.keys()
+    for name in (name for name in SCHEMAS if name in there):
         try:
             faults[name] = _fault_of(results, name, signer)
         except ScanFailed as error:
@@ -41,7 +49,7 @@ def _fault_of(results: str, name: str, signer: Signer) -> str | None:
         transactions = signer.sum_transactions(table, name, logged_transactions(table))
         refuse_other(table, name)
         signer.is_signed(table, name, transactions)
-        unsigned = None if signature_of(table) is not None else "nobody signed it"
+        unsigned = "nobody signed it" if name in signer.unsigned else None
         if unsigned is None and name in signer.off_record:
             unsigned = "the registry does not know it at this place, so that it may not be the newest"
     except Refused as error:
@@ -57,17 +65,19 @@ def _fault_of(results: str, name: str, signer: Signer) -> str | None:
 
 
 GONE = "was signed, and is gone"
-"""Fault of a table that is given up where it is signed as it is."""
+"""Beginning of the fault of a table that is given up where others are signed as they are."""
 
 
 def give_up(results: str, name: str) -> None:
     """Give up a table that is gone: whatever was signed there is refused from then on, and a new one may be made.
 
+    One that results had at another place alone is no table of this place, so that nothing is to be done.
+
     Raises:
         Refused: no audit secret can be read, or the table is there.
     """
     signer = _signer(results)
-    if name not in signer.missing_tables():
+    if name not in {*signer.missing_tables(), *signer.left_behind()}:
         raise Refused(f"results: table {table_uri(results, name)}: is there again, and is not given up")
     signer.give_up(name)
 

@@ -55,6 +55,7 @@ from scanner.storage.delta import (
     open_table,
     place_of,
     read,
+    refuse_endless,
     sync_commit,
     version_of,
 )
@@ -91,9 +92,10 @@ def has_table(results: str, name: str) -> bool:
     """Return whether a table exists. Not every scan makes all tables.
 
     Raises:
-        Refused: it was signed, and is gone, and nobody gave it up.
+        Refused: it was signed, and is gone, and nobody gave it up; or its log has a file without an end.
     """
-    if DeltaTable.is_deltatable(table_uri(results, name)):
+    if DeltaTable.is_deltatable(uri := table_uri(results, name)):
+        refuse_endless(uri)
         return True
     signer = signer_of(results)
     return signer is not None and signer.is_there(name)  # the look that refuses nothing is the one that is answered
@@ -423,6 +425,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
     signer, made, end = signer_of(results), list[str](), time.monotonic() + SECONDS_OF_A_MAKER
     if signer is not None:
         signer.record.read_again()  # another process may have made them a moment ago
+        signer.refuse_left_behind()
     for name in names:
         uri = table_uri(results, name)
         try:

@@ -131,7 +131,7 @@ class Signer:
         """Put all tables on record at a place that the registry does not know, as of results that were moved.
 
         Raises:
-            Refused: one is not as it was signed, or older than it was at another place.
+            Refused: one is not as it was signed, older than it was at another place, or left behind there.
             ScanFailed: the log of one cannot be read.
         """
         entries = []
@@ -149,11 +149,41 @@ class Signer:
                     )
                 entries.append(self._entry(table, name, signature, "signed"))
                 self.off_record.discard(name)
+        here = {entry.table for entry in entries}
+        for entry in self.record.of_results({entry.results_id for entry in entries}):
+            if entry.table not in here:
+                raise self._left_behind(entry)
         if entries:
             _log.warning("results: tables of %s are put on record as they are: they were moved", self.record.location)
         self.record.add(entries)
         with suppress(ScanFailed):  # the end of the process says so
             self.record.keep()
+
+    def refuse_left_behind(self) -> None:
+        """Raise Refused where results were moved here and one of their tables was not: it would be made anew, empty."""
+        for entry in self.left_behind().values():
+            raise self._left_behind(entry)
+
+    def _left_behind(self, entry: SignedTable) -> Refused:
+        return Refused(
+            f"results: table {table_uri(self.record.location, entry.table)}: was signed at {entry.location}, and did "
+            "not come along with the others. Put it here too, or go on without it by `brickscan sign`"
+        )
+
+    def left_behind(self) -> dict[str, SignedTable]:
+        """Return the tables, by name, that results had at another place, and lack here; none where the place is known.
+
+        Raises:
+            ScanFailed: the log of a table cannot be read.
+        """
+        if self.record.all():
+            return {}
+        with log_read(self.record.location):
+            uris = {name: table_uri(self.record.location, name) for name in SCHEMAS}
+            here = {name: DeltaTable(uri) for name, uri in uris.items() if DeltaTable.is_deltatable(uri)}
+        signatures = [signature for table in here.values() if (signature := signature_of(table)) is not None]
+        ids = {signature.results for signature in signatures if self.has_signed(signature)}
+        return {entry.table: entry for entry in self.record.of_results(ids) if entry.table not in here}
 
     def _signature_before(self, table: DeltaTable, name: str) -> Signature:
         """Return the signature of a table, checked in this version, or of an empty one that this process made.
@@ -386,7 +416,7 @@ class Signer:
             raise Refused(
                 f"results: table {place_of(table)}: it carries no signature, so brickscan did not write it. {_PUT_BACK}"
             )
-        if id_of(table) not in self._own_ids:
+        if has_files or id_of(table) not in self._own_ids:
             self.unsigned.add(name)
         return not has_files
 

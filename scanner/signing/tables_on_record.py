@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from scanner.errors import ScanFailed
@@ -53,6 +53,10 @@ class TablesOnRecord:
     def newest_anywhere(self, name: str, table_id: str) -> SignedTable | None:
         """Return the last signature of a table, wherever it lay; None: it was never signed."""
         return self._signed_tables.newest_of(name, table_id)
+
+    def of_results(self, results_ids: Collection[int]) -> list[SignedTable]:
+        """Return what last happened to each table of results, wherever it lay, unless it was given up."""
+        return self._signed_tables.of_results(results_ids)
 
     def is_kept(self) -> bool:
         """Return whether the registry keeps signatures, of this place or another: else it cannot be written."""

@@ -5,6 +5,7 @@ driver that commits all night long opens each of its tables once, and reads from
 """
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.locations import filesystem_of, is_uri, sync_to_disk
+from scanner.storage.locations import filesystem_of, is_uri, refuse_special, sync_to_disk
 from schemas.versions import FIRST_VERSION, MADE_BEFORE, VERSION
 
 TABLE_VERSION = "brickscan.version"
@@ -161,8 +162,23 @@ def attempts(subject: str) -> Iterator[None]:
     raise ScanFailed(f"results: {COMMIT_ATTEMPTS} {subject} failed, since others committed first; run again later")
 
 
+def refuse_endless(uri: str) -> None:
+    """Raise Refused for a local table whose hint of its newest checkpoint is a FIFO or device.
+
+    Deltalake reads it first, and waits for ever (1.6.6). It passes over other files of a log that are none.
+    """
+    hint = f"{uri.removeprefix('file://')}/_delta_log/_last_checkpoint"
+    if not is_uri(hint):
+        try:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                refuse_special(os.stat(hint).st_mode)
+        except OSError as error:
+            raise Refused(f"results: table {uri}: _delta_log/_last_checkpoint: {error.strerror}: delete it") from None
+
+
 def open_table(uri: str) -> DeltaTable:
     """Open a table of results as it is now. Raises Refused: it is not there, of another version, or its log edited."""
+    refuse_endless(uri)
     try:
         table = DeltaTable(uri)
     except (TableNotFoundError, OSError):
@@ -243,7 +259,7 @@ class KeptTable:
         """Return the table as it is now. The same object is brought up to date by the next call, or another one comes.
 
         Raises:
-            Refused: it is of another version.
+            Refused: it is of another version, or its log has a file without an end.
             ScanFailed: it cannot be read.
         """
         try:
@@ -253,6 +269,7 @@ class KeptTable:
                 except (DeltaError, OSError):  # commits were cleaned up that this object has not read
                     self._table = None
             if self._table is None:
+                refuse_endless(self._uri)
                 self._table, self._read = DeltaTable(self._uri), None  # nothing of what was read is believed
                 version_of(self._table)
         except (DeltaError, OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -101,6 +102,10 @@ def test_tokens_and_filters_that_somebody_else_wrote_are_refused(tmp_path, suffi
     read.cache_clear()
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(Refused, match="its content is not what was written"):
+        read(str(file))
+    file.unlink()
+    os.mkfifo(file)  # which no worker waits for
+    with pytest.raises(OSError, match="FIFO"):
         read(str(file))
 
 

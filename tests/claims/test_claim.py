@@ -17,6 +17,7 @@ from scanner.results.queries import spans
 from scanner.watermark.formats import format_of
 from tests.support.claiming import MESSAGE, Platform, make_registry
 from tests.support.command_line import call
+from tests.support.signed_results import reopen
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray", "opened_once")]
 
@@ -58,6 +59,19 @@ def test_a_flag_becomes_a_claim_that_anybody_checks(tmp_path, words, method):
     assert oct(platform.case.stat().st_mode)[-3:] == "700"
     assert {path.stat().st_mode & 0o777 for path in platform.case.iterdir()} == {0o600}
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".unfinished")] == []
+
+
+def test_a_claim_says_where_nobody_checked_the_tables(platform):
+    """As of results that were moved: whoever makes it knows, before anything is shown, what the row rests on."""
+    platform.scan(platform.text())
+    code, said = platform.claim("--dry-run")
+    assert (code, "not checked" in said) == (0, False), said
+    results = Path(platform.night.results)
+    results.rename(results.with_name("elsewhere"))
+    results.symlink_to(results.with_name("elsewhere"))
+    reopen(platform.night.results, platform.registry)
+    code, said = platform.claim("--dry-run")
+    assert (code, "signatures of tables were not checked: the registry does not know" in said) == (0, True), said
 
 
 def test_a_claim_holds_nothing_of_the_key_but_what_it_shows(platform):

@@ -28,6 +28,7 @@ from scanner.registry import signed_tables
 from scanner.registry.keys_file import read_audit_secret
 from scanner.registry.signed_tables import NO_NUMBER, Carried, SignedTable, SignedTables, read_signed_tables
 from scanner.results import retention, transactions, upkeep
+from scanner.results import sign_anew as sign_anew_module
 from scanner.results.queries import exist
 from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew, sign_under
 from scanner.results.transactions import (
@@ -756,6 +757,71 @@ def test_results_that_were_moved_are_on_record_whole_with_the_first_commit(signe
     reopen(moved, own_secret)  # the process was killed
     refuse_changed_tables(moved)
     assert (len(rows(moved)), rows(moved, "decisions").height, unchecked(moved)) == (4, 0, None)
+
+
+def test_a_table_that_was_taken_away_while_results_were_moved_is_missed(signed, own_secret, tmp_path):
+    """Nothing at the new place says that there was one: the registry knows it at the old one."""
+    open_tables(signed, ["decisions"])
+    keep_signatures(signed)
+    moved = str(shutil.move(signed, str(tmp_path / "moved")))
+    shutil.move(f"{moved}/decisions", tmp_path / "decisions")
+    reopen(moved, own_secret)
+    for put_rows_there in (lambda: add(moved, "first", [verdict(9)]), lambda: open_tables(moved, ["decisions"])):
+        with pytest.raises(Refused, match=r"decisions: was signed at .* and did not come along"):
+            put_rows_there()
+        assert not has_table(moved, "decisions")
+        assert not signer_of(moved).record.all()
+    shutil.move(tmp_path / "decisions", f"{moved}/decisions")
+    add(moved, "first", [verdict(9)])
+    assert (rows(moved, "verdicts").height, rows(moved, "decisions").height, unchecked(moved)) == (7, 0, None)
+
+
+def test_moved_results_go_on_without_a_table_by_consent(signed, own_secret, tmp_path):
+    open_tables(signed, ["decisions", "filters"])
+    keep_signatures(signed)
+    moved = str(shutil.move(signed, str(tmp_path / "moved")))
+    for name in ("decisions", "filters"):
+        shutil.rmtree(f"{moved}/{name}")
+    reopen(moved, own_secret)
+    faults = faults_of_tables(moved)
+    assert {name for name, fault in faults.items() if str(fault).startswith(GONE)} == {"decisions", "filters"}
+    for name, fault in faults.items():
+        give_up(moved, name) if str(fault).startswith(GONE) else sign_anew(moved, name)
+    assert keep_signatures(moved) is None
+    reopen(moved, own_secret)
+    open_tables(moved, ["decisions"])
+    assert {*faults_of_tables(moved).values()} == {None}
+    assert (rows(moved, "flags").height, unchecked(moved)) == (3, None)
+
+
+def test_a_table_that_is_renamed_away_while_tables_are_listed_is_checked(signed, own_secret, monkeypatch):
+    """Else `brickscan sign --dry-run` says of a table that was edited that every byte is as it was left."""
+    file = files(signed, "flags")[0]
+    file.write_bytes(file.read_bytes()[:-1])
+    list_tables = sign_anew_module.existing_tables
+
+    def while_one_is_away(results: str) -> list[str]:
+        os.rename(f"{results}/flags", f"{results}/away")
+        names = list_tables(results)
+        os.rename(f"{results}/away", f"{results}/flags")
+        assert "flags" not in names
+        return names
+
+    monkeypatch.setattr(sign_anew_module, "existing_tables", while_one_is_away)
+    reopen(signed, own_secret)
+    assert "is not what was written" in str(faults_of_tables(signed)["flags"])
+
+
+def test_rows_that_came_into_a_table_while_it_was_made_are_told_as_unchecked(tmp_path, own_secret):
+    """Whoever made it knows its id, and nobody signed what somebody else wrote into it."""
+    folder = str(tmp_path / "results")
+    sign_with(folder, str(own_secret))
+    table = make_table(table_uri(folder, "flags"), SCHEMAS["flags"], properties_of("flags"))
+    signer_of(folder).table_made(table)
+    file = write_file(folder, "flags", [pa.RecordBatch.from_pylist([filled(SCHEMAS["flags"])], SCHEMAS["flags"])])
+    table.create_write_transaction([*transactions.additions([file])], "append", SCHEMAS["flags"])
+    assert read_whole(folder, "flags").collect().height == 1
+    assert "nobody signed flags" in str(unchecked(folder))
 
 
 def test_the_first_commit_at_a_place_takes_no_table_that_was_changed(signed, own_secret, tmp_path):

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from scanner.errors import Refused, ScanFailed
 from scanner.results.sign_anew import faults_of_tables, sign_anew
-from scanner.results.transactions import refuse_changed_tables
+from scanner.results.transactions import open_tables, refuse_changed_tables
 from scanner.results.upkeep import compact, vacuum
 from scanner.signing import keep_signatures, opened_signers, signer_of, unchecked
 from scanner.storage.locations import absolute, table_uri
@@ -83,6 +83,16 @@ def test_a_fifo_in_the_place_of_a_file_is_refused(signed, own_secret):
     reopen(signed, own_secret)
     for ask in (rows, compact, lambda folder: sign_anew(folder, "flags")):
         with pytest.raises((Refused, ScanFailed), match="FIFO"):
+            ask(signed)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_hint_of_a_checkpoint_without_an_end_is_refused(signed, own_secret, make):
+    """Deltalake would wait for a writer, or read until no memory is left, and no interrupt would end it."""
+    make(Path(table_uri(signed, "flags"), "_delta_log", "_last_checkpoint"))
+    reopen(signed, own_secret)
+    for ask in (rows, refuse_changed_tables, compact, vacuum, open_tables, faults_of_tables):
+        with pytest.raises(Refused, match=r"_last_checkpoint: .*: delete it"):
             ask(signed)
 
 
