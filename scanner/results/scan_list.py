@@ -19,7 +19,7 @@ from scanner.registry.clock import refuse_clock_before
 from scanner.results.canary_flags import of_canary
 from scanner.results.current_rows import flags, newest_quarantine, ranges_ever, shards
 from scanner.results.queries import ask, exist, of_trial, scanned_and_one_of, scans
-from scanner.results.transactions import refuse_other
+from scanner.results.transactions import has_table, refuse_other
 from scanner.storage.data_files import TABLES
 from scanner.storage.locations import is_uri, table_uri
 from scanner.watermark.formats import generator_of
@@ -272,11 +272,12 @@ def readiness(results: str) -> Ready:
     Whether a URI can be written is unknown: only writing shows it.
 
     Raises:
-        Refused: a table cannot be read or is of another version, or the folder cannot be written.
+        Refused: a table cannot be read, is of another version, or was signed and is gone; or the folder cannot be
+            written.
     """
     if not is_uri(results):
         _refuse_unwritable(Path(results))
-    states = {_state(table_uri(results, name), name) for name in TABLES}
+    states = {_state(results, name) for name in TABLES}
     return "new" if "new" in states else "there"
 
 
@@ -307,9 +308,10 @@ def refuse_early_clock(results: str) -> None:
             refuse_clock_before(newest, results)
 
 
-def _state(uri: str, name: str) -> Ready:
+def _state(results: str, name: str) -> Ready:
+    uri = table_uri(results, name)
     try:
-        if not DeltaTable.is_deltatable(uri):
+        if not has_table(results, name):
             return "new"
         table = DeltaTable(uri)
     except (DeltaError, OSError, ValueError) as error:

@@ -30,6 +30,7 @@ from scanner.registry.signed_tables import NO_NUMBER, Carried, SignedTable, Sign
 from scanner.results import retention, transactions, upkeep
 from scanner.results import sign_anew as sign_anew_module
 from scanner.results.queries import exist
+from scanner.results.scan_list import readiness
 from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew, sign_under
 from scanner.results.transactions import (
     TableEntry,
@@ -810,6 +811,14 @@ def test_a_table_that_is_renamed_away_while_tables_are_listed_is_checked(signed,
     monkeypatch.setattr(sign_anew_module, "existing_tables", while_one_is_away)
     reopen(signed, own_secret)
     assert "is not what was written" in str(faults_of_tables(signed)["flags"])
+
+
+def test_a_table_that_is_gone_is_not_called_new(signed):
+    """`brickscan scan --check` says of results whether a scan would make their tables."""
+    assert readiness(signed) == "there"
+    os.rename(f"{signed}/flags", f"{signed}/away")
+    with pytest.raises(Refused, match="flags: was signed, and is gone"):
+        readiness(signed)
 
 
 def test_rows_that_came_into_a_table_while_it_was_made_are_told_as_unchecked(tmp_path, own_secret):
