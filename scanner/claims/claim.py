@@ -72,16 +72,17 @@ SECONDS_BETWEEN_LOOKS = 5.0
 README = """\
 A claim that a text contains text marked for one message of a key. Anybody can check it, without the key:
 
-  python -m pip install tokenizers
-  python -I check_claim.py FOLDER [LIST HEAD]
+  python3 -m pip install tokenizers
+  python3 -I check_claim.py FOLDER [LIST HEAD]
 
 check_claim.py is scanner/evidence/check_claim.py of brickscan: take it from a copy of brickscan that you trust, never
 from who makes the claim. LIST is the public list of commitments, taken from where it is public, and HEAD a head of it
 that somebody kept from before the text was posted. Each line of the answer says what holds, what FAILS, or what was NOT
-CHECKED, and why. At the end it says what no claim can show: first of all, that whoever holds the key did not mark the
-text themselves.
+CHECKED, and why. Then it says what no claim can show: first of all, that whoever holds the key did not mark the text
+themselves. Its last line sums up.
 
-claim.json      the claim: key, message, unit, score, p-values, and the number and salt of its event
+claim.json      the claim: key, message, what it is about (the text, or a part of it), score, p-values, and the
+                number and salt of its event
 text.txt        the text, byte for byte
 scored.txt      is there where something else was scored: a normal form, or a text without what is no UTF-8
 tokens.csv      each token of the text in order, and whether it is scored; else why not: "window" (it has no whole
@@ -94,7 +95,7 @@ events.jsonl    what claims showed, this one and others
 name.json       is there where the flag names a user: the record that the message was given to them, and when, with
                 its path to a root in the published list, which shows no other user
 
-The folder goes to the parties, and to nobody else: whoever holds it sees every message that is marked in the unit, and
+The folder goes to the parties, and to nobody else: whoever holds it sees every message that is marked there, and
 can mark the same windows of words for anybody. That is why brickscan marks and scores them no more.
 
 The claim says that the text contains text marked for the message. It does not say who wrote or posted it.

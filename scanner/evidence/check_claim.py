@@ -14,17 +14,25 @@ from before the text was posted. The library `tokenizers` tokenises the text aga
 rest, says NOT CHECKED of the tokens, and exits with 3. With SECRET_FILE it computes all seeds of a key of version 3,
 which takes a minute for 2^24.
 
-It prints what holds, what FAILS, what was NOT CHECKED for want of something, and what it never checks. It exits with 1
-where something fails, with 3 where something could not be checked, else with 0. The watermark is specified in SPEC.md
-and SPEC_3.md of brickscan; this file was written from them, and shares no code with what scans.
+It prints what holds, what FAILS, what was NOT CHECKED for want of something, what it never checks, and a last line that
+sums up. It exits with 1 where something fails, with 3 where something could not be checked, else with 0. Where it was
+called wrongly it checks nothing, and exits with 2. The watermark is specified in SPEC.md and SPEC_3.md of brickscan;
+this file was written from them, and shares no code with what scans.
 """
 
 import sys
 
 # a module that is imported from here on could be a forger's, from beside this file or from PYTHONPATH
-if __name__ == "__main__" and not sys.flags.isolated:
-    sys.exit("run it as: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]; -I keeps modules of others out")
+if __name__ == "__main__":
+    if not sys.flags.isolated:
+        print("run it as: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]", file=sys.stderr)
+        print("-I keeps modules of others out", file=sys.stderr)
+        sys.exit(2)
+    if sys.version_info < (3, 9):  # noqa: UP036 - whoever checks may have an older one
+        print("nothing was checked: Python 3.9 or newer is needed", file=sys.stderr)
+        sys.exit(2)
 
+import collections
 import contextlib
 import csv
 import datetime
@@ -410,6 +418,7 @@ class Findings:
     def __init__(self) -> None:
         self.of: dict[str, set[str]] = {}
         self.failing: list[str] = []
+        self.lines: collections.Counter[str] = collections.Counter()
 
     @property
     def failed(self) -> bool:
@@ -419,7 +428,15 @@ class Findings:
     @property
     def unchecked(self) -> bool:
         """Whether something was not checked."""
-        return any("NOT CHECKED" in found for found in self.of.values())
+        return self.lines["NOT CHECKED"] > 0
+
+    @property
+    def in_sum(self) -> str:
+        """What was found, in a line."""
+        held, left = self.lines["holds"], self.lines["NOT CHECKED"]
+        means = "no fault in what was checked" if left else "all that this file checks holds"
+        means = "the claim is void" if self.failed else means
+        return f"in sum: {held} hold, {len(self.failing)} fail, {left} not checked: {means}"
 
     def equal(self, condition: str, what: str, found: Any, claimed: Any) -> None:  # noqa: ANN401 - as claims have it
         """Compare a value with the claimed one, floats to nine digits."""
@@ -439,6 +456,7 @@ class Findings:
     def note(self, condition: str, result: str, what: str) -> None:
         """Print one result."""
         self.of.setdefault(condition, set()).add(result)
+        self.lines[result] += 1
         if result == "FAILS":
             self.failing.append(what)
         print(f"{result:11} {what}")
@@ -1266,21 +1284,50 @@ def failing(files: "dict[str, bytes]", secret: "bytes | None", paths: "Sequence[
     return findings.failing
 
 
+def read_arguments(words: "list[str]") -> "tuple[Path, bytes | None, list[str]]":
+    """Read what whoever checks has named. A mistake of theirs is no fault of the claim.
+
+    Returns:
+        The claim's folder; the secret, None: none was named; the list's path and head, or nothing.
+
+    Raises:
+        ValueError: what was named is not there, or is no such thing.
+    """
+    if not 1 <= len(words) <= 4:
+        raise ValueError("name the claim's folder, and what you have besides")
+    folder, secret, paths = Path(words[0]), None, words[1:]
+    if not folder.is_dir():
+        raise ValueError(f"FOLDER: {words[0]!a} is no folder")
+    if len(paths) % 2:
+        if (folder / "seeds.json").exists():
+            raise ValueError("the claim shows the seeds: leave SECRET_FILE out; of LIST and HEAD, name both or neither")
+        try:
+            secret = bytes.fromhex(Path(paths[0]).read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            raise ValueError(f"SECRET_FILE: {paths[0]!a} is no file of hexadecimal text") from None
+        paths = paths[1:]
+    if paths and not Path(paths[0]).is_file():
+        raise ValueError(f"LIST: {paths[0]!a} is no file")
+    if paths and not is_digest(paths[1]):
+        raise ValueError(f"HEAD: {paths[1]!a} is none; a head has 64 digits 0 to 9 and a to f")
+    return folder, secret, paths
+
+
 def main() -> int:
     """Check the claim of a folder.
 
     Returns:
         0 where all holds, 1 where something fails, 2 for wrong arguments, 3 where something could not be checked.
     """
-    if not 2 <= len(sys.argv) <= 5:
+    try:
+        folder, secret, paths = read_arguments(sys.argv[1:])
+    except ValueError as error:
+        print(f"nothing was checked: {error}")
         print("usage: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]")
         return 2
     findings = Findings()
-    secret, paths = None, sys.argv[2:]
     try:
-        if len(paths) % 2:
-            secret, paths = bytes.fromhex(Path(paths[0]).read_text(encoding="ascii")), paths[1:]
-        checked = check(read_folder(Path(sys.argv[1])), secret, paths, findings)
+        checked = check(read_folder(folder), secret, paths, findings)
         if checked is not None and checked[1] is not None and secret is not None:
             check_root(checked[0], checked[1], findings)
     except BaseException as error:  # a tokenizer's fault ends the library in a panic, which is no Exception
@@ -1291,6 +1338,7 @@ def main() -> int:
         if condition not in findings.of:
             findings.left(condition, what)
     print("what this file never checks:", *NEVER.values(), sep="\n- ")
+    print(findings.in_sum)
     return 1 if findings.failed else 3 if findings.unchecked else 0
 
 

@@ -445,7 +445,7 @@ def test_modules_of_a_forger_are_never_imported(forger, tmp_path, package, besid
     assert "holds       everything" not in done.stdout
     assert (done.returncode, "is no file of a claim" in done.stdout) == ((0, False) if beside_script else (1, True))
     done = run([sys.executable, *arguments], cwd=folder)
-    assert (done.returncode, "run it as: python -I" in done.stderr, done.stdout) == (1, True, "")
+    assert (done.returncode, "run it as: python -I" in done.stderr, done.stdout) == (2, True, "")
 
 
 def run(command: list[object], **options: object) -> subprocess.CompletedProcess[str]:

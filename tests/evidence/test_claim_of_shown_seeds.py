@@ -75,8 +75,29 @@ def test_a_claim_is_checked_without_brickscan(forger):
     assert (code, "FAILS" in said, "NOT CHECKED that the tokens are those of the text: install" in said) == (
         (3, False, True)
     )
-    code, said = check(forger.folder, forger.folder / "text.txt")
-    assert (code, "FAILS       this cannot be read" in said) == (1, True)
+
+
+def test_a_mistake_of_whoever_checks_is_no_fault_of_the_claim(forger, tmp_path):
+    """They name another folder, the list without its head, a list that is not there, or what is no head."""
+    forger.claim()
+    here, head, published = forger.folder, "0" * 64, tmp_path / "commitments.txt"
+    published.write_text("")
+    for named in ((tmp_path / "gone",), (published,), (here, published), (here, tmp_path / "gone", head)):
+        code, said = check(*named)
+        assert (code, said.startswith("nothing was checked: "), "FAILS" in said) == (2, True, False), named
+    for none in ("1234", head[:-1], head.replace("0", "G")):
+        assert check(here, published, none)[0] == 2
+    assert check(here, published, head)[0] == 1
+
+
+def test_the_last_line_sums_up(forger):
+    forger.claim()
+    for expected in (3, 1):
+        code, said = check(forger.folder)
+        counts = [len(lines_of(said, word)) for word in ("holds", "FAILS", "NOT CHECKED")]
+        held, failing, left = map(int, re.findall(r"\d+", said.splitlines()[-1]))
+        assert (code, [held, failing, left], failing > 0) == (expected, counts, expected == 1)
+        (forger.folder / "text.txt").write_text("other words")
 
 
 def test_a_secret_belongs_to_claims_that_show_no_seeds(forger, tmp_path):
