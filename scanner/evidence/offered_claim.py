@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
+from scanner.printable import counted
 from scanner.registry.key_records import read_record
 from scanner.watermark.format import DrawsFromSeeds
 from scanner.watermark.formats import format_of
@@ -104,11 +105,12 @@ def offer(case: FlagCase, key: MasterKey | None, registry: str, config: Path, se
     command = shlex.join(["brickscan", "claim", str(config), case.where, "--out", "CASE", "--list", "LIST"])
     asked_by = "" if settings.asked_by is None else f"Who may ask for it: {settings.asked_by}. "
     return (
-        "a claim that anybody can check, without the key, shows the seeds of the unit that was flagged, at most 1,000: "
-        "whoever holds it sees every message that is marked there, strangers' too, and can mark the same windows of "
-        "words for anybody. So no scan counts them any more, in any text; at 5 % of all positions a new key is needed. "
-        f"It cannot be taken back, by no erasure either. {asked_by}At most {settings.most_a_month:,} such claims "
-        f"are made under a key in a month. The command, which asks first: {command}"
+        "a claim that anybody can check, without the key, shows the part of the key that marks what was flagged, at "
+        "most 1,000 seeds: whoever holds it sees every message that is marked there, strangers' too, and can mark the "
+        "same windows of words for anybody. So no scan counts these windows any more, in any text; once 5 % of all "
+        "positions are gone you need a new key. Nothing takes a claim back, no erasure either. "
+        f"{asked_by}There may be {counted(settings.most_a_month, 'such claim')} a month under a key. "
+        f"The command, which asks first: {command}"
     )
 
 

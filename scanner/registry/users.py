@@ -323,12 +323,13 @@ def _as_events(rows: pl.DataFrame, event: str, time: datetime | None = None) -> 
 def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[MasterKey]:
     registry, now = load_registry(folder), datetime.now(UTC)
     if key_ids is None:
-        keys = [
-            key for key in registry.keys if key.messages > 1 and not key.has_ended(now) and not key.waits_for_beacon
-        ]
+        of_users = [key for key in registry.keys if key.messages > 1 and not key.has_ended(now)]
+        keys = [key for key in of_users if not key.waits_for_beacon]
+        if of_users and not keys:
+            _refuse_waiting(of_users[0])
         if not keys:
-            fault = "no key that is not retired, waits for no beacon and has messages for users"
-            raise Refused(f"registry {folder}: has {fault}; make one with `brickscan keys new`")
+            fault = "has no key that is not retired and has messages for users"
+            raise Refused(f"registry {folder}: {fault}; make one with `brickscan keys new`")
         return keys
     keys = [find_key(registry, key_id) for key_id in dict.fromkeys(key_ids)]
     for key in keys:

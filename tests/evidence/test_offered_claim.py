@@ -39,12 +39,12 @@ def words(registry, key_id="k", row=None, scan=SCAN, **settings):
 def test_the_offer_says_what_it_shows_before_its_command(registry):
     said = words(registry, asked_by="the accused", most_a_month=3)
     told = [
-        "shows the seeds",
+        "1,000 seeds",
         "sees every message",
-        "no scan counts them",
-        "cannot be taken back",
+        "no scan counts",
+        "5 %",
         "the accused",
-        "At most 3",
+        "3 such claims",
     ]
     places = [said.index(part) for part in (*told, "brickscan claim scan.toml")]
     assert places == sorted(places)

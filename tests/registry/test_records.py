@@ -575,7 +575,7 @@ def test_a_key_that_waits_for_its_beacon_neither_marks_nor_is_scanned(folder, ma
 
 def test_users_get_messages_once_the_value_is_set(folder, make):
     make(terms=BEACON)
-    with pytest.raises(Refused, match="has no key that is not retired, waits for no beacon"):
+    with pytest.raises(Refused, match="key 'k1' waits for the beacon"):
         add_users(folder, None, ["alice"])
     make("k2")
     assert [given.key_id for given in add_users(folder, None, ["alice"])] == ["k2"]
