@@ -76,9 +76,22 @@ def _changes(prepared: "PreparedClaim") -> list[str]:
         *doubt,
         *([] if asked_by is None else [f"who may ask for it, by your scan.toml: {printable(asked_by)}"]),
         f"{about}, {prepared.newly:,} of which no claim showed before",
+        *_doubt(prepared),
         "for good: whoever holds the claim can mark these windows of words for anybody, and sees every message that is "
         "marked in the text, strangers' too",
         "so scans under the key leave these positions out from now on, in all texts, and nothing is marked there; once "
         "5 % of what scans read is left out, it is time for a new key",
         "an erasure takes the claim from our records, and not from who holds the folder",
     ]
+
+
+def _doubt(prepared: "PreparedClaim") -> list[str]:
+    """Say to whom a claim would prove nothing, since its key could be chosen among many."""
+    from scanner.evidence.check_claim import TRIED
+
+    if prepared.log10_p <= TRIED:
+        return []
+    without = "only to those who trust that you did not try many keys, since the key's record names no beacon"
+    after = "only where an auditor or a public log knew all your records before the beacon's value came"
+    why = without if prepared.key.beacon_value is None else after
+    return [f"log10 p of this claim is {prepared.log10_p:.1f}, above {TRIED:.0f}: it proves something {why}"]

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 import secrets
 import shutil
@@ -136,6 +137,7 @@ class PreparedClaim(NamedTuple):
     seeds: that it shows, with their paths.
     event: number of the event of an earlier claim about the same unit; None: there is none.
     newly: how many seeds no claim showed before.
+    log10_p: the larger one of both rules, corrected.
     list_paths: the published list and its head, if it was named.
     settings: of scan.toml on claims.
     not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
@@ -151,6 +153,7 @@ class PreparedClaim(NamedTuple):
     seeds: Sequence[ShownSeed]
     event: int | None
     newly: int
+    log10_p: float
     list_paths: Sequence[str]
     settings: ClaimsConfig
     not_checked: str | None
@@ -245,18 +248,21 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         seeds,
         found[0].number if found else None,
         0 if found else len(leaves),
+        math.nan,
         paths,
         settings,
         unchecked(explainer.results),  # after all rows were read
     )
     event, salt = found or _would_be(shown, stored, leaves)
-    failing = check_claim.failing(_all_files(claim, shown, event, salt), None, paths)
+    whole = _all_files(claim, shown, event, salt)
+    failing = check_claim.failing(whole, None, paths)
     if failing:
         raise Refused(
             f"{case.where}: the script that checks a claim would not hold it ({failing[0]}), so nothing is shown; "
             f"{OTHER_WAY}"
         )
-    return claim
+    scores = json.loads(whole["claim.json"])
+    return claim._replace(log10_p=max(scores["log10_p_global"], scores["log10_p_user_global"]))
 
 
 def _unit(explainer: Explainer, case: FlagCase, text: str, ids: Sequence[int], opened_key: OpenedKey) -> Unit:

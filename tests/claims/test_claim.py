@@ -1,5 +1,6 @@
 """`brickscan claim`: from a flag to a folder that anybody checks, and what it refuses before anything is shown."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def test_a_flag_becomes_a_claim_that_anybody_checks(tmp_path, words, method):
     assert code == 0, said
     for told in ("of which no claim showed before", "for good", "time for a new key", "an erasure takes", "claim: "):
         assert told in said, said
+    assert "proves something only" not in said
     head = listed.read_text().split()[-1]  # from before the claim
     code, said = platform.checked(listed, head)
     unchecked = [line for line in said.splitlines() if line.startswith("NOT CHECKED")]
@@ -72,6 +74,15 @@ def test_a_claim_says_where_nobody_checked_the_tables(platform):
     reopen(platform.night.results, platform.registry)
     code, said = platform.claim("--dry-run")
     assert (code, "signatures of tables were not checked: the registry does not know" in said) == (0, True), said
+
+
+def test_a_claim_says_whom_it_cannot_convince_before_it_shows_anything(platform):
+    """As of a short text: the script says NOT CHECKED of its p, which whoever made the key could come to by trying."""
+    platform.scan(platform.text(60))
+    code, said = platform.claim("--dry-run")
+    assert (code, "proves something only to those who trust" in said) == (0, True), said
+    assert platform.claim("--yes")[0] == 0
+    assert re.search(r"NOT CHECKED that log10 p = \S+ counts: .* names no beacon", platform.checked()[1])
 
 
 def test_a_claim_holds_nothing_of_the_key_but_what_it_shows(platform):
