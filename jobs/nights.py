@@ -248,12 +248,15 @@ def _newest_hands(row: Mapping[str, Any], see: str) -> Iterator[str]:
 
     see: the command that lists what could not be read.
     """
+    from scanner.results.shown_shares import used_up
+
     if row["exit_code"] == 4:
         unread = row["quarantined"] or row["files_quarantined"]
         reason = (
             f"more could not be read than the configuration allows; {see} lists it" if unread else "nothing was read"
         )
         yield f"scan {row['scan_id']}: {reason}"
+    yield from (f"scan {row['scan_id']}: {sentence}" for sentence in used_up(row["keys"]))
     if row["audit"] == AuditState.NO_DECOYS:
         yield (
             f"scan {row['scan_id']}: no document was scored under decoy keys, so its rates were not tested: "

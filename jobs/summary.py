@@ -13,7 +13,7 @@ from scanner.controls.controls import CONTROLS
 from scanner.controls.scan_audit import ScanAudit
 from scanner.printable import counted, one_in, printable
 from scanner.results.scan_list import WholeInput, in_words
-from scanner.results.shown_shares import shown_in_words
+from scanner.results.shown_shares import shown_in_words, used_up
 from schemas.words import WHY_NOBODY, AuditState, Naming
 
 if TYPE_CHECKING:
@@ -168,13 +168,21 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
     if whole.scored_in_part:
         part = "invalid bytes replaced, the first 16 MiB scored"
         yield from _line("in part", f"{counted(whole.scored_in_part, 'document')}: {part}")
-    of_keys = outcome.totals.counts.of_keys
-    for key_id in sorted({key_id for key_id, _ in of_keys}):
-        shown, scored = of_keys[key_id, "shown"], of_keys[key_id, "scored"]
-        yield from _line("shown", shown_in_words(key_id, shown, shown + scored))
+    for key in _keys(outcome):
+        shown, scored = key["positions_shown"], key["positions"]
+        yield from _line("shown", shown_in_words(key["key_id"], shown, shown + scored))
     why = f" ({in_words(outcome.unread.reasons)})" if outcome.unread.reasons else ""
     files = counted(whole.files_at_fault, "file")
     yield from _line("quarantined", f"{counted(whole.quarantined, 'document')}, {files}{why}")
+
+
+def _keys(outcome: "ScanOutcome") -> list[dict[str, Any]]:
+    """Return the keys that left something out since claims showed its seeds, as the column `keys` of SCANS has them."""
+    of_keys = outcome.totals.counts.of_keys
+    return [
+        {"key_id": key_id, "positions": of_keys[key_id, "scored"], "positions_shown": of_keys[key_id, "shown"]}
+        for key_id in sorted({key_id for key_id, _ in of_keys})
+    ]
 
 
 def _whole(outcome: "ScanOutcome") -> "WholeInput":
@@ -257,6 +265,7 @@ def _hands(outcome: "ScanOutcome", most_alarms: int | None) -> Iterator[str]:
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
     yield from _ended(outcome)
     yield from (hand for look in outcome.looks.values() for hand in look.hands)
+    yield from used_up(_keys(outcome))
     yield from (f"AMBER: {night.moved}" for night in outcome.compared if night.moved)
     counts, over = outcome.totals.counts, outcome.unread.passed_over
     yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.unsupported_keys)

@@ -45,6 +45,7 @@ from scanner.results.scan_list import (
     silent_scans,
 )
 from scanner.results.shown_p_values import log10_p_shown
+from scanner.results.shown_shares import used_up
 from scanner.signing import unchecked
 from scanner.storage.locations import exchange, make_private
 from schemas.registry import Canary
@@ -242,6 +243,7 @@ def _light(
         if scan["audit"] in _BAD:
             amber.append(f"the audit of scan {scan['scan_id']} says: {scan['audit']}")
         amber += [f"scan {scan['scan_id']} scored no text under key {key_id}" for key_id in scan["keys_left_out"] or ()]
+        amber += [f"scan {scan['scan_id']}: {sentence}" for sentence in used_up(scan["keys"])]
         amber += [f"the model has not read all that scan {scan['scan_id']} scored"] * bool(scan["level_shards_left"])
         if scan["exit_code"] != 0:
             amber.append(f"scan {scan['scan_id']} ended with exit code {scan['exit_code']}")

@@ -42,6 +42,7 @@ SCAN = {
     "night_stated": None,
     "trial": False,
     "keys_left_out": [],
+    "keys": [],
     "level_shards_left": None,
     "filtered": 0,
     "audited_scans": ["s"],
@@ -110,6 +111,9 @@ def check_flag(html: str) -> None:
     check(html.replace('<a href="../index.html">', "").replace("</a>", ""))
 
 
+KEY = {"key_id": "k", "positions": None, "positions_shown": None}
+
+
 @pytest.mark.parametrize(
     ("scan", "flag", "light", "why"),
     [
@@ -122,6 +126,8 @@ def check_flag(html: str) -> None:
         ({"level_shards_left": 0}, {}, "green", ""),
         ({"quarantined": 11}, {}, "amber", "11 of 1,000 documents could not be scored"),
         ({"quarantined": 10}, {}, "green", ""),
+        ({"keys": [KEY | {"positions": 95, "positions_shown": 5}]}, {}, "amber", "under k, 5.0%"),
+        ({"keys": [KEY | {"positions": 96, "positions_shown": 4}]}, {}, "green", ""),
     ],
 )
 def test_the_light_follows_what_went_wrong(scan, flag, light, why):

@@ -1,5 +1,6 @@
 """The summary of a scan: ten seconds of reading in 100 columns, and no figure that says more than was measured."""
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -79,6 +80,13 @@ def said(result: ScanOutcome, **options: bool) -> str:
 def hands(result: ScanOutcome) -> list[str]:
     found = said(result).partition("needs a hand:\n")[2].replace("\n  ", " ").splitlines()
     return [hand.removeprefix("- ") for hand in found]
+
+
+def test_a_key_that_claims_used_up_needs_a_hand():
+    for shown, needed in ((49, False), (50, True)):
+        counts = DocumentCounts(of_keys=Counter({("k", "scored"): 1000 - shown, ("k", "shown"): shown}))
+        found = hands(outcome(totals=ScanTotals(shards=3, counts=counts)))
+        assert any(hand.startswith("under k, 5.0% of the positions were left out") for hand in found) is needed
 
 
 def test_a_resumed_night_is_told_as_a_whole():

@@ -1,7 +1,7 @@
 """How much of what scans read is left out since claims showed its seeds, by key, and from when on a key is used up."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -29,6 +29,15 @@ def shown_in_words(key_id: str, shown: int, positions: int) -> str:
     share = shown / max(positions, 1)
     said = f"under {key_id}, {share:.1%} of the positions were left out, since claims showed their seeds"
     return f"{said}; make a new key, and retire this one" if share >= MOST_SHOWN else said
+
+
+def used_up(keys: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield sentences on the keys of a scan (column `keys` of SCANS) that need new ones in their place."""
+    for key in keys:
+        shown = key["positions_shown"] or 0
+        positions = shown + (key["positions"] or 0)
+        if shown and shown >= MOST_SHOWN * positions:
+            yield shown_in_words(key["key_id"], shown, positions)
 
 
 def shown_shares(results: str) -> Mapping[str, ShownShare]:

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from scanner.results import shown_shares as shares
-from scanner.results.shown_shares import ShownShare, shown_in_words, shown_shares
+from scanner.results.shown_shares import ShownShare, shown_in_words, shown_shares, used_up
 from schemas.tables import SCANS
 
 
@@ -35,4 +35,5 @@ def test_at_five_percent_a_new_key_is_advised(shown, advised):
     said = shown_in_words("a", shown, 10_000)
     assert said.startswith(f"under a, {shown / 100:.1f}".rstrip("0").rstrip(".")[:12])
     assert said.endswith("; make a new key, and retire this one") is advised
+    assert bool([*used_up(scan(("a", 1, 10_000 - shown, shown), ("b", 0, None, None)))]) is advised
     assert shown_in_words("a", 0, 0).startswith("under a, 0.0% of the positions")

@@ -57,6 +57,12 @@ def hands(folder: str, *arguments: object) -> list[str]:
     return json.loads(out)["needs_a_hand"]
 
 
+def test_a_key_that_claims_used_up_needs_a_hand(folder):
+    key = filled(SCANS)["keys"][0] | {"key_id": "k", "positions": 90, "positions_shown": 10}
+    (hand,) = hands(put(folder, [ended(1, keys=[key]), ended(2)], [shard for i in (1, 2) for shard in shards_of(i, 4)]))
+    assert hand.startswith("scan s1: under k, 10.0% of the positions were left out")
+
+
 def test_scans_newest_first_and_nothing_to_do(folder):
     put(folder, [ended(i) for i in range(7)], [row for i in range(7) for row in shards_of(i, 4)])
     code, out, err = call("status", folder)
