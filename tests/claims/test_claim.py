@@ -384,8 +384,9 @@ def test_a_month_has_as_many_claims_as_scan_toml_allows(platform):
     platform.scan(platform.text(), platform.text(130, 2))
     offered = " ".join(call("explain", platform.night.config, "a:0")[1].split())
     for told in (
-        "Let it be checked: a claim that anybody can check, without the key, shows the seeds",
-        "Who may ask for it: the accused, in an appeal. At most 1 such claims are made under a key in a month.",
+        "Let it be checked: a claim that anybody can check",
+        "the accused, in an appeal",
+        "1 such claim a month",
         f"brickscan claim {platform.night.config}",
     ):
         assert told in offered, offered
