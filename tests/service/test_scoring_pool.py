@@ -57,7 +57,7 @@ class Pool(ScoringPool):
 class RaisesOnce:
     """In the place of a Scorer: raises at a text, and finds nothing to speak of in others."""
 
-    names = scoring._Nobody()
+    names, holds = scoring._Nobody(), True
 
     def find_marks(self, texts: list[bytes]) -> list[bytes]:
         if b"raise" in texts:
