@@ -359,7 +359,8 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
     """Tell whether FILE, a list of published commitments, is as it was written, and how many it holds.
 
     Whoever believes a flag under one of these keys multiplies its p-value by their number, where the scan's own
-    correction counted fewer. Exit code 3: lines of the earlier copy are gone, or keys of the registry are missing.
+    correction counted fewer. Exit code 3: lines of the earlier copy are gone, or keys of the registry are missing. A
+    registry that lacks what the list has of its users, or of what claims showed, is refused: an older one was put back.
 
     \b
     Example:

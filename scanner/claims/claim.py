@@ -39,7 +39,7 @@ from scanner.evidence.offered_claim import OTHER_WAY, look_of_record, refusal
 from scanner.evidence.replay import replay
 from scanner.looks.marked_accounts import marked_accounts
 from scanner.registry import check_secret, load_registry
-from scanner.registry.dealt import Dealt, find_record, microseconds_of
+from scanner.registry.dealt import Dealt, dealt_now, find_record, microseconds_of
 from scanner.registry.key_records import read_record, read_tree
 from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_published, refuse_lost_heads
 from scanner.registry.leases import readers_before, refuse_lost_reads
@@ -233,9 +233,9 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     refuse_lost_reads(explainer.registry, key)
     shown = read_shown(explainer.registry, key)
     found, settings = find_event(explainer.registry, key, stored, unit.words), read_config(config).claims
-    if found is None:
-        refuse_above_cap(explainer.registry, key, settings.most_a_month)
     leaves = {leaf_of(one.seed) for one in seeds} - shown.leaves
+    if found is None and leaves:
+        refuse_above_cap(explainer.registry, key, settings.most_a_month)
     paths = [str(published), lines[-1].head] if published and lines else []
     claim = PreparedClaim(
         explainer.registry,
@@ -338,8 +338,11 @@ def _name(folder: str, case: FlagCase, key: MasterKey, lines: Sequence[Published
     row = case.row
     if row["naming"] != Naming.NAMED or row["user_id"] is None:
         return None
-    ours = [line.dealt for line in lines if (line.key_id, line.commitment) == (key.key_id, key.commitment)]
-    found = find_record(folder, key.key_id, row["message"], [Dealt.of(words) for words in ours if ":" in words])
+    of_key = (line.dealt for line in lines if (line.key_id, line.commitment) == (key.key_id, key.commitment))
+    ours = [Dealt.of(words) for words in of_key if ":" in words]
+    if ours:  # held against all of them: an older registry could have been put back between two
+        dealt_now(folder, {key.key_id: ours})
+    found = find_record(folder, key.key_id, row["message"], ours)
     if found is None:
         return None
     if found.user_id != row["user_id"]:

@@ -723,7 +723,14 @@ def check_events(
     new = {leaf_of(one.seed).hex() for one in shown.values()} - earlier
     what = f"its event names the {len(new)} seeds that it shows first, and no others"
     findings.holds("events", new == leaves, what)
-    stated = [line[7].split(":") for line in published if line[3] == claim["commitment"] and line[7] != "-"]
+    of_key = [line[7] for line in published if line[3] == claim["commitment"]]
+    counts = [0 if shown == "-" else int(shown.split(":")[0]) for shown in of_key]
+    # a list that falls back took events away: those that follow anew would be without what was shown before
+    fallen = [b for a, b in zip(counts, counts[1:]) if b < a]  # noqa: B905, RUF007 - Python 3.9
+    if fallen:
+        what = f"events of the key are only ever added: the list goes back to {fallen[0]} of them"
+        findings.holds("events", False, what)
+    stated = [shown.split(":") for shown in of_key if shown != "-"]
     others = [number for number, head in stated if heads.get(int(number), head) != head]
     detail = f"; that of event {others[0]} is another" if others else ""
     if others or any(own <= int(number) <= len(lines) for number, _ in stated):
@@ -1306,6 +1313,8 @@ def read_arguments(words: "list[str]") -> "tuple[Path, bytes | None, list[str]]"
         except (OSError, ValueError):
             raise ValueError(f"SECRET_FILE: {paths[0]!a} is no file of hexadecimal text") from None
         paths = paths[1:]
+    elif not (folder / "seeds.json").exists():
+        raise ValueError("the claim shows no seeds: name SECRET_FILE too, which whoever keeps the key in escrow has")
     if paths and not Path(paths[0]).is_file():
         raise ValueError(f"LIST: {paths[0]!a} is no file")
     if paths and not is_digest(paths[1]):

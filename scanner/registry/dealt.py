@@ -11,7 +11,7 @@ bytes, so that it tells neither message nor time; an erasure changes no leaf.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -97,23 +97,43 @@ class _Tree:
         return Dealt(self.size, node[2].hex()), tuple(self._path)
 
 
-def dealt_now(folder: Path | str) -> dict[str, Dealt]:
+def dealt_now(folder: Path | str, published: Mapping[str, Collection[Dealt]] = {}) -> dict[str, Dealt]:
     """Return how far messages were given, by the ids of keys of which some were.
 
     It reads all events of the registry, and hashes a million of them in two seconds.
 
+    Args:
+        folder: the registry's folder, or a URI.
+        published: what lists have of keys, by their ids, against which the registry's users are held.
+
     Raises:
+        Refused: the registry's users give another root than a list has: an older registry was put back, or another.
         ScanFailed: names were erased at every attempt.
     """
 
     def grown(now: ledger.UsersTable) -> dict[str, Dealt]:
-        trees = defaultdict[str, _Tree](_Tree)
+        trees, awaited = defaultdict[str, _Tree](_Tree), _by_place(published)
         for window in now.windows(0, _WINDOW):
             for key_id, record in zip(window["key_id"], _bytes_of(window), strict=True):
-                trees[key_id].add(record)
+                tree = trees[key_id]
+                tree.add(record)
+                for listed in awaited.pop((key_id, tree.size), ()):
+                    if tree.finish()[0] != listed:
+                        raise _other_users(key_id, listed)
+        for (key_id, _), (listed, *_) in awaited.items():
+            raise _other_users(key_id, listed)
         return {key_id: tree.finish()[0] for key_id, tree in trees.items()}
 
     return ledger.ask_users_table(folder, grown)
+
+
+def _by_place(published: Mapping[str, Collection[Dealt]]) -> dict[tuple[str, int], set[Dealt]]:
+    """Return what lists have of keys, by key and number of events."""
+    found = defaultdict[tuple[str, int], set[Dealt]](set)
+    for key_id, of_key in published.items():
+        for listed in of_key:
+            found[key_id, listed.events].add(listed)
+    return dict(found)
 
 
 def find_record(folder: Path | str, key_id: str, message: int, published: Sequence[Dealt]) -> DealtRecord | None:
@@ -166,11 +186,15 @@ def _path(now: ledger.UsersTable, key_id: str, place: int, published: Dealt) -> 
             break
     dealt, path = tree.finish()
     if dealt != published:
-        raise Refused(
-            f"key {key_id!r}: its first {published.events:,} events have another root than the list says, so the "
-            "registry's users are not those that were published: restore them (`brickscan users verify` says more)"
-        )
+        raise _other_users(key_id, published)
     return path
+
+
+def _other_users(key_id: str, published: Dealt) -> Refused:
+    return Refused(
+        f"key {key_id!r}: its first {published.events:,} events have another root than the list says, so the "
+        "registry's users are not those that were published: restore them (`brickscan users verify` says more)"
+    )
 
 
 def _events(now: ledger.UsersTable, key_id: str) -> Iterator[pl.DataFrame]:

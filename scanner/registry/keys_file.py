@@ -23,6 +23,7 @@ import fcntl
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -363,10 +364,22 @@ def _committed_fields(folder: Path | str, key: MasterKey) -> tuple[str, int, str
     return key.commitment, key.messages, key.tokenizer.sha256, key.record or _NONE, last
 
 
-def _dealt(folder: Path | str) -> dict[str, str]:
-    from scanner.registry.dealt import dealt_now  # late, as the ledger
+def _dealt(folder: Path | str, keys: Iterable[MasterKey], lines: Iterable[PublishedLine]) -> dict[str, str]:
+    """Return how far messages of keys were given, as lines have it, by the ids of keys of which some were.
 
-    return {key_id: str(dealt) for key_id, dealt in dealt_now(folder).items()}
+    Raises:
+        Refused: the registry's users are not those of the lines: an older registry was put back, and a message that it
+            lacks would be given once more, to somebody else.
+        ScanFailed: the users cannot be read.
+    """
+    from scanner.registry.dealt import Dealt, dealt_now  # late, as the ledger
+
+    of_keys = {(key.key_id, key.commitment) for key in keys}
+    published = defaultdict[str, list[Dealt]](list)
+    for line in lines:
+        if line.dealt != _NONE and (line.key_id, line.commitment) in of_keys:
+            published[line.key_id].append(Dealt.of(line.dealt))
+    return {key_id: str(dealt) for key_id, dealt in dealt_now(folder, published).items()}
 
 
 def refuse_lost_heads(folder: Path | str, key: MasterKey, lines: Iterable[PublishedLine]) -> None:
@@ -396,12 +409,13 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
         The whole list, and how many of its last lines are new.
 
     Raises:
-        Refused: as `read_published`; what was shown of a key cannot be read, or lacks what the list has of it; or it
-            cannot be written.
+        Refused: as `read_published`; what was shown of a key cannot be read, or lacks what the list has of it; the
+            users are not those of the list; or it cannot be written.
         ScanFailed: the users cannot be read.
     """
     folder = local_folder(folder)
-    keys, dealt = load_registry(folder).keys, _dealt(folder)
+    keys = load_registry(folder).keys
+    dealt = _dealt(folder, keys, read_published(path) if path.exists() else [])  # before the lock: it takes long
     with locked(folder):
         lines = read_published(path) if path.exists() else []
         published = {line[3:9] for line in lines}
@@ -434,7 +448,9 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
         folder: the registry's folder, or a URI; None: no registry is compared.
 
     Raises:
-        Refused: what was shown of a key cannot be read, or lacks what the list has of it.
+        Refused: what was shown of a key cannot be read, or lacks what the list has of it; or the users are not those
+            of the list.
+        ScanFailed: the users cannot be read.
     """
     changed = [
         f"line {old.number} of the earlier copy, of key {old.key_id}, is not in the list: it was cut or begun anew"
@@ -445,6 +461,8 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
     lacking = list[str]()
     if folder is not None:
         keys = load_registry(folder).keys
+        if any(line.dealt != _NONE for line in lines):
+            _dealt(folder, keys, lines)
         for key in keys:
             refuse_lost_heads(folder, key, lines)
         lacking = [key.key_id for key in keys if _committed_fields(folder, key) not in {None, *published}]

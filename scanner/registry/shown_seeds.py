@@ -243,7 +243,9 @@ def shown_now(folder: Path | str, keys: Iterable[MasterKey]) -> tuple[tuple[str,
 
 
 def refuse_above_cap(folder: Path | str, key: MasterKey, most_a_month: int, at: datetime | None = None) -> None:
-    """Raise Refused where a key had as many events in a calendar month (UTC) as a month may have; or as `read_shown`.
+    """Raise Refused where as many events showed seeds of a key in a calendar month (UTC) as a month may have.
+
+    Raises as `read_shown` too. Events that show nothing new do not count.
 
     at: a time of the month, with a zone; now by default.
     """
@@ -251,7 +253,7 @@ def refuse_above_cap(folder: Path | str, key: MasterKey, most_a_month: int, at: 
 
 
 def _refuse_above(key_id: str, lines: Sequence[_Line], most: int, at: datetime) -> None:
-    had = sum((line.at.year, line.at.month) == (at.year, at.month) for line in lines)
+    had = sum((line.at.year, line.at.month) == (at.year, at.month) and len(line.buckets) > 0 for line in lines)
     if had >= most:
         raise Refused(
             f"key {key_id!r}: {counted(had, 'claim')} showed seeds of it in {at:%B %Y} (UTC), and scan.toml "
@@ -282,7 +284,8 @@ def append_event(
         unit: words that tell the unit of the claim among those of the text; they are not published.
         buckets: that positions of the unit meet, those that were shown before too.
         leaves: of the buckets, in their order, 32 bytes each.
-        most_a_month: most events that the key may have in a calendar month (UTC); None: as many as are asked for.
+        most_a_month: most events in a calendar month (UTC) that show something of the key; None: as many as are asked
+            for.
         at: a time with a zone; now by default. Where the last event is later, its time counts.
 
     Returns:
@@ -308,9 +311,9 @@ def append_event(
         time = max(
             [(at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0), *(line.at for line in lines[-1:])]
         )
-        if most_a_month is not None:
-            _refuse_above(key_id, lines, most_a_month, time)
         newly = _newly_shown(lines, buckets, leaves)
+        if newly and most_a_month is not None:
+            _refuse_above(key_id, lines, most_a_month, time)
         salt = secrets.token_bytes(_SALT_BYTES)
         before = event_head(lines[-1].event) if lines else FIRST_HEAD
         leaves_shown = tuple(sorted(leaf.hex() for leaf in newly.values()))

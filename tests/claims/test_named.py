@@ -1,12 +1,14 @@
 """Claims about flags that name a user: the record of the name, and what the published list says of it."""
 
 from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from scanner.registry import add_users, erase_users, remove_users
 from scanner.registry.holders import messages_held
+from scanner.registry.keys_file import read_published
 from scanner.results import retention
 from tests.support.claiming import Platform
 from tests.support.command_line import call
@@ -61,6 +63,19 @@ def test_users_who_came_after_the_list_have_the_platforms_word(platform):
     _, said = platform.checked()
     assert "no list has a root with its record, and so it is the platform's word" in platform.told(said)[1]
     assert platform.read("name.json")["path"] == []
+
+
+def test_users_who_are_not_those_of_each_line_are_named_in_no_claim(platform):
+    """Its users were put back once, and alice came since: the line of the list that has her is not the first."""
+    head = platform.publish()
+    lines = read_published(platform.listed)
+    body = *lines[-1][1:8], "1:" + "ab" * 32
+    text = f"brickscan commitments 5\n{head}\n{len(lines) + 1} " + " ".join(map(str, body))
+    line = f"{len(lines) + 1} {' '.join(map(str, body))} {sha256(text.encode()).hexdigest()}\n"
+    platform.listed.write_text(platform.listed.read_text() + line)
+    code, said = platform.claim("--yes", "--list", platform.listed)
+    assert (code, "its first 1 events have another root than the list says" in said) == (2, True), said
+    assert platform.shown().number == 0
 
 
 def test_a_name_that_was_erased_stands_in_no_claim(platform):

@@ -1,5 +1,6 @@
 """The trees over what was given to whom: roots that show no user, and paths of single records to them."""
 
+import shutil
 import struct
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -117,3 +118,31 @@ def test_the_list_has_a_line_for_what_was_given_since_and_misses_nobody_who_came
     listed = [(line.key_id, line.dealt) for line in read_published(path)]
     assert listed == [("one", str(first["one"])), ("two", "-"), ("one", str(dealt_now(folder)["one"]))]
     assert "alice" not in path.read_text()
+
+
+def test_a_registry_that_lacks_published_users_is_refused(folder, tmp_path):
+    """An older one was put back: messages that it lacks would be given once more, and texts of the first be others'."""
+    path, older = tmp_path / "list.txt", tmp_path / "older"
+    publish, verify = (("keys", how, path, "--registry", folder) for how in ("publish", "verify"))
+    add_users(folder, ["one"], ["bob"])
+    assert call(*publish)[0] == 0
+    shutil.copytree(folder, older)
+    add_users(folder, ["one"], ["alice"])
+    assert call(*publish)[0] == 0
+    newest, before = dealt_now(folder), path.read_bytes()
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)
+    for others in ([], ["carol"], ["dave", "eve"]):  # fewer events than the list has, as many, and more
+        if others:
+            add_users(folder, ["one"], others)
+        for command in (publish, verify):
+            code, _, err = call(*command)
+            assert (code, "key 'one': its first 2 events have another root than the list says" in err) == (2, True), err
+    assert path.read_bytes() == before
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)
+    first = dealt_now(folder)["one"]
+    assert dealt_now(folder, {"one": [first, first], "two": []}) == {"one": first}
+    for wrong in ({"one": [first, newest["one"]]}, {"two": [Dealt(1, first.root)]}, {"one": [Dealt(1, "ab" * 32)]}):
+        with pytest.raises(Refused, match="are not those that were published"):
+            dealt_now(folder, wrong)

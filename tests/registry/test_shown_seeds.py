@@ -311,6 +311,11 @@ def test_a_month_has_as_many_events_as_it_may_have(folder, key):
     ]
     with pytest.raises(Refused, match="allows 0 a month"):
         claim(6, datetime(2027, 1, 1, tzinfo=UTC), most=0)
+    # what shows nothing new is written, and counts for nothing
+    january = datetime(2027, 1, 2, tzinfo=UTC)
+    part = append_event(folder, "k1", b"1", "a part", [1], [leaf(1)], most_a_month=0, at=january)[0]
+    assert (part.number, part.leaves) == (5, ())
+    claim(6, january, most=1)
 
 
 def _claim_one(folder, number):
