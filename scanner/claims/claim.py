@@ -36,10 +36,11 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import NO_RECORD, chosen_of, corrected_p, places_in
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import OTHER_WAY, look_of_record, refusal
-from scanner.evidence.replay import replay
+from scanner.evidence.replay import Replay, replay
 from scanner.looks.marked_accounts import marked_accounts
 from scanner.registry import check_secret, load_registry
 from scanner.registry.dealt import Dealt, dealt_now, find_record, microseconds_of
+from scanner.registry.holders import given_rows
 from scanner.registry.key_records import read_record, read_tree
 from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_published, refuse_lost_heads
 from scanner.registry.leases import readers_before, refuse_lost_reads
@@ -226,7 +227,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         files["scored.txt"] = text.encode()
     seeds = _seeds(explainer.registry, key, record, ids)
     files["seeds.json"] = _shown_json(seeds)
-    name = _name(explainer.registry, case, key, lines)
+    name = _name(explainer.registry, again, key, lines)
     if name is not None:
         files["name.json"] = name
     files["README"] = README.encode()
@@ -333,10 +334,10 @@ def _shown_json(seeds: Sequence[ShownSeed]) -> bytes:
     return json.dumps(shown, separators=(",", ":")).encode()
 
 
-def _name(folder: str, case: FlagCase, key: MasterKey, lines: Sequence[PublishedLine]) -> bytes | None:
-    """Return the record of the name of a flag, None: it names nobody, or the name was erased."""
-    row = case.row
-    if row["naming"] != Naming.NAMED or row["user_id"] is None:
+def _name(folder: str, again: Replay, key: MasterKey, lines: Sequence[PublishedLine]) -> bytes | None:
+    """Return the record of the name of a flag, None: it names nobody, by its row or today, or the name was erased."""
+    row, today = again.case.row, {field.field: field.again for field in again.fields}
+    if row["naming"] != Naming.NAMED or row["user_id"] is None or not _is_named(folder, row, today["naming"]):
         return None
     of_key = (line.dealt for line in lines if (line.key_id, line.commitment) == (key.key_id, key.commitment))
     ours = [Dealt.of(words) for words in of_key if ":" in words]
@@ -347,8 +348,8 @@ def _name(folder: str, case: FlagCase, key: MasterKey, lines: Sequence[Published
         return None
     if found.user_id != row["user_id"]:
         raise Refused(
-            f"{case.where}: the registry gave the message to another user than the flag names; see `brickscan users "
-            "verify`"
+            f"{again.case.where}: the registry gave the message to another user than the flag names; see `brickscan "
+            "users verify`"
         )
     text_at = None if row["first_seen_at"] is None else microseconds_of(row["first_seen_at"])
     fields = {
@@ -359,6 +360,17 @@ def _name(folder: str, case: FlagCase, key: MasterKey, lines: Sequence[Published
         "text_at": text_at,
     }
     return json.dumps(fields, indent=1).encode() + b"\n"
+
+
+def _is_named(folder: str, row: Mapping[str, Any], naming: object) -> bool:
+    """Return whether a row that names a user does so rightly, by its naming today; its table may be unsigned.
+
+    A user who was removed since held the message when the text was there, and not one who was removed before.
+    """
+    if naming != Naming.REMOVED:
+        return naming == Naming.NAMED
+    (removed,) = given_rows(folder, pl.DataFrame({name: [row[name]] for name in ("key_id", "message")}))["removed_at"]
+    return row["first_seen_at"] is not None and row["first_seen_at"] < removed
 
 
 def _would_be(shown: ShownSeeds, text: bytes, leaves: set[bytes]) -> tuple[ShownEvent, bytes]:

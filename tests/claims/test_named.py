@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from scanner.claims import claim as claims
+from scanner.evidence.case import FlagCase
+from scanner.evidence.replay import Replay
 from scanner.registry import add_users, erase_users, remove_users
 from scanner.registry.holders import messages_held
 from scanner.registry.keys_file import read_published
 from scanner.results import retention
+from schemas.words import Naming
 from tests.support.claiming import Platform
 from tests.support.command_line import call
 
@@ -86,6 +90,37 @@ def test_a_name_that_was_erased_stands_in_no_claim(platform):
     assert platform.claim("--yes")[0] == 0
     assert not (platform.case / "name.json").exists()
     assert platform.told(platform.checked()[1]) == []
+
+
+def test_a_row_that_was_edited_names_nobody(platform, monkeypatch):
+    """As of tables whose signatures nobody checks: a text from after its message's user was removed names them."""
+    remove_users(platform.registry, ["alice"])
+    platform.night.write("b", [platform.forger.mark_words(platform.words, platform.message, 130, 2)])
+    platform.night.scan()
+    replay = claims.replay
+
+    def edited(*arguments: object) -> Replay:
+        again = replay(*arguments)
+        assert again.case.row["naming"] == Naming.REMOVED
+        row = again.case.row | {"naming": Naming.NAMED, "user_id": "alice"}
+        return again._replace(case=FlagCase(row, again.case.scan))
+
+    monkeypatch.setattr(claims, "replay", edited)
+    assert platform.claim("--yes", document="b:0")[0] == 0
+    assert not (platform.case / "name.json").exists()
+
+
+def test_a_row_that_names_another_than_the_registry_is_refused(platform, monkeypatch):
+    replay = claims.replay
+
+    def edited(*arguments: object) -> Replay:
+        again = replay(*arguments)
+        return again._replace(case=FlagCase(again.case.row | {"user_id": "bob-4f9c"}, again.case.scan))
+
+    monkeypatch.setattr(claims, "replay", edited)
+    code, said = platform.claim("--yes")
+    assert (code, "gave the message to another user than the flag names" in said) == (2, True), said
+    assert platform.shown().number == 0
 
 
 def test_an_erasure_names_the_claims_that_it_does_not_take_back(platform, monkeypatch):
