@@ -473,7 +473,7 @@ def write(files: Mapping[str, bytes], out: Path) -> None:
     refuse_folder(out)
     unfinished = None
     try:
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".unfinished", dir=out.absolute().parent))
+        unfinished = Path(tempfile.mkdtemp(prefix=".claim.", suffix=".unfinished", dir=out.absolute().parent))
         for name, content in files.items():
             with open(unfinished / name, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 file.write(content)

@@ -25,7 +25,7 @@ import re
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -79,9 +79,20 @@ def refuse_file(folder: Path | str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; other processes wait. The operating system frees it when its holder dies."""
-    with (folder / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Hold the folder's lock; other processes wait. The operating system frees it when its holder dies.
+
+    Raises:
+        Refused: the folder cannot be written, as of a registry that is mounted to be read only.
+    """
+    with ExitStack() as held:
+        try:
+            lock = held.enter_context((folder / ".lock").open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise Refused(
+                f"{folder}: cannot be locked ({error.strerror}), so that nothing is changed; see that "
+                f"{folder / '.lock'} can be written"
+            ) from None
         yield
 
 

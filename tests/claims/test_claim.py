@@ -418,3 +418,20 @@ def test_a_folder_in_which_nothing_can_be_written_is_refused_before_anything_is_
     monkeypatch.setattr("scanner.claims.claim.os.access", lambda folder, how: folder != platform.folder)
     code, said = platform.claim("--yes")
     assert (code, "nothing can be written into" in said, platform.shown().number) == (2, True, 0), said
+
+
+def test_a_name_may_be_as_long_as_names_are(platform):
+    """Else the claim's seeds are shown, and its folder is not written."""
+    platform.scan(platform.text())
+    code, said = platform.claim("--yes", out="c" * 256)
+    assert (code, "File name too long" in said, platform.shown().number) == (2, True, 0), said
+    assert platform.claim("--yes", out="c" * 255)[0] == 0
+
+
+def test_a_registry_that_cannot_be_locked_is_refused(platform):
+    platform.scan(platform.text())
+    (platform.registry / ".lock").unlink()
+    (platform.registry / ".lock").mkdir()
+    code, said = platform.claim("--yes")
+    assert (code, "cannot be locked (Is a directory), so that nothing is changed" in said) == (2, True), said
+    assert platform.shown().number == 0
