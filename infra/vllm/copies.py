@@ -6,6 +6,7 @@ from pathlib import Path
 COPIED = (
     "schemas/key_record.py",
     "schemas/registry.py",
+    "schemas/versions.py",
     "schemas/words.py",
     "scanner/errors.py",
     "scanner/look_alikes.py",

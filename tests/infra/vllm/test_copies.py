@@ -1,5 +1,6 @@
 """The wheel of brickscan-vllm holds files of this repository, which import no other module of ours."""
 
+import ast
 import runpy
 import shutil
 import subprocess
@@ -21,6 +22,22 @@ for name in names:
 heavy = {"scanner", "schemas", "jobs", "numba", "pyarrow", "transformers", "ray", "polars"}
 print(len(names), *sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
 """
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of brickscan that a file imports when it is imported itself."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {
+        node.module
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(("scanner.", "schemas."))
+    }
+
+
+@pytest.mark.parametrize("name", COPIES["COPIED"])
+def test_a_copied_file_imports_copied_files(name):
+    names = {module.replace(".", "/") + ".py" for module in imported(ROOT / name)}
+    assert names <= {*COPIES["COPIED"]}
 
 
 @pytest.mark.costly
