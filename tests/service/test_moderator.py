@@ -52,7 +52,7 @@ def look(page) -> Looked:
 
 @pytest.mark.costly
 def test_a_moderator_who_follows_the_pages_decides_forty_flags_right_and_in_time(browser, moderated):
-    """The time is that of reading the box on top, by WORDS_A_MINUTE; the app's own is printed, since no test is timed."""
+    """Time is that of reading the box on top, by WORDS_A_MINUTE; the app's own is printed, since no test is timed."""
     seen: list[Looked] = []
     with serving(moderated.night, "ruth") as app:
         context = opened(browser, viewport={"width": 1280, "height": 900})
