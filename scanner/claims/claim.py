@@ -192,7 +192,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     text, tokens, opened_key = explainer.scored_text(case)
     key = opened_key.key
     record, raw = (None, b"") if key.record is None else read_record(explainer.registry, key)
-    refused = refusal(case.row, case.scan or {}, key, record.looks if record else ())
+    refused = refusal(case.row, case.scan, key, record.looks if record else ())
     if refused is not None or record is None:
         raise Refused(f"{case.where}: {refused}")
     refuse_lost_events(explainer.results, explainer.registry, [key])  # else the next event takes a number of those lost

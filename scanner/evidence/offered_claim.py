@@ -42,13 +42,13 @@ def look_of_record(look: str | None, variant: str | None) -> str:
 
 
 def refusal(
-    row: Mapping[str, Any], scan: Mapping[str, Any], key: MasterKey, looks: Collection[str]
+    row: Mapping[str, Any], scan: Mapping[str, Any] | None, key: MasterKey, looks: Collection[str]
 ) -> ClaimRefusal | None:
     """Return why a flag has no claim that anybody can check, None: it has one, unless its p is too large there.
 
     Args:
         row: of schemas.tables.VERDICTS.
-        scan: of schemas.tables.SCANS.
+        scan: of schemas.tables.SCANS; None: it has not ended.
         key: of the flag.
         looks: that the key's public record has; none of a key without a record.
     """
@@ -66,6 +66,10 @@ def refusal(
     if row["look"] == LEVELS:
         why = "its tokens counted by how much they surprised a model, and claims count all alike"
         return ClaimRefusal(f"{why}; `brickscan replay` computes the flag again", by_secret=False)
+    if scan is None:
+        return ClaimRefusal(
+            "its scan has not ended, so that its audit has not judged it: let it end first", by_secret=False
+        )
     if scan["dedup"] != "ngram":
         return ClaimRefusal("its scan counted repeats in another way than claims do")
     if scan["filter_sha256"] is not None:
@@ -90,7 +94,7 @@ def offer(case: FlagCase, key: MasterKey | None, registry: str, config: Path, se
     Returns:
         A sentence or more; None where no claim can be made at all.
     """
-    if key is None or case.scan is None:
+    if key is None:
         return None
     try:
         looks = read_record(registry, key)[0].looks if key.record is not None else {}

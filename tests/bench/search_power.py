@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.text import HuggingFaceTokenizer
-from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark import Positions, Tokens, Watermark, batch_tokens
 from scanner.watermark.native.version3_marks import Version3Gumbel
 from scanner.watermark.positions import positions_where
 from scanner.watermark.rule import candidates, corrected, log10_p_of, passes
@@ -78,7 +78,7 @@ class Found(NamedTuple):
 
 
 def find(mark: Version3Gumbel, texts: list[NDArray[np.uint32]], users: NDArray[np.int64]) -> Found:
-    tokens = Tokens(np.concatenate(texts), np.cumsum([0, *map(len, texts)], dtype=np.int64))
+    tokens = batch_tokens([one.tolist() for one in texts])
     positions = mark.rule.positions(tokens, "ngram")
 
     def passing(message: NDArray[np.int64], score: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.text import HuggingFaceTokenizer
-from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark import Positions, Tokens, Watermark, batch_tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.native.secret import window_key
 from scanner.watermark.native.steps import buckets_of
@@ -129,14 +129,10 @@ class MarkedTexts(NamedTuple):
 
     def log10_p(self, length: int, mask_of: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> NDArray[np.float64]:
         """Of their message, by the positions that are left of so many tokens."""
-        tokens = tokens_of([one[:length] for one in self.ids])
+        tokens = batch_tokens([one[:length].tolist() for one in self.ids])
         positions, buckets = positions_of(tokens)
         left = positions_where(positions, mask_of(buckets))
         return log10_p_of(self.mark.law, self.mark.score(tokens, left, 0), left.scored)
-
-
-def tokens_of(ids: list[NDArray[np.uint32]]) -> Tokens:
-    return Tokens(np.concatenate(ids), np.cumsum([0, *map(len, ids)], dtype=np.int64))
 
 
 def write_texts(model_folder: Path, tokenizer: HuggingFaceTokenizer, name: str) -> list[MarkedTexts]:
@@ -169,7 +165,7 @@ def passing(batches: list[MarkedTexts], length: int, share: float, left: Left, c
 
 def share_of_others(batches: list[MarkedTexts]) -> float:
     """Mean share of the positions of a text that a claim about another text takes."""
-    positions, buckets = positions_of(tokens_of([one for batch in batches for one in batch.ids]))
+    positions, buckets = positions_of(batch_tokens([one.tolist() for batch in batches for one in batch.ids]))
     texts = np.split(buckets, positions.offsets[1:-1])
     return float(np.mean([np.isin(one, other).mean() for one in texts for other in texts if other is not one]))
 

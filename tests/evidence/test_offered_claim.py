@@ -55,6 +55,7 @@ def test_the_offer_says_what_it_shows_before_its_command(registry):
     ("changed", "scan", "key_id", "why", "by_secret"),
     [
         ({"message": None}, SCAN, "k", "no message is shown", False),
+        ({}, None, "k", "its scan has not ended", False),
         ({"audit": "alarm"}, SCAN, "k", "raised an alarm", False),
         ({"look": "levels"}, SCAN, "k", "how much they surprised a model", False),
         ({}, SCAN, "old", "of another stack, or of version 1", True),
