@@ -224,6 +224,28 @@ def looks_lacking(key: MasterKey, weights: ErrorShares) -> list[str]:
     ]
 
 
+def looks_beyond_record(record: Mapping[str, float], weights: ErrorShares) -> list[str]:
+    """Write a sentence on each look at a text that has a larger share of the rate than a key's public record gives it.
+
+    A claim corrects by the record's share (SPEC_3 §5): its p is larger than the scan's then, and may not reach the
+    rate. Accounts and tokens that a model weighs are left out, since nothing that they flag has a claim.
+
+    Args:
+        record: shares by name and version, as `ErrorShares.published` returns them.
+        weights: of a scan.
+    """
+    sentences = []
+    for look, share in weights._replace(account=None, levels=None).published().items():
+        if look not in record:
+            sentences.append(f"its public record has no look {look!r}: no claim can be made of what that look flags")
+        elif share > record[look] * (1 + 1e-9):  # products of decimal shares
+            sentences.append(
+                f"its public record gives the look {look!r} {record[look]:g} of the rate, and this scan {share:g}: a "
+                f"claim goes by the record, so that its p is {share / record[look]:.3g} times that of the scan"
+            )
+    return sentences
+
+
 def looks_in_words(keys: Sequence[MasterKey], weights: ErrorShares) -> list[str]:
     """Write a sentence on each look that is turned on, and the keys that take it."""
     sentences = []

@@ -2,7 +2,7 @@
 
 import datetime
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.error_shares import ErrorShares, looks_lacking
+from scanner.error_shares import ErrorShares, looks_beyond_record, looks_lacking
 from scanner.errors import Refused
 from scanner.input.columns import Columns
 from scanner.input.files import resolve
@@ -18,11 +18,13 @@ from scanner.input.shards import key_set, verdict_settings
 from scanner.input.tables import DELTA_PREFIX, TableReading
 from scanner.key_support import ScanFilter, UnsupportedKey, supported_keys
 from scanner.registry import audit_secret_of, lasting_secret_of, load_registry, registry_sha256
+from scanner.registry.key_records import read_record
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import gives_p_values
 from scanner.registry.shown_seeds import ShownUpTo
 from scanner.storage.locations import absolute, is_uri, real_location
 from scanner.storage.toml import canonical, digest, read_toml
+from scanner.watermark.format import SMALLEST_CLAIMED_WINDOW
 from scanner.watermark.formats import format_of, shares_of_levels
 from schemas.config import LevelsConfig, ScanConfig
 from schemas.registry import Canaries, Canary, MasterKey, Registry
@@ -52,6 +54,8 @@ class Plan:
     trial: the registry was made for a trial.
     shown: up to which event seeds that were shown are left out, by the ids of keys that have such; none before the scan
         begins: all that are on record.
+    beyond_records: ids of keys, and what stands between flags under them and a claim that anybody can check: a look or
+        a share that the key's public record does not have, or a record that cannot be read.
     """
 
     config: ScanConfig
@@ -74,6 +78,7 @@ class Plan:
     unsupported_keys: tuple[UnsupportedKey, ...] = ()
     trial: bool = False
     shown: tuple[tuple[str, ShownUpTo], ...] = ()
+    beyond_records: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def columns(self) -> Columns:
@@ -97,7 +102,8 @@ class Plan:
         """Warnings about names and looks under the keys under test, each with the keys that it is true of."""
         keys_of: dict[str, list[str]] = {}
         for key in self.keys:
-            for caution in [*format_of(key).cautions(key.messages), *looks_lacking(key, self.weights)]:
+            beyond_record = [caution for key_id, caution in self.beyond_records if key_id == key.key_id]
+            for caution in [*format_of(key).cautions(key.messages), *looks_lacking(key, self.weights), *beyond_record]:
                 keys_of.setdefault(caution, []).append(key.key_id)
         return [f"under {', '.join(key_ids)}: {caution}" for caution, key_ids in keys_of.items()]
 
@@ -231,7 +237,19 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         date=date,
         unsupported_keys=unsupported,
         trial=bool(registry.trial),
+        beyond_records=() if is_uri(folder) else tuple(_beyond_records(folder, keys, ErrorShares.of(config))),
     )
+
+
+def _beyond_records(folder: str, keys: Sequence[MasterKey], weights: ErrorShares) -> Iterator[tuple[str, str]]:
+    """Yield ids of keys with public records, and what the scan does that these do not have (Plan.beyond_records)."""
+    for key in keys:
+        if key.record is not None and format_of(key).rule().context >= SMALLEST_CLAIMED_WINDOW:
+            try:
+                cautions = looks_beyond_record(read_record(folder, key)[0].looks, weights)
+            except Refused as error:
+                cautions = [str(error)]
+            yield from ((key.key_id, caution) for caution in cautions)
 
 
 def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:

@@ -9,14 +9,11 @@ from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.printable import counted
 from scanner.registry.key_records import read_record
-from scanner.watermark.format import DrawsFromSeeds
+from scanner.watermark.format import SMALLEST_CLAIMED_WINDOW, DrawsFromSeeds
 from scanner.watermark.formats import format_of
 from schemas.config import ClaimsConfig
 from schemas.registry import MasterKey
 from schemas.words import LEVELS, AuditState
-
-SMALLEST_WINDOW = 3
-"""Least h of a key whose seeds are shown: shorter windows stand in too many texts."""
 
 OTHER_WAY = "`brickscan replay --proof` writes a claim for whoever holds the key's secret, such as a court or an escrow"
 """The way that is left where nobody can check a flag without the key."""
@@ -60,9 +57,9 @@ def refusal(
     if not isinstance(form, DrawsFromSeeds) or key.record is None:
         why = "has no seeds that could be shown: it is of another stack, or of version 1 of our mark"
         return ClaimRefusal(f"key {key.key_id!r} {why}")
-    if form.rule().context < SMALLEST_WINDOW:
+    if form.rule().context < SMALLEST_CLAIMED_WINDOW:
         why = "tokens, which stand in so many texts that a few claims would use it up"
-        return ClaimRefusal(f"key {key.key_id!r} has windows of fewer than {SMALLEST_WINDOW} {why}")
+        return ClaimRefusal(f"key {key.key_id!r} has windows of fewer than {SMALLEST_CLAIMED_WINDOW} {why}")
     if row["look"] == LEVELS:
         why = "its tokens counted by how much they surprised a model, and claims count all alike"
         return ClaimRefusal(f"{why}; `brickscan replay` computes the flag again", by_secret=False)

@@ -439,6 +439,10 @@ class Commits(Protocol):
         """Return 32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
 
 
+SMALLEST_CLAIMED_WINDOW = 3
+"""Least h of a key whose seeds are shown in claims: shorter windows stand in too many texts (SPEC_3 §5)."""
+
+
 @runtime_checkable
 class DrawsFromSeeds(Protocol):
     """A format whose keys draw from 2^n seeds, to which a public record commits (scanner.watermark.native.tree).

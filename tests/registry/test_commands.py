@@ -73,7 +73,12 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
         f'version = 2\nregistry = "{folder}"\nresults = "out"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
     )
     told = [caution.split(":")[0] for caution in make_plan(config).cautions]
-    assert told == ["under paper, paper-2", "under none", "under two"]
+    assert told == [
+        "under paper, paper-2",
+        "under none",
+        "under two",
+        "under three",
+    ]  # the last one's record has three looks
 
 
 def test_who_else_holds_a_key_is_on_record(cli, folder, tokenizer):

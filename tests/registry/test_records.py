@@ -11,6 +11,7 @@ import tomllib
 import pytest
 import tomli_w
 
+from scanner.error_shares import ErrorShares, looks_beyond_record
 from scanner.errors import Refused
 from scanner.looks.normalising import normal_form_sha256
 from scanner.registry import add_users, key_records, load_registry, make_canaries, new_key, open_key, registry_sha256
@@ -25,7 +26,7 @@ from scanner.registry.key_records import (
     tree_path,
 )
 from scanner.registry.keys_file import write_registry
-from scanner.scan_plan import keys_under_test
+from scanner.scan_plan import keys_under_test, make_plan
 from scanner.watermark.formats import format_of
 from scanner.watermark.native.claim import claimed_positions, score_claim
 from scanner.watermark.native.tree import beacon_of, root_by, show_seeds
@@ -645,3 +646,34 @@ def test_shares_of_a_configuration_go_on_record(folder, tokenizer, cli, tmp_path
     assert made.code == 0, made.err
     record, _ = read_record(folder, load_registry(folder).keys[0])
     assert (record.looks, record.normal_form) == ({"as written/1": 1.0}, None)
+
+
+def test_a_scan_says_what_its_looks_have_beyond_a_record(folder, tokenizer, cli, tmp_path):
+    scan = (
+        'version = 2\nregistry = "registry"\nresults = "results"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
+    )
+    config, of_record = tmp_path / "scan.toml", tmp_path / "record.toml"
+    of_record.write_text(scan + "[variants]\nnormalised = false\n")
+    new = ("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--seeds", 4)
+    assert cli(*new, "--looks", of_record).code == 0
+    scans = {
+        "": [],
+        "[variants]\nnormalised = false\n[spans]\nwindows = true\n": ["no look 'parts/1'"],
+        "[variants]\nnormalised = true\n": ["no look 'normalised/1'"],
+    }
+    for tables, expected in scans.items():
+        config.write_text(scan + tables)
+        cautions = [caution for caution in make_plan(config).cautions if "public record" in caution]
+        assert len(cautions) == len(expected)
+        for caution, part in zip(cautions, expected, strict=True):
+            assert caution.startswith("under k1: ")
+            assert part in caution
+    record = {"as written/1": 0.25, "parts/1": 0.5}
+    alone = looks_beyond_record(record, ErrorShares(document=0.5, span=0.5, account=0.0))
+    assert alone == [
+        "its public record gives the look 'as written/1' 0.25 of the rate, and this scan 0.5: a claim goes by the "
+        "record, so that its p is 2 times that of the scan"
+    ]
+    assert looks_beyond_record(record, ErrorShares(document=0.2, span=0.2, account=0.6)) == []
+    record_path(folder, "k1").unlink()
+    assert "cannot be read" in " ".join(make_plan(config).cautions)
