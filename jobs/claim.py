@@ -43,7 +43,7 @@ def claim(config: Path, document: str, out: Path, published: Path | None, wait: 
       brickscan claim scan.toml post-4711 --out case-17 --dry-run
       brickscan claim scan.toml post-4711 --out case-17 --list commitments.txt
     """
-    from scanner.claims.claim import prepare, refuse_folder, show, wait_for_readers, write
+    from scanner.claims.claim import prepare, refuse_folder, refuse_if_changed, show, wait_for_readers, write
     from scanner.evidence import check_claim
 
     refuse_folder(out)
@@ -55,6 +55,7 @@ def claim(config: Path, document: str, out: Path, published: Path | None, wait: 
         return
     files = show(prepared)
     wait_for_readers(prepared, files, wait=wait, tell=complain)
+    refuse_if_changed(prepared, files)
     write(files, out)
     tell(
         f"claim: {out}; python -I check_claim.py {out} LIST HEAD checks it, without a secret",

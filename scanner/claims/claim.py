@@ -6,7 +6,8 @@ shown is marked and scored never again, so a claim is made in this order:
 1. `prepare` computes it, and check_claim.py checks it as it would be: nothing is shown for a claim that fails.
 2. `show` writes the event that shows the seeds, into the registry. From here on they count as public.
 3. `wait_for_readers` sees that nobody scores or marks any more who does not know the event.
-4. `write` puts the folder in its place in one step.
+4. `refuse_if_changed` sees that the registry has what the claim says still: hours can lie between.
+5. `write` puts the folder in its place in one step.
 
 Who was interrupted calls all again: a text and unit that have an event keep it, and nothing more is shown.
 """
@@ -47,11 +48,13 @@ from scanner.registry.leases import readers_before, refuse_lost_reads
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
+    ShownUpTo,
     append_event,
     event_bytes,
     find_event,
     read_shown,
     refuse_above_cap,
+    shown_since,
 )
 from scanner.results.queries import ask, spans
 from scanner.results.registry_record import refuse_lost_events
@@ -138,6 +141,7 @@ class PreparedClaim(NamedTuple):
     seeds: that it shows, with their paths.
     event: number of the event of an earlier claim about the same unit; None: there is none.
     newly: how many seeds no claim showed before.
+    known: up to which event seeds were shown when it was computed.
     log10_p: the larger one of both rules, corrected.
     list_paths: the published list and its head, if it was named.
     settings: of scan.toml on claims.
@@ -154,6 +158,7 @@ class PreparedClaim(NamedTuple):
     seeds: Sequence[ShownSeed]
     event: int | None
     newly: int
+    known: ShownUpTo
     log10_p: float
     list_paths: Sequence[str]
     settings: ClaimsConfig
@@ -249,6 +254,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         seeds,
         found[0].number if found else None,
         0 if found else len(leaves),
+        shown.last,
         math.nan,
         paths,
         settings,
@@ -410,9 +416,11 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     """Write the event of a claim, unless its text and unit have one, and return the files of its folder.
 
     Raises:
-        Refused: the event cannot be written; the month has as many as it may have; or other claims showed so much
-            meanwhile that this one fails.
+        Refused: the event cannot be written; the month has as many as it may have; an older registry was put back since
+            the claim was computed; or other claims showed so much meanwhile that this one fails.
     """
+    refuse_lost_reads(claim.folder, claim.key)  # once more: somebody was asked meanwhile
+    shown_since(claim.folder, claim.key, claim.known)
     buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
     text = claim.files["text.txt"]
     event, salt = append_event(
@@ -462,6 +470,32 @@ def wait_for_readers(
                 tell(f"not yet: {lease}, and is waited for")
                 told.add(lease.name)
         time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def refuse_if_changed(claim: PreparedClaim, files: Mapping[str, bytes]) -> None:
+    """Refuse a claim that the registry does not bear out any more, just before it is written.
+
+    Args:
+        claim: the claim.
+        files: of its folder, as `show` returned them.
+
+    Raises:
+        Refused: an older registry was put back, which lacks the event, so that what the claim shows would be scored as
+            if it were secret; or the name that the claim carries was erased.
+    """
+    fields = json.loads(files["claim.json"])
+    number = fields["event"]
+    head = hashlib.sha256(files["events.jsonl"].split(b"\n")[number - 1]).hexdigest()
+    shown_since(claim.folder, claim.key, ShownUpTo(number, head))
+    if "name.json" not in files:
+        return
+    name = json.loads(files["name.json"])
+    found = find_record(claim.folder, claim.key.key_id, fields["message"], ())
+    if found is None or (found.user_id, found.salt.hex()) != (name["user_id"], name["salt"]):
+        raise Refused(
+            f"{claim.where}: the name that the claim would carry was erased meanwhile, so it is not written; call this "
+            "again, and it names nobody"
+        )
 
 
 def write(files: Mapping[str, bytes], out: Path) -> None:

@@ -209,8 +209,8 @@ def shown_since(folder: Path | str, key: MasterKey, then: ShownUpTo | None) -> S
     if then is not None and (then.number > shown.number or shown.up_to(then.number).head != then.head):
         raise Refused(
             f"{shown_path(folder, key.key_id)}: lacks event {then.number} of what was shown of key {key.key_id!r}, "
-            "which a scan, a server or a list has: an older registry was put back, or another. What it lacks is public "
-            f"and would be scored as if it were secret: {_BRING_BACK}"
+            "which a scan, a server, a list or a claim has: an older registry was put back, or another. What it lacks "
+            f"is public and would be scored as if it were secret: {_BRING_BACK}"
         )
     return shown
 

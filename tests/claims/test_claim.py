@@ -12,8 +12,8 @@ from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import Mark, windows_of
 from scanner.registry import find_key, load_registry
-from scanner.registry.leases import HeldLease
-from scanner.registry.shown_seeds import event_head, shown_path
+from scanner.registry.leases import HeldLease, leased
+from scanner.registry.shown_seeds import append_event, event_head, shown_path
 from scanner.results.queries import spans
 from scanner.watermark.formats import format_of
 from tests.support.claiming import MESSAGE, Platform, make_registry
@@ -377,6 +377,48 @@ def test_a_registry_that_lacks_events_makes_no_claim(platform, plain):
     assert (code, "lacks event 1 of what was shown" in said, path.exists()) == (2, True, False), said
     path.write_bytes(kept)
     assert platform.claim("--yes", "--list", listed, document="a:1", out="second")[0] == 0
+
+
+@pytest.mark.parametrize("known", ["to a scan", "to the claim"])
+def test_an_older_registry_that_is_put_back_while_it_is_asked_stops_a_claim(platform, known):
+    """A scan that goes on by the event that is lost would seem to know the claim's own, of the same number."""
+    path = Path(shown_path(platform.registry, "green"))
+    platform.scan(platform.text())
+    leaves = [bytes([number]) * 32 for number in range(2)]
+    append_event(platform.registry, "green", b"one", "as written", [1], leaves[:1])
+    older = path.read_bytes()
+    first = prepare(platform.night.config, "a:0", None)
+    append_event(platform.registry, "green", b"two", "as written", [2], leaves[1:])
+    second = prepare(platform.night.config, "a:0", None)
+    path.write_bytes(older)
+    with leased(platform.registry, "scan", needed=known == "to a scan") as lease:
+        lease.read({"green": 2})
+        prepared, why = (
+            (first, "of key 'green': an older") if known == "to a scan" else (second, "lacks event 2 of what")
+        )
+        with pytest.raises(Refused, match=why):
+            show(prepared)
+    assert path.read_bytes() == older
+    show(first)
+
+
+def test_a_claim_whose_event_is_lost_while_readers_are_waited_for_is_not_written(platform, monkeypatch):
+    """Else nobody would know that its seeds are public: no scan has read the event, and no list has it."""
+    path = Path(shown_path(platform.registry, "green"))
+    platform.scan(platform.text())
+    lease = HeldLease(platform.registry, "scan")
+    lease.read({"green": 0})
+
+    def put_back(_: float) -> None:
+        path.unlink()
+        lease.end()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scanner.claims.claim.time.sleep", put_back)
+        code, said = platform.claim("--yes", "--wait")
+    assert (code, "lacks event 1 of what was shown" in said, platform.case.exists()) == (2, True, False), said
+    assert platform.claim("--yes")[0] == 0
+    assert platform.shown().number == 1
 
 
 def test_a_month_has_as_many_claims_as_scan_toml_allows(platform):
