@@ -210,9 +210,9 @@ class HeldLease:
 
     @property
     def holds(self) -> bool:
-        """Whether it does not count as over anywhere."""
+        """Whether it does not count as over anywhere, and is this process's own."""
         in_time = _seconds() < self._valid_until and datetime.now(UTC) < self._expires
-        return in_time and not self._lost and not self._ended.is_set()
+        return os.getpid() == self._pid and in_time and not self._lost and not self._ended.is_set()
 
     def check(self) -> None:
         """Refuse to go on where it does not hold. A process that was forked takes one of its own first.
@@ -269,7 +269,7 @@ class HeldLease:
                     self._path.unlink()
             except Refused as why:
                 self._lost = str(why)
-            except OSError:
+            except (OSError, RuntimeError, MemoryError):  # of the disk, or of the device that a reader marks on
                 return  # again in a minute, while it holds
 
     def _write(self) -> None:

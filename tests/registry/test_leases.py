@@ -182,6 +182,28 @@ def test_who_reads_anew_states_it_a_renewal_later(tmp_path, held):
     assert not held.holds
 
 
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error"), MemoryError(), OSError(5, "Input/output error")])
+def test_a_reader_that_cannot_read_anew_for_once_tries_again(tmp_path, held, error):
+    """As of a device that is full, or captures a graph: else nothing more would be marked, ten minutes later."""
+
+    class OnceFailing:
+        errors, number = [error], 0
+
+        def read_anew(self):
+            if self.errors:
+                raise self.errors.pop()
+            return {"k1": self.number}
+
+    reader = OnceFailing()
+    held.read({"k1": 0})
+    held.follow(reader.read_anew)
+    reader.number = 1
+    for stated in (0, 0, 1):
+        held.renew()
+        assert held.holds
+        assert [lease.events for lease in readers_before(tmp_path, "k1", 9)] == [{"k1": stated}]
+
+
 def test_a_lease_that_ends_within_its_renewal_is_over(tmp_path, held):
     """As where the collector takes its holder away meanwhile, in the thread that renews."""
 
@@ -201,8 +223,9 @@ def test_a_lease_that_ends_within_its_renewal_is_over(tmp_path, held):
 
 
 def _check_in_child(lease, folder, found):
+    held_before = lease.holds
     lease.check()
-    found.put([(one.name, one.events) for one in readers_before(folder, "k1", 9)])
+    found.put((held_before, [(one.name, one.events) for one in readers_before(folder, "k1", 9)]))
 
 
 def test_a_process_that_was_forked_takes_a_lease_of_its_own(tmp_path, held):
@@ -214,7 +237,9 @@ def test_a_process_that_was_forked_takes_a_lease_of_its_own(tmp_path, held):
     found = context.Queue()
     child = context.Process(target=_check_in_child, args=(held, tmp_path, found))
     child.start()
-    leases_then = dict(found.get(timeout=60))
+    held_then, leases_then = found.get(timeout=60)
+    leases_then = dict(leases_then)
+    assert not held_then  # by itself, the lease is the parent's
     child.join()
     assert leases_then.pop(readers_before(tmp_path, "k1", 3)[0].name) == {"k1": 0}
     assert [*leases_then.values()] == [{"k1": 3}]

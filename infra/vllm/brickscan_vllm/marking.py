@@ -194,7 +194,11 @@ def open_marker(settings: Settings, device: torch.device) -> "ServedMarker":
     """
     record = find_key(settings)
     lease = take_lease(settings.registry, "server", needed=record.record is not None)
-    return ServedMarker(settings, record, device, lease)
+    try:
+        return ServedMarker(settings, record, device, lease)
+    except BaseException:
+        lease.end()
+        raise
 
 
 LOG = logging.getLogger("vllm.brickscan")
@@ -251,7 +255,8 @@ class Marker:
             bool[R]: rows in which one token is as good as sure, or that are not marked since their seed was shown, or
                 the lease is over: a mark shows nothing there.
         """
-        are_shown = self._are_shown(windows) | (not self._may_mark())
+        may_mark = self._may_mark()  # first: in a process that was forked it reads anew what was shown
+        are_shown = self._are_shown(windows) | (not may_mark)
         on = on & ~are_shown
         forced = torch.empty(len(logits), dtype=torch.bool, device=logits.device)
         step = max(AT_ONCE // logits.shape[1], 1)
@@ -269,15 +274,14 @@ class Marker:
 
     def _may_mark(self) -> bool:
         """Return whether the lease holds; once it does not, a line in the log says why."""
-        if self._lease.holds:
-            return True
-        if not self._said:
-            self._said = True
-            try:
-                self._lease.check()
-            except (Refused, ScanFailed) as why:
+        try:
+            self._lease.check()
+        except (Refused, ScanFailed) as why:
+            if not self._said:
+                self._said = True
                 LOG.error("nothing is marked until this server is started again: %s", why)
-        return False
+            return False
+        return True
 
     def _are_shown(self, windows: torch.Tensor) -> torch.Tensor:
         """Say which rows' windows, int64[R, h], meet a seed that was shown: bool[R]."""
@@ -326,7 +330,8 @@ class ServedMarker(Marker):
             Refused: it cannot be read, or lacks what was read before.
         """
         shown = shown_since(self._registry, self._record, self._known)
-        self._is_shown, self._known = self._table(shown.buckets, self._device), shown.last
+        if shown.last != self._known:
+            self._is_shown, self._known = self._table(shown.buckets, self._device), shown.last
         return {self._record.key_id: shown.number}
 
 

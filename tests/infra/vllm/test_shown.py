@@ -1,5 +1,6 @@
 """A server marks no step whose seed a claim showed, and does not start where it cannot read which these are."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -99,6 +100,35 @@ def test_a_server_reads_anew_each_minute_and_marks_nothing_once_its_lease_is_ove
     marker._lease.renew()
     assert torch.equal(logits_now(marker), before)  # for good
     assert not torch.equal(logits_now(open_marker(served, CPU)), before)
+
+
+def test_a_process_that_was_forked_marks_by_what_was_shown_since(own_keys, settings, monkeypatch):
+    served = settings("greenlist-v3")._replace(registry=own_keys)
+    marker = open_marker(served, CPU)
+    before, plain, windows, _ = marked(served)
+    seeds = KINDS["greenlist-v3"]["seeds"]
+    buckets = [reference3.bucket_of(reference3.window_nonces(window, seeds)[0], seeds) for window in windows.tolist()]
+    append_event(own_keys, "greenlist-v3", b"a text", "as written", [buckets[0]], [bytes(32)])
+    own = os.getpid()
+    monkeypatch.setattr("scanner.registry.leases.os.getpid", lambda: own + 1)
+    one, logits = torch.ones(ROWS, dtype=torch.float64), before.clone()
+    how = RowSampling(one, one, 0 * one, torch.zeros(ROWS, dtype=torch.int64), False)
+    marker.mark(logits, windows, torch.arange(ROWS), torch.arange(ROWS) != 7, how)
+    are_shown = torch.tensor([bucket == buckets[0] for bucket in buckets])
+    assert torch.equal(logits, torch.where(are_shown[:, None], before, plain))
+    assert [lease.events for lease in readers_before(own_keys, "greenlist-v3", 1)] == [
+        {"greenlist-v3": 0}
+    ]  # the parent
+    marker._lease.end()
+
+
+def test_a_server_that_does_not_start_leaves_no_lease(own_keys, settings):
+    path = Path(shown_path(own_keys, "gumbel-v3"))
+    append_event(own_keys, "gumbel-v3", b"a text", "as written", [5], [bytes(32)])
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(Refused, match="its last line has no end"):
+        open_marker(settings("gumbel-v3")._replace(registry=own_keys), CPU)
+    assert not list((own_keys / "leases").iterdir())
 
 
 def test_a_server_marks_nothing_more_once_an_older_registry_was_put_back(own_keys, settings):
