@@ -198,6 +198,31 @@ def earlier_records(folder: Path, registry: Registry, new_id: str) -> tuple[str,
     return tuple(dict.fromkeys([*of_keys, *others]))
 
 
+def refuse_same_root(folder: Path, new_id: str, root: str) -> None:
+    """Refuse a new key whose root another record in a registry has, be its key in keys.toml still or not (SPEC_3 §2).
+
+    What was shown of that key would count as secret under the new one.
+
+    Args:
+        folder: the registry's folder.
+        new_id: of the new key. A record of that id is its own, of an attempt that was interrupted.
+        root: of the tree over its seeds, as hex.
+
+    Raises:
+        Refused: there is one; or a record cannot be read.
+    """
+    for path in sorted({*(folder / RECORDS_FOLDER).glob("*.json")} - {record_path(folder, new_id)}):
+        try:
+            same = root.encode() in read_named(path, MOST_RECORD)
+        except OSError as error:
+            raise Refused(f"{path}: cannot be read ({error.strerror})") from None
+        if same:
+            raise Refused(
+                f"{path}: is the record of a key of the same secret and format, whose seeds claims may have shown. If "
+                "an older keys.toml was put back, put back the newer one; else make the key with a new secret"
+            )
+
+
 def set_beacon(folder: Path | str, key_id: str, value: bytes) -> MasterKey:
     """Set the value of the beacon that a key's record names, once and for good; R follows from it.
 

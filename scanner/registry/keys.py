@@ -26,6 +26,7 @@ from scanner.registry.key_records import (
     delete_record,
     earlier_records,
     record_path,
+    refuse_same_root,
     write_record,
 )
 from scanner.registry.keys_file import (
@@ -251,11 +252,13 @@ def _with_record(
 
     label = made_for.label()
     kept = grow_tree(seed_key, parse_label(label).seeds, watch)
+    root = root_of(kept).hex()
+    refuse_same_root(folder, key.key_id, root)
     try:
         record = KeyRecord(
             version=3,
             label=label,
-            root=root_of(kept).hex(),
+            root=root,
             commitment=str(key.commitment),
             tokenizer_sha256=key.tokenizer.sha256,
             messages=key.messages,

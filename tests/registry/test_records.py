@@ -374,6 +374,19 @@ def test_a_record_is_never_written_over(folder, make):
     assert read_record(folder, third)[0].earlier == (first.record, gone.record)
 
 
+def test_no_two_records_share_a_root_whatever_became_of_the_first_key(folder, make):
+    """An older keys.toml was put back, and what claims showed of the key would count as secret under another id."""
+    make()
+    older = (folder / "keys.toml").read_bytes()
+    make("k2")
+    (folder / "keys.toml").write_bytes(older)
+    with pytest.raises(Refused, match=r"k2\.json: is the record of a key of the same secret and format"):
+        make("k3", secret="file:secrets/k2.key")
+    assert not record_path(folder, "k3").exists()
+    assert [key.key_id for key in load_registry(folder).keys] == ["k1"]
+    make("k3")
+
+
 def test_the_same_key_is_made_again_from_its_secret_after_a_restore(folder, make):
     make(terms=BEACON)
     older = (folder / "keys.toml").read_bytes()
