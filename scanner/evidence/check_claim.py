@@ -774,8 +774,9 @@ def check_name(
     at, place, events = name["at"], name["place"], name["events"]
     when, what = iso_time(at), f"message {claim['message']} was given to {name['user_id']!a}"
     if name["text_at"] is not None:
-        dates = f"{what} on {when}, and the text is known since {iso_time(name['text_at'])}, by the claim's own dates"
-        findings.holds("holder", at <= name["text_at"], f"{dates}: the message came first")
+        # it names nobody: whoever writes name.json can write any name beside any date
+        dates = f"the message was given on {when}, and the text is known since {iso_time(name['text_at'])}"
+        findings.holds("holder", at <= name["text_at"], f"by the claim's own dates {dates}: the message came first")
     label = f"{len(name['key_id'].encode('utf-8'))}:{name['key_id']}allocated"
     seal = hashlib.sha256(bytes.fromhex(name["salt"]) + b"\1" + name["user_id"].encode("utf-8")).digest()
     numbers = b"".join(number.to_bytes(8, "big") for number in (name["seq"], claim["message"], at))
@@ -784,6 +785,9 @@ def check_name(
         what = f"that {what} on {when}: no list has a root with its record, and so it is the platform's word"
         findings.left("holder", what)
         return
+    # else every message could be given to everybody, before any text
+    bound = f"{events} records of names: a message is given once and taken back once, and there are {claim['messages']}"
+    findings.holds("holder", events <= 2 * claim["messages"], bound)
     root = root_of_log(leaf, place, events, [bytes.fromhex(node) for node in name["path"]])
     lines, head_at = published
     of_key, count = [name["key_id"], claim["commitment"]], f"{events}:"

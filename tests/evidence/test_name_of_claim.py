@@ -71,8 +71,8 @@ def test_a_list_at_head_has_the_record(named):
     code, said = named.forger.checked(path, heads[1])
     assert (code, "FAILS" in said, "NOT CHECKED" in said) == (0, False, False), said
     told = [line for line in said.splitlines() if line.startswith("holds       message 1203 was given to 'alice'")]
+    assert "holds       by the claim's own dates the message was given on 2024-10-04 00:00:00 UTC, and the text" in said
     assert [line.split("'alice'")[1][:70].strip() for line in told] == [
-        "on 2024-10-04 00:00:00 UTC, and the text is known since 2024-10-05 00",
         ": the list has its record on 2026-01-01, at or before HEAD, and so bef",
     ]
 
@@ -143,6 +143,21 @@ def test_an_undealt_message_that_was_dealt_after_the_text(named):
     assert_fails(named.forger.checked(), "and the text is known since 2024-10-03 23:59:59 UTC.*the message came first")
     named.write(text_at=None)
     assert "the text is known since" not in named.forger.checked()[1]
+
+
+def test_no_line_holds_that_gives_a_message_to_somebody_who_is_on_no_list(named):
+    named.write(user_id="mallory", key_id="other")
+    path, heads = named.publish(f"3:{named.root()}")
+    code, said = named.forger.checked(path, heads[0])
+    assert (code, [line[:11] for line in said.splitlines() if "mallory" in line]) == (3, ["NOT CHECKED"]), said
+
+
+@pytest.mark.parametrize(("events", "holds"), [(5000, True), (5001, False)])
+def test_more_records_than_messages_can_have(named, events, holds):
+    """Whoever gives every message to everybody, before any text, could name whom they like."""
+    named.write(events=events)
+    said = named.forger.checked()[1]
+    assert f"{'holds' if holds else 'FAILS':11} {events} records of names: " in said, said
 
 
 @pytest.mark.parametrize(
