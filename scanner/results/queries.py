@@ -8,7 +8,6 @@ from operator import and_
 from typing import TypeVar
 
 import polars as pl
-from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
 from scanner.results.canary_flags import of_canary
@@ -23,10 +22,8 @@ from scanner.results.current_rows import (
     shards,
 )
 from scanner.results.names_of_registry import without_foreign_names
-from scanner.results.transactions import faults_named, has_table, read_whole
+from scanner.results.transactions import faults_named, has_table, open_results_table, read_whole
 from scanner.storage.data_files import OF_USERS
-from scanner.storage.delta import open_table
-from scanner.storage.locations import table_uri
 from schemas.words import AuditState
 
 _ATTEMPTS = 10
@@ -69,9 +66,8 @@ _ERASED = ("account_posts", *(name for name in OF_USERS if name != "verdicts"))
 
 def _versions(results: str) -> list[int]:
     """Return the versions of the tables from which names are erased. The first, of `verdicts`, must exist."""
-    uris = (table_uri(results, name) for name in _ERASED)
-    existing_uris = [uri for uri in uris if DeltaTable.is_deltatable(uri)]
-    return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *existing_uris)]
+    names = ["verdicts", *(name for name in _ERASED if has_table(results, name))]
+    return [open_results_table(results, name).version() for name in names]
 
 
 def scanned_and_one_of(

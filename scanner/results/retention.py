@@ -48,13 +48,14 @@ from scanner.results.transactions import (
     find_versions,
     frozen_id,
     has_table,
+    open_results_table,
     read_whole,
     shards_of_frozen_nights,
     try_to_commit,
 )
 from scanner.results.upkeep import RewrittenFile, delete_unneeded, existing_tables, keep_rows, rewrite
 from scanner.storage.data_files import OF_A_NIGHT, OF_USERS, SCHEMAS, all_rows
-from scanner.storage.delta import LoggedTransaction, attempts, open_table, sync_commit
+from scanner.storage.delta import LoggedTransaction, attempts, sync_commit
 from scanner.storage.locations import table_uri
 from schemas.tables import NAMED_LISTS, SHARDS
 from schemas.words import Naming
@@ -396,7 +397,7 @@ def erase_user(
     """
     if not user_ids:
         return 0
-    open_table(table_uri(results, "verdicts"))
+    open_results_table(results, "verdicts")
     existing_tables(results)  # refuses a link before anything is changed
     row_counts = {}
     if has_table(results, "account_posts"):
@@ -464,7 +465,7 @@ def erase_accounts(
 
 
 def _tables_of_accounts(results: str) -> list[str]:
-    open_table(table_uri(results, "verdicts"))
+    open_results_table(results, "verdicts")
     existing_tables(results)  # refuses a link before anything is changed
     names = (name for name, schema in SCHEMAS.items() if "account_id" in schema.names)
     return [name for name in names if has_table(results, name)]

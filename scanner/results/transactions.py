@@ -560,6 +560,19 @@ def refuse_other_form(table: DeltaTable, name: str, version: int) -> None:
         )
 
 
+def open_results_table(results: str, name: str) -> DeltaTable:
+    """Open a table of results as it is now.
+
+    Raises:
+        Refused: there is none; it was signed, and is gone; it is of another version or has other columns.
+        ScanFailed: its log cannot be read.
+    """
+    has_table(results, name)  # one that was signed and is gone was not merely never made
+    table = open_table(table_uri(results, name))
+    refuse_other(table, name)
+    return table
+
+
 def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.LazyFrame:
     """Read the rows of a table.
 
@@ -573,18 +586,13 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
         Refused: there is no such table, it is of another version or has other columns, or it was changed by hand. The
             same, when the rows are collected, of one of its files.
     """
-    has_table(results, name)  # one that was signed and is gone was not merely never made
-
-    def open_now() -> DeltaTable:
-        table = open_table(table_uri(results, name))
-        refuse_other(table, name)
-        return table
-
     signer = signer_of(results)
     if signer is None:
-        return read(open_now(), paths)
+        return read(open_results_table(results, name), paths)
     signer.record.refresh()
-    table, is_signed = open_checked(open_now, lambda table: signer.is_signed(table, name))
+    table, is_signed = open_checked(
+        lambda: open_results_table(results, name), lambda table: signer.is_signed(table, name)
+    )
     if not is_signed:
         return read(table, paths)
     file_names = files_of(table)["path"].to_list() if paths is None else files_with_paths(table, paths)

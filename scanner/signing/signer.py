@@ -27,7 +27,7 @@ from scanner.signing.signature import (
 from scanner.signing.tables_on_record import TablesOnRecord
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.delta import LoggedTransaction, files_of, log_read, logged_transactions, place_of
-from scanner.storage.locations import real_location, table_uri
+from scanner.storage.locations import table_uri
 
 _VERDICTS = "verdicts"
 """The table that all results of scans have: by it, tables of one folder are told from others at a new place."""
@@ -55,7 +55,7 @@ class Signer:
 
     def __init__(self, results: str, registry: str, secret: bytes) -> None:
         self.digester = Digester(secret)
-        self.record = TablesOnRecord(registry, real_location(results))
+        self.record = TablesOnRecord(registry, results)
         self._place = self.digester.number_of_place(self.record.location)
         self.unsigned: set[str] = set()
         self.off_record: set[str] = set()
@@ -155,6 +155,9 @@ class Signer:
                 raise self._left_behind(entry)
         if entries:
             _log.warning("results: tables of %s are put on record as they are: they were moved", self.record.location)
+        elif others := self.record.locations():
+            where = self.record.location, ", ".join(others)
+            _log.warning("results: begun anew in %s; the registry knows those of %s", *where)
         self.record.add(entries)
         with suppress(ScanFailed):  # the end of the process says so
             self.record.keep()

@@ -1,5 +1,6 @@
 """What the registry and this process know of the tables at one place: signed and given up there."""
 
+import os
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -13,6 +14,7 @@ from scanner.registry.signed_tables import (
     keeps_signatures,
     read_signed_tables,
 )
+from scanner.storage.locations import is_uri, real_location
 
 _SECONDS_OF_A_QUERY = 1.0
 """Seconds for which the registry is not asked again."""
@@ -24,19 +26,25 @@ _SECONDS_UNKEPT = 60.0
 class TablesOnRecord:
     """The record of one place: what the registry keeps, and what it is to keep of this process. Threads may share it.
 
+    location: folder or URI of the results, links followed, unless the registry knows tables at the path as it is named:
+        a folder that became a link stays the place it was, so that whoever exchanged it does not make it a new one.
+
     Args:
         registry: folder or URI.
-        location: folder or URI of the results, links followed.
+        results: folder or URI of the results.
     """
 
-    def __init__(self, registry: str, location: str) -> None:
-        self.registry, self.location = registry, location
+    def __init__(self, registry: str, results: str) -> None:
+        self.registry, self.location = registry, real_location(results)
         self._lock = threading.Lock()
         self._unkept: list[SignedTable] = []  # of this process: the registry lacks them
         self._adopted: dict[str, SignedTable] = {}  # by a table's id: newest of other processes that it lacks
         self._kept_at = time.monotonic()
         self._was_read = False  # whether the registry kept any signature when it was last read
         self.read_again()
+        named = results if is_uri(results) else os.path.abspath(results)
+        if self._signed_tables.knows(named):
+            self.location = named
 
     def all(self) -> list[SignedTable]:
         """Return the last entry of each table that is here, and was not given up."""
@@ -60,7 +68,11 @@ class TablesOnRecord:
 
     def is_kept(self) -> bool:
         """Return whether the registry keeps signatures, of this place or another: else it cannot be written."""
-        return bool(self._signed_tables.locations())
+        return bool(self.locations())
+
+    def locations(self) -> list[str]:
+        """Return the places of all results that were signed and not given up, in order."""
+        return self._signed_tables.locations()
 
     def last_number(self, name: str, table_id: str) -> int:
         """Return the largest number that a table ever had here; NO_NUMBER: it was never here."""

@@ -4,7 +4,6 @@ Opening a table costs as much as its log is long, and so does deltalake's look-u
 driver that commits all night long opens each of its tables once, and reads from then on the commits that came since.
 """
 
-import json
 import os
 import re
 import time
@@ -22,7 +21,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.locations import filesystem_of, is_uri, refuse_special, sync_to_disk
+from scanner.storage.locations import filesystem_of, is_uri, parse_json, refuse_special, sync_to_disk
 from schemas.versions import FIRST_VERSION, MADE_BEFORE, VERSION
 
 TABLE_VERSION = "brickscan.version"
@@ -47,6 +46,9 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
 
     On a local disk the table's files are read by their plain names: polars.scan_delta looks for them under a
     percent-encoded path, where none are if a folder's name holds a space or a letter beyond ASCII (polars 2.1).
+
+    Raises:
+        OSError: a file on a local disk is not there, or is a FIFO or device, for which polars would wait for ever.
     """
     if urlsplit(table.table_uri).scheme not in ("", "file"):
         return pl.scan_delta(table)
@@ -56,6 +58,8 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
         files = [file for file in files if file.rpartition("/")[2] in file_names]
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
+    for file in files:
+        refuse_special(os.stat(file).st_mode)
     schema = pl.Schema(pa.schema(table.schema()))
     return pl.scan_parquet(files, glob=False, schema=schema, missing_columns="insert")
 
@@ -177,7 +181,12 @@ def refuse_endless(uri: str) -> None:
 
 
 def open_table(uri: str) -> DeltaTable:
-    """Open a table of results as it is now. Raises Refused: it is not there, of another version, or its log edited."""
+    """Open a table of results as it is now.
+
+    Raises:
+        Refused: it is not there, of another version, or its log was edited.
+        ScanFailed: its log cannot be read.
+    """
     refuse_endless(uri)
     try:
         table = DeltaTable(uri)
@@ -188,6 +197,11 @@ def open_table(uri: str) -> DeltaTable:
         raise Refused(
             f"results: table {uri}: its log contradicts itself ({in_a_line(error)}), so somebody changed it: put the "
             "table back from a copy"
+        ) from None
+    except DeltaError as error:
+        raise ScanFailed(
+            f"results: table {uri} cannot be read: {in_a_line(error)[:300]}; look whether all of it is there and may be "
+            "read, and put back what is missing from a copy"
         ) from None
     version_of(table)
     return table
@@ -323,7 +337,11 @@ class KeptTable:
 
 
 def _logged(transaction: Mapping[str, Any]) -> LoggedTransaction:
-    return LoggedTransaction(transaction["version"], transaction.get("lastUpdated") is not None)
+    """Return a transaction of a log. Raises TypeError: it has no name, or its version is no whole number."""
+    app_id, version = transaction["appId"], transaction["version"]
+    if type(app_id) is not str or type(version) is not int:
+        raise TypeError(f"a transaction has the name {app_id!r} and the version {version!r}")
+    return LoggedTransaction(version, transaction.get("lastUpdated") is not None)
 
 
 class _Log:
@@ -360,7 +378,7 @@ class _Log:
         with self._filesystem.open_input_stream(f"{self._folder}/{commit:020d}.json") as source:
             lines = source.read().splitlines()
         # a key may be written with escapes: all lines are read that may hold one
-        actions = [json.loads(line) for line in lines if f'"{kind}"'.encode() in line or b"\\u" in line]
+        actions = [parse_json(line) for line in lines if f'"{kind}"'.encode() in line or b"\\u" in line]
         return [action[kind] for action in actions if kind in action]
 
     def commits(self, first: int, last: int) -> dict[str, LoggedTransaction]:

@@ -14,10 +14,11 @@ from scanner.errors import Refused, ScanFailed
 from scanner.registry import signed_tables
 from scanner.registry.signed_tables import SignedTable, append_signed_tables, read_signed_tables
 from scanner.results.decision_log import NewDecision, new_id, record
+from scanner.results.retention import erase_user, flagged_texts_of
 from scanner.results.sign_anew import faults_of_tables, sign_anew
 from scanner.results.transactions import has_table, open_tables, refuse_changed_tables
 from scanner.results.upkeep import existing_tables
-from scanner.signing import keep_signatures, tables_on_record
+from scanner.signing import keep_signatures, tables_on_record, unchecked
 from scanner.storage.locations import table_uri
 from tests.support.rows import add_scanned as add
 from tests.support.rows import verdict
@@ -55,6 +56,10 @@ DAMAGES: dict[str, Callable[[str], None]] = {
     "no JSON": lambda folder: append(folder, b"\xff\xfe{]"),
     "a feature that nobody knows": need_a_feature,
     "a transaction of no number": lambda folder: append(folder, b'{"txn": {"appId": "x", "version": 1e30}}\n'),
+    "a transaction whose name is a number": lambda folder: append(folder, b'{"txn": {"appId": -1, "version": 1}}\n'),
+    "lists in lists": lambda folder: append(
+        folder, b'{"commitInfo": {"txn": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}\n"
+    ),
     "a checkpoint far away": lambda folder: (log(folder) / "_last_checkpoint").write_text(
         '{"version": 9999, "size": 3}'
     ),
@@ -70,6 +75,13 @@ def test_a_table_that_cannot_be_read_is_a_fault_of_that_table_alone(signed, own_
     assert faults["verdicts"] is None
     with suppress(Refused, ScanFailed):
         sign_anew(signed, "flags")
+
+
+def test_nobody_is_erased_from_results_whose_log_is_damaged(signed):
+    newest = max((Path(table_uri(signed, "verdicts")) / "_delta_log").glob("*.json"))
+    newest.with_name(f"{int(newest.stem) + 1:020d}.json").write_bytes(b'{"commitInfo": {"operation": NaN}}\n')
+    with pytest.raises(ScanFailed, match="cannot be read"):
+        erase_user(signed, ["alice"])
 
 
 def test_a_file_in_the_place_of_a_table_is_told(signed):
@@ -124,6 +136,35 @@ def test_an_older_copy_is_not_taken_on_record_where_a_link_leads_to_it(signed, o
     add(moved, "more", [verdict(50)])
     assert "put on record as they are" in caplog.text
     assert len(rows(moved)) == 4
+
+
+@pytest.mark.parametrize("state", ["empty", "older"])
+def test_a_folder_that_became_a_link_stays_the_place_that_it_was(signed, own_secret, tmp_path, state):
+    """Else nothing says that another folder shows none of what was scanned and decided, and the next scan signs it."""
+    other, kept = tmp_path / "other", tmp_path / "kept"
+    shutil.copytree(signed, other) if state == "older" else other.mkdir()
+    add(signed, "today", [verdict(40, user="bob", message=2)])
+    assert keep_signatures(signed) is None
+    shutil.move(signed, kept)
+    Path(signed).symlink_to(other)
+    reopen(signed, own_secret)
+    refused = "was signed, and is gone" if state == "empty" else "put back to an earlier state"
+    for ask in (lambda folder: flagged_texts_of(folder, ["alice"]), rows, refuse_changed_tables):
+        with pytest.raises(Refused, match=refused):
+            ask(signed)
+    Path(signed).unlink()
+    Path(signed).symlink_to(kept)  # such as a larger disk
+    reopen(signed, own_secret)
+    add(signed, "more", [verdict(50)])
+    assert (len(rows(signed)), unchecked(signed)) == (4, None)
+
+
+def test_results_that_are_begun_beside_others_are_told(signed, own_secret, tmp_path, caplog):
+    assert keep_signatures(signed) is None
+    folder = str(tmp_path / "new")
+    reopen(folder, own_secret)
+    open_tables(folder)
+    assert f"begun anew in {folder}; the registry knows those of {signed}" in caplog.text
 
 
 @pytest.mark.costly
