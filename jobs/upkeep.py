@@ -58,21 +58,21 @@ def sign(config: Path, yes: bool, dry_run: bool) -> None:
       brickscan sign scan.toml --dry-run
       brickscan sign scan.toml --yes
     """
-    from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew
+    from scanner.results.sign_anew import faults_of_tables, give_up, sign_anew
 
     folder = results_at(str(config)).folder
     faults = {name: fault for name, fault in faults_of_tables(folder).items() if fault is not None}
     if not faults:
         tell("every table is as brickscan left it, in every byte")
         return
-    lines = [f"{name}: {fault}" for name, fault in faults.items()]
+    lines = [f"{name}: {fault.why}" for name, fault in faults.items()]
     if confirm([*lines, f"takes {counted(len(faults), 'table')} as they are now"], yes, dry_run):
         for name, fault in faults.items():
-            if fault.startswith(GONE):
+            if fault.is_gone:
                 give_up(folder, name)
                 tell(f"{name:<13} given up")
             else:
-                tell(f"{name:<13} signed; {counted(sign_anew(folder, name), 'file')} written anew")
+                tell(f"{name:<13} signed; {counted(sign_anew(folder, name, fault.state), 'file')} written anew")
 
 
 @click.command()

@@ -2,70 +2,92 @@
 
 import hashlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
 from scanner.results.transactions import additions, faults_named, has_table, refuse_other, try_to_commit
 from scanner.results.upkeep import existing_tables
 from scanner.signing import keep_signatures, signature_of, signer_of, unchecked, use_signer
+from scanner.signing.signature import facts_of_files, id_of
 from scanner.signing.signer import Signer
 from scanner.storage.data_files import SCHEMAS, sha256_in, write_file
-from scanner.storage.delta import KeptTable, attempts, files_of, logged_transactions
+from scanner.storage.delta import KeptTable, attempts, files_of
 from scanner.storage.locations import read_whole_file, table_uri
 
 
-def faults_of_tables(results: str) -> Mapping[str, str | None]:
+class Fault(NamedTuple):
+    """Why a table is not as it was signed.
+
+    why: in words.
+    is_gone: there is no such table, and consent gives it up; else consent signs it as it is.
+    state: digest of the table as it was looked at; empty: it is gone, or cannot be read.
+    """
+
+    why: str
+    is_gone: bool = False
+    state: str = ""
+
+
+def faults_of_tables(results: str) -> Mapping[str, Fault | None]:
     """Return why each table is not as it was signed; None: it is. The content of its files is read too.
 
     Raises:
         Refused: there are no results, and none were signed, or no audit secret can be read.
     """
-    signer = _signer(results)
-    faults: dict[str, str | None] = dict.fromkeys(signer.missing_tables(), GONE)
+    signer, gone = _signer(results), "was signed, and is gone"
+    faults: dict[str, Fault | None] = dict.fromkeys(signer.missing_tables(), Fault(gone, is_gone=True))
     if len(faults) == len(signer.signed_tables()) > 0:
         return faults
-    faults |= {
-        name: f"{GONE}: it lay at {entry.location}, and did not come along: put it here, or go on without it for good"
-        for name, entry in signer.left_behind().items()
-    }
+    for name, entry in signer.left_behind().items():
+        why = f"{gone}: it lay at {entry.location}, and did not come along: put it here, or go on without it for good"
+        faults[name] = Fault(why, is_gone=True)
     # all that were signed: one may be taken away while they are listed
     there = {*existing_tables(results), *signer.signed_tables()} - faults.keys()
     for name in (name for name in SCHEMAS if name in there):
         try:
             faults[name] = _fault_of(results, name, signer)
         except ScanFailed as error:
-            faults[name] = f"{error}: put its folder back from a copy"
+            faults[name] = Fault(f"{error}: put its folder back from a copy")
     return faults
 
 
-def _fault_of(results: str, name: str, signer: Signer) -> str | None:
+def _fault_of(results: str, name: str, signer: Signer) -> Fault | None:
     """Return why a table is not as it was signed. Raises ScanFailed: its log cannot be read."""
-    table = KeptTable(table_uri(results, name)).now()
+    kept_table = KeptTable(table_uri(results, name))
+    table = kept_table.now()
+    state, changed = _state_of(results, name, kept_table)
     try:
-        transactions = signer.sum_transactions(table, name, logged_transactions(table))
         refuse_other(table, name)
-        signer.is_signed(table, name, transactions)
-        unsigned = "nobody signed it" if name in signer.unsigned else None
-        if unsigned is None and name in signer.off_record:
-            unsigned = "the registry does not know it at this place, so that it may not be the newest"
+        signer.is_signed(table, name, signer.sum_transactions(table, name, kept_table.logged()))
+        why = "nobody signed it" if name in signer.unsigned else None
+        if why is None and name in signer.off_record:
+            why = "the registry does not know it at this place, so that it may not be the newest"
     except Refused as error:
-        unsigned = str(error)
-    changed = _files_to_write(results, name, table)
-    lost = [file_name for file_name in changed if _rows_of(results, name, file_name) is None]
-    if changed and unsigned is None:
-        unsigned = f"the content of {changed[0]} is not what was written"
+        why = str(error)
+    if changed and why is None:
+        why = f"the content of {next(iter(changed))} is not what was written"
+    lost = [file_name for file_name in changed if _rows_in(name, _content(results, name, file_name)) is None]
     if lost:
         rows = f"the rows of {len(lost)} of its files, as {lost[0]}, cannot be read, and are given up for good"
-        unsigned = f"{unsigned}; {rows}: put the files back from a copy, or scan the input again elsewhere"
-    return unsigned
+        why = f"{why}; {rows}: put the files back from a copy, or scan the input again elsewhere"
+    return None if why is None else Fault(why, state=state)
 
 
-GONE = "was signed, and is gone"
-"""Beginning of the fault of a table that is given up where others are signed as they are."""
+def _state_of(results: str, name: str, kept_table: KeptTable) -> tuple[str, dict[str, str | None]]:
+    """Return a digest of all that consent to a table signs, and the SHA-256 of the files that it writes anew.
+
+    These are the files whose names do not state their content; None: one is lost.
+    """
+    table = kept_table.table
+    contents = {file_name: _sha256(_content(results, name, file_name)) for file_name in files_of(table)["path"]}
+    changed = {file_name: digest for file_name, digest in contents.items() if digest != sha256_in(file_name)}
+    logged = sorted((app_id, *transaction) for app_id, transaction in kept_table.logged().items())
+    facts = id_of(table), table.schema().to_json(), sorted(map(repr, facts_of_files(table))), logged, changed
+    return hashlib.sha256(repr(facts).encode()).hexdigest(), changed
 
 
 def give_up(results: str, name: str) -> None:
@@ -82,27 +104,42 @@ def give_up(results: str, name: str) -> None:
     signer.give_up(name)
 
 
-def sign_anew(results: str, name: str) -> int:
-    """Sign a table as it is, whoever changed it. Files whose names do not state their content are written anew.
+def sign_anew(results: str, name: str, state: str) -> int:
+    """Sign a table as it was looked at, whoever changed it.
 
-    Files that are lost or damaged leave the table.
+    Files whose names do not state their content are written anew. Files that are lost or damaged leave the table.
+
+    Args:
+        results: folder or URI.
+        name: of the table.
+        state: of its fault, to which somebody consented.
 
     Returns:
         The number of files that were written anew, or left.
 
     Raises:
-        Refused: no audit secret can be read, the folder of a file cannot be, or the table is of another form.
+        Refused: no audit secret can be read, the folder of a file cannot be, or the table is of another form; it is not
+            as it was looked at.
         ScanFailed: the table is gone, others kept committing first, or it cannot be written.
     """
     signer, kept_table = _signer(results), KeptTable(table_uri(results, name))
+    changed_since = Refused(
+        f"results: table {table_uri(results, name)}: was changed since it was looked at: look again, with "
+        "`brickscan sign --dry-run`, at what you consent to"
+    )
     for _ in attempts(f"commits to {table_uri(results, name)}"):
         table, actions = kept_table.now(), list[AddAction | RemoveAction]()
         refuse_other(table, name)
-        files = _files_to_write(results, name, table)
+        state_now, files = _state_of(results, name, kept_table)
+        if state_now != state:
+            raise changed_since
         if not files and signer.take(table, name, signer.sum_transactions(table, name, kept_table.logged())):
             return 0
-        for file_name in files:
-            written = write_file(results, name, _rows_of(results, name, file_name) or [])
+        for file_name, digest in files.items():
+            content = _content(results, name, file_name)
+            if _sha256(content) != digest:
+                raise changed_since
+            written = write_file(results, name, _rows_in(name, content) or [])
             actions += [RemoveAction(file_name, False, 0), *additions([written] if written else [], changes=False)]
         if try_to_commit(results, table, name, actions, [], anew=kept_table.logged()):
             return len(files)
@@ -178,18 +215,8 @@ def _signer(results: str) -> Signer:
     return signer
 
 
-def _files_to_write(results: str, name: str, table: DeltaTable) -> list[str]:
-    """Return the files of a table whose names do not state their content."""
-    return [
-        file_name
-        for file_name in files_of(table)["path"]
-        if sha256_in(file_name) != hashlib.sha256(_content(results, name, file_name) or b"").hexdigest()
-    ]
-
-
-def _rows_of(results: str, name: str, file_name: str) -> list[pa.RecordBatch] | None:
-    """Return the rows of a file; None: it is lost or damaged."""
-    content = _content(results, name, file_name)
+def _rows_in(name: str, content: pa.Buffer | None) -> list[pa.RecordBatch] | None:
+    """Return the rows of a file's content; None: it is lost or damaged."""
     if content is None:
         return None
     try:
@@ -197,6 +224,10 @@ def _rows_of(results: str, name: str, file_name: str) -> list[pa.RecordBatch] | 
     except (OSError, pa.ArrowException):
         return None
     return rows
+
+
+def _sha256(content: pa.Buffer | None) -> str | None:
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def _content(results: str, name: str, file_name: str) -> pa.Buffer | None:

@@ -200,8 +200,8 @@ def open_table(uri: str) -> DeltaTable:
         ) from None
     except DeltaError as error:
         raise ScanFailed(
-            f"results: table {uri} cannot be read: {in_a_line(error)[:300]}; look whether all of it is there and may be "
-            "read, and put back what is missing from a copy"
+            f"results: table {uri} cannot be read: {in_a_line(error)[:300]}; look whether all of it is there and may "
+            "be read, and put back what is missing from a copy"
         ) from None
     version_of(table)
     return table

@@ -74,7 +74,7 @@ def test_a_table_that_cannot_be_read_is_a_fault_of_that_table_alone(signed, own_
     assert faults["flags"]
     assert faults["verdicts"] is None
     with suppress(Refused, ScanFailed):
-        sign_anew(signed, "flags")
+        sign_anew(signed, "flags", "")
 
 
 def test_nobody_is_erased_from_results_whose_log_is_damaged(signed):

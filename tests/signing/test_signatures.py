@@ -31,7 +31,7 @@ from scanner.results import retention, transactions, upkeep
 from scanner.results import sign_anew as sign_anew_module
 from scanner.results.queries import exist
 from scanner.results.scan_list import readiness
-from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew, sign_under
+from scanner.results.sign_anew import Fault, faults_of_tables, give_up, sign_anew, sign_under
 from scanner.results.transactions import (
     TableEntry,
     Tables,
@@ -67,7 +67,7 @@ from schemas.audit import AUDITS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled, verdict
 from tests.support.rows import add_scanned as add
-from tests.support.signed_results import commit_transaction, files, new_registry, reopen, rows, take_as_it_is
+from tests.support.signed_results import commit_transaction, consent, files, new_registry, reopen, rows, take_as_it_is
 
 Forgery = Callable[[str], None]
 
@@ -491,7 +491,7 @@ def test_results_that_were_deleted_are_scanned_anew_once_they_are_given_up(signe
     for step in (lambda: exist(signed), lambda: open_tables(signed), lambda: refuse_changed_tables(signed)):
         with pytest.raises(Refused, match="was signed, and is gone"):
             step()
-    assert {*faults_of_tables(signed).values()} == {"was signed, and is gone"}
+    assert {*faults_of_tables(signed).values()} == {Fault("was signed, and is gone", is_gone=True)}
     give_up_missing(signed)
     assert not exist(signed)
     open_tables(signed)
@@ -541,9 +541,7 @@ def test_a_backup_without_decisions_is_restored(signed, own_secret, tmp_path):
     reopen(signed, own_secret)
     with pytest.raises(Refused):
         refuse_changed_tables(signed)
-    for name, fault in faults_of_tables(signed).items():
-        if fault is not None:
-            (give_up if fault == GONE else sign_anew)(signed, name)
+    consent(signed)
     keep_signatures(signed)
     reopen(signed, own_secret)
     refuse_changed_tables(signed)
@@ -594,7 +592,7 @@ def test_a_commit_in_the_place_of_one_that_was_taken_back_is_seen(signed, own_se
     for step in (lambda: rows(signed), lambda: refuse_changed_tables(signed)):
         with pytest.raises(Refused, match="flags: two commits follow one"):
             step()
-    sign_anew(signed, "flags")
+    consent(signed, "flags")
     keep_signatures(signed)
     reopen(signed, own_secret)
     assert "mallory" not in rows(signed)["user_id"].to_list()
@@ -785,9 +783,8 @@ def test_moved_results_go_on_without_a_table_by_consent(signed, own_secret, tmp_
         shutil.rmtree(f"{moved}/{name}")
     reopen(moved, own_secret)
     faults = faults_of_tables(moved)
-    assert {name for name, fault in faults.items() if str(fault).startswith(GONE)} == {"decisions", "filters"}
-    for name, fault in faults.items():
-        give_up(moved, name) if str(fault).startswith(GONE) else sign_anew(moved, name)
+    assert {name for name, fault in faults.items() if fault is not None and fault.is_gone} == {"decisions", "filters"}
+    consent(moved)
     assert keep_signatures(moved) is None
     reopen(moved, own_secret)
     open_tables(moved, ["decisions"])
@@ -811,6 +808,31 @@ def test_a_table_that_is_renamed_away_while_tables_are_listed_is_checked(signed,
     monkeypatch.setattr(sign_anew_module, "existing_tables", while_one_is_away)
     reopen(signed, own_secret)
     assert "is not what was written" in str(faults_of_tables(signed)["flags"])
+
+
+@pytest.mark.parametrize(
+    "edit", [change_a_name, take_a_file_away, add_a_plausible_row, change_a_value_in_a_file, hide_rows_by_the_log]
+)
+def test_consent_is_to_what_was_shown_alone(signed, own_secret, tmp_path, edit):
+    """Else an edit while `brickscan sign` asks is signed unseen, behind a harmless fault that was shown."""
+    moved = str(shutil.move(signed, str(tmp_path / "moved")))
+    reopen(moved, own_secret)
+    fault = faults_of_tables(moved)["flags"]
+    edit(moved)
+    with pytest.raises(Refused, match="was changed since it was looked at"):
+        sign_anew(moved, "flags", fault.state)
+    consent(moved, "flags")
+    assert faults_of_tables(moved)["flags"] is None
+
+
+def test_consent_is_to_the_very_content_that_was_shown(signed, own_secret):
+    """A file that is written anew as it is may be exchanged while `brickscan sign` asks."""
+    change_a_value_in_a_file(signed)
+    reopen(signed, own_secret)
+    fault = faults_of_tables(signed)["flags"]
+    files(signed)[0].write_bytes(files(signed)[1].read_bytes())
+    with pytest.raises(Refused, match="was changed since it was looked at"):
+        sign_anew(signed, "flags", fault.state)
 
 
 def test_a_table_that_is_gone_is_not_called_new(signed):
@@ -983,7 +1005,7 @@ def test_a_clock_that_was_ahead_keeps_no_table_from_being_signed_as_it_is(signed
         keep_signatures(signed)
     change_a_name(signed)
     reopen(signed, own_secret)
-    sign_anew(signed, "flags")
+    consent(signed, "flags")
     keep_signatures(signed)
     reopen(signed, own_secret)
     assert "zoe" in rows(signed)["user_id"].to_list()
@@ -991,7 +1013,7 @@ def test_a_clock_that_was_ahead_keeps_no_table_from_being_signed_as_it_is(signed
     give_up_missing(signed)
     shutil.move(f"{signed}-flags", table_uri(signed, "flags"))
     reopen(signed, own_secret)
-    sign_anew(signed, "flags")
+    consent(signed, "flags")
     keep_signatures(signed)
     reopen(signed, own_secret)
     assert "zoe" in rows(signed)["user_id"].to_list()
@@ -1113,8 +1135,7 @@ def test_tables_that_were_given_up_are_not_put_back(signed, own_secret, tmp_path
     reopen(signed, own_secret)
     with pytest.raises(Refused, match="it is a table that was given up"):
         rows(signed)
-    for name in ("flags", "verdicts"):
-        sign_anew(signed, name)
+    consent(signed, "flags", "verdicts")
     keep_signatures(signed)
     reopen(signed, own_secret)
     assert rows(signed)["user_id"].to_list() == ["alice"] * 3

@@ -81,7 +81,7 @@ def test_a_fifo_in_the_place_of_a_file_is_refused(signed, own_secret):
     file.unlink()
     os.mkfifo(file)
     reopen(signed, own_secret)
-    for ask in (rows, compact, lambda folder: sign_anew(folder, "flags")):
+    for ask in (rows, compact, lambda folder: sign_anew(folder, "flags", "")):
         with pytest.raises((Refused, ScanFailed), match="FIFO"):
             ask(signed)
     unsigned = str(Path(signed).with_name("unsigned"))  # no registry is named

@@ -21,7 +21,7 @@ from schemas.audit import AUDITS
 from tests.support.command_line import call
 from tests.support.rows import add_scanned as add
 from tests.support.rows import filled, verdict
-from tests.support.signed_results import commit_transaction, files, reopen, rows, take_as_it_is
+from tests.support.signed_results import commit_transaction, consent, files, reopen, rows, take_as_it_is
 
 
 def rotate(registry: Path, *more: str) -> tuple[int, str, str]:
@@ -102,7 +102,7 @@ def test_a_file_that_is_lost_is_given_up_by_who_says_so(signed, own_secret, how)
     fault = sign_anew.faults_of_tables(signed)["flags"]
     assert "the rows of 1 of its files" in str(fault)
     assert "are given up for good" in str(fault)
-    assert sign_anew.sign_anew(signed, "flags") == 1
+    assert consent(signed, "flags") == 1
     keep_signatures(signed)
     reopen(signed, own_secret)
     assert sorted(rows(signed)["row"]) == sorted({0, 2, 4} - {lost_row})
@@ -136,7 +136,7 @@ def test_a_table_with_vectors_of_deleted_rows_is_refused_before_a_row_is_doubled
         lambda: rows(signed),
         lambda: upkeep.compact(signed),
         lambda: refuse_changed_tables(signed),
-        lambda: sign_anew.sign_anew(signed, "flags"),
+        lambda: consent(signed, "flags"),
     ):
         reopen(signed, own_secret)
         with pytest.raises(Refused, match="changed its protocol or partitions"):
@@ -177,7 +177,7 @@ def test_properties_that_somebody_set_are_refused_with_the_command_that_resets_t
         lambda: rows(signed),
         lambda: retention.erase_user(signed, ["alice"]),
         lambda: commit(tables, "flags", [transactions.TableEntry("later", ())]),
-        lambda: sign_anew.sign_anew(signed, "flags"),
+        lambda: consent(signed, "flags"),
     ):
         with pytest.raises(Refused) as refused:
             step()

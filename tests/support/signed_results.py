@@ -8,7 +8,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from scanner.registry import set_audit_secret
 from scanner.registry.keys_file import write_registry
 from scanner.results.queries import ask
-from scanner.results.sign_anew import GONE, faults_of_tables, give_up, sign_anew
+from scanner.results.sign_anew import faults_of_tables, give_up, sign_anew
 from scanner.results.transactions import read_whole
 from scanner.signing import keep_signatures, opened_signers, sign_with
 from scanner.storage.data_files import SCHEMAS
@@ -31,12 +31,22 @@ def reopen(folder: str, registry: Path) -> None:
     sign_with(folder, str(registry))
 
 
+def consent(folder: str, *names: str) -> int:
+    """Sign or give up tables that are not as they were signed, or those of these names. Return files written anew."""
+    written = 0
+    for name, fault in faults_of_tables(folder).items():
+        if fault is not None and (not names or name in names):
+            if fault.is_gone:
+                give_up(folder, name)
+            else:
+                written += sign_anew(folder, name, fault.state)
+    return written
+
+
 def take_as_it_is(folder: str, registry: Path) -> None:
     """Say at a place that its tables are the right ones, as `brickscan sign` does."""
     reopen(folder, registry)
-    for name, fault in faults_of_tables(folder).items():
-        if fault is not None:
-            (give_up if fault == GONE else sign_anew)(folder, name)
+    consent(folder)
     assert keep_signatures(folder) is None
     assert set(faults_of_tables(folder).values()) == {None}
 
