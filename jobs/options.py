@@ -1,6 +1,5 @@
 """Parts that several commands share: arguments, questions before what cannot be undone, and lists."""
 
-import contextlib
 import csv
 import io
 import json
@@ -385,9 +384,12 @@ def refuse_wrong_clock(registry: Path | str) -> None:
     from scanner.results.queries import ask, exist, scans
 
     newest = None
-    with contextlib.suppress(ScanFailed):  # users may be added while results cannot be read
+    sign_results(results, registry)  # a time that somebody wrote there moves no clock
+    try:
         if exist(results):
             newest = ask(results, lambda: scans(results).select("started_at").max().collect()).item()
+    except (Refused, ScanFailed) as error:  # users may be added all the same
+        complain(f"brickscan: this machine's clock is not held against the newest scan: {error}")
     if newest is not None:
         refuse_clock_far_from(newest, results)
 

@@ -527,7 +527,7 @@ def test_a_trial_is_never_mixed_with_real_keys_users_or_results(trial, without_r
     assert call("init", tmp_path / "in" / "sample.parquet", "--tokenizer", TOKENIZER, "--folder", real)[0] == 0
     config.write_text(config.read_text().replace('registry = "registry"', f'registry = "{real / "registry"}"'))
     code, _, err = call("scan", config)
-    assert (code, "holds results of a trial, and this registry gives results of real keys" in err) == (2, True)
+    assert (code, "was signed under another audit secret than that of registry" in err) == (2, True)
 
 
 def test_a_scan_that_finds_nothing_says_what_it_could_find(trial, without_ray, opened_once):

@@ -51,7 +51,7 @@ from scanner.results.registry_record import (
     verify_registry,
 )
 from scanner.results.retention import drop_older, freeze
-from scanner.results.scan_list import refuse_early_clock, refuse_mixed
+from scanner.results.scan_list import refuse_early_clock
 from scanner.results.transactions import append_audits, append_scan, open_tables, refuse_changed_tables
 from scanner.results.upkeep import merge_bookkeeping
 from scanner.scan_plan import Plan
@@ -335,7 +335,6 @@ class _Scan:
                 self._connect = self._ray_runs.enter_context(ray_begun(plan.config.cluster))
             self._wait("opening keys, tokenizers and users")
             check_plan(plan)
-            refuse_mixed(plan.results, trial=plan.trial)  # before signatures, whose secrets differ then too
             sign_with(plan.results, plan.registry)
             refuse_changed_tables(plan.results)
             refuse_early_clock(plan.results)

@@ -33,7 +33,7 @@ from scanner.looks.looks import LOOKS, check_looks
 from scanner.printable import counted, in_hours
 from scanner.registry import open_key
 from scanner.results.registry_record import verify_registry
-from scanner.results.scan_list import readiness, refuse_mixed
+from scanner.results.scan_list import readiness
 from scanner.results.transactions import refuse_changed_tables
 from scanner.scan_plan import Plan, make_plan
 from scanner.signing import sign_with, unchecked_notes
@@ -81,7 +81,6 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     listed.refuse_none()
     wait("reading the users")
     check_users(plan)
-    refuse_mixed(plan.results, trial=plan.trial)  # before signatures, whose secrets differ then too
     sign_with(plan.results, plan.registry)
     refuse_changed_tables(plan.results)
     verify_registry(plan.registry, plan.results)

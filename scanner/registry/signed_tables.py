@@ -7,6 +7,7 @@ copy of the results: its signature names a place and a number that are not of th
 order.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -200,13 +201,29 @@ class SignedTables:
         """Return the newest signature of each table at a place that was not given up."""
         return [entry for place, name in self._places if place == location for entry in self.at(place, name)]
 
-    def newest_of(self, table: str, table_id: str) -> SignedTable | None:
-        """Return the newest signature of a table wherever it lay; None: it was never signed."""
-        histories = [
-            history[table_id] for (_, name), history in self._places.items() if name == table and table_id in history
-        ]
-        signed = [history.newest for history in histories if history.newest is not None]
-        return max(signed, key=lambda entry: entry.number, default=None)
+    def fault_of_moved(self, moved: SignedTable) -> str | None:
+        """Return why a table at a place that is not known is not the one that its results had; None: it may be.
+
+        Args:
+            moved: the signature that it carries.
+        """
+        histories: dict[str, _History] = {}  # by a table's id, of all places
+        for (_, name), of_place in self._places.items():
+            for table_id, history in of_place.items() if name == moved.table else ():
+                for entry in itertools.chain.from_iterable(history.entries.values()):
+                    histories.setdefault(table_id, _History()).add(entry, is_kept=True)
+        for table_id, history in histories.items():
+            newest = history.newest
+            if table_id == moved.table_id:
+                if history.is_given_up:
+                    return "it is a table that was given up, and was put back"
+                if history.is_forked:
+                    return "two commits follow one, so that the first was taken back"
+                if newest is not None and newest.number > moved.number:
+                    return f"it is older than it was at {newest.location}, as a copy is, or what a link leads to"
+            elif newest is not None and newest.results_id == moved.results_id and not history.is_given_up:
+                return f"another table was signed at {newest.location}, and this one was put in its place"
+        return None
 
     def of_results(self, results_ids: Collection[int]) -> list[SignedTable]:
         """Return what last happened to each table of results, wherever it lay, unless it was given up."""

@@ -15,7 +15,7 @@ from scanner.results.transactions import fields_of, open_checked, refuse_other_f
 from scanner.results.upkeep import existing_tables
 from scanner.signing import signer_of
 from scanner.storage.delta import TABLE_VERSION, attempts, sync_commit, version_of
-from scanner.storage.locations import table_uri
+from scanner.storage.locations import refuse_links_of_table, table_uri
 from schemas.versions import VERSION
 
 _ONCE = CommitProperties(max_commit_retries=0)
@@ -63,6 +63,7 @@ def _move_on(results: str, name: str) -> None:
             return
         present = {field.name for field in table.schema().fields}
         added = pa.schema([field for field in fields_of(name, VERSION) if field.name not in present])
+        refuse_links_of_table(uri)
         try:
             # the columns first: a table that says its version has them
             if added.names:

@@ -56,7 +56,7 @@ from scanner.results.transactions import (
 from scanner.results.upkeep import RewrittenFile, delete_unneeded, existing_tables, keep_rows, rewrite
 from scanner.storage.data_files import OF_A_NIGHT, OF_USERS, SCHEMAS, all_rows
 from scanner.storage.delta import LoggedTransaction, attempts, sync_commit
-from scanner.storage.locations import table_uri
+from scanner.storage.locations import refuse_links_of_table, table_uri
 from schemas.tables import NAMED_LISTS, SHARDS
 from schemas.words import Naming
 
@@ -163,6 +163,7 @@ def _keep_for_a_time(tables: Tables, name: str) -> None:
         table, _ = tables.now(name)
         if properties.items() <= table.metadata().configuration.items():
             return
+        refuse_links_of_table(table_uri(tables.results, name))
         try:
             table.alter.set_table_properties(properties)
             sync_commit(table, table.version())

@@ -18,7 +18,7 @@ from scanner.printable import counted
 from scanner.registry.clock import refuse_clock_before
 from scanner.results.canary_flags import of_canary
 from scanner.results.current_rows import flags, newest_quarantine, ranges_ever, shards
-from scanner.results.queries import ask, exist, of_trial, scanned_and_one_of, scans
+from scanner.results.queries import ask, exist, scanned_and_one_of, scans
 from scanner.results.transactions import has_table, refuse_other
 from scanner.storage.data_files import TABLES
 from scanner.storage.locations import is_uri, table_uri
@@ -279,21 +279,6 @@ def readiness(results: str) -> Ready:
         _refuse_unwritable(Path(results))
     states = {_state(results, name) for name in TABLES}
     return "new" if "new" in states else "there"
-
-
-def refuse_mixed(results: str, *, trial: bool) -> None:
-    """Refuse to write what a trial finds beside real results, or real results beside a trial's.
-
-    Raises:
-        Refused: the folder holds the other kind.
-    """
-    kind = of_trial(results)
-    if kind is not None and kind != trial:
-        kinds = ("results of real keys", "results of a trial")
-        raise Refused(
-            f"results: {results} holds {kinds[kind]}, and this registry gives {kinds[trial]}; name another folder in "
-            "`results`"
-        )
 
 
 def refuse_early_clock(results: str) -> None:

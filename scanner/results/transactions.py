@@ -59,7 +59,7 @@ from scanner.storage.delta import (
     sync_commit,
     version_of,
 )
-from scanner.storage.locations import make_private, put_aside, refuse_link, table_uri
+from scanner.storage.locations import make_private, put_aside, refuse_links_of_table, table_uri
 from schemas.audit import AUDITS
 from schemas.tables import SCANS
 from schemas.versions import VERSION, new_columns
@@ -363,6 +363,7 @@ def try_to_commit(
         )
     signed = [] if signature is None else signature.as_transactions()
     properties = CommitProperties(max_commit_retries=0, app_transactions=[*transactions, *signed])
+    refuse_links_of_table(place_of(table))  # it may have become one since the table was opened
     try:
         table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
         sync_commit(table, table.version() + 1)
@@ -431,8 +432,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
         try:
             make_private(results)
             make_private(uri)
-            for folder in (uri, f"{uri}/_delta_log"):
-                refuse_link(folder)  # commits would go to another folder, such as a copy
+            refuse_links_of_table(uri)
             table, is_made = _open_or_make(results, name, signer, end)
             made += [name] * is_made
         except (DeltaError, OSError, ValueError) as error:

@@ -28,7 +28,7 @@ from scanner.results.current_rows import side_tables
 from scanner.results.transactions import ORPHANS_AFTER_HOURS, Tables, additions, faults_named, try_to_commit
 from scanner.storage.data_files import SCHEMAS, DataFile, all_rows, read_file, write_file
 from scanner.storage.delta import attempts, files_of, removed_files
-from scanner.storage.locations import delete_files, filesystem_of, refuse_link, table_uri
+from scanner.storage.locations import delete_files, filesystem_of, refuse_links_of_table, table_uri
 
 FILES_AT_ONCE = 16
 """Files that are looked at side by side: on an object store each look is a few requests."""
@@ -318,7 +318,7 @@ def existing_tables(results: str) -> list[str]:
             "first, or name another folder"
         )
     for name in names:
-        refuse_link(table_uri(results, name))
+        refuse_links_of_table(table_uri(results, name))
     return names
 
 

@@ -141,13 +141,13 @@ class Signer:
             signature = None if table is None else signature_of(table)
             if table is not None and signature is not None:
                 self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table)))
-                newest = self.record.newest_anywhere(name, id_of(table))
-                if newest is not None and newest.number > signature.number:
+                entry = self._entry(table, name, signature, "signed")
+                if (fault := self.record.fault_of_moved(entry)) is not None:
                     raise Refused(
-                        f"results: table {place_of(table)}: is older than it was at {newest.location}, as a "
-                        "copy is, or what a link leads to. Name the newer one, or take this one by `brickscan sign`"
+                        f"results: table {place_of(table)}: {fault}. Name the right one, or take this one by "
+                        "`brickscan sign`"
                     )
-                entries.append(self._entry(table, name, signature, "signed"))
+                entries.append(entry)
                 self.off_record.discard(name)
         here = {entry.table for entry in entries}
         for entry in self.record.of_results({entry.results_id for entry in entries}):

@@ -374,6 +374,12 @@ def refuse_link(location: str) -> None:
         )
 
 
+def refuse_links_of_table(uri: str) -> None:
+    """Raise Refused where a local table's folder or log is a link: commits would go to another table."""
+    for folder in (uri.rstrip("/"), f"{uri.rstrip('/')}/_delta_log"):
+        refuse_link(folder)
+
+
 def table_uri(results: str, name: str) -> str:
     """Return the location of a table: a folder of its own in the folder of results."""
     return f"{results.rstrip('/')}/{name}"

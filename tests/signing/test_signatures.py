@@ -1695,3 +1695,40 @@ def test_a_file_tells_nothing_of_its_content_by_its_name(tmp_path):
     (tmp_path / "verdicts").mkdir()
     names = [write_file(str(tmp_path), "verdicts", [batch]).name for _ in range(2)]
     assert sha256_in(names[0]) != sha256_in(names[1])
+
+
+@pytest.mark.parametrize("inner", ["", "_delta_log"])
+def test_a_table_that_became_a_link_while_it_was_open_takes_no_commit(signed, own_secret, tmp_path, inner):
+    """Else a scan that runs writes its files into the log of another table, such as the registry's users."""
+    tables = transactions.Tables(signed)
+    tables.now("flags")
+    folder = Path(table_uri(signed, "flags"), inner)
+    shutil.copytree(folder, tmp_path / "other")
+    shutil.move(folder, tmp_path / "kept")
+    folder.symlink_to(tmp_path / "other")
+    before = sorted((tmp_path / "other").rglob("*"))
+    with pytest.raises(Refused, match="is a link"):
+        commit(tables, "flags", [TableEntry("later", ())])
+    assert sorted((tmp_path / "other").rglob("*")) == before
+
+
+def test_a_table_that_was_given_up_does_not_come_back_where_results_are_moved(signed, own_secret, tmp_path):
+    """The decisions made since would be gone, and the old ones shown as checked."""
+    open_tables(signed, ["decisions"])
+    shutil.copytree(f"{signed}/decisions", tmp_path / "old")
+    shutil.rmtree(f"{signed}/decisions")
+    reopen(signed, own_secret)
+    give_up_missing(signed)
+    open_tables(signed, ["decisions"])
+    assert keep_signatures(signed) is None
+    moved = str(shutil.move(signed, str(tmp_path / "moved")))
+    shutil.move(f"{moved}/decisions", tmp_path / "new")
+    shutil.copytree(tmp_path / "old", f"{moved}/decisions")
+    reopen(moved, own_secret)
+    with pytest.raises(Refused, match="decisions: it is a table that was given up|another table was signed at"):
+        add(moved, "first", [verdict(9)])
+    shutil.rmtree(f"{moved}/decisions")
+    shutil.copytree(tmp_path / "new", f"{moved}/decisions")
+    reopen(moved, own_secret)
+    add(moved, "first", [verdict(9)])
+    assert unchecked(moved) is None
