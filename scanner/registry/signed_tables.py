@@ -30,6 +30,9 @@ NO_NUMBER = -1
 STRANGE = "the registry knows other tables here and not this one, so that it was put here"
 """Fault of a table that may be of these results, and that was never here."""
 
+UNFOLLOWED = "its commits do not follow the last one that brickscan made here, which was taken back"
+"""Fault of a table of which nothing on record says that its last commit follows the newest signature."""
+
 
 class SignedTable(NamedTuple):
     """What happened to a table of results.
@@ -108,16 +111,20 @@ class _History:
         """Whether two commits followed one, so that the first was taken back, and nobody consented to that."""
         return max(self.fork, default=NO_NUMBER) > self.anew
 
-    def before(self, carried: Carried, newest: int) -> int | None:
-        """Go back from a signature to the first that is no later than another. Returns None: one is not known."""
+    def is_unfollowed(self, carried: Carried) -> bool:
+        """Return whether nothing here says that a later signature follows the newest one.
+
+        The registry may lack what lies between them, as of a scan that was killed, which knew the newest one.
+        """
+        newest = NO_NUMBER if self.newest is None else self.newest.number
         number, earlier = carried.number, carried.earlier
         while number > newest:
             number = earlier
             if number > newest:
                 if number not in self.entries:
-                    return None
+                    return carried.known != newest
                 earlier = max(entry.earlier for entry in self.entries[number])
-        return number
+        return number < newest
 
 
 class SignedTables:
@@ -189,10 +196,7 @@ class SignedTables:
             return "it was put back to an earlier state, before the last commit that brickscan made"
         if carried.known is None or (history.kept != NO_NUMBER and carried.known not in history.entries):
             return "its last commit was made at another place, or by who has another copy of the registry"
-        before = history.before(carried, newest)
-        if before is not None and before < newest:
-            return "its commits do not follow the last one that brickscan made here, which was taken back"
-        return None
+        return UNFOLLOWED if history.is_unfollowed(carried) else None
 
     def _history(self, location: str, table: str, table_id: str) -> _History:
         return self._places.get((location, table), {}).get(table_id, _History())
@@ -201,29 +205,36 @@ class SignedTables:
         """Return the newest signature of each table at a place that was not given up."""
         return [entry for place, name in self._places if place == location for entry in self.at(place, name)]
 
-    def fault_of_moved(self, moved: SignedTable) -> str | None:
+    def last_number_anywhere(self, table: str, table_id: str) -> int:
+        """Return the number of the newest signature of a table, wherever it lay; NO_NUMBER: it was never signed."""
+        histories = [
+            history[table_id] for (_, name), history in self._places.items() if name == table and table_id in history
+        ]
+        return max((each.newest.number for each in histories if each.newest is not None), default=NO_NUMBER)
+
+    def fault_of_moved(self, moved: SignedTable, carried: Carried) -> str | None:
         """Return why a table at a place that is not known is not the one that its results had; None: it may be.
 
         Args:
-            moved: the signature that it carries.
+            moved: the table.
+            carried: what its signature says.
         """
         histories: dict[str, _History] = {}  # by a table's id, of all places
         for (_, name), of_place in self._places.items():
             for table_id, history in of_place.items() if name == moved.table else ():
                 for entry in itertools.chain.from_iterable(history.entries.values()):
                     histories.setdefault(table_id, _History()).add(entry, is_kept=True)
-        for table_id, history in histories.items():
-            newest = history.newest
-            if table_id == moved.table_id:
-                if history.is_given_up:
-                    return "it is a table that was given up, and was put back"
-                if history.is_forked:
-                    return "two commits follow one, so that the first was taken back"
-                if newest is not None and newest.number > moved.number:
-                    return f"it is older than it was at {newest.location}, as a copy is, or what a link leads to"
-            elif newest is not None and newest.results_id == moved.results_id and not history.is_given_up:
+        ours = histories.pop(moved.table_id, _History())
+        if ours.is_given_up:
+            return "it is a table that was given up, and was put back"
+        if ours.is_forked:
+            return "two commits follow one, so that the first was taken back"
+        if ours.newest is not None and ours.newest.number > moved.number:
+            return f"it is older than it was at {ours.newest.location}, as a copy is, or what a link leads to"
+        for newest in (history.newest for history in histories.values() if not history.is_given_up):
+            if newest is not None and newest.results_id == moved.results_id:
                 return f"another table was signed at {newest.location}, and this one was put in its place"
-        return None
+        return UNFOLLOWED if ours.newest is not None and ours.is_unfollowed(carried) else None
 
     def of_results(self, results_ids: Collection[int]) -> list[SignedTable]:
         """Return what last happened to each table of results, wherever it lay, unless it was given up."""

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
-from scanner.registry.signed_tables import NO_NUMBER, STRANGE, Carried, SignedTable
+from scanner.registry.signed_tables import NO_NUMBER, STRANGE, UNFOLLOWED, Carried, SignedTable
 from scanner.signing.signature import (
     MODULUS,
     Digester,
@@ -142,7 +142,10 @@ class Signer:
             if table is not None and signature is not None:
                 self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table)))
                 entry = self._entry(table, name, signature, "signed")
-                if (fault := self.record.fault_of_moved(entry)) is not None:
+                carried = Carried(signature.number, signature.earlier, signature.known)
+                fault = self.record.fault_of_moved(entry, carried)
+                newest = self.record.last_number_anywhere(name, id_of(table))
+                if fault is not None and not (fault == UNFOLLOWED and self._follows(table, name, signature, newest)):
                     raise Refused(
                         f"results: table {place_of(table)}: {fault}. Name the right one, or take this one by "
                         "`brickscan sign`"
@@ -396,12 +399,35 @@ class Signer:
         """Return why a table is not the one of its place, or older than its newest state; None: it may be."""
         ours = signature if signature is not None and self.has_signed(signature) else None
         fault = self.record.fault(name, id_of(table), None if ours is None else self._carried(ours))
+        if fault == UNFOLLOWED and ours is not None:
+            last = self.record.newest(name, id_of(table))
+            fault = None if last is not None and self._follows(table, name, ours, last.number) else fault
         if fault in (None, STRANGE) and ours is not None:
             newest = self.record.newest(name, id_of(table))
             here = self._results_here() if newest is None else {newest.results_id}
             if here and ours.results not in here:
                 return "it was signed among other results, and put here"
         return fault
+
+    def _follows(self, table: DeltaTable, name: str, signature: Signature, newest: int) -> bool:
+        """Return whether a signature follows that of a number, by the signatures that the table's log has.
+
+        They are authentic where they fit the files of their versions: their fields are masked into that digest.
+        """
+        number, earlier = signature.number, signature.earlier
+        for version in range(table.version() - 1, -1, -1):
+            if number <= newest or earlier <= newest:
+                return newest in (number, earlier)
+            with log_read(place_of(table)):
+                before = DeltaTable(table.table_uri, version=version)
+            left = signature_of(before)
+            if left is None or not self.has_signed(left):
+                return False
+            if left.number == earlier and left.files == self._digest_of_files(before, name, left):
+                number, earlier = left.number, left.earlier
+            elif left.number != number:
+                return False
+        return newest in (number, earlier)
 
     def _carried(self, signature: Signature) -> Carried:
         known = signature.known if signature.place == self._place else None
