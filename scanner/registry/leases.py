@@ -178,9 +178,10 @@ class HeldLease:
         # the collector may end a lease from within its own renewal
         self._lock, self._ended, self._lost = threading.RLock(), threading.Event(), ""
         self._valid_until, self._expires = 0.0, datetime.now(UTC)
+        begun = _seconds()
         try:
             make_private(self._path.parent)
-            self._write()
+            self._write(begun)
         except OSError as error:
             raise Refused(
                 f"{self._path.parent}: cannot be written ({error.strerror}). Whoever scores or marks with keys of "
@@ -190,11 +191,20 @@ class HeldLease:
         threading.Thread(target=self._renew_until_ended, name="lease", daemon=True).start()
 
     def read(self, events: Mapping[str, int]) -> None:
-        """State which events were read, by the ids of keys; others are not read. Raises Refused: as at first."""
+        """State which events were read, by the ids of keys; others are not read.
+
+        Raises:
+            Refused: as at first.
+            ScanFailed: it does not hold any more, as after a sleep of the machine.
+        """
+        begun = _seconds()
         with self._lock:
-            self._events = self._in_force = events
             try:
-                self._write()
+                if not self._path.exists():
+                    self._lost = "somebody deleted it"
+                self._refuse_if_over()
+                self._events = self._in_force = events
+                self._write(begun)
             except OSError as error:
                 raise Refused(f"{self._path}: cannot be written ({error.strerror}); mount it so that it can") from None
 
@@ -229,6 +239,9 @@ class HeldLease:
                 )
             self._begin()
             self.read(read_anew())
+        self._refuse_if_over()
+
+    def _refuse_if_over(self) -> None:
         if not self.holds:
             raise ScanFailed(
                 f"{self._path}: this lease could not be renewed ({self._lost or 'in time'}), so that a claim may have "
@@ -250,6 +263,7 @@ class HeldLease:
 
     def renew(self) -> None:
         """Renew it, unless it does not hold any more, or somebody deleted it."""
+        begun = _seconds()
         with self._lock:
             if not self.holds:
                 return
@@ -264,7 +278,7 @@ class HeldLease:
                         self._path.unlink()
                         return
                     self._events, self._in_force = self._in_force, read_anew()
-                self._write()
+                self._write(begun)
                 if self._ended.is_set():
                     self._path.unlink()
             except Refused as why:
@@ -272,8 +286,10 @@ class HeldLease:
             except (OSError, RuntimeError, MemoryError):  # of the disk, or of the device that a reader marks on
                 return  # again in a minute, while it holds
 
-    def _write(self) -> None:
-        begun, expires = _seconds(), datetime.now(UTC) + LEASE
+    def _write(self, begun: float) -> None:
+        """Write the file. begun: `_seconds()` before it was asked whether the lease holds."""
+        # its time counts from there: a machine can sleep between any two lines
+        expires = datetime.now(UTC) + LEASE
         fields: dict[str, Any] = {"events": self._events, "expires": expires.isoformat(), "kind": self._kind}
         content = json.dumps(fields | {"name": self._name}).encode()
         write_whole(self._path, lambda file: file.write(content))

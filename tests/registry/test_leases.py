@@ -182,6 +182,35 @@ def test_who_reads_anew_states_it_a_renewal_later(tmp_path, held):
     assert not held.holds
 
 
+def test_a_lease_that_is_over_does_not_come_to_life_again(tmp_path, monkeypatch):
+    """As of a machine that sleeps between two lines: meanwhile its lease was deleted, and a claim handed out."""
+    slept, seconds = [0.0], leases._seconds
+    monkeypatch.setattr(leases, "_seconds", lambda: seconds() + slept[0])
+
+    class Sleeping(Reader):
+        def read_anew(self):
+            slept[0] += 2 * LEASE.total_seconds()
+            return super().read_anew()
+
+    sleeping = Sleeping()
+    with leased(tmp_path, "scan", needed=True) as reader, leased(tmp_path, "scan", needed=True) as renewed:
+        renewed.read({"k1": 0})
+        renewed.follow(sleeping.read_anew)
+        renewed.renew()
+        assert not renewed.holds
+        with pytest.raises(ScanFailed, match=r"could not be renewed \(in time\)"):
+            reader.read({"k1": 0})  # it was taken, and the events were read, before the sleep
+        assert not reader.holds
+
+
+def test_a_lease_that_somebody_deleted_before_events_were_stated(tmp_path, held):
+    file_of(tmp_path).unlink()
+    with pytest.raises(ScanFailed, match="somebody deleted it"):
+        held.read({"k1": 0})
+    assert not held.holds
+    assert not list((tmp_path / "leases").iterdir())
+
+
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error"), MemoryError(), OSError(5, "Input/output error")])
 def test_a_reader_that_cannot_read_anew_for_once_tries_again(tmp_path, held, error):
     """As of a device that is full, or captures a graph: else nothing more would be marked, ten minutes later."""
