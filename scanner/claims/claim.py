@@ -24,6 +24,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ from scanner.registry.dealt import Dealt, dealt_now, find_record, microseconds_o
 from scanner.registry.holders import given_rows
 from scanner.registry.key_records import read_record, read_tree
 from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_published, refuse_lost_heads
-from scanner.registry.leases import readers_before, refuse_lost_reads
+from scanner.registry.leases import readers_before, refuse_lost_reads, refuse_unread
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
@@ -56,7 +57,7 @@ from scanner.registry.shown_seeds import (
     refuse_above_cap,
     shown_since,
 )
-from scanner.results.queries import ask, spans
+from scanner.results.queries import ask, scans, spans
 from scanner.results.registry_record import refuse_lost_events
 from scanner.scan_plan import read_config
 from scanner.signing import unchecked
@@ -201,6 +202,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     if refused is not None or record is None:
         raise Refused(f"{case.where}: {refused}")
     refuse_lost_events(explainer.results, explainer.registry, [key])  # else the next event takes a number of those lost
+    refuse_unread(explainer.registry, _last_read(explainer, key))
     unit = _unit(explainer, case, text, tokens.ids.tolist(), opened_key)
     share = record.looks[look_of_record(unit.look, unit.variant)]
     lines = read_published(published) if published else []
@@ -270,6 +272,17 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         )
     scores = json.loads(whole["claim.json"])
     return claim._replace(log10_p=max(scores["log10_p_global"], scores["log10_p_user_global"]))
+
+
+def _last_read(explainer: Explainer, key: MasterKey) -> datetime:
+    """Return when the newest scan under a key began that has ended; the flag's own has."""
+
+    def newest() -> pl.DataFrame:
+        rows = scans(explainer.results).select("started_at", pl.col("keys").list.eval(pl.element().struct["key_id"]))
+        return rows.filter(pl.col("keys").list.contains(key.key_id)).select(pl.col("started_at").max()).collect()
+
+    began: datetime = ask(explainer.results, newest).item()
+    return began
 
 
 def _unit(explainer: Explainer, case: FlagCase, text: str, ids: Sequence[int], opened_key: OpenedKey) -> Unit:

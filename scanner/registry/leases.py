@@ -6,6 +6,9 @@ A claim shows seeds in two phases: its event first, itself only when no reader h
 reader takes a lease, then reads events, and states which. It renews the lease every minute; where it cannot, by a disk
 that is full, a folder that is gone or a clock that jumped, it goes on for no longer than the lease, and refuses then.
 
+A folder of leases can be a volume of its own, and an empty one in its place looks as if nobody read. So each reader
+leaves a trace when it begins, the file `.readers`, by which a claim tells that it looks where the readers write.
+
 Clocks differ. Each time it is written, a reader and a claim hold their clock against the time of the file, which the
 file's system gives; so two of them differ by MARGIN at most, and a lease is over that long after it expired.
 """
@@ -43,6 +46,7 @@ MARGIN = 2 * CLOCK_MAY_DIFFER
 """Time after its end until a lease counts as over."""
 
 _MOST_BYTES = 2**20
+_TRACE = ".readers"
 
 
 class Lease(NamedTuple):
@@ -102,6 +106,30 @@ def refuse_lost_reads(folder: Path | str, key: MasterKey) -> None:
                 f"{lease}, and the registry has {number} of key {key.key_id!r}: an older registry was put back. Bring "
                 "the newest copy back; or, if there is none, end that reader"
             )
+
+
+def refuse_unread(folder: Path | str, since: datetime) -> None:
+    """Refuse a registry in whose folder of leases no reader has begun since a time at which a scan did.
+
+    Args:
+        folder: the registry's local folder.
+        since: when a scan began that held a lease, by the clock of its machine.
+
+    Raises:
+        Refused: its lease was in another folder, so that nobody who reads now can be seen in this one.
+    """
+    path = Path(folder) / LEASES_FOLDER / _TRACE
+    try:
+        left_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError:
+        left_at = None
+    if left_at is None or left_at < since - CLOCK_MAY_DIFFER:
+        raise Refused(
+            f"{path.parent}: no scan, detector or server has begun to read here since the scan of "
+            f"{since.astimezone(UTC):%Y-%m-%d %H:%M} UTC did, so they note what they read in another folder, such as a "
+            "volume that is mounted there for them alone, and nobody can tell who goes on as if what a claim shows "
+            f"were secret. Mount the same folder here; or, once none of them runs any more, call `touch {path}`"
+        )
 
 
 def _held(folder: Path | str) -> list[Lease]:
@@ -181,6 +209,7 @@ class HeldLease:
         begun = _seconds()
         try:
             make_private(self._path.parent)
+            write_whole(self._folder / _TRACE, lambda _: None)
             self._write(begun)
         except OSError as error:
             raise Refused(

@@ -421,6 +421,23 @@ def test_a_claim_whose_event_is_lost_while_readers_are_waited_for_is_not_written
     assert platform.shown().number == 1
 
 
+def test_a_claim_whose_readers_have_another_folder_of_leases_shows_nothing(platform):
+    """As where a volume is mounted at `leases` for scans alone: a claim outside of it sees nobody, whoever reads."""
+    leases = platform.registry / "leases"
+    leases.mkdir()
+    platform.scan(platform.text())
+    leases.rename(platform.folder / "volume")
+    for empty in (False, True):
+        if empty:
+            leases.mkdir()
+        code, said = platform.claim("--yes")
+        assert (code, "they note what they read in another folder" in said) == (2, True), said
+        assert platform.shown().number == 0
+    leases.rmdir()
+    leases.symlink_to(platform.folder / "volume")
+    assert platform.claim("--yes")[0] == 0
+
+
 def test_a_month_has_as_many_claims_as_scan_toml_allows(platform):
     platform.night.configure(more='claims = { asked_by = "the accused, in an appeal", most_a_month = 1 }')
     platform.scan(platform.text(), platform.text(130, 2))

@@ -3,14 +3,17 @@
 import gc
 import json
 import multiprocessing
+import os
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from scanner.errors import Refused, ScanFailed
 from scanner.registry import find_key, leases, load_registry
 from scanner.registry.leases import (
+    CLOCK_MAY_DIFFER,
     LEASE,
     MARGIN,
     HeldLease,
@@ -18,6 +21,7 @@ from scanner.registry.leases import (
     leased,
     readers_before,
     refuse_lost_reads,
+    refuse_unread,
     take_lease,
 )
 from scanner.registry.shown_seeds import append_event
@@ -72,7 +76,7 @@ def test_a_dead_reader_counts_until_the_margin_is_over(tmp_path, held):
     held.renew()  # whoever was taken for dead does not come back
     with pytest.raises(ScanFailed, match="somebody deleted it"):
         held.check()
-    assert not list((tmp_path / "leases").iterdir())
+    assert not list((tmp_path / "leases").glob("*.json"))
 
 
 def test_it_is_renewed(tmp_path, monkeypatch):
@@ -85,7 +89,7 @@ def test_it_is_renewed(tmp_path, monkeypatch):
             threading.Event().wait(0.01)
         assert now > first
         lease.check()
-    assert not list((tmp_path / "leases").glob("*"))
+    assert [path.name for path in (tmp_path / "leases").iterdir()] == [".readers"]
 
 
 def fail(*_):
@@ -208,7 +212,7 @@ def test_a_lease_that_somebody_deleted_before_events_were_stated(tmp_path, held)
     with pytest.raises(ScanFailed, match="somebody deleted it"):
         held.read({"k1": 0})
     assert not held.holds
-    assert not list((tmp_path / "leases").iterdir())
+    assert not list((tmp_path / "leases").glob("*.json"))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error"), MemoryError(), OSError(5, "Input/output error")])
@@ -272,6 +276,20 @@ def test_a_process_that_was_forked_takes_a_lease_of_its_own(tmp_path, held):
     child.join()
     assert leases_then.pop(readers_before(tmp_path, "k1", 3)[0].name) == {"k1": 0}
     assert [*leases_then.values()] == [{"k1": 3}]
+
+
+def test_a_folder_in_which_nobody_began_to_read_is_not_that_of_the_readers(tmp_path):
+    began = datetime.now(UTC)
+    with pytest.raises(Refused, match="leases: no scan, detector or server has begun to read here since the scan of"):
+        refuse_unread(tmp_path, began)
+    with leased(tmp_path, "scan", needed=True):
+        refuse_unread(tmp_path, began)
+    refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER - timedelta(minutes=1))
+    with pytest.raises(Refused, match=r"call `touch .*\.readers`") as refused:
+        refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER + timedelta(minutes=1))
+    path = Path(str(refused.value).rpartition("touch ")[2].rstrip("`"))
+    os.utime(path, ((began + timedelta(minutes=6)).timestamp(),) * 2)
+    refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER + timedelta(minutes=1))
 
 
 def test_a_reader_that_knows_what_the_registry_lacks_is_told(tmp_path):
