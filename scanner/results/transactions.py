@@ -477,6 +477,8 @@ def _open_or_make(results: str, name: str, signer: Signer | None, end: float) ->
         _log.warning("results: table %s is empty and nobody's: it was put aside, and is made anew", uri)
     elif signer is not None:
         signer.refuse_unsigned_results()
+    else:
+        _refuse_signed_results(results, name)
 
     # 2. make it, with no statistics of names in Delta's log, where an erasure could not reach them
     table_made = make_table(uri, SCHEMAS[name], properties_of(name))
@@ -493,6 +495,15 @@ def _open_or_make(results: str, name: str, signer: Signer | None, end: float) ->
             # this process was paused, and another one put the table aside and made its own
             return _open_or_make(results, name, signer, time.monotonic() + SECONDS_OF_A_MAKER)
     return table_made, signer is not None
+
+
+def _refuse_signed_results(results: str, name: str) -> None:
+    """Raise Refused where other tables of results are signed: who checks them would refuse a new one that is not."""
+    for uri in (table_uri(results, other) for other in SCHEMAS if other != name):
+        if DeltaTable.is_deltatable(uri) and signature_of(open_table(uri)) is not None:
+            raise Refused(
+                f"results: table {table_uri(results, name)} is not made, since others are signed: {unchecked(results)}"
+            )
 
 
 DROPS_TRANSACTIONS = "delta.setTransactionRetentionDuration"

@@ -180,3 +180,12 @@ def test_signatures_are_kept_while_others_write_their_files_together(tmp_path, m
         list(threads.map(keep, range(4)))
     kept = read_signed_tables(str(tmp_path))
     assert [kept.last_number(f"place-{process}", "flags", "a") for process in range(4)] == [14] * 4
+
+
+def test_who_cannot_sign_makes_no_table_beside_signed_ones(signed):
+    """As by a decision on a folder of results: every later scan would refuse it, and its table with it."""
+    decision = [(NewDecision(new_id(), "ruth", "app", "dismissed"), rows(signed).to_dicts()[0])]
+    unnamed = str(shutil.move(signed, f"{signed}-unnamed"))
+    with pytest.raises(Refused, match="decisions is not made, since others are signed: no registry was named"):
+        record(unnamed, decision)
+    assert not has_table(unnamed, "decisions")
