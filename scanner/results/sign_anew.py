@@ -64,8 +64,10 @@ def _fault_of(results: str, name: str, signer: Signer) -> Fault | None:
         refuse_other(table, name)
         signer.is_signed(table, name, signer.sum_transactions(table, name, kept_table.logged()))
         why = "nobody signed it" if name in signer.unsigned else None
-        if why is None and name in signer.off_record:
-            why = "the registry does not know it at this place, so that it may not be the newest"
+        signature = signature_of(table)
+        if why is None and name in signer.off_record and signature is not None:
+            fault = signer.fault_of_moved(table, name, signature) or "so that it may not be the newest"
+            why = f"the registry does not know it at this place, {fault}"
     except Refused as error:
         why = str(error)
     if changed and why is None:

@@ -142,10 +142,7 @@ class Signer:
             if table is not None and signature is not None:
                 self.is_signed(table, name, self.sum_transactions(table, name, logged_transactions(table)))
                 entry = self._entry(table, name, signature, "signed")
-                carried = Carried(signature.number, signature.earlier, signature.known)
-                fault = self.record.fault_of_moved(entry, carried)
-                newest = self.record.last_number_anywhere(name, id_of(table))
-                if fault is not None and not (fault == UNFOLLOWED and self._follows(table, name, signature, newest)):
+                if (fault := self.fault_of_moved(table, name, signature)) is not None:
                     raise Refused(
                         f"results: table {place_of(table)}: {fault}. Name the right one, or take this one by "
                         "`brickscan sign`"
@@ -164,6 +161,19 @@ class Signer:
         self.record.add(entries)
         with suppress(ScanFailed):  # the end of the process says so
             self.record.keep()
+
+    def fault_of_moved(self, table: DeltaTable, name: str, signature: Signature) -> str | None:
+        """Return why a table at a place that the registry does not know is not the one of its results; None: it may be.
+
+        Args:
+            table: whose signature fits it.
+            name: of the table.
+            signature: that it carries.
+        """
+        carried = Carried(signature.number, signature.earlier, signature.known)
+        fault = self.record.fault_of_moved(self._entry(table, name, signature, "signed"), carried)
+        newest = self.record.last_number_anywhere(name, id_of(table))
+        return None if fault == UNFOLLOWED and self._follows(table, name, signature, newest) else fault
 
     def refuse_left_behind(self) -> None:
         """Raise Refused where results were moved here and one of their tables was not: it would be made anew, empty."""

@@ -1772,6 +1772,7 @@ def test_a_table_that_was_given_up_does_not_come_back_where_results_are_moved(si
     reopen(moved, own_secret)
     with pytest.raises(Refused, match="decisions: it is a table that was given up"):
         add(moved, "first", [verdict(9)])
+    assert "it is a table that was given up" in faults_of_tables(moved)["decisions"].why
     shutil.rmtree(f"{moved}/decisions")
     shutil.copytree(tmp_path / "new", f"{moved}/decisions")
     reopen(moved, own_secret)
