@@ -66,8 +66,8 @@ def _fault_of(results: str, name: str, signer: Signer) -> Fault | None:
         why = "nobody signed it" if name in signer.unsigned else None
         signature = signature_of(table)
         if why is None and name in signer.off_record and signature is not None:
-            fault = signer.fault_of_moved(table, name, signature) or "so that it may not be the newest"
-            why = f"the registry does not know it at this place, {fault}"
+            fault = signer.fault_of_moved(table, name, signature) or "it may not be the newest"
+            why = f"the registry does not know it at this place: {fault}"
     except Refused as error:
         why = str(error)
     if changed and why is None:
