@@ -18,7 +18,7 @@ from pathlib import Path
 from jobs.cli import run
 from jobs.scan import module
 
-code = run(module, ["--config", sys.argv[1]])
+code = run(module, ["--config", sys.argv[1], "--verbose"])
 print("driver", re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 sys.exit(code)
 """
