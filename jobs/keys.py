@@ -26,6 +26,7 @@ from jobs.options import (
     held_by_option,
     refuse_wrong_clock,
     results_at,
+    signature_notes,
     time_of,
     yes_option,
 )
@@ -537,6 +538,7 @@ def _status(config: Path) -> None:
     results = results_at(str(config))
     assert results.registry is not None  # noqa: S101 - a file names one
     shares = shown_shares(results.folder)
+    complain(*signature_notes(results))
     for key in load_registry(results.registry).keys:
         if key.record is None:
             tell(f"{key.key_id}: keys of its format have no seeds that claims show")

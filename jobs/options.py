@@ -101,7 +101,7 @@ def _refuse_special(path: str) -> None:
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISDIR(mode):
-            refuse_special(mode)
+            refuse_special(mode, path)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:

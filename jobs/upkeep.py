@@ -14,9 +14,10 @@ from jobs.options import (
     dry_run_option,
     results_argument,
     results_at,
+    signature_notes,
     yes_option,
 )
-from jobs.text import StepProgress, tell
+from jobs.text import StepProgress, complain, tell
 from scanner.printable import counted
 from schemas.versions import VERSION
 
@@ -92,8 +93,10 @@ def vacuum(results: str, retention: int) -> None:
     """
     from scanner.results import upkeep
 
-    for table, gone, _ in upkeep.vacuum(results_at(results).folder, retention):
+    location = results_at(results)
+    for table, gone, _ in upkeep.vacuum(location.folder, retention):
         tell(f"{table:<13} {counted(gone, 'file')} deleted")
+    complain(*signature_notes(location))
 
 
 @click.command()
@@ -113,14 +116,15 @@ def migrate(results: str) -> None:
     from scanner.results import migration
     from scanner.results.transactions import faults_named
 
-    folder = results_at(results).folder
-    with faults_named(folder):
-        versions = migration.migrate(folder)
+    location = results_at(results)
+    with faults_named(location.folder):
+        versions = migration.migrate(location.folder)
     moved = [name for name, version in versions.items() if version != VERSION]
     for name in moved:
         tell(f"{name:<13} moved on from version {versions[name]} to {VERSION}")
     if not moved:
         tell(f"{counted(len(versions), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
+    complain(*signature_notes(location))
 
 
 @click.command()
@@ -146,6 +150,7 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     location = results_at(results)
     folder = location.folder
     old = retention.expired_rows(folder, retention.cutoff(keep), keep_flags=keep_flags)
+    complain(*signature_notes(location))
     if not old.nights:
         tell(f"no night is older than {counted(keep, 'day')}, from its date or its scan, the later one")
         return

@@ -11,9 +11,10 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
-from scanner.results.transactions import fields_of, open_checked, refuse_other_form
+from scanner.results.transactions import fields_of, has_table, open_checked, refuse_other_form
 from scanner.results.upkeep import existing_tables
 from scanner.signing import signer_of
+from scanner.storage.data_files import SCHEMAS
 from scanner.storage.delta import TABLE_VERSION, attempts, sync_commit, version_of
 from scanner.storage.locations import refuse_links_of_table, table_uri
 from schemas.versions import VERSION
@@ -30,11 +31,13 @@ def migrate(results: str) -> dict[str, int]:
         The version that each table had, by its name.
 
     Raises:
-        Refused: there are no results; a table was made before 0.1.0, by a newer version, or changed by something else.
-            No table is moved on then.
+        Refused: there are no results; a table was signed and is gone, was made before 0.1.0 or by a newer version, or
+            was changed by something else. No table is moved on then.
         ScanFailed: a table cannot be read or written, or others kept committing first.
     """
-    versions = {name: _checked_table(results, name)[1] for name in existing_tables(results)}
+    existing = existing_tables(results)
+    names = [name for name in SCHEMAS if name in existing or has_table(results, name)]  # refuses one that is gone
+    versions = {name: _checked_table(results, name)[1] for name in names}
     for name, version in versions.items():
         if version != VERSION:
             _move_on(results, name)

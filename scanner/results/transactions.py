@@ -370,7 +370,10 @@ def try_to_commit(
     except (DeltaError, OSError) as error:
         if isinstance(error, CommitFailedError) and _has_moved_on(table):
             return False
-        raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None
+        why, next_commit = in_a_line(error), f"{place_of(table)}/_delta_log/{table.version() + 1:020d}.json"
+        if os.path.lexists(next_commit) and not os.path.isfile(next_commit):  # readers pass over it
+            why = f"{next_commit} is no file, and stands where the next commit belongs: delete it"
+        raise ScanFailed(f"results: table {table.table_uri} cannot be written: {why}") from None
     if signer is not None and signature is not None:
         signer.commit_done(table, name, signature, anew=anew is not None and follows == NO_NUMBER)
     return True

@@ -1,6 +1,5 @@
 """What the registry and this process know of the tables at one place: signed and given up there."""
 
-import os
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -14,7 +13,7 @@ from scanner.registry.signed_tables import (
     keeps_signatures,
     read_signed_tables,
 )
-from scanner.storage.locations import is_uri, real_location
+from scanner.storage.locations import locations_on_the_way
 
 _SECONDS_OF_A_QUERY = 1.0
 """Seconds for which the registry is not asked again."""
@@ -26,8 +25,9 @@ _SECONDS_UNKEPT = 60.0
 class TablesOnRecord:
     """The record of one place: what the registry keeps, and what it is to keep of this process. Threads may share it.
 
-    location: folder or URI of the results, links followed, unless the registry knows tables at the path as it is named:
-        a folder that became a link stays the place it was, so that whoever exchanged it does not make it a new one.
+    location: folder or URI of the results, links followed, unless the registry knows tables at the path as it is named,
+        or with links followed in the folders above it: a folder that became a link stays the place it was, so that
+        whoever exchanged it does not make it a new one.
 
     Args:
         registry: folder or URI.
@@ -35,16 +35,15 @@ class TablesOnRecord:
     """
 
     def __init__(self, registry: str, results: str) -> None:
-        self.registry, self.location = registry, real_location(results)
+        self.registry = registry
         self._lock = threading.Lock()
         self._unkept: list[SignedTable] = []  # of this process: the registry lacks them
         self._adopted: dict[str, SignedTable] = {}  # by a table's id: newest of other processes that it lacks
         self._kept_at = time.monotonic()
         self._was_read = False  # whether the registry kept any signature when it was last read
         self.read_again()
-        named = results if is_uri(results) else os.path.abspath(results)
-        if self._signed_tables.knows(named):
-            self.location = named
+        places = list(locations_on_the_way(results))
+        self.location = next(filter(self._signed_tables.knows, places), places[-1])
 
     def all(self) -> list[SignedTable]:
         """Return the last entry of each table that is here, and was not given up."""

@@ -4,6 +4,7 @@ Opening a table costs as much as its log is long, and so does deltalake's look-u
 driver that commits all night long opens each of its tables once, and reads from then on the commits that came since.
 """
 
+import errno
 import os
 import re
 import time
@@ -29,6 +30,9 @@ TABLE_VERSION = "brickscan.version"
 
 COMMIT_ATTEMPTS = 50
 """Most attempts at a commit while others commit first."""
+
+_MOST_OF_A_HINT = 2**20
+"""Most bytes of the hint of a table's newest checkpoint, of which deltalake reads all into memory."""
 
 _MAKES = {
     "accounts": "run `brickscan scan` with `accounts = { nights = 1 }`",
@@ -59,7 +63,7 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
     for file in files:
-        refuse_special(os.stat(file).st_mode)
+        refuse_special(os.stat(file).st_mode, file)
     schema = pl.Schema(pa.schema(table.schema()))
     return pl.scan_parquet(files, glob=False, schema=schema, missing_columns="insert")
 
@@ -167,15 +171,18 @@ def attempts(subject: str) -> Iterator[None]:
 
 
 def refuse_endless(uri: str) -> None:
-    """Raise Refused for a local table whose hint of its newest checkpoint is a FIFO or device.
+    """Raise Refused for a local table whose hint of its newest checkpoint is a FIFO or device, or fits in no memory.
 
-    Deltalake reads it first, and waits for ever (1.6.6). It passes over other files of a log that are none.
+    Deltalake reads it first, and waits for ever or aborts (1.6.6). It passes over other files of a log that are none.
     """
     hint = f"{uri.removeprefix('file://')}/_delta_log/_last_checkpoint"
     if not is_uri(hint):
         try:
             with suppress(FileNotFoundError, NotADirectoryError):
-                refuse_special(os.stat(hint).st_mode)
+                status = os.stat(hint)
+                refuse_special(status.st_mode, hint)
+                if status.st_size > _MOST_OF_A_HINT:
+                    raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and some hundred are usual")
         except OSError as error:
             raise Refused(f"results: table {uri}: _delta_log/_last_checkpoint: {error.strerror}: delete it") from None
 

@@ -109,6 +109,22 @@ def real_location(location: str) -> str:
     return location.partition("?")[0] if "://" in location else os.path.realpath(location)
 
 
+def locations_on_the_way(location: str) -> Iterator[str]:
+    """Yield the paths that a local path is on its way to where it leads, from the one that is named to the real one.
+
+    Links are followed in ever more of the folders above it, and in the path itself last. Of a URI, yield it, and where
+    it leads.
+    """
+    if "://" in location:
+        yield location
+    else:
+        path = Path(os.path.abspath(location))
+        yield str(path)
+        for above in reversed(path.parents):
+            yield os.path.join(os.path.realpath(above), path.relative_to(above))
+    yield real_location(location)
+
+
 def refuse_password(field: str, location: str) -> None:
     """Raise Refused when a URI holds a password, without repeating it. A slash in a password hides the @ behind it."""
     if "://" not in location:
@@ -145,10 +161,13 @@ def read_named(path: Path | str, max_bytes: int = MOST_SETTINGS) -> bytes:
         raise OSError(errno.EINVAL, "this cannot be a path") from None
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        refuse_special(status.st_mode)
+        refuse_special(status.st_mode, path)
         if status.st_size > max_bytes:
             raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and {max_bytes:,} are allowed")
-        return file.read()
+        try:
+            return file.read()
+        except MemoryError:
+            raise OSError(errno.ENOMEM, f"there is no memory for its {status.st_size:,} bytes", str(path)) from None
 
 
 def read_whole_file(location: str) -> "pa.Buffer":
@@ -163,12 +182,12 @@ def read_whole_file(location: str) -> "pa.Buffer":
         return source.read_buffer()
 
 
-def refuse_special(mode: int) -> None:
-    """Raise OSError for the mode of a FIFO, socket or device, which may have no end; and of a folder."""
+def refuse_special(mode: int, path: Path | str) -> None:
+    """Raise OSError, with a path, for the mode of a FIFO, socket or device, which may have no end, and of a folder."""
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a FIFO, socket or device; a regular file is needed")
+        raise OSError(errno.EINVAL, "it is a FIFO, socket or device; a regular file is needed", str(path))
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401

@@ -138,9 +138,17 @@ def test_an_older_copy_is_not_taken_on_record_where_a_link_leads_to_it(signed, o
     assert len(rows(moved)) == 4
 
 
+@pytest.mark.parametrize("above", ["", "home"])
 @pytest.mark.parametrize("state", ["empty", "older"])
-def test_a_folder_that_became_a_link_stays_the_place_that_it_was(signed, own_secret, tmp_path, state):
-    """Else nothing says that another folder shows none of what was scanned and decided, and the next scan signs it."""
+def test_a_folder_that_became_a_link_stays_the_place_that_it_was(signed, own_secret, tmp_path, state, above):
+    """Else nothing says that another folder shows none of what was scanned and decided, and the next scan signs it.
+
+    above: a link in the path by which the results are named.
+    """
+    if above:
+        (tmp_path / above).symlink_to(tmp_path)
+        signed = str(tmp_path / above / Path(signed).name)
+        reopen(signed, own_secret)
     other, kept = tmp_path / "other", tmp_path / "kept"
     shutil.copytree(signed, other) if state == "older" else other.mkdir()
     add(signed, "today", [verdict(40, user="bob", message=2)])

@@ -29,6 +29,7 @@ from scanner.registry.keys_file import read_audit_secret
 from scanner.registry.signed_tables import NO_NUMBER, Carried, SignedTable, SignedTables, read_signed_tables
 from scanner.results import retention, transactions, upkeep
 from scanner.results import sign_anew as sign_anew_module
+from scanner.results.migration import migrate
 from scanner.results.queries import exist
 from scanner.results.scan_list import readiness
 from scanner.results.sign_anew import Fault, faults_of_tables, give_up, sign_anew, sign_under
@@ -1778,3 +1779,49 @@ def test_a_table_that_was_given_up_does_not_come_back_where_results_are_moved(si
     reopen(moved, own_secret)
     add(moved, "first", [verdict(9)])
     assert unchecked(moved) is None
+
+
+@pytest.mark.parametrize("state", ["older", "given up"])
+def test_sign_says_of_moved_results_what_the_registry_knows_against_a_table(signed, own_secret, tmp_path, state):
+    """Else consent to a move takes the decisions back that were made since."""
+    open_tables(signed, ["decisions"])
+    assert keep_signatures(signed) is None
+    shutil.copytree(f"{signed}/decisions", tmp_path / "old")
+    if state == "given up":
+        shutil.rmtree(f"{signed}/decisions")
+        reopen(signed, own_secret)
+        give_up_missing(signed)
+        open_tables(signed, ["decisions"])
+    commit(signed, "decisions", [TableEntry("later", ())])
+    assert keep_signatures(signed) is None
+    moved = str(shutil.move(signed, str(tmp_path / "moved")))
+    reopen(moved, own_secret)
+    assert {fault.why for fault in faults_of_tables(moved).values() if fault} == {
+        "the registry does not know it at this place: it may not be the newest"
+    }
+    shutil.rmtree(f"{moved}/decisions")
+    shutil.copytree(tmp_path / "old", f"{moved}/decisions")
+    reopen(moved, own_secret)
+    against = f"it is older than it was at {signed}" if state == "older" else "it is a table that was given up"
+    assert against in faults_of_tables(moved)["decisions"].why
+
+
+def test_a_table_that_is_gone_is_not_passed_over_where_results_are_moved_on(signed, own_secret):
+    shutil.rmtree(f"{signed}/spans")
+    reopen(signed, own_secret)
+    with pytest.raises(Refused, match="spans: was signed, and is gone"):
+        migrate(signed)
+
+
+@pytest.mark.parametrize("command", [("retain", "--keep", "3000"), ("vacuum",), ("migrate",), ("keys", "status")])
+def test_upkeep_says_that_nobody_checked_results_that_were_moved(signed, own_secret, tmp_path, command):
+    shutil.move(signed, tmp_path / "moved")
+    config = tmp_path / "scan.toml"
+    config.write_text(
+        'version = 2\nregistry = "registry"\nresults = "moved"\nfalse_positive_rate = 1e-6\n'
+        '[input]\npaths = ["in"]\ntext = "text"\n'
+    )
+    words, more = [word for word in command if word.isalpha()], [word for word in command if not word.isalpha()]
+    code, out, err = call(*words, config, *more)
+    assert code == 0, err
+    assert "signatures of tables were not checked: the registry does not know" in err, out

@@ -1,5 +1,7 @@
 """Logs that cannot be read, and registries that cannot be written: what people are told, and what stays readable."""
 
+import builtins
+import io
 import json
 import os
 import shutil
@@ -13,7 +15,7 @@ from scanner.results.sign_anew import faults_of_tables, sign_anew
 from scanner.results.transactions import open_tables, refuse_changed_tables
 from scanner.results.upkeep import compact, vacuum
 from scanner.signing import keep_signatures, opened_signers, signer_of, unchecked
-from scanner.storage.locations import absolute, table_uri
+from scanner.storage.locations import absolute, read_whole_file, table_uri
 from tests.support.command_line import call
 from tests.support.rows import add_scanned as add
 from tests.support.rows import verdict
@@ -82,15 +84,43 @@ def test_a_fifo_in_the_place_of_a_file_is_refused(signed, own_secret):
     os.mkfifo(file)
     reopen(signed, own_secret)
     for ask in (rows, compact, lambda folder: sign_anew(folder, "flags", "")):
-        with pytest.raises((Refused, ScanFailed), match="FIFO"):
+        with pytest.raises((Refused, ScanFailed), match=f"FIFO.*{file.name}|{file.name}.*FIFO"):
             ask(signed)
     unsigned = str(Path(signed).with_name("unsigned"))  # no registry is named
     shutil.move(signed, unsigned)
-    with pytest.raises(ScanFailed, match="FIFO"):
+    with pytest.raises(ScanFailed, match=f"FIFO.*{file.name}"):
         rows(unsigned)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_file_for_which_there_is_no_memory_is_named(tmp_path, monkeypatch):
+    """As a data file that somebody let grow to a terabyte of zeros."""
+
+    class NoMemory(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise MemoryError(size)
+
+    path = tmp_path / "part.parquet"
+    path.write_bytes(b"12345")
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "open", NoMemory)
+        with pytest.raises(OSError, match=r"there is no memory for its 5 bytes: .*part\.parquet"):
+            read_whole_file(str(path))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_stands_where_the_next_commit_belongs_is_named(signed, own_secret, make):
+    """Readers pass over it, and no commit is ever made."""
+    table = Path(table_uri(signed, "flags"))
+    blocking = table / "_delta_log" / f"{DeltaTable(table).version() + 1:020}.json"
+    make(blocking)
+    reopen(signed, own_secret)
+    with pytest.raises(ScanFailed, match=f"cannot be written: {blocking} is no file, .*: delete it"):
+        compact(signed)
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.write_bytes(bytes(2**20 + 1))]
+)
 def test_a_hint_of_a_checkpoint_without_an_end_is_refused(signed, own_secret, make):
     """Deltalake would wait for a writer, or read until no memory is left, and no interrupt would end it."""
     make(Path(table_uri(signed, "flags"), "_delta_log", "_last_checkpoint"))
