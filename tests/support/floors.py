@@ -48,6 +48,7 @@ FLOORS = [
     "scanner.night_report",
     "scanner.exports",
     "scanner.service",
+    "scanner.probe",
     "scanner.audit.calibration",
     "scanner.cluster",
     "scanner.research",

@@ -1,0 +1,210 @@
+"""One HTTP exchange with a server that may be slow, endless or wrong: its answer whole and in time, or a sentence.
+
+It stands on the standard library's `http.client`: brickscan brings no other client, and this one follows no redirect,
+unpacks nothing and reads no further than it is told. A redirect would carry the token to a host that nobody named.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from scanner.errors import InternalFault
+
+_PIECE = 1 << 16
+
+
+class NoAnswer(InternalFault):
+    """No whole answer came. Its text is a sentence.
+
+    Args:
+        sentence: what came instead.
+        again: whether another attempt may help.
+        charged: whether the server may charge for it all the same.
+        retry_after: seconds that the server asks to wait; None: it says nothing.
+    """
+
+    def __init__(self, sentence: str, *, again: bool, charged: bool, retry_after: float | None = None) -> None:
+        super().__init__(sentence)
+        self.retry_after = retry_after
+        self.again = again
+        self.charged = charged
+
+
+class HttpAnswer(NamedTuple):
+    """A whole answer, whatever its status.
+
+    retry_after: seconds that the server asks to wait; None: it says nothing.
+    """
+
+    status: int
+    body: bytes
+    retry_after: float | None
+
+
+class _Call:
+    """One exchange under way, which others can end. `http.client` forgets its socket early, so we keep it."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self.connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        self.path = parts.path
+        self.sent = self.ended = False
+        self._socket: socket.socket | None = None
+        self._response: http.client.HTTPResponse | None = None
+
+    def connect(self) -> None:
+        """Connect."""
+        self.connection.connect()
+        self._socket = self.connection.sock
+        if self.ended:  # meanwhile: nobody could have shut what was not there
+            raise TimeoutError
+
+    def send(self, body: bytes, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """Send a request; return the answer once its head is there."""
+        self.sent = True
+        self.connection.request("POST", self.path, body, headers)
+        self._response = self.connection.getresponse()
+        return self._response
+
+    def end(self) -> None:
+        """Wake whoever waits for it: closing alone would leave them waiting."""
+        self.ended = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        if self._response is not None:
+            self._response.close()
+        self.connection.close()
+        if self._socket is not None:
+            self._socket.close()
+
+
+class Line:
+    """Sends requests. All that are under way can be ended at once, when the probe is interrupted."""
+
+    def __init__(self) -> None:
+        self._calls: set[_Call] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """End all exchanges, and let no other begin."""
+        with self._lock:
+            self._closed = True
+            for call in self._calls:
+                call.end()
+
+    @contextlib.contextmanager
+    def _call(self, url: str, timeout_s: float) -> Iterator[_Call]:
+        """Begin an exchange that ends after so many seconds, whatever comes."""
+        call = _Call(url, timeout_s)
+        with self._lock:
+            if self._closed:
+                raise NoAnswer("the probe was ended", again=True, charged=False)
+            self._calls.add(call)
+        timer = threading.Timer(timeout_s, call.end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield call
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._calls.discard(call)
+            call.close()
+
+    def post(
+        self,
+        url: str,
+        body: Mapping[str, Any],
+        token: str | None,
+        *,
+        timeout_s: float,
+        most_bytes: int,
+        clock: Callable[[], float] = time.time,
+    ) -> HttpAnswer:
+        """Send JSON, and return the whole answer.
+
+        Args:
+            url: http or https.
+            body: to be sent as JSON.
+            token: sent as `Authorization: Bearer`; None: none is.
+            timeout_s: seconds until the last byte.
+            most_bytes: of the answer.
+            clock: seconds since 1970, for a date in Retry-After.
+
+        Raises:
+            NoAnswer: no connection, no answer in time, one that breaks off or is too long.
+        """
+        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        with self._call(url, timeout_s) as call:
+            try:
+                call.connect()
+                response = call.send(json.dumps(body).encode(), headers)
+                return HttpAnswer(
+                    response.status,
+                    _whole(response, most_bytes, call),
+                    _retry_after(response.getheader("Retry-After"), clock()),
+                )
+            except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+                if call.ended or isinstance(error, TimeoutError):  # what is shut under TLS raises any of these
+                    sentence = f"no whole answer came within {timeout_s:g} s"
+                    raise NoAnswer(sentence, again=True, charged=call.sent) from None
+                if isinstance(error, ValueError | AttributeError):
+                    raise
+                # only the kind of the error is told: its text may quote what was sent
+                raise NoAnswer(_why(error, call.sent), again=True, charged=call.sent) from None
+
+
+def _whole(response: http.client.HTTPResponse, most_bytes: int, call: _Call) -> bytes:
+    """Read an answer whole. It takes no longer than the call, which is ended in time."""
+    pieces, size = list[bytes](), 0
+    while piece := response.read1(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most_bytes:
+            sentence = f"the answer has more than {most_bytes:,} bytes, and was broken off"
+            raise NoAnswer(sentence, again=False, charged=True)
+    if call.ended:
+        raise TimeoutError
+    if response.length:  # bytes that the server announced and did not send
+        raise http.client.IncompleteRead(b"", response.length)
+    return b"".join(pieces)
+
+
+def _why(error: Exception, sent: bool) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return "the server does not speak TLS as this machine does; is it http:// in place of https://?"
+    if isinstance(error, socket.gaierror):
+        return "the server's name is not known; is the URL right?"
+    if not sent:
+        return f"no connection to the server ({getattr(error, 'strerror', None) or type(error).__name__})"
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+        return "what came is no HTTP"
+    return f"the connection broke off before the answer was whole ({type(error).__name__})"
+
+
+def _retry_after(header: str | None, now: float) -> float | None:
+    """Read seconds or a date; None: there is none, or it is neither."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header)) if header.strip().isdigit() else parsedate_to_datetime(header).timestamp() - now
+    except (ValueError, OverflowError, TypeError):
+        return None

@@ -1,0 +1,293 @@
+"""What a server answered, read into texts: JSON whole or in pieces, and a sentence for all that is no such answer.
+
+Nothing in an answer is trusted. It may be HTML, empty, of another model, cut off in its middle, or quote the token.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scanner.printable import cut
+from scanner.probe.classes import REASONING_ANSWER, Request
+from scanner.probe.exchange import HttpAnswer, NoAnswer
+
+_MOST_QUOTED = 200
+_MOST_TOKENS = 10**9
+_AGAIN = (408, 409, 425, 429)
+"""Statuses below 500 after which another attempt may help."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A text that a server answered, or why there is none. The fields are columns of the table of answers.
+
+    Args:
+        class_name: class of request.
+        text: as received; None: `error` says what came instead.
+        ids: the server's own ids of its tokens.
+        prompt_ids: ids of what the model read before, where the server tells them.
+        finish: why the server stopped.
+        error: a sentence where there is no text.
+        note: a sentence about a text that must be told.
+    """
+
+    class_name: str
+    text: str | None = None
+    ids: tuple[int, ...] | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    finish: str | None = None
+    error: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """All answers of one request, and what the server says that they took: tokens, None where it says nothing."""
+
+    answers: tuple[Answer, ...]
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+
+
+def read_reply(request: Request, answer: HttpAnswer, secrets: Sequence[str]) -> Reply:
+    """Read an answer.
+
+    Args:
+        request: that it is the answer to.
+        answer: as it came.
+        secrets: tokens that were sent; where the server repeats one, it is left out of all that is kept.
+
+    Raises:
+        NoAnswer: it is none, as far as it can be told for the whole request; a sentence.
+    """
+    text = _without_secrets(answer.body.decode("utf-8", "replace"), secrets)
+    if answer.status != 200:
+        again = answer.status >= 500 or answer.status in _AGAIN
+        sentence = f"HTTP {answer.status}: {_message(text, secrets)}"
+        raise NoAnswer(sentence, again=again, charged=False, retry_after=answer.retry_after)
+    if not text.strip():
+        raise NoAnswer("the answer is empty", again=True, charged=True)
+    whole = _joined(text, request, secrets) if request.body.get("stream") else _object(text, secrets)
+    if "error" in whole and "choices" not in whole:
+        raise NoAnswer(f"the server says: {_message(json.dumps(whole), secrets)}", again=False, charged=True)
+    choices = whole.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise NoAnswer(f"JSON without `choices` came: {_quoted(text)}", again=False, charged=True)
+    note = _other_model(request, whole)
+    answers = [
+        found if found.text is None else replace(found, text=_without_secrets(found.text, secrets))
+        for choice in choices[: request.choices]
+        for found in _answers(request, whole, choice, note)
+    ]
+    missing = request.choices - len(choices)
+    if missing > 0:
+        lost = Answer(request.of_class.name, error=f"the server gave {len(choices)} answers of {request.choices}")
+        answers += [lost] * missing
+    usage = whole.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    return Reply(tuple(answers), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+
+
+def failed(request: Request, sentence: str) -> Reply:
+    """Return the reply to a request that got no answer."""
+    names = [request.of_class.name, *([REASONING_ANSWER] if request.of_class.reasoning else [])]
+    return Reply(tuple(Answer(name, error=sentence) for _ in range(request.choices) for name in names))
+
+
+_LEAST_SECRET = 8
+"""Characters of the shortest token that is left out: servers without tokens are sent `EMPTY` or `none`."""
+
+
+def _without_secrets(text: str, secrets: Sequence[str]) -> str:
+    """Replace tokens that a text repeats, as they are or as JSON writes them."""
+    for secret in secrets:
+        for form in {secret, json.dumps(secret)[1:-1]} if len(secret) >= _LEAST_SECRET else ():
+            text = text.replace(form, "[token]")
+    return text
+
+
+def _loaded(text: str, secrets: Sequence[str]) -> Any:  # noqa: ANN401
+    """Read JSON, without tokens: JSON can write them in many ways. Raises ValueError or RecursionError."""
+    read = json.loads(text)
+    return json.loads(_without_secrets(json.dumps(read, ensure_ascii=False), secrets)) if secrets else read
+
+
+def _object(text: str, secrets: Sequence[str]) -> dict[str, Any]:
+    try:
+        read = _loaded(text, secrets)
+    except (ValueError, RecursionError):
+        kind = "HTML" if re.match(r"\s*<(!doctype|html|head|body)", text, re.IGNORECASE) else "something else"
+        raise NoAnswer(f"{kind} came in place of JSON: {_quoted(text)}", again=False, charged=True) from None
+    if not isinstance(read, dict):
+        raise NoAnswer(f"JSON came that is no object: {_quoted(text)}", again=False, charged=True)
+    return read
+
+
+def _joined(text: str, request: Request, secrets: Sequence[str]) -> dict[str, Any]:
+    """Join the pieces of a stream into one answer, as it would have come whole."""
+    if not re.search(r"^data:", text, re.MULTILINE):
+        return _object(text, secrets)
+    whole: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    ended = False
+    for data in _events(text):
+        if data == "[DONE]":
+            ended = True
+            break
+        piece = _object(data, secrets)
+        if "error" in piece:
+            raise NoAnswer(
+                f"the stream ends in an error: {_message(json.dumps(piece), secrets)}", again=False, charged=True
+            )
+        whole |= {name: value for name, value in piece.items() if name != "choices" and value is not None}
+        pieces = piece.get("choices")
+        for choice in pieces if isinstance(pieces, list) else ():
+            index = choice.get("index", 0) if isinstance(choice, dict) else None
+            if isinstance(index, int) and 0 <= index < request.choices:
+                _add_piece(choices.setdefault(index, {}), choice)
+    if not ended and not (choices and all(choice.get("finish_reason") for choice in choices.values())):
+        raise NoAnswer(f"the stream broke off after {len(text):,} characters", again=True, charged=True)
+    return whole | {"choices": [choices[index] for index in sorted(choices)]}
+
+
+def _events(text: str) -> Iterator[str]:
+    """Yield the data of each event of a stream (server-sent events, WHATWG HTML §9.2)."""
+    lines = list[str]()
+    for line in [*re.split(r"\r\n|\r|\n", text), ""]:
+        if line.startswith("data:"):
+            lines.append(line[5:].removeprefix(" "))
+        elif not line and lines:
+            yield "\n".join(lines)
+            lines = []
+
+
+def _add_piece(choice: dict[str, Any], piece: dict[str, Any]) -> None:
+    """Add a piece of a choice: texts, as lists of parts, and ids grow; anything else is replaced."""
+    for name, value in piece.items():
+        if name in ("delta", "message") and isinstance(value, dict):
+            message = choice.setdefault("message", {})
+            calls = value.get("tool_calls")
+            if isinstance(calls, list):
+                _add_calls(message.setdefault("tool_calls", []), calls)
+            _add_texts(message, value)
+        elif name == "token_ids" and isinstance(value, list):
+            choice.setdefault("token_ids", []).extend(value)
+        elif name == "text" and isinstance(value, str):
+            choice.setdefault("text", []).append({"text": value})
+        elif value is not None:
+            choice[name] = value
+
+
+def _add_texts(message: dict[str, Any], piece: dict[str, Any]) -> None:
+    for name in ("content", "reasoning", "reasoning_content"):
+        if isinstance(piece.get(name), str):
+            message.setdefault(name, []).append({"text": piece[name]})
+
+
+def _add_calls(calls: list[dict[str, Any]], pieces: list[Any]) -> None:
+    for piece in pieces:
+        if not isinstance(piece, dict):
+            continue
+        index = piece.get("index", 0)
+        function = piece.get("function")
+        if isinstance(function, dict) and isinstance(index, int) and 0 <= index <= len(calls):
+            if index == len(calls):
+                calls.append({"function": {"arguments": []}})
+            calls[index]["function"]["arguments"].append({"text": function.get("arguments")})
+
+
+def _answers(request: Request, whole: Mapping[str, Any], choice: object, note: str | None) -> Iterator[Answer]:
+    """Yield the texts of one choice: its answer, after its reasoning where the class asks for that."""
+    name = request.of_class.name
+    if not isinstance(choice, dict):
+        yield Answer(name, error="the answer is no object of JSON")
+        return
+    message = choice.get("message")
+    message = message if isinstance(message, dict) else {}
+    finish = choice.get("finish_reason")
+    of_choice = Answer(
+        name,
+        prompt_ids=_ids(choice.get("prompt_token_ids")) or _ids(whole.get("prompt_token_ids")),
+        finish=_shortened(finish) if isinstance(finish, str) else None,
+        note=note,
+    )
+    text = _text(choice.get("text") if "text" in choice else message.get("content"))
+    if not text:
+        text = _arguments(message.get("tool_calls"))
+    reasoning = _text(message.get("reasoning")) or _text(message.get("reasoning_content"))
+    ids = _ids(choice.get("token_ids"))
+    if not request.of_class.reasoning:
+        # with reasoning before it, the ids are those of both
+        yield _with_text(of_choice, text, None if reasoning else ids)
+        return
+    missing = "the answer has no reasoning of its own; set answers = 0 for this class where the model gives none"
+    yield _with_text(of_choice, reasoning, None) if reasoning else replace(of_choice, error=missing)
+    # what the model read before its answer is the prompt and its reasoning, which is not known token by token
+    yield _with_text(replace(of_choice, class_name=REASONING_ANSWER, prompt_ids=None), text, None)
+
+
+def _with_text(answer: Answer, text: str, ids: tuple[int, ...] | None) -> Answer:
+    if not text:
+        return replace(answer, error="the answer is empty")
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        return replace(answer, text=text, ids=ids)
+    notes = [*filter(None, [answer.note]), "half characters in it were replaced"]
+    clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return replace(answer, text=clean, ids=ids, note="; ".join(notes))
+
+
+def _text(content: object) -> str:
+    """Return a text, which may come as a list of parts; empty: there is none."""
+    if isinstance(content, list):
+        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _arguments(calls: object) -> str:
+    """Return what a model wrote as arguments of the tools that it calls."""
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    written = [_text(function.get("arguments")) for function in functions if isinstance(function, dict)]
+    return "\n".join(filter(None, written))
+
+
+def _ids(value: object) -> tuple[int, ...] | None:
+    """Return ids of tokens; None: there are none, or what came can be none."""
+    if isinstance(value, list) and value and all(type(one) is int and 0 <= one < 2**32 for one in value):
+        return tuple(value)
+    return None
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
+
+
+def _other_model(request: Request, whole: Mapping[str, Any]) -> str | None:
+    asked, answered = request.body["model"], whole.get("model")
+    if not isinstance(answered, str) or answered == asked:
+        return None
+    return f"answered by model {_shortened(answered)!r}, asked for {asked!r}"
+
+
+def _message(text: str, secrets: Sequence[str]) -> str:
+    """Return what an error says: its `message` where it has one."""
+    try:
+        read = _loaded(text, secrets)
+    except (ValueError, RecursionError):
+        return _quoted(text) or "nothing else"
+    if isinstance(read, dict):
+        inner = read.get("error", read)
+        said = inner.get("message", inner) if isinstance(inner, dict) else inner
+        return _quoted(said if isinstance(said, str) else json.dumps(said))
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return _shortened(" ".join(text.split()))
+
+
+def _shortened(text: str) -> str:
+    """Return a text of a server's that is kept beside an answer: short, and of whole characters."""
+    clean = text.encode("utf-8", "replace").decode()
+    return clean if len(clean) <= _MOST_QUOTED else cut(clean, _MOST_QUOTED)

@@ -1,0 +1,295 @@
+"""A probe asks a server of ours that answers well, badly, late, without end or not at all."""
+
+import json
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import Refused, ScanFailed, SecretError
+from scanner.probe.asking import FAILURES_IN_A_ROW, Asked, Tokens, ask, most_cost, read_token
+from scanner.probe.classes import CLASSES, requests_of
+from scanner.probe.config import ProbeConfig
+from scanner.probe.kept import ANSWERS, KeptAnswers
+from tests.probe.server import ModelServer, Written, breaks_off, drips, echo, endless, no_http, sends, serving, status
+
+TOKEN = "sk-a-token-of-the-tests-0123456789"
+
+
+def made(at: ModelServer, classes: tuple[str, ...] = ("temperature-1",), answers: int = 3, **others) -> ProbeConfig:
+    """A probe of some classes only."""
+    off = [{"name": one.name, "answers": 0} for one in CLASSES if one.name not in classes]
+    fields = {"url": at.url, "model": "m", "requests_a_minute": 1e6} | others.pop("server", {})
+    return ProbeConfig.model_validate(
+        {"version": 2, "answers": answers, "server": fields, "classes": tuple(off), **others}
+    )
+
+
+def run(config: ProbeConfig, folder: Path) -> tuple[Asked, list[dict]]:
+    requests = requests_of(config)
+    with KeptAnswers(folder / "asking.jsonl") as kept:
+        asked = ask(config, requests, Tokens(config, folder), kept, lambda *_: None, first_pause_s=0.01)
+        table = kept.table(requests)
+    assert table.schema == ANSWERS
+    return asked, table.to_pylist()
+
+
+def test_every_class_is_asked_and_answered(tmp_path):
+    def write(body, number):
+        reasoning = "first I think" if "train" in str(body) or "bill" in str(body) else None
+        return [one._replace(ids=[1, 2, 3], reasoning=reasoning) for one in echo(body, number)]
+
+    with serving(write) as server:
+        config = ProbeConfig.model_validate(
+            {
+                "version": 2,
+                "answers": 2,
+                "server": {"url": server.url, "model": "m", "token_ids": True, "requests_a_minute": 1e6},
+            }
+        )
+        asked, rows = run(config, tmp_path)
+    requests = requests_of(config)
+    assert asked.sent == len(requests) == len(server.asked)
+    assert len(rows) == sum(request.texts for request in requests)
+    assert [row for row in rows if row["error"] or row["note"]] == []
+    by_class = {row["class"]: row for row in rows}
+    assert by_class["temperature-1"]["ids"] == [1, 2, 3]
+    assert by_class["streaming"]["text"].startswith("0: ")
+    assert by_class["reasoning"]["text"] == "first I think"
+    assert by_class["reasoning-answer"]["text"].startswith("0: ")
+    assert json.loads(by_class["tools"]["text"])["body"].startswith("0: ")
+    assert sum(row["class"] == "several-answers" for row in rows) == 3
+    assert len({row["request"] for row in rows}) == len(rows)
+
+
+def test_completions_streams_and_prompts(tmp_path):
+    with serving() as server:
+        _, rows = run(made(server, ("streaming", "several-answers"), server={"api": "completions"}), tmp_path)
+    assert {one.path for one in server.asked} == {"/v1/completions"}
+    assert all(row["text"] == f"{row['text'][0]}: {row['prompt']}" for row in rows)
+
+
+def test_a_probe_goes_on_where_it_stopped(tmp_path):
+    """Nothing is asked twice, but what was asked otherwise, and a line that a kill cut off."""
+    with serving() as server:
+        config = made(server, answers=5)
+        run(config, tmp_path)
+        path = tmp_path / "asking.jsonl"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[:3]) + lines[3][:40])
+        asked, rows = run(config, tmp_path)
+        assert (asked.sent, len(server.asked), len(rows)) == (2, 7, 5)
+        assert len(path.read_bytes().splitlines()) == 5
+        asked, rows = run(config, tmp_path)
+        assert (asked.sent, len(server.asked), len(rows)) == (0, 7, 5)
+        asked, _ = run(made(server, answers=5, server={"most_tokens": 7}), tmp_path)
+        assert asked.sent == 5
+
+
+def test_a_file_that_is_none_is_refused_and_left(tmp_path):
+    path = tmp_path / "asking.jsonl"
+    path.write_text('{"request_id": 1}\n')
+    with pytest.raises(Refused, match="line 1 is no kept answer"):
+        KeptAnswers(path)
+    assert path.read_text() == '{"request_id": 1}\n'
+
+
+def test_two_probes_do_not_ask_into_one_folder(tmp_path):
+    with KeptAnswers(tmp_path / "asking.jsonl"), pytest.raises(Refused, match="another probe"):
+        KeptAnswers(tmp_path / "asking.jsonl")
+
+
+def test_429_and_500_in_turn_are_tried_again(tmp_path):
+    troubles = [status(429, Retry_After="0"), status(500), status(429), None, status(503), no_http, breaks_off]
+    with serving(troubles=troubles) as server:
+        asked, rows = run(made(server, answers=3, server={"requests_at_once": 1}), tmp_path)
+    assert [row["error"] for row in rows] == [None] * 3
+    assert (asked.sent, len(server.asked)) == (3, 9)
+
+
+def test_retry_after_is_waited_for_by_all(tmp_path):
+    with serving(troubles=[status(429, Retry_After="1")]) as server:
+        begun = time.monotonic()
+        run(made(server, answers=2, server={"requests_at_once": 1}), tmp_path)
+    assert [one.at - begun >= 1 for one in server.asked] == [False, True, True]
+
+
+def test_the_rate_is_kept(tmp_path):
+    with serving() as server:
+        begun = time.monotonic()
+        run(made(server, answers=6, server={"requests_a_minute": 1200}), tmp_path)
+    # 5 pauses of 50 ms after the first request
+    assert time.monotonic() - begun >= 0.25
+    times = sorted(one.at for one in server.asked)
+    assert times[-1] - times[0] >= 0.2
+
+
+BAD = {
+    "html": (sends(b"<!DOCTYPE html><h1>Sign in</h1>", "text/html"), "HTML came in place of JSON"),
+    "html with a status": (status(403, "<b>no</b>"), "HTTP 403: <b>no</b>"),
+    "empty": (sends(b""), "the answer is empty"),
+    "no text": (sends(b'{"choices": [{"message": {"content": ""}}]}'), "the answer is empty"),
+    "null": (sends(b'{"choices": [{"message": {"content": null}}]}'), "the answer is empty"),
+    "no choices": (sends(b'{"choices": []}'), "JSON without `choices` came"),
+    "a list": (sends(b"[1]"), "JSON came that is no object"),
+    "choices of another kind": (sends(b'{"choices": [3]}'), "the answer is no object of JSON"),
+    "an error with 200": (sends(b'{"error": {"message": "model overloaded"}}'), "the server says: model overloaded"),
+    "deep": (sends(b'{"a":' * 3_000), "something else came in place of JSON"),
+    "a long number": (sends(b'{"a": ' + b"9" * 5000 + b"}"), "something else came in place of JSON"),
+    "endless": (endless, "the answer has more than 20,000 bytes, and was broken off"),
+    "late": (drips, "no whole answer came within 0.3 s"),
+    "broken off": (breaks_off, "the connection broke off before the answer was whole"),
+    "no HTTP": (no_http, "what came is no HTTP"),
+    "a redirect": (status(307, "elsewhere", Location="http://127.0.0.1:1/"), "HTTP 307: elsewhere"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_answer_becomes_a_sentence(name, tmp_path):
+    """It costs nothing but its own request."""
+    trouble, told = BAD[name]
+    limits = {"requests_at_once": 1, "attempts": 1, "most_answer_bytes": 20_000, "timeout_s": 0.3}
+    with serving(troubles=[trouble]) as server:
+        _, rows = run(made(server, answers=2, server=limits), tmp_path)
+    assert rows[0]["error"].startswith(told)
+    assert rows[0]["text"] is None
+    assert rows[1]["error"] is None
+
+
+def test_a_stream_that_breaks_off_is_no_answer(tmp_path):
+    piece = b'data: {"choices": [{"index": 0, "delta": {"content": "half of an ans"}}]}\n\n'
+    fault = b'data: {"error": {"message": "out of memory"}}\n\n'
+    limits = {"requests_at_once": 1, "attempts": 1}
+    with serving(
+        troubles=[sends(piece), sends(piece + fault), sends(b'{"choices": [{"message": {"content": "whole"}}]}')]
+    ) as server:
+        _, rows = run(made(server, ("streaming",), server=limits), tmp_path)
+    assert rows[0]["error"].startswith("the stream broke off after")
+    assert rows[1]["error"] == "the stream ends in an error: out of memory"
+    assert rows[2]["text"] == "whole"
+
+
+def test_too_few_answers_of_one_request(tmp_path):
+    with serving(lambda *_: [Written("one of three")]) as server:
+        _, rows = run(made(server, ("several-answers",), answers=3), tmp_path)
+    assert [row["error"] for row in rows] == [None, *["the server gave 1 answers of 3"] * 2]
+
+
+def test_another_model_and_half_characters_are_told(tmp_path):
+    half = b'{"model": "m", "choices": [{"message": {"content": "half \\ud83d of one"}}]}'
+    with serving(model="m-2024", troubles=[None, sends(half)]) as server:
+        _, rows = run(made(server, answers=2, server={"requests_at_once": 1}), tmp_path)
+    assert rows[0]["note"] == "answered by model 'm-2024', asked for 'm'"
+    assert (rows[1]["text"], rows[1]["note"]) == ("half \ufffd of one", "half characters in it were replaced")
+
+
+def test_ids_that_can_be_none_are_left_out(tmp_path):
+    for ids in ([-1], ["a"], [2**32], [], [True]):
+        with serving(lambda *_, ids=ids: [Written("text", ids)]) as server:
+            _, rows = run(made(server, answers=1, server={"token_ids": True}), tmp_path / str(ids))
+        assert (rows[0]["text"], rows[0]["ids"]) == ("text", None)
+
+
+def test_a_server_that_is_not_there_ends_the_probe(tmp_path):
+    """What failed is asked again by the next run."""
+    with serving() as server:
+        config = made(server, answers=30, server={"attempts": 1})
+    with pytest.raises(
+        ScanFailed, match=f"{FAILURES_IN_A_ROW} requests in a row got no answer; the last one: no connection"
+    ):
+        run(config, tmp_path)
+    with serving() as other:
+        again = made(other, answers=30)
+        assert run(again, tmp_path)[0].sent == 30
+
+
+def test_no_request_is_sent_that_could_cost_too_much(tmp_path):
+    price = {"a_million_in": 0.0, "a_million_out": 1e6, "most": 250.0}  # one for a token
+    with serving(lambda *_: [Written("one two three")]) as server:
+        config = made(server, answers=100, server={"most_tokens": 100, "requests_at_once": 4}, price=price)
+        assert most_cost(requests_of(config), config.price) == pytest.approx(100 * 100)
+        asked, rows = run(config, tmp_path)
+        # each answer has three tokens, but could have 100: the last is sent while 150 or less are spent
+        assert (asked.cost, asked.sent, asked.not_sent) == (153, 51, 49)
+        assert len(rows) == 51
+        assert run(config, tmp_path)[0].sent == 0
+
+
+def test_a_timeout_counts_at_its_most(tmp_path):
+    price = {"a_million_in": 0.0, "a_million_out": 1e6, "most": 250.0}
+    with serving(always=drips) as server:
+        limits = {"most_tokens": 100, "requests_at_once": 1, "timeout_s": 0.1, "attempts": 5}
+        asked, rows = run(made(server, answers=1, server=limits, price=price), tmp_path)
+    assert len(server.asked) == 2
+    assert asked.cost == 200
+    assert rows[0]["error"] == "no whole answer came within 0.1 s"
+
+
+def test_an_interrupt_keeps_what_came_and_ends_at_once(tmp_path):
+    def watch(done, *_):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with serving(troubles=[None, None], always=drips) as server:
+        config = made(server, answers=6, server={"requests_at_once": 2, "timeout_s": 60})
+        begun = time.monotonic()
+        with KeptAnswers(tmp_path / "asking.jsonl") as kept, pytest.raises(KeyboardInterrupt):
+            ask(config, requests_of(config), Tokens(config, tmp_path), kept, watch)
+    assert time.monotonic() - begun < 10
+    assert len((tmp_path / "asking.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_the_token_is_sent_and_kept_nowhere(tmp_path, monkeypatch):
+    """Not where the server repeats it in a text, an error, a stream, in pieces or as JSON escapes."""
+    monkeypatch.setenv("PROBE_TOKEN", TOKEN)
+    escaped = "".join(f"\\u{ord(character):04x}" for character in TOKEN)
+    stream = [
+        {"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": "stop"}]}
+        for part in (TOKEN[:9], TOKEN[9:])
+    ]
+    troubles = [
+        status(401, f"Incorrect API key: {TOKEN}"),
+        sends(f'{{"error": {{"message": "bad key {escaped}"}}}}'.encode()),
+        sends(f"<html>{TOKEN}</html>".encode()),
+        sends(f'{{"model": "{escaped}", "choices": [{{"message": {{"content": "your key is {escaped}"}}}}]}}'.encode()),
+        sends("".join(f"data: {json.dumps(one)}\n\n" for one in stream).encode()),
+    ]
+    with serving(troubles=troubles) as server:
+        config = made(server, ("streaming",), answers=5, server={"token": "env:PROBE_TOKEN", "requests_at_once": 1})
+        _, rows = run(config, tmp_path)
+    assert {one.authorization for one in server.asked} == {f"Bearer {TOKEN}"}
+    assert rows[0]["error"] == "HTTP 401: Incorrect API key: [token]"
+    assert rows[3]["text"] == "your key is [token]"
+    assert rows[4]["text"] == "[token]"
+    everything = (tmp_path / "asking.jsonl").read_text() + str(rows) + repr(Tokens(config, tmp_path)) + repr(config)
+    assert TOKEN not in everything
+    assert TOKEN[:20] not in everything
+
+
+def test_each_user_has_their_own_token(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALICE", "token-of-alice")
+    users = ({"id": "alice", "token": "env:ALICE"}, {"id": "bob"})
+    with serving() as server:
+        _, rows = run(made(server, answers=2, server={"requests_at_once": 1}, users=users), tmp_path)
+    assert [one.authorization for one in server.asked] == ["Bearer token-of-alice", None]
+    assert [row["user_id"] for row in rows] == ["alice", "bob"]
+
+
+def test_a_token_is_read_as_secrets_are(tmp_path, monkeypatch):
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o644)
+    with pytest.raises(SecretError, match="chmod 600"):
+        read_token("file:token", tmp_path)
+    file.chmod(0o600)
+    assert read_token("file:token", tmp_path) == TOKEN
+    for wrong in ("", "  \n", f"{TOKEN}\r\nX-Other: 1", "sk-\u00e9"):
+        monkeypatch.setenv("PROBE_TOKEN", wrong)
+        with pytest.raises(SecretError) as refused:
+            read_token("env:PROBE_TOKEN", tmp_path)
+        assert TOKEN not in str(refused.value)
+    monkeypatch.delenv("PROBE_TOKEN")
+    with pytest.raises(SecretError, match="is empty or not set"):
+        read_token("env:PROBE_TOKEN", tmp_path)
