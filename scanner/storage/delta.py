@@ -28,6 +28,8 @@ from schemas.versions import FIRST_VERSION, MADE_BEFORE, VERSION
 TABLE_VERSION = "brickscan.version"
 """Property of a table that holds its version."""
 
+_WRITTEN_VERSION = re.compile("[1-9][0-9]{0,5}")
+
 COMMIT_ATTEMPTS = 50
 """Most attempts at a commit while others commit first."""
 
@@ -141,12 +143,17 @@ def version_of(table: DeltaTable) -> int:
     """Return the version of brickscan's tables that a table has: FIRST_VERSION … VERSION.
 
     Raises:
-        Refused: it has no version, one from before 0.1.0, or a newer one.
+        Refused: it has no version, one from before 0.1.0, a newer one, or one that is no number as it is written here.
     """
     uri = place_of(table)
     version = table.metadata().configuration.get(TABLE_VERSION)
-    if version is None or (version.isdecimal() and int(version) < FIRST_VERSION):
+    if version is None or version in map(str, range(FIRST_VERSION)):
         raise Refused(f"table {uri}: {MADE_BEFORE}, and is read no more; name another folder")
+    if not _WRITTEN_VERSION.fullmatch(version):
+        raise Refused(
+            f"table {uri}: has version {version[:20]!r}, which brickscan never writes, so somebody changed it: put the "
+            "table back from a copy"
+        )
     if version not in map(str, range(FIRST_VERSION, VERSION + 1)):
         raise Refused(
             f"table {uri}: has version {version}, of a newer brickscan; install that one, since this reads "

@@ -14,6 +14,7 @@ from scanner.errors import Refused, ScanFailed
 from scanner.registry import signed_tables
 from scanner.registry.signed_tables import SignedTable, append_signed_tables, read_signed_tables
 from scanner.results.decision_log import NewDecision, new_id, record
+from scanner.results.migration import migrate
 from scanner.results.retention import erase_user, flagged_texts_of
 from scanner.results.sign_anew import faults_of_tables, sign_anew
 from scanner.results.transactions import has_table, open_tables, refuse_changed_tables
@@ -197,3 +198,14 @@ def test_who_cannot_sign_makes_no_table_beside_signed_ones(signed):
     with pytest.raises(Refused, match="decisions is not made, since others are signed: no registry was named"):
         record(unnamed, decision)
     assert not has_table(unnamed, "decisions")
+
+
+@pytest.mark.parametrize("version", ["02", "+2", "٢", "2 ", "2.0", "", "9" * 5000])
+def test_a_version_that_nobody_writes_is_not_taken_for_a_newer_one(signed, own_secret, version):
+    DeltaTable(table_uri(signed, "flags")).alter.set_table_properties(
+        {"brickscan.version": version}, raise_if_not_exists=False
+    )
+    reopen(signed, own_secret)
+    for ask in (rows, refuse_changed_tables, migrate):
+        with pytest.raises(Refused, match=r"flags: has version .*, which brickscan never writes"):
+            ask(signed)
