@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.looks.accounts.pooled_positions import pooled_positions
 from scanner.watermark import Positions, batch_tokens, formats
 from scanner.watermark.format import (
     Commits,
@@ -21,6 +20,7 @@ from scanner.watermark.format import (
     format_name,
 )
 from scanner.watermark.formats import FORMATS, make_format
+from scanner.watermark.pooled_positions import pooled_positions
 from scanner.watermark.positions import reach_of
 from scanner.watermark.rule import log10_p_of
 from tests.support.key_bytes import forms

@@ -23,7 +23,6 @@ from scanner.evidence.posted_text import as_posted
 from scanner.evidence.sentences import DOES_NOT_SAY, name, signature_in_words
 from scanner.input.documents import read_text
 from scanner.looks.accounts.judge import AccountFindings, AccountJudge, Posts
-from scanner.looks.accounts.pooled_positions import by_post
 from scanner.looks.accounts.post_rows import BYTES_OF_A_POST
 from scanner.looks.accounts.posts import (
     kept_posts,
@@ -40,6 +39,7 @@ from scanner.results.scan_list import recorded_scan
 from scanner.results.transactions import has_table
 from scanner.signing import unchecked
 from scanner.text.quoting import unquoted_words
+from scanner.watermark.pooled_positions import by_post
 from scanner.watermark.rule import log10_p_of
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
 

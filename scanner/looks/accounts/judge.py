@@ -36,10 +36,10 @@ from scanner.detection.left_out import NO_FILTER, NgramFilter
 from scanner.detection.proving import Prover
 from scanner.detection.rules import Rules
 from scanner.input.documents import read_text
-from scanner.looks.accounts.pooled_positions import by_post, pooled_positions
 from scanner.looks.accounts.proving import AccountDecision, AccountProver
 from scanner.text.quoting import unquoted_words
 from scanner.watermark import Positions, Tokens, Watermark, select_positions
+from scanner.watermark.pooled_positions import by_post, pooled_positions
 from scanner.watermark.positions import PositionRule, reach_of
 from scanner.watermark.rule import KeyFindings, long_enough, search
 from schemas.tables import ACCOUNTS

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scanner.looks.accounts.pooled_positions import by_post, pooled_positions
 from scanner.watermark.native.version3_marks import Version3GreenList
+from scanner.watermark.pooled_positions import by_post, pooled_positions
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import SECRET, batch_tokens
 
