@@ -150,8 +150,8 @@ class BatchRequest(BaseModel):
 class SignedReport(BaseModel):
     """A report as it is downloaded.
 
-    statement: canonical JSON of a `Statement`, the very characters that are signed; signature: Ed25519 over their
-    UTF-8 bytes, base64.
+    statement: canonical JSON of a `Statement` or a `PageStatement`, the very characters that are signed; signature:
+        Ed25519 over their UTF-8 bytes, base64.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -180,6 +180,22 @@ class Statement(BaseModel):
     commitments_head: str | None  # of the published list
     false_positive_rate: float  # of `found`
     audited: str | None  # day of the oldest audit among the keys that were asked; null: a key has none on record
+    version: str  # of brickscan
+
+
+class PageStatement(BaseModel):
+    """What a report states of a page that brickscan wrote about a server (`brickscan probe`).
+
+    text_sha256: of the page's JSON, its very bytes; html_sha256: of the page for people.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["brickscan probe report 1"] = "brickscan probe report 1"
+    signing_key: str  # id of the key that signs
+    time: str  # UTC
+    text_sha256: str
+    html_sha256: str
     version: str  # of brickscan
 
 

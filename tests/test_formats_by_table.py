@@ -32,6 +32,7 @@ FORMATS_AND_TABLES = {
     "scanner/generation/mark.py": "which mark text",
     "scanner/generation/stacks": "how other stacks do",
     "scanner/generation/processor.py": "how the native ones do",
+    "scanner/probe/hypotheses.py": "which a server may have in place of another",
     "scanner/power.py": "of which power is known",
     "scanner/research": "the paper's experiments, whose files name the paper's methods",
     "scanner/audit/calibration/calibration_plan.py": "the paper's experiment of p-values, likewise",

@@ -2,7 +2,8 @@
 
 REPORT: report.json as the page gives it, or the field `report` of an answer. TEXT: a file with the very bytes that were
 asked about; of a file, the field `text` of the answer. SIGNPOST: the detector's /.well-known/ai-provenance, fetched
-from the detector's address, or from a copy that you trust.
+from the detector's address, or from a copy that you trust. Of `brickscan probe`, these are probe.report.json,
+probe.json and probe.keys.json.
 Needs Python and the package `cryptography`. Says what the report states, or why it states nothing.
 """
 
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 TYPE = "brickscan detector report 1"
+TYPE_OF_PROBES = "brickscan probe report 1"
 RESULTS = ("found", "not found", "cannot tell", "too short")
 
 
@@ -27,7 +29,9 @@ def check(report: bytes, text: bytes, signpost: bytes) -> dict[str, object]:
     if not isinstance(signed, dict) or set(signed) != {"statement", "signature"}:
         raise ValueError("a report has a statement and a signature, and nothing else: of an answer, its field `report`")
     statement = json.loads(signed["statement"])
-    if not isinstance(statement, dict) or statement.get("type") != TYPE or statement.get("result") not in RESULTS:
+    if not isinstance(statement, dict) or statement.get("type") not in (TYPE, TYPE_OF_PROBES):
+        raise ValueError(f"this is no {TYPE!r}")
+    if statement["type"] == TYPE and statement.get("result") not in RESULTS:
         raise ValueError(f"this is no {TYPE!r}")
     key = next((key for key in json.loads(signpost)["signingKeys"] if key["key_id"] == statement["signing_key"]), None)
     if key is None:

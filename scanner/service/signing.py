@@ -32,7 +32,7 @@ from scanner.registry.keys_file import locked
 from scanner.registry.secrets import new_private_file, read_private_file
 from scanner.storage.locations import make_private, read_named, write_whole
 from scanner.storage.toml import canonical
-from schemas.service import ExpertToken, SignedReport, SigningKey, Statement
+from schemas.service import ExpertToken, PageStatement, SignedReport, SigningKey, Statement
 
 _HANDOVER = timedelta(minutes=1)
 """Time after a new key was made in which the last one's reports are good: some are being signed by it just then."""
@@ -176,7 +176,7 @@ class Signer:
         self._state, self._file, self._read = state, f"{state}/{_SigningKeys.file}", (0, 0)
         self._now: tuple[SigningKey, Callable[[bytes], bytes]] | None = None
 
-    def sign(self, state: Callable[[str], Statement]) -> SignedReport:
+    def sign(self, state: Callable[[str], Statement | PageStatement]) -> SignedReport:
         """Sign the statement that a function makes of the signing key's id, and return the report.
 
         Raises:

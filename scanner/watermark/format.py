@@ -37,6 +37,7 @@ in their refusal when it is not there. What a format cannot do it does not provi
 |                     | ProvesParts          |                                                                    |
 | scores by levels    | Format:              | no model weighs its tokens (scanner.watermark.by_levels)           |
 |                     | CountsByLevels       |                                                                    |
+| other keys          | Format: HasOtherKeys | a probe of a server tries whole keys as they are                   |
 """
 
 import functools
@@ -50,6 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.laws import Law
 from scanner.watermark.positions import Dedup, PositionRule, Positions, Ranges, Tokens
 
@@ -532,3 +534,27 @@ class Proves(Protocol):
 
     def proof(self, secret: bytes) -> ProofPath:
         """Open the slow path with a secret."""
+
+
+class OtherKey(NamedTuple):
+    """A key that a server may mark with by mistake, made of a key on record: a part of it, or its parts exchanged.
+
+    words: what the server does, to follow "the server".
+    share: of the tokens, how many the key on record marks with this part of it; None: it is no such part.
+    layers: the first of the layers that the key on record shares with it, and the one after the last; None: it is no
+        run of layers.
+    """
+
+    words: str
+    format: Format
+    secret: HiddenValue[bytes]
+    share: float | None = None
+    layers: tuple[int, int] | None = None
+
+
+@runtime_checkable
+class HasOtherKeys(Protocol):
+    """A format whose keys have parts."""
+
+    def other_keys(self, secret: bytes) -> Sequence[OtherKey]:
+        """Return the keys that may be taken for one by mistake. Raises ValueError: the secret cannot be one."""

@@ -14,7 +14,7 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
+from scanner.watermark.format import Basis, Case, KnownAnswers, OtherKey, Pairs, ProofPath
 from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
@@ -319,6 +319,18 @@ class SglangTwoKeysFormat(SglangFormat):
         from scanner.watermark.stacks.sglang.proof import SglangProof
 
         return SglangProof(secret, self.context_window, self.mixing_probability, KEY_BITS)
+
+    def other_keys(self, secret: bytes) -> list[OtherKey]:
+        """See HasOtherKeys: each of the two keys alone, and both exchanged."""
+        one_key, shares = SglangOneKeyFormat(context_window=self.context_window), (self.mixing_probability,)
+        parts = zip("AB", (secret[:8], secret[8:]), (*shares, 1.0 - shares[0]), strict=True)
+        return [
+            *(
+                OtherKey(f"marks with key {name} of the two alone", one_key, HiddenValue(key), share)
+                for name, key, share in parts
+            ),
+            OtherKey("has keys A and B exchanged", self, HiddenValue(secret[8:] + secret[:8])),
+        ]
 
 
 def keys_of(secret: bytes, count: int) -> tuple[int, ...]:

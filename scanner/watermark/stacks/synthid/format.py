@@ -20,7 +20,7 @@ from numpy import uint64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath, Watermark
+from scanner.watermark.format import Basis, Case, KnownAnswers, OtherKey, Pairs, ProofPath, Watermark
 from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.positions import WIDEST_WINDOW, Dedup, Positions, Tokens, batch_tokens, scored_positions
@@ -131,6 +131,23 @@ class _SynthIdFormat(StackFormat):
     def places(self) -> int:
         return STACK_TABLE_PLACES
 
+    def other_keys(self, secret: bytes) -> list[OtherKey]:
+        """See HasOtherKeys: the layers' keys reversed, and runs of layers."""
+        keys = [secret[i : i + 8] for i in range(0, len(secret), 8)]
+        if self.depth == 1:
+            return []
+        reversed_keys = HiddenValue(b"".join(reversed(keys)))
+        return [OtherKey("has the layers' keys in reverse order", self, reversed_keys), *self._runs(keys)]
+
+    def _runs(self, keys: list[bytes]) -> list[OtherKey]:
+        """Return the first half of the layers, which shares no draw with all: a hash begins with all keys."""
+        return [self._run(keys, 0, self.depth // 2)._replace(layers=None)]
+
+    def _run(self, keys: list[bytes], first: int, end: int) -> OtherKey:
+        words = f"marks with layers {first + 1} to {end} of {self.depth} alone"
+        form = self.model_copy(update={"depth": end - first})
+        return OtherKey(words, form, HiddenValue(b"".join(keys[first:end])), None, (first, end))
+
     def _checked(self, secret: bytes) -> list[int]:
         keys = [int(key) for key in keys_of(secret, self.depth)]
         if not self.published and (why := not_drawn(keys, self.places())):
@@ -204,6 +221,11 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
 
         table = self.sampling_table_seed, self.sampling_table_size
         return SynthIdProof(secret, self.depth, self.ngram_len, self.score == "weighted", table, self._bits())
+
+    def _runs(self, keys: list[bytes]) -> list[OtherKey]:
+        """Return three runs, which share draws with all: the first, and those before and after the middle."""
+        half, length = self.depth // 2, self.depth // 4
+        return [self._run(keys, first, first + length) for first in (0, half - length, half)] if length else []
 
     def _bits(self) -> int:
         # below 128 however many layers there are: in marked text each can be searched by itself

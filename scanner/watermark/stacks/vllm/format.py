@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from scanner.watermark.format import Basis, Case, KnownAnswers, Pairs, ProofPath
+from scanner.watermark.format import Basis, Case, KnownAnswers, OtherKey, Pairs, ProofPath
 from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.laws import Floored, Gamma, Law, SeveralWeights, WeightedGamma, checked_weight
 from scanner.watermark.positions import (
@@ -262,6 +262,15 @@ class VllmDualKeyFormat(_VllmFormat):
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
         return self._proof(secret, self.alpha)
+
+    def other_keys(self, secret: bytes) -> list[OtherKey]:
+        """See HasOtherKeys: each of the two keys alone."""
+        one_key = VllmGumbelFormat(context_width=self.context_width, partial_contexts=self.partial_contexts)
+        keys = [HiddenValue(key.to_bytes(8, "big")) for key in sub_keys(key_of(secret))]
+        return [
+            OtherKey(f"marks with key {name} of the two alone", one_key, key, share)
+            for name, key, share in zip("AB", keys, (1.0 - self.alpha, self.alpha), strict=True)
+        ]
 
 
 def key_of(secret: bytes) -> int:

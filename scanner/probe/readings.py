@@ -1,0 +1,215 @@
+"""Answers of a server as arrays: classes, users, and the tokens of each way to read their texts.
+
+A scan reads texts, by the tokenizer of a key. A server that gives its own token ids shows what it marked, whatever
+splits the text. Where an answer has ids, they are its main reading, and the text is another one; else the text is.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import tokenizers
+from numpy.typing import NDArray
+
+from scanner.errors import Refused
+from scanner.text import Tokenizer, load_tokenizer, sha256_file
+from scanner.watermark.positions import Tokens, runs_of
+
+CLASS = "answers"
+"""Class of answers that have none."""
+
+MOST_TOKENS = 2**16
+"""Most tokens of an answer that are tested: its first ones."""
+
+Ids = NDArray[np.uint32]
+
+
+class Answers(NamedTuple):
+    """A answers that have a text, in their order.
+
+    classes: the class of each.
+    texts: as received.
+    prompts: the text before the answer, None where it is not known.
+    prompt_ids: token ids before the answer, None where they are not known.
+    ids: the server's own token ids, None where it gave none.
+    users: whom each was marked for, None where that is not known.
+    without_text: of each class, how many rows have no text.
+    errors: of each class, the commonest reason for that with how often it was given, where reasons are given.
+    notes: what must be told of single answers, with how many have it.
+    """
+
+    classes: tuple[str, ...]
+    texts: tuple[str, ...]
+    prompts: tuple[str | None, ...]
+    prompt_ids: tuple[Ids | None, ...]
+    ids: tuple[Ids | None, ...]
+    users: tuple[str | None, ...]
+    without_text: dict[str, int]
+    errors: dict[str, tuple[str, int]]
+    notes: dict[str, int]
+
+
+def answers_of(table: pa.Table) -> Answers:
+    """Return the answers of a table, of which only the column `text` is needed.
+
+    Raises:
+        Refused: a column is missing or of another type, or no row has a text.
+    """
+    if "text" not in table.column_names:
+        raise Refused("the answers have no column `text`; one answer a row is needed, its text in that column")
+    values = {name: _column(table, name) for name in ("text", "class", "prompt", "user_id", "note", "error")}
+    ids = {name: _id_lists(table, name) for name in ("ids", "prompt_ids")}
+    classes = [name or CLASS for name in values["class"]]
+    rows = [row for row, text in enumerate(values["text"]) if text]
+    if not rows:
+        raise Refused(f"none of {table.num_rows:,} answers has a text; nothing can be tested")
+    with_text = set(rows)
+    without_text = Counter(classes[row] for row in range(table.num_rows) if row not in with_text)
+    errors = {
+        name: Counter(e for e, of_class in zip(values["error"], classes, strict=True) if e and of_class == name)
+        for name in without_text
+    }
+    commonest = {name: counts.most_common(1)[0] for name, counts in errors.items() if counts}
+    notes = Counter(note for note in values["note"] if note)
+
+    def of_rows(column: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(column[row] for row in rows)
+
+    texts, prompts, users = (of_rows(values[name]) for name in ("text", "prompt", "user_id"))
+    return Answers(
+        of_rows(classes),
+        texts,
+        prompts,
+        of_rows(ids["prompt_ids"]),
+        of_rows(ids["ids"]),
+        users,
+        dict(without_text),
+        commonest,
+        dict(notes),
+    )
+
+
+def _column(table: pa.Table, name: str) -> list[str | None]:
+    if name not in table.column_names:
+        return [None] * table.num_rows
+    column = table.column(name)
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null, pa.types.is_string_view)
+    if not any(fits(column.type) for fits in kinds):
+        raise Refused(f"the answers' column `{name}` is of type {column.type}; text is needed")
+    return list(column.to_pylist())
+
+
+def _id_lists(table: pa.Table, name: str) -> list[Ids | None]:
+    if name not in table.column_names:
+        return [None] * table.num_rows
+    out = list[Ids | None]()
+    for value in table.column(name).to_pylist():
+        if value is not None and not (
+            isinstance(value, list) and all(isinstance(token, int) and 0 <= token < 2**32 for token in value)
+        ):
+            raise Refused(f"the answers' column `{name}` holds what is no list of token ids, 0 to 2^32 − 1")
+        out.append(np.array(value, np.uint32) if value else None)
+    return out
+
+
+class Reading(NamedTuple):
+    """One way to read the answers.
+
+    name: unique.
+    words: what a server does that is found by it alone, to follow "the server"; empty for the main reading.
+    tokens: of the A answers.
+    """
+
+    name: str
+    words: str
+    tokens: Tokens
+
+
+def readings_of(answers: Answers, tokenizer: Tokenizer, others: Iterable[tuple[str, Tokenizer]]) -> list[Reading]:
+    """Return the readings of answers, the main one first; readings of the same tokens come once.
+
+    Args:
+        answers: the answers.
+        tokenizer: of the key.
+        others: further tokenizers by their names.
+    """
+    by_text = _cut(tokenizer.encode(answers.texts))
+    found: list[Reading] = []
+    if any(ids is not None for ids in answers.ids):
+        split = np.split(by_text.ids, by_text.offsets[1:-1])
+        ids = [text if own is None else own for own, text in zip(answers.ids, split, strict=True)]
+        found.append(Reading("ids", "", _cut(batch_of(ids))))
+        words = "gives token ids that are not those of its texts: these carry the mark, and the ids do not"
+        found.append(Reading("text", words, by_text))
+    else:
+        found.append(Reading("text", "", by_text))
+        as_control = "writes control tokens into its answers, which carry the mark if they are read as such"
+        found.append(Reading("control tokens", as_control, _cut(_read_controls(tokenizer, answers.texts))))
+        spaced = _cut(tokenizer.encode([" " + text for text in answers.texts]))
+        found.append(Reading("space before", "begins its answers with a space, which is not in the text", spaced))
+    for name, other in others:
+        words = f"uses another tokenizer than the key's: {name}"
+        found.append(Reading(f"tokenizer {name}", words, _cut(other.encode(answers.texts))))
+    return [
+        reading
+        for place, reading in enumerate(found)
+        if not any(_same(reading.tokens, earlier.tokens) for earlier in found[:place])
+    ]
+
+
+def share_split_alike(answers: Answers, tokenizer: Tokenizer) -> tuple[int, int] | None:
+    """Return of how many answers with ids the text has the same ids, and how many have ids; None where none has."""
+    pairs = [(text, ids) for text, ids in zip(answers.texts, answers.ids, strict=True) if ids is not None]
+    if not pairs:
+        return None
+    tokens = tokenizer.encode([text for text, _ in pairs])
+    split = [tokens.ids[a:b] for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
+    return sum(np.array_equal(of_text, ids) for of_text, (_, ids) in zip(split, pairs, strict=True)), len(pairs)
+
+
+def prompt_ends(answers: Answers, tokenizer: Tokenizer, length: int) -> list[Ids | None]:
+    """Return the last tokens before each answer, as many as asked for; None where so many are not known."""
+    texts = [prompt or "" for prompt in answers.prompts]
+    tokens = _read_controls(tokenizer, texts)
+    ends = list[Ids | None]()
+    for place, ids in enumerate(answers.prompt_ids):
+        before = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]] if ids is None else ids
+        ends.append(before[len(before) - length :] if len(before) >= length else None)
+    return ends
+
+
+def batch_of(documents: Sequence[Ids]) -> Tokens:
+    """Join the token ids of documents, uint32 each, into a batch."""
+    offsets = np.zeros(len(documents) + 1, np.int64)
+    np.cumsum([len(ids) for ids in documents], out=offsets[1:])
+    return Tokens(np.concatenate([np.empty(0, np.uint32), *documents]), offsets)
+
+
+def load_tokenizers(paths: Sequence[Path]) -> list[tuple[str, Tokenizer]]:
+    """Load further tokenizers, each by the name of its file and folder. Raises TokenizerError."""
+    return [(f"{path.parent.name}/{path.name}", load_tokenizer(path, sha256_file(path), fast=False)) for path in paths]
+
+
+def _cut(tokens: Tokens) -> Tokens:
+    """Return the first MOST_TOKENS tokens of each document."""
+    if int(np.diff(tokens.offsets).max(initial=0)) <= MOST_TOKENS:
+        return tokens
+    lengths = np.minimum(np.diff(tokens.offsets), MOST_TOKENS)
+    return Tokens(*runs_of(tokens.ids, tokens.offsets[:-1], lengths))
+
+
+def _read_controls(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
+    """Tokenise texts in which control tokens are written out, and are read as such."""
+    inner = tokenizers.Tokenizer.from_buffer(tokenizer.reference.data)
+    inner.encode_special_tokens = False
+    inner.no_truncation()
+    inner.no_padding()
+    encodings = inner.encode_batch_fast(list(texts), add_special_tokens=False)
+    return batch_of([np.array(encoding.ids, np.uint32) for encoding in encodings])
+
+
+def _same(one: Tokens, other: Tokens) -> bool:
+    return np.array_equal(one.offsets, other.offsets) and np.array_equal(one.ids, other.ids)

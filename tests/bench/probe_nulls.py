@@ -1,0 +1,83 @@
+"""How many pages claim a mark of answers that nobody marked: `python -m tests.bench.probe_nulls --pages 1000`.
+
+Each page has a registry of its own, with a key of its own of one of the formats in turn, and answers of three classes
+that are drawn from random next-token distributions: sampled, greedy, and sampled with many repeats of other answers.
+All hypotheses are tested on all classes. A page claims a mark where any p-value, corrected for the page, is at most the
+stated rate. Printed are the pages that do, of all and of each format, with exact limits at 99 % (Clopper and Pearson).
+"""
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.audit.statistics.judgement import binomial_limits
+from scanner.probe.analysis import analyse
+from tests.probe.planted import GREEDY, PLAIN, answers_table, make_registry, prompts_of, secret_for, token_ids
+from tests.support.two_keys import words_of_one_token
+
+FORMS = {
+    "gumbel-v3": ({"window": 4}, 32, 100),
+    "greenlist-v3": ({"window": 4, "gamma": "1/4"}, 32, 100),
+    "greenlist": ({"window": 2, "gamma": "1/2"}, 32, 100),
+    "vllm-gumbel": ({}, 8, 1),
+    "vllm-dual-key": ({}, 8, 1),
+    "sglang-two-keys": ({}, 16, 1),
+    "sbw": ({}, 8, 1),
+    "synthid-table": ({}, 240, 1),
+}
+RISK = 0.005
+
+
+def page_claims(form: str, seed: int, answers: int, length: int) -> tuple[bool, int]:
+    """Whether a page claims a mark, and of how many tests it is."""
+    parameters, size, messages = FORMS[form]
+    words = words_of_one_token()
+    with tempfile.TemporaryDirectory() as folder:
+        secret = secret_for(f"null {form} {seed}", size)
+        if form == "sbw":  # a hash key is odd, below 2^63
+            secret = (int.from_bytes(secret, "big") >> 1 | 1).to_bytes(8, "big")
+        registry = make_registry(Path(folder), form, secret, messages, **parameters)
+        prompts = prompts_of(words, answers, seed)
+        sampled = token_ids(PLAIN, words.tokens, prompts, length, 3 * seed)
+        greedy = token_ids(GREEDY, words.tokens, prompts, length, 3 * seed + 1)
+        repeats = sampled[np.random.default_rng(seed).integers(answers, size=answers)]
+        tables = [
+            answers_table(words, ids, prompts, name)
+            for name, ids in (("sampled", sampled), ("greedy", greedy), ("repeats", repeats))
+        ]
+        result = analyse(pa.concat_tables(tables), registry)
+    return any(key.named is not None for key in result.keys), result.tests
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.probe_nulls", description=__doc__)
+    parser.add_argument("--pages", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first page")
+    parser.add_argument("--answers", type=int, default=10, help="of a class")
+    parser.add_argument("--length", type=int, default=60, help="tokens of an answer")
+    parser.add_argument("--json", type=Path, help="write the counts to this file after each page")
+    options = parser.parse_args()
+    pages, claims, tests = Counter[str](), Counter[str](), 0
+    for seed in range(options.first, options.first + options.pages):
+        form = list(FORMS)[seed % len(FORMS)]
+        claims_mark, tests_of_page = page_claims(form, seed, options.answers, options.length)
+        pages[form] += 1
+        claims[form] += claims_mark
+        tests += tests_of_page
+        if options.json:
+            options.json.write_text(json.dumps({"pages": pages, "claims": claims, "tests": tests}) + "\n")
+    for name in ("all", *pages):
+        of = pages.total() if name == "all" else pages[name]
+        hits = claims.total() if name == "all" else claims[name]
+        low, high = binomial_limits(hits, of, RISK)
+        print(f"{name}: {hits} of {of:,} pages claim a mark ({low:.4f} to {high:.4f})")
+    print(f"{tests:,} tests")
+
+
+if __name__ == "__main__":
+    main()

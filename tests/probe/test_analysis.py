@@ -1,0 +1,280 @@
+"""Planted faults are named in words, and none where there is none; unmarked answers claim nothing."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+import tokenizers
+
+from scanner.errors import Refused
+from scanner.probe.analysis import analyse, count_hypotheses
+from scanner.registry import add_users, list_users, load_registry, open_key
+from scanner.watermark.format import HasOtherKeys
+from scanner.watermark.formats import format_of, make_format
+from tests.probe.planted import (
+    GREEDY,
+    PLAIN,
+    answers_table,
+    green_server,
+    gumbel_server,
+    make_registry,
+    mixed_server,
+    prompts_of,
+    secret_for,
+    token_ids,
+    tournament_server,
+)
+from tests.support.two_keys import words_of_one_token
+
+WORDS = words_of_one_token()
+ANSWERS, LENGTH, MESSAGE = 24, 120, 7
+
+
+class Planted:
+    """A registry with a key, and answers of servers to the same prompts."""
+
+    def __init__(self, folder, form: str, size: int, seed: int = 0, messages: int = 1, **parameters) -> None:
+        self.secret, self.seed = secret_for(f"{form} {seed}", size), seed
+        self.registry = make_registry(folder, form, self.secret, messages, **parameters)
+        self.key = load_registry(self.registry).keys[0]
+        self.mark, self.form = open_key(self.registry, self.key), format_of(self.key)
+        self.prompts = prompts_of(WORDS, ANSWERS, seed)
+
+    def changed(self, name: str | None = None, **parameters):
+        """The mark of the key's secret under another format or other parameters."""
+        return make_format(name or self.form.name, self.key.parameters | parameters).open(self.secret)
+
+    def ids(self, server, *, seed: int = 0, alone: bool = False, **options) -> np.ndarray:
+        """Token ids of answers; `alone`: contexts lack the prompt, as vLLM's do."""
+        prompts = np.full_like(self.prompts, 2**32 - 1) if alone else self.prompts
+        return token_ids(server, WORDS.tokens, prompts, LENGTH, 100 * self.seed + seed, **options)
+
+    def table(self, server, name: str = "sampled", **options) -> pa.Table:
+        return answers_table(WORDS, self.ids(server, **options), self.prompts, name)
+
+    def probe(self, *tables, **options):
+        """The result for the key, of tables of answers."""
+        return analyse(pa.concat_tables(tables), self.registry, **options).keys[0]
+
+
+@pytest.fixture
+def gumbel(tmp_path):
+    return Planted(tmp_path, "gumbel-v3", 32, messages=1000, window=4)
+
+
+def states(key) -> dict[str, str]:
+    return {one.name: one.state for one in key.classes}
+
+
+def test_no_fault(gumbel):
+    key = gumbel.probe(gumbel.table(gumbel_server(gumbel.mark, MESSAGE)))
+    assert (key.named, key.differences, states(key)) == ("as the key says", (), {"sampled": "marked"})
+    (found,) = key.classes
+    assert found.found.value == 1.0
+    assert found.tokens_half < found.tokens_most < LENGTH
+    assert found.unmarked is None
+    assert key.cannot_tell == ()
+
+
+def test_wrong_window(gumbel):
+    key = gumbel.probe(gumbel.table(gumbel_server(gumbel.changed(window=3), MESSAGE)))
+    assert key.differences == ("the server draws by a window of 3 tokens, the key says 4",)
+
+
+def test_wrong_function(gumbel):
+    key = gumbel.probe(gumbel.table(green_server(gumbel.changed("greenlist-v3", gamma="1/4"), MESSAGE)))
+    assert len(key.differences) == 1
+    assert key.differences[0].startswith("the server marks by the format greenlist-v3 ")
+
+
+def test_prompt_left_out(gumbel):
+    key = gumbel.probe(gumbel.table(gumbel_server(gumbel.mark, MESSAGE), prompt_enters=False))
+    words = "the server leaves the prompt out of the contexts: the first 4 tokens of an answer carry no mark"
+    assert key.differences == (words,)
+
+
+def test_prompt_unknown(gumbel):
+    table = gumbel.table(gumbel_server(gumbel.mark, MESSAGE)).drop_columns(["prompt_ids"])
+    key = gumbel.probe(table)
+    assert key.differences == ()
+    assert key.cannot_tell == (
+        "whether the first 4 tokens of an answer are drawn with the prompt before them: no answer comes with the "
+        "prompt that the model saw",
+    )
+
+
+@pytest.mark.parametrize("server", [PLAIN, GREEDY])
+def test_a_class_unmarked(gumbel, server):
+    marked = gumbel.table(gumbel_server(gumbel.mark, MESSAGE), "sampled")
+    key = gumbel.probe(marked, gumbel.table(server, "tools", seed=1))
+    assert [(one.name, one.state) for one in key.classes] == [("tools", "unmarked"), ("sampled", "marked")]
+    assert key.differences == ()
+
+
+def test_a_class_of_few_answers_cannot_be_told(gumbel):
+    marked = gumbel.table(gumbel_server(gumbel.mark, MESSAGE), "sampled")
+    key = gumbel.probe(marked, answers_table(WORDS, gumbel.ids(PLAIN)[:1, :20], gumbel.prompts[:1], "tools"))
+    assert states(key) == {"tools": "cannot tell", "sampled": "marked"}
+    assert key.classes[0].more_answers >= 1
+    assert key.cannot_tell[0].startswith("class tools: too few tokens to tell whether it is marked; about ")
+
+
+def test_half_of_the_answers(gumbel):
+    """A replica without the mark."""
+    is_marked = (np.arange(ANSWERS) % 2 == 0)[:, None]
+    ids = np.where(is_marked, gumbel.ids(gumbel_server(gumbel.mark, MESSAGE)), gumbel.ids(PLAIN, seed=1))
+    key = gumbel.probe(answers_table(WORDS, ids, gumbel.prompts))
+    share = key.classes[0].unmarked
+    assert share.low < 0.5 < share.high
+    assert key.differences[0].startswith("the server marks only some answers of class sampled: ")
+
+
+def test_no_mark_at_all(gumbel):
+    key = gumbel.probe(gumbel.table(GREEDY))
+    assert (key.named, key.differences) == (None, ())
+
+
+def test_another_tokenizer_by_ids(gumbel):
+    """The server's own ids are those of another vocabulary."""
+    other = Planted.ids(gumbel, gumbel_server(gumbel.mark, MESSAGE))
+    moved = dict(zip(WORDS.tokens.tolist(), np.roll(WORDS.tokens, 1).tolist(), strict=True))
+    written = np.vectorize(moved.get)(other)
+    table = answers_table(WORDS, written, gumbel.prompts).append_column("ids", pa.array(other.tolist()))
+    key = gumbel.probe(table)
+    assert len(key.differences) == 1
+    assert key.differences[0].startswith("the server uses another tokenizer than the key's: its own token ids carry")
+
+
+def test_another_tokenizer_by_its_file(gumbel, tmp_path):
+    inner = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: place for place, word in enumerate(WORDS.words)}, unk_token=WORDS.words[0])
+    )
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    (tmp_path / "other").mkdir()
+    inner.save(str(tmp_path / "other" / "tokenizer.json"))
+    places = np.arange(len(WORDS.words)).astype(np.uint32)
+    prompts = np.random.default_rng(0).integers(len(places), size=(ANSWERS, 8)).astype(np.uint32)
+    ids = token_ids(gumbel_server(gumbel.mark, MESSAGE), places, prompts, LENGTH, 0)
+    table = answers_table(WORDS, WORDS.tokens[ids])
+    assert gumbel.probe(table).named is None
+    key = gumbel.probe(table, tokenizers=[tmp_path / "other" / "tokenizer.json"])
+    assert key.differences == ("the server uses another tokenizer than the key's: other/tokenizer.json",)
+
+
+def test_ids_that_are_not_of_the_texts(gumbel):
+    ids = gumbel.ids(gumbel_server(gumbel.mark, MESSAGE))
+    table = answers_table(WORDS, ids, gumbel.prompts).append_column(
+        "ids", pa.array(np.roll(ids, 1, axis=1)[::-1].tolist())
+    )
+    key = gumbel.probe(table)
+    assert key.classes[0].state == "marked"
+
+
+def test_users_are_named(tmp_path):
+    planted = Planted(tmp_path, "gumbel-v3", 32, messages=1000, window=4)
+    add_users(planted.registry, None, ["alice", "bob"])
+    held = list_users(planted.registry).filter(pl.col("user_id").is_in(["alice", "bob"]))
+    message_of = dict(zip(held["user_id"], held["message"], strict=True))
+    users = [("alice", "bob")[i % 2] for i in range(ANSWERS)]
+    messages = np.array([message_of[user] for user in users])
+    table = planted.table(gumbel_server(planted.mark, messages)).append_column("user_id", pa.array(users))
+    (found,) = planted.probe(table).classes
+    assert (found.users.texts, found.users.right, found.users.wrong) == (ANSWERS, ANSWERS, 0)
+    exchanged = [{"alice": "bob", "bob": "alice"}[user] for user in users]
+    key = planted.probe(table.set_column(table.column_names.index("user_id"), "user_id", pa.array(exchanged)))
+    assert key.named is None
+
+
+def test_wrong_share_of_green_tokens(tmp_path):
+    planted = Planted(tmp_path, "greenlist-v3", 32, messages=1000, window=4, gamma="1/4")
+    assert planted.probe(planted.table(green_server(planted.mark, MESSAGE))).differences == ()
+    key = planted.probe(planted.table(green_server(planted.changed(gamma="1/2"), MESSAGE)))
+    assert key.differences == ("the server uses γ = 0.5, the key says 0.25",)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.1, None),
+        (0.0, "the server marks with key A of the two alone"),
+        (1.0, "the server marks with key B of the two alone"),
+        (0.5, "the server marks about {}% of the tokens with the second key, the key says 10%"),
+    ],
+)
+def test_two_keys_of_vllm(tmp_path, share, words):
+    planted = Planted(tmp_path, "vllm-dual-key", 8)
+    assert isinstance(planted.form, HasOtherKeys)
+    first, second = (
+        gumbel_server(one.format.open(one.secret.value)) for one in planted.form.other_keys(planted.secret)
+    )
+    key = planted.probe(planted.table(mixed_server(first, second, share), alone=True))
+    assert key.differences in ([()] if words is None else [(words.format(number),) for number in range(42, 59)])
+
+
+@pytest.mark.costly
+def test_two_keys_of_sglang(tmp_path):
+    planted = Planted(tmp_path, "sglang-two-keys", 16)
+    assert planted.probe(planted.table(gumbel_server(planted.mark))).differences == ()
+    alone = make_format("sglang-one-key", {}).open(planted.secret[:8])
+    key = planted.probe(planted.table(gumbel_server(alone)))
+    assert key.differences == ("the server marks with key A of the two alone",)
+    key = planted.probe(planted.table(gumbel_server(planted.changed(mixing_probability=0.25))))
+    assert key.differences[0].endswith("% of the tokens with the second key, the key says 50%")
+
+
+@pytest.mark.costly
+def test_layers(tmp_path):
+    planted = Planted(tmp_path, "synthid-table", 240)
+    assert planted.probe(planted.table(tournament_server(planted.mark))).differences == ()
+    backwards = b"".join(planted.secret[i : i + 8] for i in range(232, -1, -8))
+    key = planted.probe(planted.table(tournament_server(planted.form.open(backwards))))
+    assert key.differences == ("the server has the layers' keys in reverse order",)
+    key = planted.probe(planted.table(tournament_server(planted.mark, layers=15)))
+    assert key.differences == ("the server marks with the first 15 layers' keys alone, the key has more",)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_unmarked_answers_claim_nothing(tmp_path, seed):
+    """A page claims a mark at a rate of 0.01 at most: fixed seeds, and no page of these does."""
+    planted = Planted(tmp_path, "greenlist-v3", 32, seed, messages=50, window=4, gamma="1/4")
+    key = planted.probe(planted.table(PLAIN, "a"), planted.table(PLAIN, "b", seed=1))
+    assert (key.named, key.differences) == (None, ())
+    assert "marked" not in states(key).values()
+
+
+def test_rows_without_a_text_are_counted(gumbel):
+    table = pa.table(
+        {
+            "text": [" a b c", None, None, ""],
+            "class": ["a", "a", "b", "b"],
+            "error": [None, "429: too many", "500", "500"],
+        }
+    )
+    key = gumbel.probe(table)
+    of_class = {one.name: (one.answers, one.without_text, one.error) for one in key.classes}
+    assert of_class == {"a": (1, 1, "429: too many (1 times)"), "b": (0, 2, "500 (2 times)")}
+    assert "class b: none of its 2 requests was answered with a text" in key.cannot_tell
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (pa.table({"answer": ["a"]}), "no column `text`"),
+        (pa.table({"text": [1]}), "is of type int64; text is needed"),
+        (pa.table({"text": ["", None]}), "none of 2 answers has a text"),
+        (pa.table({"text": ["a"], "ids": [[-1]]}), "no list of token ids"),
+        (pa.table({"text": ["a", "b"], "class": ["all answers", "b"]}), "give it another name"),
+    ],
+)
+def test_refused(gumbel, table, words):
+    with pytest.raises(Refused, match=words):
+        analyse(table, gumbel.registry)
+
+
+def test_hypotheses_are_counted(gumbel):
+    key = gumbel.probe(gumbel.table(PLAIN))
+    assert count_hypotheses(gumbel.registry) <= key.hypotheses
+    json.dumps(analyse(gumbel.table(PLAIN), gumbel.registry).to_json())
