@@ -723,8 +723,7 @@ def check_events(
     new = {leaf_of(one.seed).hex() for one in shown.values()} - earlier
     what = f"its event names the {len(new)} seeds that it shows first, and no others"
     findings.holds("events", new == leaves, what)
-    of_key = [line[7] for line in published if line[3] == claim["commitment"]]
-    counts = [0 if shown == "-" else int(shown.split(":")[0]) for shown in of_key]
+    of_key, counts = events_of(published, claim)
     # a list that falls back took events away: those that follow anew would be without what was shown before
     fallen = [b for a, b in zip(counts, counts[1:]) if b < a]  # noqa: B905, RUF007 - Python 3.9
     if fallen:
@@ -739,6 +738,28 @@ def check_events(
         what = f"that no earlier event was left out, which can make p too small: {before} is the head after event"
         findings.left("events", f"{what} {len(lines)}, and the list has none from event {own} on")
     return frozenset(map(bytes.fromhex, earlier))
+
+
+def events_of(published: "list[list[str]]", claim: "dict[str, Any]") -> "tuple[list[str], list[int]]":
+    """Return what each line of a claim's key has of its events, and how many these are."""
+    of_key = [line[7] for line in published if line[3] == claim["commitment"]]
+    return of_key, [0 if shown == "-" else int(shown.split(":")[0]) for shown in of_key]
+
+
+def check_unshown(published: "list[list[str]]", claim: "dict[str, Any]", findings: Findings) -> None:
+    """Tell by the list whether claims showed seeds of a key, of whose claim by the secret all positions count.
+
+    Whoever saw such a claim can choose words by its seeds (SPEC_3 §5), and nobody tells here which they are.
+    """
+    _, counts = events_of(published, claim)
+    if not counts:
+        what = "that no claim showed seeds of this key, by which others than its holder can mark: name LIST and HEAD"
+        findings.left("positions", what)
+    elif max(counts) > 0:
+        what = f"that nobody marked words by seeds that claims showed: the list has {max(counts)} claims of this key"
+        findings.left("positions", f"{what}, and whoever has one can mark for anybody where its seeds are met")
+    else:
+        findings.holds("positions", True, "the list has no claim that shows seeds of this key")
 
 
 def check_user(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]", findings: Findings) -> None:
@@ -1279,6 +1300,8 @@ def check(
     if part is not None and claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, published, claim, record, log10_p, findings)
+    if secret is not None and mark.version == 3 and mark.window >= FEWEST_BEFORE:
+        check_unshown(published[0], claim, findings)
     check_name(files, claim, published, findings)
     check_tokenizer(files, claim, text, [token for token, _ in rows], findings)
     if secret is not None:

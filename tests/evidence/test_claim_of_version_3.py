@@ -27,7 +27,11 @@ STRANGER = MESSAGE + 1  # of the same group
 
 
 def make(
-    folder: Path, beacon: NamedBeacon | None = None, method: str = "greenlist", groups: int | None = GROUPS
+    folder: Path,
+    beacon: NamedBeacon | None = None,
+    method: str = "greenlist",
+    groups: int | None = GROUPS,
+    window: int = 2,
 ) -> Path:
     """A registry of one key, `green`, of few seeds."""
     fix_secrets(folder, "green")
@@ -37,7 +41,7 @@ def make(
         folder,
         "green",
         format=f"{method}-v3",
-        window=2,
+        window=window,
         seeds=8,
         messages=groups**2 if groups else 2000,
         tokenizer=TOKENIZER,
@@ -85,6 +89,21 @@ def test_an_honest_claim_holds(tmp_path, words, method, groups):
     assert "holds       the root of the record is that of the key's seeds" in said
     code, said = forger.checked(published=())
     assert (code, said.count("NOT CHECKED")) == (3, 1 if groups else 2), said
+
+
+def test_the_list_tells_whether_others_could_mark_by_seeds_that_claims_showed(tmp_path, words):
+    """By the secret all positions count, and whoever has a claim that shows seeds can choose words by them."""
+    forger = forge(tmp_path, make(tmp_path / "registry", window=3), words)
+    assert forger.claim()[0] == 0
+    assert "holds       the list has no claim that shows seeds of this key" in forger.checked()[1]
+    code, said = forger.checked(published=())
+    assert (code, "NOT CHECKED that no claim showed seeds of this key" in said) == (3, True), said
+    record = hashlib.sha256(forger.record).hexdigest()
+    key, shown = (forger.key.commitment, GROUPS**2, forger.key.tokenizer.sha256, record), f"2:{OTHER}"
+    forger.publish("2026-01-01", "green", *key, shown=shown)
+    code, said = forger.checked()
+    assert (code, "FAILS" in said, said.count("NOT CHECKED")) == (3, False, 1), said
+    assert "NOT CHECKED that nobody marked words by seeds that claims showed: the list has 2 claims of this key" in said
 
 
 def test_a_stranger_of_the_marked_group(forger):

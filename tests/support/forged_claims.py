@@ -113,9 +113,9 @@ class Forger:
             _MADE[asked] = "".join(f" {words.words[word]}" for word in chosen)
         return _MADE[asked]
 
-    def publish(self, *fields: object) -> None:
-        """Write a list of one line: day, key, commitment, messages, tokenizer, record; nothing was shown or given."""
-        body = " ".join(map(str, (1, *fields, "-", "-")))
+    def publish(self, *fields: object, shown: str = "-") -> None:
+        """Write a list of one line: day, key, commitment, messages, tokenizer, record, shown; nothing was given."""
+        body = " ".join(map(str, (1, *fields, shown, "-")))
         head = hashlib.sha256(f"brickscan commitments 5\n{'0' * 64}\n{body}".encode()).hexdigest()
         self.listed.write_text(f"{body} {head}\n")
 
