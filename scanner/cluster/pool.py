@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -357,7 +357,7 @@ def on_actors(
     items: Iterable[Item],
     workers: int,
     meanwhile: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[Item, Any]]:
+) -> Generator[tuple[Item, Any], None, None]:
     """Give each item to one of the actors, and yield (item, result) in the order in which they finish.
 
     Args:

@@ -41,7 +41,7 @@ from scanner.key_support import UnsupportedKey
 from scanner.looks.look import NO_RESULT, LookResult, LookRun, SecondPass, SecondPassTotals
 from scanner.looks.looks import LOOKS, check_looks
 from scanner.registry import NO_RECORD, head_of
-from scanner.registry.leases import HeldLease, NoLease, leased
+from scanner.registry.leases import SCAN, HeldLease, NoLease, leased
 from scanner.registry.shown_seeds import shown_now
 from scanner.results.earlier_scans import read_earlier_scans
 from scanner.results.registry_record import (
@@ -344,7 +344,7 @@ class _Scan:
             follow_ups = {look.name: look.follow_up(plan) for look in LOOKS}
             self._looks = {name: each for name, each in follow_ups.items() if each is not None}
             can_be_shown = any(key.record is not None for key in plan.keys)
-            self._lease = self._reading.enter_context(leased(plan.registry, "scan", needed=can_be_shown))
+            self._lease = self._reading.enter_context(leased(plan.registry, SCAN, needed=can_be_shown))
             refuse_lost_events(plan.results, plan.registry, plan.keys)
             self._plan = plan = replace(fix_filter(plan, self._scan_id), shown=shown_now(plan.registry, plan.keys))
             self._lease.read({key_id: event.number for key_id, event in plan.shown})
@@ -461,10 +461,10 @@ class _Scan:
     def _go_on(self) -> None:
         """Raise the interrupt that came, or ScanFailed where the lease of what claims showed is over."""
         self._end_on_signal()
-        self._lease.check()
+        self._lease.confirm()
 
     def _commit(self) -> None:
-        self._lease.check()
+        self._lease.confirm()
         self._committer.flush()
         if self._first_commit is None and self._committer.totals.shards:
             self._first_commit = time.monotonic() - self._began
@@ -519,7 +519,10 @@ class _Scan:
         """See scanner.follow_up.OnActors."""
         if left := [*parts]:  # where nothing is left to do, Ray need not start
             workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
-            yield from on_actors(actor, arguments, left, workers, self._go_on)
+            with contextlib.closing(on_actors(actor, arguments, left, workers, self._go_on)) as finished:
+                for item in finished:
+                    self._go_on()  # many actors leave no second in which none is finished
+                    yield item
 
     def _read_again(self, scan: CommittedScan, again: SecondPass) -> SecondPassTotals:
         """See scanner.looks.look.ReadAgain."""

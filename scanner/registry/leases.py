@@ -6,8 +6,9 @@ A claim shows seeds in two phases: its event first, itself only when no reader h
 reader takes a lease, then reads events, and states which. It renews the lease every minute; where it cannot, by a disk
 that is full, a folder that is gone or a clock that jumped, it goes on for no longer than the lease, and refuses then.
 
-A folder of leases can be a volume of its own, and an empty one in its place looks as if nobody read. So each reader
-leaves a trace when it begins, the file `.readers`, by which a claim tells that it looks where the readers write.
+A folder of leases can be a volume of its own, and an empty one in its place looks as if nobody read. So each scan
+leaves a trace when it begins, the file `.readers`, by which a claim tells that it looks where scans write. Others leave
+none: a program may mark on a machine whose folder is not that of the scans.
 
 Clocks differ. Each time it is written, a reader and a claim hold their clock against the time of the file, which the
 file's system gives; so two of them differ by MARGIN at most, and a lease is over that long after it expired.
@@ -45,8 +46,12 @@ CLOCK_MAY_DIFFER = timedelta(minutes=5)
 MARGIN = 2 * CLOCK_MAY_DIFFER
 """Time after its end until a lease counts as over."""
 
+SCAN = "scan"
+"""Kind of a reader that is a scan."""
+
 _MOST_BYTES = 2**20
 _TRACE = ".readers"
+_DELETED = "somebody deleted it"
 
 
 class Lease(NamedTuple):
@@ -109,7 +114,7 @@ def refuse_lost_reads(folder: Path | str, key: MasterKey) -> None:
 
 
 def refuse_unread(folder: Path | str, since: datetime) -> None:
-    """Refuse a registry in whose folder of leases no reader has begun since a time at which a scan did.
+    """Refuse a registry in whose folder of leases no scan has begun since a time at which one did.
 
     Args:
         folder: the registry's local folder.
@@ -125,10 +130,10 @@ def refuse_unread(folder: Path | str, since: datetime) -> None:
         left_at = None
     if left_at is None or left_at < since - CLOCK_MAY_DIFFER:
         raise Refused(
-            f"{path.parent}: no scan, detector or server has begun to read here since the scan of "
-            f"{since.astimezone(UTC):%Y-%m-%d %H:%M} UTC did, so they note what they read in another folder, such as a "
-            "volume that is mounted there for them alone, and nobody can tell who goes on as if what a claim shows "
-            f"were secret. Mount the same folder here; or, once none of them runs any more, call `touch {path}`"
+            f"{path.parent}: no scan has begun to read here since that of "
+            f"{since.astimezone(UTC):%Y-%m-%d %H:%M} UTC did, so scans note what they read in another folder, such as "
+            "a volume that is mounted there for them alone, and nobody can tell who goes on as if what a claim shows "
+            f"were secret. Mount the same folder here; or, once no reader runs any more, call `touch {path}`"
         )
 
 
@@ -209,7 +214,8 @@ class HeldLease:
         begun = _seconds()
         try:
             make_private(self._path.parent)
-            write_whole(self._folder / _TRACE, lambda _: None)
+            if self._kind == SCAN:
+                write_whole(self._folder / _TRACE, lambda _: None)
             self._write(begun)
         except OSError as error:
             raise Refused(
@@ -230,7 +236,7 @@ class HeldLease:
         with self._lock:
             try:
                 if not self._path.exists():
-                    self._lost = "somebody deleted it"
+                    self._lost = _DELETED
                 self._refuse_if_over()
                 self._events = self._in_force = events
                 self._write(begun)
@@ -270,6 +276,17 @@ class HeldLease:
             self.read(read_anew())
         self._refuse_if_over()
 
+    def confirm(self) -> None:
+        """Refuse to go on as `check` does, and where its file is gone, as whoever took it for over deletes it.
+
+        A virtual machine that was paused, clocks and all, cannot tell otherwise.
+        """
+        self.check()
+        with self._lock, suppress(OSError):
+            if not self._path.exists():
+                self._lost = _DELETED
+        self._refuse_if_over()
+
     def _refuse_if_over(self) -> None:
         if not self.holds:
             raise ScanFailed(
@@ -298,7 +315,7 @@ class HeldLease:
                 return
             try:
                 if not self._path.exists():
-                    self._lost = "somebody deleted it"
+                    self._lost = _DELETED
                     return
                 if self._follow is not None:
                     read_anew = self._follow()
@@ -343,6 +360,9 @@ class NoLease:
         """Do nothing."""
 
     def check(self) -> None:
+        """Do nothing."""
+
+    def confirm(self) -> None:
         """Do nothing."""
 
     def end(self) -> None:

@@ -429,7 +429,7 @@ def test_a_claim_whose_readers_have_another_folder_of_leases_shows_nothing(platf
         if empty:
             leases.mkdir()
         code, said = platform.claim("--yes")
-        assert (code, "they note what they read in another folder" in said) == (2, True), said
+        assert (code, "scans note what they read in another folder" in said) == (2, True), said
         assert platform.shown().number == 0
     leases.rmdir()
     leases.symlink_to(platform.folder / "volume")

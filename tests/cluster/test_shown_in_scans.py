@@ -12,10 +12,12 @@ from scanner.cluster.scan import run_scan
 from scanner.errors import Refused, ScanFailed
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
+from scanner.looks.accounts.follow_up import AccountWorker
 from scanner.registry import load_registry
 from scanner.registry.leases import HeldLease, readers_before
 from scanner.registry.shown_seeds import read_shown, shown_path
 from scanner.results.current_rows import ranges_ever
+from scanner.results.queries import accounts
 from scanner.service import scoring
 from scanner.service.scoring import Scorer, ServedScan
 from schemas.service import DetectorConfig
@@ -154,6 +156,38 @@ def test_a_scan_whose_lease_is_over_commits_nothing_more(night, plain):
     assert len(night.verdicts()) == 0
     assert night.scan().exit_code == 0
     assert len(night.verdicts()) == 1
+
+
+def test_a_scan_whose_lease_was_deleted_commits_nothing_more_before_it_is_renewed(night, plain):
+    night.write("a", [plain(60, 1)])
+    with pytest.raises(ScanFailed, match=r"could not be renewed .somebody deleted it."):
+        run_scan(night.plan(), lambda work, totals: [path.unlink() for path in leases_of(night)])
+    assert len(night.verdicts()) == 0
+
+
+def leases_of(night):
+    return [*(night.registry / "leases").glob("*.json")]
+
+
+def test_a_scan_whose_lease_is_over_commits_no_account_more(night, marked, monkeypatch):
+    """Though actors finish so often that nothing is asked while none does."""
+    night.configure(more="accounts = { nights = 1 }", columns='account = "who"')
+    alice = message_of(night.registry, "seeded", "alice")
+    night.write("a", [marked(alice, 60, seed) for seed in (1, 2)], who=["u"] * 2)
+    found = AccountWorker.do
+
+    def do(self, part):
+        for path in leases_of(night):
+            path.unlink()
+        return found(self, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AccountWorker, "do", do)
+        with pytest.raises(ScanFailed, match=r"could not be renewed .somebody deleted it."):
+            night.scan()
+    assert len(accounts(night.results).collect()) == 0
+    assert night.scan().exit_code == 0
+    assert len(accounts(night.results).collect()) == 1
 
 
 def test_a_scan_that_cannot_hold_a_lease_is_refused(night, plain):

@@ -89,7 +89,19 @@ def test_it_is_renewed(tmp_path, monkeypatch):
             threading.Event().wait(0.01)
         assert now > first
         lease.check()
-    assert [path.name for path in (tmp_path / "leases").iterdir()] == [".readers"]
+    assert list((tmp_path / "leases").iterdir()) == []
+
+
+def test_who_was_taken_for_over_commits_nothing_more(tmp_path, held):
+    """Also where its clocks stood still, as those of a virtual machine that was paused."""
+    held.read({"k1": 0})
+    held.confirm()
+    file_of(tmp_path).unlink()
+    held.check()
+    with pytest.raises(ScanFailed, match="somebody deleted it"):
+        held.confirm()
+    with pytest.raises(ScanFailed, match="somebody deleted it"):
+        held.check()
 
 
 def fail(*_):
@@ -278,10 +290,12 @@ def test_a_process_that_was_forked_takes_a_lease_of_its_own(tmp_path, held):
     assert [*leases_then.values()] == [{"k1": 3}]
 
 
-def test_a_folder_in_which_nobody_began_to_read_is_not_that_of_the_readers(tmp_path):
+def test_a_folder_in_which_no_scan_began_to_read_is_not_that_of_the_scans(tmp_path):
+    """Another reader's may be another: a program that marks on a machine where scans run in a container."""
     began = datetime.now(UTC)
-    with pytest.raises(Refused, match="leases: no scan, detector or server has begun to read here since the scan of"):
-        refuse_unread(tmp_path, began)
+    for kind in ("detector", "program", "server"):
+        with leased(tmp_path, kind, needed=True), pytest.raises(Refused, match="no scan has begun to read here since"):
+            refuse_unread(tmp_path, began)
     with leased(tmp_path, "scan", needed=True):
         refuse_unread(tmp_path, began)
     refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER - timedelta(minutes=1))
