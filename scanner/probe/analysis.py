@@ -92,7 +92,7 @@ class ClassResult:
     distinct: different texts.
     scored: tokens that count, each draw once.
     log10_p: corrected for the whole page.
-    found: share of the answers that a scan finds.
+    found: share of the answers that a scan finds, if its key says what the server does.
     carried: share of the tokens that the mark decided, at least; None where the format does not tell.
     tokens_half, tokens_most: tokens of a text that a scan finds with chance 50 % and 95 %; None: not known.
     more_answers: how many more answers it takes until it can be told, 0 where it is.
@@ -200,6 +200,11 @@ class _OpenedKey(NamedTuple):
     tested: list[_Tested]
     known: NDArray[np.int64]
     correction: float
+
+    def as_scanned(self, chosen: _Tested) -> Tokens:
+        """Return the tokens that a scan reads: of the texts, also where the server's own ids are the main reading."""
+        texts = [one.reading for one in self.tested if one.reading.name == "text"]
+        return texts[0].tokens if chosen.reading.name == "ids" and texts else chosen.reading.tokens
 
 
 def count_hypotheses(registry: Path | str, key_ids: Sequence[str] = ()) -> int:
@@ -539,11 +544,11 @@ def _class_result(
     per_answer = max(1.0, own.scored / len(unit))
     mark, messages = chosen.opened.mark, chosen.opened.messages
     # 2. answers as a scan meets them
+    scanned = select_documents(opened.as_scanned(chosen), unit)
     known = opened.known[unit] if messages > 1 else np.zeros(len(unit), np.int64)
     aim = Aim(rate, messages, opened.correction)
-    positions = mark.rule.positions(tokens, "ngram")
-    documents, long = long_enough(positions, MIN_SCORED)
-    findings = search(mark, tokens, long, messages, opened.correction)
+    documents, long = long_enough(mark.rule.positions(scanned, "ngram"), MIN_SCORED)
+    findings = search(mark, scanned, long, messages, opened.correction)
     is_found = passes(findings.log10_p_global, rate).any(axis=1)
     users = None
     if messages > 1 and (known >= 0).any():
@@ -556,10 +561,12 @@ def _class_result(
     carried_share, half, most, unmarked = None, None, None, None
     under = np.where(known >= 0, known, max(own.message, 0))
     if state.name == "marked":
+        positions = mark.rule.positions(tokens, "ngram")
         hits, by_chance = carried(mark, tokens, positions, under)
         if by_chance < 1.0:
             carried_share = Share.of(hits, len(positions.index)).beyond(by_chance)
-        half, most = (_needed(chosen.opened, tokens, under, aim, own, power) for power in (0.5, 0.95))
+        half, most = (_needed(chosen.opened, scanned, under, aim, own, power) for power in (0.5, 0.95))
+        documents, long = long_enough(positions, MIN_SCORED)
         score = mark.score(tokens, long, under[documents])
         log10_p = log10_p_of(mark.law, np.asarray(score), positions.scored[documents])
         unmarked = unmarked_share(log10_p, positions.scored[documents], own.strength)

@@ -55,7 +55,8 @@ class Named(NamedTuple):
     """Which hypothesis answers are marked by.
 
     place: of the hypothesis; None: none is claimed.
-    alike: others that are claimed too and whose p is within MARGIN decades, by their places.
+    alike: others that are claimed too, by their places: whose p is within MARGIN decades of the smallest, and of the
+        stated configuration those whose p is smaller.
     """
 
     place: int | None
@@ -79,9 +80,9 @@ def name_hypothesis(evidence: Sequence[Evidence], eligible: Sequence[bool]) -> N
         return Named(None)
     best = min(places, key=lambda place: evidence[place].log10_p)
     near = [place for place in places if evidence[place].log10_p <= evidence[best].log10_p + MARGIN]
-    if 0 in near:
-        return Named(0)
-    return Named(best, tuple(place for place in near if place != best))
+    chosen = 0 if 0 in near else best
+    smaller = [place for place in near if evidence[place].log10_p < evidence[chosen].log10_p or chosen == best]
+    return Named(chosen, tuple(place for place in smaller if place != chosen))
 
 
 class PartShare(NamedTuple):

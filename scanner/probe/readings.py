@@ -4,6 +4,7 @@ A scan reads texts, by the tokenizer of a key. A server that gives its own token
 splits the text. Where an answer has ids, they are its main reading, and the text is another one; else the text is.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -203,12 +204,19 @@ def _cut(tokens: Tokens) -> Tokens:
 
 def _read_controls(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
     """Tokenise texts in which control tokens are written out, and are read as such."""
-    inner = tokenizers.Tokenizer.from_buffer(tokenizer.reference.data)
+    if not any(texts):
+        return Tokens(np.empty(0, np.uint32), np.zeros(len(texts) + 1, np.int64))
+    encodings = _reads_controls(tokenizer.reference.data).encode_batch_fast(list(texts), add_special_tokens=False)
+    return batch_of([np.array(encoding.ids, np.uint32) for encoding in encodings])
+
+
+@functools.lru_cache(maxsize=4)
+def _reads_controls(data: bytes) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer.from_buffer(data)
     inner.encode_special_tokens = False
     inner.no_truncation()
     inner.no_padding()
-    encodings = inner.encode_batch_fast(list(texts), add_special_tokens=False)
-    return batch_of([np.array(encoding.ids, np.uint32) for encoding in encodings])
+    return inner
 
 
 def _same(one: Tokens, other: Tokens) -> bool:

@@ -18,7 +18,6 @@ import pyarrow as pa
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.probe.analysis import analyse
 from tests.probe.planted import GREEDY, PLAIN, answers_table, make_registry, prompts_of, secret_for, token_ids
-from tests.support.two_keys import words_of_one_token
 
 FORMS = {
     "gumbel-v3": ({"window": 4}, 32, 100),
@@ -36,18 +35,17 @@ RISK = 0.005
 def page_claims(form: str, seed: int, answers: int, length: int) -> tuple[bool, int]:
     """Whether a page claims a mark, and of how many tests it is."""
     parameters, size, messages = FORMS[form]
-    words = words_of_one_token()
     with tempfile.TemporaryDirectory() as folder:
         secret = secret_for(f"null {form} {seed}", size)
         if form == "sbw":  # a hash key is odd, below 2^63
             secret = (int.from_bytes(secret, "big") >> 1 | 1).to_bytes(8, "big")
         registry = make_registry(Path(folder), form, secret, messages, **parameters)
-        prompts = prompts_of(words, answers, seed)
-        sampled = token_ids(PLAIN, words.tokens, prompts, length, 3 * seed)
-        greedy = token_ids(GREEDY, words.tokens, prompts, length, 3 * seed + 1)
+        prompts = prompts_of(answers, seed)
+        sampled = token_ids(PLAIN, prompts, length, 3 * seed)
+        greedy = token_ids(GREEDY, prompts, length, 3 * seed + 1)
         repeats = sampled[np.random.default_rng(seed).integers(answers, size=answers)]
         tables = [
-            answers_table(words, ids, prompts, name)
+            answers_table(ids, prompts, name)
             for name, ids in (("sampled", sampled), ("greedy", greedy), ("repeats", repeats))
         ]
         result = analyse(pa.concat_tables(tables), registry)

@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import tokenizers
 
 from scanner.registry import new_key
 from scanner.watermark import Positions, Tokens
 from scanner.watermark.positions import reach_of
 from tests.fixed import fix_secrets
-from tests.support.two_keys import TOKENIZER, Words
+
+VOCABULARY = np.arange(3_000, dtype=np.uint32)
+"""Token ids of the words that servers write."""
 
 CANDIDATES = 12
 """Tokens that may come next, at each place of an answer."""
@@ -104,14 +107,11 @@ def mixed_server(first: Server, second: Server, share: float) -> Server:
 PLAIN, GREEDY = Server(0, sampled), Server(0, greedy)
 
 
-def token_ids(
-    server: Server, vocabulary: np.ndarray, prompts: np.ndarray, length: int, seed: int, *, prompt_enters: bool = True
-) -> np.ndarray:
+def token_ids(server: Server, prompts: np.ndarray, length: int, seed: int, *, prompt_enters: bool = True) -> np.ndarray:
     """Answers to prompts, uint32[A, P]: uint32[A, length].
 
     Args:
         server: how tokens are drawn.
-        vocabulary: ids to choose from.
         prompts: token ids before the answers, as many as the server's draws take in or more.
         length: tokens of an answer.
         seed: of everything that the mark does not decide.
@@ -120,7 +120,7 @@ def token_ids(
     generator = np.random.default_rng(seed)
     rows = prompts.astype(np.uint32)
     for place in range(length):
-        candidates = vocabulary[generator.integers(len(vocabulary), size=(len(rows), CANDIDATES))].astype(np.uint32)
+        candidates = generator.choice(VOCABULARY, size=(len(rows), CANDIDATES))
         chances = generator.dirichlet(np.full(CANDIDATES, 0.6), size=len(rows)) + 1e-9
         contexts = rows[:, rows.shape[1] - server.reach :] if server.reach else rows[:, :0]
         marks = prompt_enters or place >= server.reach
@@ -129,10 +129,24 @@ def token_ids(
     return rows[:, prompts.shape[1] :]
 
 
-def texts_of(words: Words, ids: np.ndarray) -> list[str]:
-    """The texts of token ids, each of which is a word of one token."""
-    word_of = dict(zip(words.tokens.tolist(), words.words, strict=True))
-    return ["".join(f" {word_of[token]}" for token in row) for row in ids.tolist()]
+def word_of(token: int) -> str:
+    """The word of a token."""
+    return f"word{token}"
+
+
+def texts_of(ids: np.ndarray) -> list[str]:
+    """The texts of token ids, each of which is a word."""
+    return ["".join(f" {word_of(token)}" for token in row) for row in ids.tolist()]
+
+
+def write_tokenizer(path: Path, order: np.ndarray = VOCABULARY) -> Path:
+    """A tokenizer of one token a word; `order`: the word of each token."""
+    vocabulary = {word_of(word): token for token, word in enumerate(order.tolist())} | {"?": len(order)}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    inner.save(str(path))
+    return path
 
 
 def secret_for(name: str, size: int) -> bytes:
@@ -145,19 +159,19 @@ def make_registry(folder: Path, form: str, secret: bytes, messages: int = 1, **p
     """A registry with one key, `k`, of a secret of the test's choice."""
     fix_secrets(folder, "k")
     (folder / "secrets" / "k.key").write_text(secret.hex() + "\n")
-    new_key(folder, "k", format=form, messages=messages, tokenizer=TOKENIZER, **parameters)
+    tokenizer = write_tokenizer(folder / "words" / "tokenizer.json")
+    new_key(folder, "k", format=form, messages=messages, tokenizer=tokenizer, **parameters)
     return folder
 
 
-def prompts_of(words: Words, count: int, seed: int) -> np.ndarray:
+def prompts_of(count: int, seed: int) -> np.ndarray:
     """Token ids of prompts of eight words: uint32[count, 8]."""
-    chosen = np.random.default_rng([seed, 1]).integers(len(words.tokens), size=(count, 8))
-    return words.tokens[chosen].astype(np.uint32)
+    return np.random.default_rng([seed, 1]).choice(VOCABULARY, size=(count, 8))
 
 
-def answers_table(words: Words, ids: np.ndarray, prompts: np.ndarray | None = None, name: str = "sampled") -> pa.Table:
+def answers_table(ids: np.ndarray, prompts: np.ndarray | None = None, name: str = "sampled") -> pa.Table:
     """A table of answers of one class, with the ids of their prompts."""
-    columns = {"text": texts_of(words, ids), "class": [name] * len(ids)}
+    columns = {"text": texts_of(ids), "class": [name] * len(ids)}
     if prompts is not None:
         columns["prompt_ids"] = prompts.tolist()
     return pa.table(columns)

@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-import tokenizers
 
 from scanner.errors import Refused
 from scanner.probe.analysis import analyse, count_hypotheses
@@ -16,6 +15,7 @@ from scanner.watermark.formats import format_of, make_format
 from tests.probe.planted import (
     GREEDY,
     PLAIN,
+    VOCABULARY,
     answers_table,
     green_server,
     gumbel_server,
@@ -25,10 +25,9 @@ from tests.probe.planted import (
     secret_for,
     token_ids,
     tournament_server,
+    write_tokenizer,
 )
-from tests.support.two_keys import words_of_one_token
 
-WORDS = words_of_one_token()
 ANSWERS, LENGTH, MESSAGE = 24, 120, 7
 
 
@@ -40,7 +39,7 @@ class Planted:
         self.registry = make_registry(folder, form, self.secret, messages, **parameters)
         self.key = load_registry(self.registry).keys[0]
         self.mark, self.form = open_key(self.registry, self.key), format_of(self.key)
-        self.prompts = prompts_of(WORDS, ANSWERS, seed)
+        self.prompts = prompts_of(ANSWERS, seed)
 
     def changed(self, name: str | None = None, **parameters):
         """The mark of the key's secret under another format or other parameters."""
@@ -49,10 +48,10 @@ class Planted:
     def ids(self, server, *, seed: int = 0, alone: bool = False, **options) -> np.ndarray:
         """Token ids of answers; `alone`: contexts lack the prompt, as vLLM's do."""
         prompts = np.full_like(self.prompts, 2**32 - 1) if alone else self.prompts
-        return token_ids(server, WORDS.tokens, prompts, LENGTH, 100 * self.seed + seed, **options)
+        return token_ids(server, prompts, LENGTH, 100 * self.seed + seed, **options)
 
     def table(self, server, name: str = "sampled", **options) -> pa.Table:
-        return answers_table(WORDS, self.ids(server, **options), self.prompts, name)
+        return answers_table(self.ids(server, **options), self.prompts, name)
 
     def probe(self, *tables, **options):
         """The result for the key, of tables of answers."""
@@ -115,7 +114,7 @@ def test_a_class_unmarked(gumbel, server):
 
 def test_a_class_of_few_answers_cannot_be_told(gumbel):
     marked = gumbel.table(gumbel_server(gumbel.mark, MESSAGE), "sampled")
-    key = gumbel.probe(marked, answers_table(WORDS, gumbel.ids(PLAIN)[:1, :20], gumbel.prompts[:1], "tools"))
+    key = gumbel.probe(marked, answers_table(gumbel.ids(PLAIN)[:1, :20], gumbel.prompts[:1], "tools"))
     assert states(key) == {"tools": "cannot tell", "sampled": "marked"}
     assert key.classes[0].more_answers >= 1
     assert key.cannot_tell[0].startswith("class tools: too few tokens to tell whether it is marked; about ")
@@ -125,7 +124,7 @@ def test_half_of_the_answers(gumbel):
     """A replica without the mark."""
     is_marked = (np.arange(ANSWERS) % 2 == 0)[:, None]
     ids = np.where(is_marked, gumbel.ids(gumbel_server(gumbel.mark, MESSAGE)), gumbel.ids(PLAIN, seed=1))
-    key = gumbel.probe(answers_table(WORDS, ids, gumbel.prompts))
+    key = gumbel.probe(answers_table(ids, gumbel.prompts))
     share = key.classes[0].unmarked
     assert share.low < 0.5 < share.high
     assert key.differences[0].startswith("the server marks only some answers of class sampled: ")
@@ -139,35 +138,24 @@ def test_no_mark_at_all(gumbel):
 def test_another_tokenizer_by_ids(gumbel):
     """The server's own ids are those of another vocabulary."""
     other = Planted.ids(gumbel, gumbel_server(gumbel.mark, MESSAGE))
-    moved = dict(zip(WORDS.tokens.tolist(), np.roll(WORDS.tokens, 1).tolist(), strict=True))
-    written = np.vectorize(moved.get)(other)
-    table = answers_table(WORDS, written, gumbel.prompts).append_column("ids", pa.array(other.tolist()))
+    table = answers_table((other + 1) % len(VOCABULARY), gumbel.prompts).append_column("ids", pa.array(other.tolist()))
     key = gumbel.probe(table)
     assert len(key.differences) == 1
     assert key.differences[0].startswith("the server uses another tokenizer than the key's: its own token ids carry")
 
 
 def test_another_tokenizer_by_its_file(gumbel, tmp_path):
-    inner = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: place for place, word in enumerate(WORDS.words)}, unk_token=WORDS.words[0])
-    )
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    (tmp_path / "other").mkdir()
-    inner.save(str(tmp_path / "other" / "tokenizer.json"))
-    places = np.arange(len(WORDS.words)).astype(np.uint32)
-    prompts = np.random.default_rng(0).integers(len(places), size=(ANSWERS, 8)).astype(np.uint32)
-    ids = token_ids(gumbel_server(gumbel.mark, MESSAGE), places, prompts, LENGTH, 0)
-    table = answers_table(WORDS, WORDS.tokens[ids])
+    words = np.random.default_rng(0).permutation(VOCABULARY)
+    other = write_tokenizer(tmp_path / "other" / "tokenizer.json", words)
+    table = answers_table(words[gumbel.ids(gumbel_server(gumbel.mark, MESSAGE))])
     assert gumbel.probe(table).named is None
-    key = gumbel.probe(table, tokenizers=[tmp_path / "other" / "tokenizer.json"])
+    key = gumbel.probe(table, tokenizers=[other])
     assert key.differences == ("the server uses another tokenizer than the key's: other/tokenizer.json",)
 
 
 def test_ids_that_are_not_of_the_texts(gumbel):
     ids = gumbel.ids(gumbel_server(gumbel.mark, MESSAGE))
-    table = answers_table(WORDS, ids, gumbel.prompts).append_column(
-        "ids", pa.array(np.roll(ids, 1, axis=1)[::-1].tolist())
-    )
+    table = answers_table(ids, gumbel.prompts).append_column("ids", pa.array(np.roll(ids, 1, axis=1)[::-1].tolist()))
     key = gumbel.probe(table)
     assert key.classes[0].state == "marked"
 

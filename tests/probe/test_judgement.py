@@ -39,7 +39,7 @@ def test_the_smallest_p_is_named():
 
 
 def test_the_stated_configuration_stands_within_the_margin():
-    assert name_hypothesis([evidence(-50.0), evidence(-52.9)], [True, True]).place == 0
+    assert name_hypothesis([evidence(-50.0), evidence(-52.9), evidence(-49.0)], [True] * 3) == (0, (1,))
     assert name_hypothesis([evidence(-50.0), evidence(-53.1)], [True, True]).place == 1
 
 

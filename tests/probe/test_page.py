@@ -20,10 +20,8 @@ from tests.probe.planted import (
     secret_for,
     token_ids,
 )
-from tests.support.two_keys import words_of_one_token
 
 CHECK_REPORT = Path(__file__).parents[2] / "docs" / "examples" / "check_report.py"
-WORDS = words_of_one_token()
 HOSTILE = '<script>alert(1)</script>\u202e\x1b[31m "quoted" & \u200b'
 
 
@@ -38,13 +36,13 @@ def result(tmp_path_factory, secret):
     from scanner.registry import load_registry, open_key
 
     mark = open_key(registry, load_registry(registry).keys[0])
-    prompts = prompts_of(WORDS, 8, 0)
-    marked = token_ids(gumbel_server(mark), WORDS.tokens, prompts, 60, 0)
-    plain = token_ids(PLAIN, WORDS.tokens, prompts, 60, 1)
+    prompts = prompts_of(8, 0)
+    marked = token_ids(gumbel_server(mark), prompts, 60, 0)
+    plain = token_ids(PLAIN, prompts, 60, 1)
     hostile = pa.table(
         {"text": [HOSTILE, None], "class": [HOSTILE] * 2, "error": [None, HOSTILE], "note": [HOSTILE, None]}
     )
-    tables = [answers_table(WORDS, marked, prompts), answers_table(WORDS, plain, prompts, "tools"), hostile]
+    tables = [answers_table(marked, prompts), answers_table(plain, prompts, "tools"), hostile]
     return analyse(pa.concat_tables(tables, promote_options="default"), registry)
 
 
