@@ -1,6 +1,7 @@
 """`brickscan check`: one text under the keys of a registry, a verdict a key."""
 
 import datetime
+import importlib
 import math
 import sys
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     type=Day(),
     help="Leave out the n-grams that a scan of this date does, where CONFIG has a filter.  [default: today, UTC]",
 )
+@click.option("--why", is_flag=True, help="Say why nothing was found, for each key under which nothing was.")
 def check(
     config: Path | None,
     registry: str | None,
@@ -45,6 +47,7 @@ def check(
     source: str,
     fpr: float | None,
     date: datetime.datetime | None,
+    why: bool,
 ) -> int:
     """Look at one text under each key, as a scan would, and print a verdict a key. Nothing is written anywhere.
 
@@ -56,10 +59,14 @@ def check(
     path of its own; where it comes out differently, nobody is named, and the exit code is 3: this version or machine is
     at fault.
 
+    --why tries configurations near to each key's, other ways to read the text, and parts of it. What it says is no
+    flag, and is not for strangers, who could edit a text by it until no mark is left.
+
     \b
     Example:
       brickscan check scan.toml --text post.txt
       brickscan check --registry registry --key summer-2026 < post.txt
+      brickscan check scan.toml --text post.txt --why
     """
     if (config is None) == (registry is None):
         raise click.UsageError("Give CONFIG or --registry; one of the two.")
@@ -91,7 +98,8 @@ def check(
         request = TextCheck.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
         request = replace(request, record=users_beside(folder))
         refuse_lost_events_beside(folder, request.keys)
-    verdicts = check_text(request, _read(source))
+    raw = _read(source)
+    verdicts = check_text(request, raw)
     rate, tested, weights = request.rules.false_positive_rate, request.rules.keys_tested, request.rules.weights
     scan_filter = None if night_filter is None else night_filter.scan_filter
     rows = [
@@ -115,7 +123,26 @@ def check(
     tell(*(f"under {key.key_id}: {lacking}" for key in request.keys for lacking in looks_lacking(key, weights)))
     if night_filter is not None:
         tell(_filter_in_words(night_filter))
+    if why:
+        corrections = {key.key_id: float(weights.corrections(key, tested)[AS_WRITTEN, 0, 1]) for key in request.keys}
+        silent = [key for row, key in zip(verdicts, request.keys, strict=True) if not row["flagged"]]
+        for key_id, sentences in _reasons(request.registry, silent, corrections, rate, raw.decode()).items():
+            tell(f"why nothing was found under {key_id}:", *(f"  {sentence}" for sentence in sentences))
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0
+
+
+def _reasons(
+    registry: Path | str, keys: list[MasterKey], corrections: Mapping[str, float], rate: float, text: str
+) -> dict[str, list[str]]:
+    """Return the reasons why a text is not found, by the ids of keys; no key has any where the text is empty."""
+    if not keys or not text:
+        return {}
+    try:  # by name: probing can be taken out of an installation, and checking stays
+        probe = importlib.import_module("scanner.probe.why")
+    except ModuleNotFoundError:
+        raise Refused("--why: this installation cannot probe; install brickscan with scanner.probe") from None
+    reasons: dict[str, list[str]] = probe.why_not_found(registry, keys, corrections, rate, text)
+    return reasons
 
 
 def _filter_in_words(night_filter: "FilterOfNight") -> str:
