@@ -43,6 +43,7 @@ _COMMANDS = {
     "retain": ("jobs.upkeep:retain", "Drop the nights that are older than a number of days."),
     "redate": ("jobs.upkeep:redate", "Correct the date of the data of a scan."),
     "mark": ("jobs.mark:mark", "Complete prompts with a local model, marked for users."),
+    "probe": ("jobs.probe:probe", "Say which answers of a server are marked, and if not, why not."),
     "plan": ("jobs.plan:plan", "Say how many tokens a marked text needs to be found."),
     "calibrate": ("jobs.calibrate:calibrate", "Measure the false-positive rate on unmarked text."),
     "evaluate": ("jobs.evaluate:evaluate", "Run the paper's experiments with a local model."),

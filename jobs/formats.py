@@ -121,6 +121,7 @@ _OF = {
     "decision": "schemas.verdict:Decision",
     "evaluate": "schemas.evaluation:EvaluationConfig",
     "serve": "schemas.service:DetectorConfig",
+    "probe": "scanner.probe.config:ProbeConfig",
 }
 """Models of the configurations that commands read, of what `export` writes, and of what `decide --from` reads."""
 

@@ -60,6 +60,10 @@ CAPABILITIES = {
         ),
     ),
     "claims": Capability(("scanner/claims", "jobs/claim.py"), (("jobs/cli.py", r'    "claim": .*\n'),)),
+    "probe": Capability(
+        ("scanner/probe", "jobs/probe.py"),
+        (("jobs/cli.py", r'    "probe": .*\n'), ("jobs/formats.py", r'    "probe": .*\n')),
+    ),
     "huggingface": stack("huggingface"),
     "sbw": stack("sbw"),
     "sglang": marking_stack("sglang"),

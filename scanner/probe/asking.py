@@ -23,6 +23,7 @@ FAILURES_IN_A_ROW = 10
 """Requests without any answer, after all attempts, at which a probe gives up: the server is not there."""
 
 _LONGEST_PAUSE = 600.0
+_SIGN_SECONDS = 5.0
 
 Watch = Callable[[int, int, float], object]
 """Is told how many requests are done, of how many, and their cost."""
@@ -172,7 +173,7 @@ def ask(
         requests: all of the probe.
         tokens: what is sent with them.
         kept: where answers are and come.
-        watch: told after each answer; it may raise what ends the probe.
+        watch: told after each answer, and every few seconds; it may raise what ends the probe.
         first_pause_s: seconds before a second attempt, where the server names none; then twice as long each time.
 
     Raises:
@@ -181,7 +182,7 @@ def ask(
     pending = deque(kept.open_requests(requests))
     done, total = len(requests) - len(pending), len(requests)
     purse = _Purse(config.price, kept.cost)
-    asker = _Asker(config.server, tokens, purse, pending, first_pause_s)
+    asker = _Asker(config.server, tokens, purse, pending, kept, first_pause_s)
     watch(done, total, purse.spent)
     workers = [threading.Thread(target=asker.work, daemon=True) for _ in range(config.server.requests_at_once)]
     sent = failures = 0
@@ -190,13 +191,16 @@ def ask(
             worker.start()
         working = len(workers)
         while working:
-            found = asker.results.get()
+            try:
+                found = asker.results.get(timeout=_SIGN_SECONDS)
+            except queue.Empty:  # a slow server is told from one that hangs by who watches
+                watch(done + sent, total, purse.spent)
+                continue
             if found is None:
                 working -= 1
                 continue
             if isinstance(found, BaseException):
                 raise found
-            kept.add(found)
             sent += 1
             watch(done + sent, total, purse.spent)
             failures = 0 if found.final else failures + 1
@@ -209,11 +213,6 @@ def ask(
         asker.end()
         for worker in workers:
             worker.join()
-        # an answer that came while the probe was ended was paid for
-        while not asker.results.empty():
-            late = asker.results.get()
-            if isinstance(late, KeptReply) and late.final:
-                kept.add(late)
     return Asked(sent, len(asker.too_dear), purse.spent)
 
 
@@ -224,9 +223,16 @@ class _Asker:
     """
 
     def __init__(
-        self, server: ServerConfig, tokens: Tokens, purse: _Purse, pending: deque[Request], first_pause_s: float
+        self,
+        server: ServerConfig,
+        tokens: Tokens,
+        purse: _Purse,
+        pending: deque[Request],
+        kept: KeptAnswers,
+        first_pause_s: float,
     ) -> None:
         self._first_pause_s = first_pause_s
+        self._kept, self._keeping = kept, threading.Lock()
         self._server, self._tokens, self._purse, self._pending = server, tokens, purse, pending
         self._stop, self._line = threading.Event(), Line()
         self._pace = _Pace(server.requests_a_minute, self._stop)
@@ -248,6 +254,8 @@ class _Asker:
                     break
                 found = self._ask(request)
                 if found is not None:
+                    with self._keeping:  # on the disk, before anything else is asked or told
+                        self._kept.add(found)
                     self.results.put(found)
         except BaseException as failure:
             self.results.put(failure)
@@ -288,7 +296,7 @@ class _Asker:
             if attempt < self._server.attempts:
                 self._wait(error, attempt)
         reply = failed(request, str(error))
-        return KeptReply(request.request_id, request.digest, asked_at, attempt, cost, not error.again, reply)
+        return KeptReply(request.request_id, request.digest, asked_at, attempt, cost, error.lasting, reply)
 
     def _wait(self, error: NoAnswer, attempt: int) -> None:
         """Wait before another attempt: as long as the server asks, all together, or twice as long each time."""

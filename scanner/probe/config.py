@@ -64,7 +64,7 @@ class ServerConfig(_ProbeTable):
     token: SecretReference | None = None  # env:NAME or file:PATH of the token that is sent; never the token itself
     token_ids: bool = False  # ask for the ids of tokens too (vLLM's return_token_ids); some servers refuse the field
     most_tokens: int = Field(default=300, ge=1, le=100_000)  # of an answer; longer answers find weaker marks
-    requests_at_once: int = Field(default=4, ge=1, le=256)
+    requests_at_once: int = Field(default=4, ge=1, le=256)  # under way at a time
     requests_a_minute: float = Field(default=600, gt=0, le=1e6)  # tries after a failure count too
     timeout_s: float = Field(default=120, gt=0, le=86_400)  # of one answer, until its last byte
     attempts: int = Field(default=5, ge=1, le=100)  # at a request that meets 429, 5xx or no connection
@@ -90,8 +90,8 @@ class UserConfig(_ProbeTable):
 class ClassConfig(_ProbeTable):
     """A change of a class of request, by its name, or with another name a class of your own."""
 
-    name: ClassName
-    answers: AnswerCount | None = None  # to ask for; 0: the class is left out; None: as the file says
+    name: ClassName  # up to 40 of a-z, 0-9, point and hyphen
+    answers: AnswerCount | None = None  # to ask for; 0: the class is left out; None: as `answers` above says
     like: ClassName | None = None  # class that a class of your own starts from; None: temperature-1
     url: ServerUrl | None = None  # another server or route, such as a replica; the same token is sent there
     fields: RequestFields = {}  # added to the fields of its requests
@@ -104,6 +104,8 @@ class ProbeConfig(_ProbeTable):
     registry: PathText = "registry"  # folder of the registry
     keys: tuple[str, ...] = ()  # ids of the keys that the server may mark with; empty: all of the registry
     out: PathText = "probe"  # folder of answers and of the page
+    signing: PathText = "signing"  # folder of the keys that sign pages, made if it is not there; may be a detector's
+    tokenizers: tuple[PathText, ...] = ()  # further tokenizer.json files that the server may use, such as its own
     answers: AnswerCount = 20  # of each class
     server: ServerConfig
     price: PriceConfig | None = None  # None: the cost is unknown, and nothing bounds it

@@ -27,12 +27,22 @@ class NoAnswer(InternalFault):
     Args:
         sentence: what came instead.
         again: whether another attempt may help.
+        lasting: whether the same request would get the same, another day too; None: where no attempt helps.
         charged: whether the server may charge for it all the same.
         retry_after: seconds that the server asks to wait; None: it says nothing.
     """
 
-    def __init__(self, sentence: str, *, again: bool, charged: bool, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        again: bool,
+        charged: bool,
+        lasting: bool | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(sentence)
+        self.lasting = not again if lasting is None else lasting
         self.retry_after = retry_after
         self.again = again
         self.charged = charged

@@ -1,6 +1,6 @@
 """Answers that are kept as they come, so that a probe that was killed goes on, and asks nothing twice.
 
-A line of JSON a request is on the disk before the next one is taken up. A line that a kill cut off is asked again.
+A line of JSON is on the disk before its thread sends another request. A line that a kill cut off is asked again.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ class KeptReply:
         asked_at: ISO 8601, UTC.
         attempts: how often it was sent.
         cost: of all attempts, by the stated price; 0 without one.
-        final: whether asking again would give the same: false after 429, 5xx and lost connections.
+        final: whether it is asked no more: false after 401, 429, 5xx and lost connections.
         reply: the answers.
     """
 

@@ -17,6 +17,8 @@ _MOST_QUOTED = 200
 _MOST_TOKENS = 10**9
 _AGAIN = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may help."""
+_LASTING = (400, 413, 414, 415, 422)
+"""Statuses that speak of the request. All others, such as 401, speak of the server or of who asks."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ def read_reply(request: Request, answer: HttpAnswer, secrets: Sequence[str]) -> 
     if answer.status != 200:
         again = answer.status >= 500 or answer.status in _AGAIN
         sentence = f"HTTP {answer.status}: {_message(text, secrets)}"
-        raise NoAnswer(sentence, again=again, charged=False, retry_after=answer.retry_after)
+        lasting = answer.status in _LASTING
+        raise NoAnswer(sentence, again=again, charged=False, lasting=lasting, retry_after=answer.retry_after)
     if not text.strip():
         raise NoAnswer("the answer is empty", again=True, charged=True)
     whole = _joined(text, request, secrets) if request.body.get("stream") else _object(text, secrets)

@@ -22,6 +22,7 @@ class Written(NamedTuple):
     ids: list[int] | None = None
     reasoning: str | None = None
     finish: str = "stop"
+    prompt_ids: list[int] | None = None
 
 
 Write = Callable[[Body, int], list[Written]]
@@ -153,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
 def _choice(body: Body, index: int, one: Written, *, chat: bool) -> Body:
     choice: Body = {"index": index, "finish_reason": one.finish}
     if body.get("return_token_ids") and one.ids is not None:
-        choice["token_ids"] = one.ids
+        choice |= {"token_ids": one.ids, "prompt_token_ids": one.prompt_ids}
     if not chat:
         return choice | {"text": one.text}
     if "tools" in body:

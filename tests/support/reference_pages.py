@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from jobs.cli import brickscan
 from scanner import api, results
 from scanner.cluster.scan import ExitCode
+from scanner.probe import config as probe_config
 from scanner.storage.data_files import SCHEMAS
 from schemas import audit, config, evaluation, service, tables
 
@@ -33,6 +34,7 @@ CONFIGURATIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("brickscan calibrate", audit.CalibrationConfig),
     ("brickscan evaluate", evaluation.EvaluationConfig),
     ("brickscan serve", service.DetectorConfig),
+    ("brickscan probe", probe_config.ProbeConfig),
 )
 TABLES = (tables, audit, tables, tables, tables)
 MADE = "<!-- made from the code by `make reference`; change it there -->"
