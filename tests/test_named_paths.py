@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from jobs import cli
@@ -35,6 +37,7 @@ ALSO = {
     "users remove": ["--erase", "--yes"],
     "check": ["--registry", "REGISTRY"],
     "decide": ["--from", "DECISIONS"],
+    "probe": ["--answers", "ANSWERS", "--out", "page"],
 }
 """Options without which a command does not look at its paths."""
 
@@ -77,7 +80,9 @@ def arguments_of(name: str, command: click.Command, about: click.Parameter, path
     """A call in which one parameter is a path, and all that are required have some value."""
     decisions = night.folder / "decisions.csv"
     decisions.write_text("id,decision,decided_by\nflag,dismissed,ruth\n")
-    places = {"REGISTRY": str(night.registry), "DECISIONS": str(decisions)}
+    answers = night.folder / "answers.parquet"
+    pq.write_table(pa.table({"text": ["some words"]}), answers)
+    places = {"REGISTRY": str(night.registry), "DECISIONS": str(decisions), "ANSWERS": str(answers)}
     also = [places.get(word, word) for word in ALSO.get(name, [])]
     words, places = [*name.split(), *([] if about.opts[0] in also else also)], []
     for parameter in command.params:

@@ -214,7 +214,7 @@ def _changed(start: RequestClass, own: ClassConfig) -> RequestClass:
         start,
         name=own.name,
         about=about,
-        fields={**start.fields, **own.fields},
+        fields=_merged(start.fields, own.fields),
         answers=answers,
         url=own.url or start.url,
     )
@@ -254,10 +254,18 @@ def _request(config: ProbeConfig, one: RequestClass, number: int) -> Request:
         body["messages"] = [*system, {"role": "user", "content": prompt}]
     else:
         body["prompt"] = prompt
-    body.update(one.fields)
-    body.update(user.fields if user else {})
+    body = _merged(_merged(body, one.fields), user.fields if user else {})
     url = endpoint(one.url or server.url, server.api)
     return Request(f"{one.name}/{number}", one, url, body, user, None if server.api == "chat" else prompt)
+
+
+def _merged(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Add fields to others. Both may have a part of one object, such as `vllm_xargs` of a class and of a user."""
+    found = dict(fields)
+    for name, value in others.items():
+        inner = found.get(name)
+        found[name] = _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return found
 
 
 def endpoint(url: str, api: Api) -> str:
