@@ -6,6 +6,7 @@ A line of JSON is on the disk before its thread sends another request. A line th
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,13 +62,19 @@ class KeptAnswers:
     """The file of a probe that is under way. A context: nobody else asks into the same file meanwhile.
 
     Raises:
-        Refused: another probe writes it, or it is not such a file.
+        Refused: another probe writes it, it cannot be written, or it is not such a file.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o600), "r+b")
+        except OSError as error:
+            raise Refused(f"{path}: cannot be written ({error.strerror}); name another `out`") from None
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            self._file.close()
+            raise Refused(f"{path}: is no regular file; move it away, or name another `out`")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -1,6 +1,7 @@
 """A probe asks a server of ours that answers well, badly, late, without end or not at all."""
 
 import json
+import os
 import stat
 import time
 from pathlib import Path
@@ -94,6 +95,15 @@ def test_a_file_that_is_none_is_refused_and_left(tmp_path):
     with pytest.raises(Refused, match="line 1 is no kept answer"):
         KeptAnswers(path)
     assert path.read_text() == '{"request_id": 1}\n'
+
+
+def test_a_place_where_nothing_can_be_kept_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused, match="cannot be written"):
+        KeptAnswers(tmp_path / "file" / "asking.jsonl")
+    os.mkfifo(tmp_path / "asking.jsonl")
+    with pytest.raises(Refused, match=r"no regular file|cannot be written"):
+        KeptAnswers(tmp_path / "asking.jsonl")
 
 
 def test_two_probes_do_not_ask_into_one_folder(tmp_path):
