@@ -362,11 +362,15 @@ def _no_results_yet(location: Results) -> str | None:
         )
     from scanner.input.files import newest_date
     from scanner.scan_plan import read_config
+    from scanner.signing import signer_of
 
     paths = read_config(location.config).input.paths
     dated = next((path for path in paths if "{date}" in path), None)
     date = f" --date {newest_date(dated, location.config.absolute().parent)}" if dated else ""
-    return f"There are no results in {location.folder} yet: run `brickscan scan {location.config}{date}` first."
+    signer = signer_of(location.folder)
+    others = "" if signer is None else ", ".join(signer.record.locations())
+    known = f" The registry knows signed results in {others}." if others else ""
+    return f"There are no results in {location.folder} yet: run `brickscan scan {location.config}{date}` first.{known}"
 
 
 def refuse_wrong_clock(registry: Path | str) -> None:

@@ -102,6 +102,11 @@ class _History:
             self.fork = max(self.fork, fork if len(fork) > 1 else ())
 
     @property
+    def last_number(self) -> int:
+        """Number of the newest signature; NO_NUMBER: there is none."""
+        return NO_NUMBER if self.newest is None else self.newest.number
+
+    @property
     def is_given_up(self) -> bool:
         """Whether it is no table of these results any more: only by consent it becomes one again."""
         return self.given_up > self.anew
@@ -116,7 +121,7 @@ class _History:
 
         The registry may lack what lies between them, as of a scan that was killed, which knew the newest one.
         """
-        newest = NO_NUMBER if self.newest is None else self.newest.number
+        newest = self.last_number
         number, earlier = carried.number, carried.earlier
         while number > newest:
             number = earlier
@@ -205,12 +210,15 @@ class SignedTables:
         """Return the newest signature of each table at a place that was not given up."""
         return [entry for place, name in self._places if place == location for entry in self.at(place, name)]
 
-    def last_number_anywhere(self, table: str, table_id: str) -> int:
-        """Return the number of the newest signature of a table, wherever it lay; NO_NUMBER: it was never signed."""
-        histories = [
-            history[table_id] for (_, name), history in self._places.items() if name == table and table_id in history
-        ]
-        return max((each.newest.number for each in histories if each.newest is not None), default=NO_NUMBER)
+    def newest_anywhere(self, table: str, table_id: str) -> SignedTable | None:
+        """Return the newest signature of a table, wherever it lay; None: it was never signed."""
+        of_places = [histories[table_id] for histories in self._tables_of(table) if table_id in histories]
+        signed = [history.newest for history in of_places if history.newest is not None]
+        return max(signed, key=lambda entry: entry.number, default=None)
+
+    def _tables_of(self, table: str) -> list[dict[str, _History]]:
+        """Return what happened to the tables of a name, by their ids, place by place."""
+        return [histories for (_, name), histories in self._places.items() if name == table]
 
     def fault_of_moved(self, moved: SignedTable, carried: Carried) -> str | None:
         """Return why a table at a place that is not known is not the one that its results had; None: it may be.
@@ -219,11 +227,7 @@ class SignedTables:
             moved: the table.
             carried: what its signature says.
         """
-        histories: dict[str, _History] = {}  # by a table's id, of all places
-        for (_, name), of_place in self._places.items():
-            for table_id, history in of_place.items() if name == moved.table else ():
-                for entry in itertools.chain.from_iterable(history.entries.values()):
-                    histories.setdefault(table_id, _History()).add(entry, is_kept=True)
+        histories = self._everywhere(moved.table)
         ours = histories.pop(moved.table_id, _History())
         if ours.is_given_up:
             return "it is a table that was given up, and was put back"
@@ -237,14 +241,32 @@ class SignedTables:
         return UNFOLLOWED if ours.newest is not None and ours.is_unfollowed(carried) else None
 
     def of_results(self, results_ids: Collection[int]) -> list[SignedTable]:
-        """Return what last happened to each table of results, wherever it lay, unless it was given up."""
+        """Return the newest signature of each table of results, wherever it lay, unless it was given up there."""
         last: dict[str, SignedTable] = {}
-        for (_, name), histories in self._places.items():
-            for history in histories.values():
-                entry = max(history.entries[max(history.entries)])
-                if entry.results_id in results_ids and (name not in last or entry.number > last[name].number):
-                    last[name] = entry
-        return [entry for entry in last.values() if entry.event != "given up"]
+        for name in {name for _, name in self._places}:
+            for history in self._everywhere(name).values():
+                newest = history.newest
+                if newest is not None and newest.results_id in results_ids and not history.is_given_up:
+                    last[name] = max(last.get(name, newest), newest, key=lambda entry: entry.number)
+        return [*last.values()]
+
+    def _everywhere(self, table: str) -> dict[str, _History]:
+        """Return what happened to tables of a name at all places, by their ids.
+
+        That a table was given up counts at the place where it was last: it may have been moved from others for good.
+        """
+        of_tables: dict[str, list[_History]] = {}
+        for histories in self._tables_of(table):
+            for table_id, history in histories.items():
+                of_tables.setdefault(table_id, []).append(history)
+        merged = {table_id: _History() for table_id in of_tables}
+        for table_id, of_places in of_tables.items():
+            last = max(of_places, key=lambda each: (each.last_number, not each.is_given_up))
+            for history in of_places:
+                for entry in itertools.chain.from_iterable(history.entries.values()):
+                    if history is last or entry.event != "given up":
+                        merged[table_id].add(entry, is_kept=True)
+        return merged
 
     def locations(self) -> list[str]:
         """Return the places of all results that were signed and not given up, in order."""

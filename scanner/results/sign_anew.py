@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
+from scanner.printable import counted
 from scanner.results.transactions import additions, faults_named, has_table, refuse_other, try_to_commit
 from scanner.results.upkeep import existing_tables
 from scanner.signing import keep_signatures, signature_of, signer_of, unchecked, use_signer
@@ -43,7 +45,9 @@ def faults_of_tables(results: str) -> Mapping[str, Fault | None]:
     if len(faults) == len(signer.signed_tables()) > 0:
         return faults
     for name, entry in signer.left_behind().items():
-        why = f"{gone}: it lay at {entry.location}, and did not come along: put it here, or go on without it for good"
+        other = ", and another table is in its place" if DeltaTable.is_deltatable(table_uri(results, name)) else ""
+        way = "put it here, or go on without it for good"
+        why = f"{gone}: it lay at {entry.location}, and did not come along{other}: {way}"
         faults[name] = Fault(why, is_gone=True)
     # all that were signed: one may be taken away while they are listed
     there = {*existing_tables(results), *signer.signed_tables()} - faults.keys()
@@ -56,27 +60,43 @@ def faults_of_tables(results: str) -> Mapping[str, Fault | None]:
 
 
 def _fault_of(results: str, name: str, signer: Signer) -> Fault | None:
-    """Return why a table is not as it was signed. Raises ScanFailed: its log cannot be read."""
+    """Return all that is wrong with a table, so that no fault hides another. Raises ScanFailed: no log can be read."""
     kept_table = KeptTable(table_uri(results, name))
     table = kept_table.now()
     state, changed = _state_of(results, name, kept_table)
+    transactions = signer.sum_transactions(table, name, kept_table.logged())
+    faults = list[str]()
+
+    # 1. what the registry and the table's form say
+    signature = signature_of(table)
+    ours = signature if signature is not None and signer.has_signed(signature) else None
     try:
         refuse_other(table, name)
-        signer.is_signed(table, name, signer.sum_transactions(table, name, kept_table.logged()))
-        why = "nobody signed it" if name in signer.unsigned else None
-        signature = signature_of(table)
-        if why is None and name in signer.off_record and signature is not None:
-            fault = signer.fault_of_moved(table, name, signature) or "it may not be the newest"
-            why = f"the registry does not know it at this place: {fault}"
+        signer.is_signed(table, name, transactions)
+        if name in signer.unsigned:
+            faults.append("nobody signed it")
     except Refused as error:
-        why = str(error)
-    if changed and why is None:
-        why = f"the content of {next(iter(changed))} is not what was written"
+        faults.append(str(error))
+    if ours is not None and signer.record.newest(name, id_of(table)) is None:
+        fault = signer.fault_of_moved(table, name, ours) or "it may not be the newest"
+        faults.append(f"the registry does not know it at this place: {fault}")
+
+    # 2. what its signature says of files and transactions
+    wrong = () if ours is None else signer.wrong_digests(table, name, ours, transactions)
+    faults += [each for each in wrong if each not in " ".join(faults)]
+
+    # 3. the content of its files
+    if changed:
+        faults.append(
+            f"the content of {counted(len(changed), 'file')}, as {next(iter(changed))}, is not what was written"
+        )
     lost = [file_name for file_name in changed if _rows_in(name, _content(results, name, file_name)) is None]
     if lost:
-        rows = f"the rows of {len(lost)} of its files, as {lost[0]}, cannot be read, and are given up for good"
-        why = f"{why}; {rows}: put the files back from a copy, or scan the input again elsewhere"
-    return None if why is None else Fault(why, state=state)
+        faults.append(
+            f"the rows of {len(lost)} of its files, as {lost[0]}, cannot be read, and are given up for good: put the "
+            "files back from a copy, or scan the input again elsewhere"
+        )
+    return Fault("; ".join(faults), state=state) if faults else None
 
 
 def _state_of(results: str, name: str, kept_table: KeptTable) -> tuple[str, dict[str, str | None]]:

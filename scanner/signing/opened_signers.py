@@ -78,6 +78,9 @@ def unchecked(results: str) -> str | None:
         names, is_kept = ", ".join(sorted(signer.off_record)), signer.record.is_kept()
         hint = "`brickscan sign` takes them as they are" if is_kept else "it keeps no signatures: let it be written"
         return f"the registry does not know {names} at this place, so they may not be the newest: {hint}"
+    if signer is not None and signer.newer_elsewhere:
+        names, places = ", ".join(sorted(signer.newer_elsewhere)), ", ".join(sorted({*signer.newer_elsewhere.values()}))
+        return f"the registry knows newer states of {names} in {places}, such as a copy that went on"
     return None
 
 

@@ -4,7 +4,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -51,6 +51,7 @@ class Signer:
     record: what is known of the tables of the folder.
     unsigned: names of tables that were read and that nobody ever signed.
     off_record: names of tables that were read, and that the registry does not know at this place.
+    newer_elsewhere: tables that were read, of which the registry knows a newer state: where, by their names.
     """
 
     def __init__(self, results: str, registry: str, secret: bytes) -> None:
@@ -59,6 +60,7 @@ class Signer:
         self._place = self.digester.number_of_place(self.record.location)
         self.unsigned: set[str] = set()
         self.off_record: set[str] = set()
+        self.newer_elsewhere: dict[str, str] = {}
         self._checked: dict[str, tuple[int, Signature]] = {}  # by a table's id: version and signature, left or checked
         self._own_ids: set[str] = set()  # of the tables that this process made
         self._files_sums: dict[str, tuple[Counter[FileFacts], int]] = {}  # by a table's id: files, and their sum
@@ -172,8 +174,9 @@ class Signer:
         """
         carried = Carried(signature.number, signature.earlier, signature.known)
         fault = self.record.fault_of_moved(self._entry(table, name, signature, "signed"), carried)
-        newest = self.record.last_number_anywhere(name, id_of(table))
-        return None if fault == UNFOLLOWED and self._follows(table, name, signature, newest) else fault
+        newest = self.record.newest_anywhere(name, id_of(table))
+        is_followed = newest is not None and self._follows(table, name, signature, newest.number)
+        return None if fault == UNFOLLOWED and is_followed else fault
 
     def refuse_left_behind(self) -> None:
         """Raise Refused where results were moved here and one of their tables was not: it would be made anew, empty."""
@@ -189,6 +192,8 @@ class Signer:
     def left_behind(self) -> dict[str, SignedTable]:
         """Return the tables, by name, that results had at another place, and lack here; none where the place is known.
 
+        Another table in the place of one is none of the results.
+
         Raises:
             ScanFailed: the log of a table cannot be read.
         """
@@ -199,7 +204,9 @@ class Signer:
             here = {name: DeltaTable(uri) for name, uri in uris.items() if DeltaTable.is_deltatable(uri)}
         signatures = [signature for table in here.values() if (signature := signature_of(table)) is not None]
         ids = {signature.results for signature in signatures if self.has_signed(signature)}
-        return {entry.table: entry for entry in self.record.of_results(ids) if entry.table not in here}
+        here_ids = {name: id_of(table) for name, table in here.items()}
+        entries = self.record.of_results(ids)
+        return {entry.table: entry for entry in entries if here_ids.get(entry.table) != entry.table_id}
 
     def _signature_before(self, table: DeltaTable, name: str) -> Signature:
         """Return the signature of a table, checked in this version, or of an empty one that this process made.
@@ -255,6 +262,7 @@ class Signer:
             anew: whatever was signed there before is given up.
         """
         self._checked[id_of(table)] = table.version() + 1, signature
+        self.newer_elsewhere.pop(name, None)
         if anew:
             self._consent(table, name, signature)
         else:
@@ -335,6 +343,9 @@ class Signer:
                 "its disk is there, and put it back from a copy. If you deleted it, run `brickscan sign` with the "
                 "scan's configuration, which gives it up"
             )
+        if not there and not self.record.all():
+            for entry in (entry for entry in self.left_behind().values() if entry.table == name):
+                raise self._left_behind(entry)
         return bool(there)
 
     def give_up(self, name: str) -> None:
@@ -390,20 +401,32 @@ class Signer:
         newest = self.record.newest(name, id_of(table))
         self.unsigned.discard(name)
         (self.off_record.add if newest is None else self.off_record.discard)(name)
+        anywhere = self.record.newest_anywhere(name, id_of(table))
+        self.newer_elsewhere.pop(name, None)
+        if anywhere is not None and anywhere.number > signature.number:
+            self.newer_elsewhere[name] = anywhere.location
 
         # 3. compute its digests
-        if signature.files != self._digest_of_files(table, name, signature):
-            raise Refused(f"{where}: {_what_changed(table)}. {_PUT_BACK}")
+        for wrong in self.wrong_digests(table, name, signature, transactions):
+            raise Refused(f"{where}: {wrong}. {_PUT_BACK}")
         if transactions is None:
             return True
-        if signature.transactions != self._digest_of_transactions(table, name, signature, transactions):
-            raise Refused(f"{where}: its log has other transactions than brickscan committed. {_PUT_BACK}")
 
         # 4. remember it, and have the registry keep what it lacks, as of a scan that was killed
         self._checked[id_of(table)] = table.version(), signature
         if newest is not None and newest.number < signature.number:
             self.record.adopt(self._entry(table, name, signature, "signed"))
         return True
+
+    def wrong_digests(
+        self, table: DeltaTable, name: str, signature: Signature, transactions: TransactionSum | None
+    ) -> Iterator[str]:
+        """Yield what a signature of this secret says otherwise of a table than it is. Arguments as for `is_signed`."""
+        if signature.files != self._digest_of_files(table, name, signature):
+            yield _what_changed(table)
+        done = None if transactions is None else self._digest_of_transactions(table, name, signature, transactions)
+        if done not in (None, signature.transactions):
+            yield "its log has other transactions than brickscan committed"
 
     def _fault(self, table: DeltaTable, name: str, signature: Signature | None) -> str | None:
         """Return why a table is not the one of its place, or older than its newest state; None: it may be."""

@@ -57,9 +57,9 @@ class TablesOnRecord:
         """Return the last entry of a table; None: it was never here, or it was given up."""
         return next((entry for entry in self.named(name) if entry.table_id == table_id), None)
 
-    def last_number_anywhere(self, name: str, table_id: str) -> int:
-        """Return the number of the newest signature of a table, wherever it lay; NO_NUMBER: it was never signed."""
-        return self._signed_tables.last_number_anywhere(name, table_id)
+    def newest_anywhere(self, name: str, table_id: str) -> SignedTable | None:
+        """Return the newest signature of a table, wherever it lay; None: it was never signed."""
+        return self._signed_tables.newest_anywhere(name, table_id)
 
     def fault_of_moved(self, moved: SignedTable, carried: Carried) -> str | None:
         """Return why a moved table is not the one that its results had, as of SignedTables.fault_of_moved."""
