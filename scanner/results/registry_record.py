@@ -119,8 +119,12 @@ def refuse_lost_events(results: str, registry: str, keys: Sequence[MasterKey]) -
         return
     stated = ask(results, lambda: ranges_ever(results).select("events").unique().drop_nulls().collect())["events"]
     read = {event_of_key for events in stated for event_of_key in _parse_events(events).items()}
+    fields = pl.col("keys").struct.field("commitment", "event", "events_head")
+    ended = ask(results, lambda: scans(results).select("keys").explode("keys").select(fields).unique().collect())
+    read |= {(commitment, ShownUpTo(*event)) for commitment, *event in ended.drop_nulls().iter_rows()}
     for key in keys:
-        events = {event for key_id, event in read if key_id == key.key_id}
+        # by its commitment too: a key that was made again from its secret may have another id
+        events = {event for name, event in read if name in (key.key_id, key.commitment)}
         for event in events:
             if event.number == max(events).number:
                 shown_then(registry, key, event)

@@ -13,18 +13,19 @@ from scanner.errors import Refused, ScanFailed
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
 from scanner.looks.accounts.follow_up import AccountWorker
-from scanner.registry import load_registry
+from scanner.registry import load_registry, new_key
 from scanner.registry.leases import HeldLease, readers_before
 from scanner.registry.shown_seeds import read_shown, shown_path
 from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import accounts
+from scanner.results.registry_record import refuse_lost_events
 from scanner.service import scoring
 from scanner.service.scoring import Scorer, ServedScan
 from schemas.service import DetectorConfig
 from tests.support.command_line import call
 from tests.support.night import Night
-from tests.support.showing import make_seeded_registry, show_text
-from tests.support.two_keys import marked_text, message_of
+from tests.support.showing import SEEDS, make_seeded_registry, show_text
+from tests.support.two_keys import TOKENIZER, marked_text, message_of
 
 pytestmark = [pytest.mark.usefixtures("without_ray"), pytest.mark.seconds]
 
@@ -127,6 +128,21 @@ def test_a_registry_that_lacks_what_a_scan_read_is_refused(night, marked, plain)
             Scorer(ServedScan.of(DetectorConfig(version=2), night.folder), b"1" * 32)
     path.write_bytes(kept)
     assert night.scan().exit_code == 0
+
+
+def test_a_key_that_was_made_again_under_another_id_lacks_what_scans_read_of_it(night, marked, plain):
+    """Where an older registry was put back that has no record of it either: its seeds are the same, and some public."""
+    show_text(night.registry, marked(3, 60, 1))
+    night.write("a", [plain(60, 3)])
+    assert night.scan().exit_code == 0
+    registry, secret = night.folder / "other", "file:secrets/seeded.key"
+    shutil.copytree(night.registry / "secrets", registry / "secrets")
+    parameters = {"window": 3, "gamma": "1/4", "seeds": SEEDS, "tokenizer": TOKENIZER, "messages": 400}
+    again = new_key(registry, "again", format="greenlist-v3", secret=secret, **parameters)
+    new = new_key(registry, "new", format="greenlist-v3", **parameters)
+    refuse_lost_events(night.results, str(registry), [new])
+    with pytest.raises(Refused, match="lacks event 1 of what was shown of key 'again'"):
+        refuse_lost_events(night.results, str(registry), [new, again])
 
 
 def test_a_scan_holds_a_lease_of_what_it_read(night, plain):
