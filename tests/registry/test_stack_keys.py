@@ -11,6 +11,7 @@ from scanner.errors import Refused
 from scanner.registry import load_registry, new_key, open_key
 from scanner.watermark import batch_tokens
 from scanner.watermark.formats import FORMATS, make_format
+from scanner.watermark.stacks.configs import read_config
 from tests.support.command_line import call
 from tests.support.key_bytes import forms
 from tests.watermark.vllm.reference import safe_score
@@ -64,6 +65,21 @@ def test_a_stacks_own_configuration_is_enough(folder):
     assert float(mark.score(batch, positions, 0)[0]) == pytest.approx(float(safe_score(tokens, range(40), KEY, 5)))
 
 
+@pytest.mark.parametrize(
+    ("fields", "label"),
+    [
+        ({}, "sbw;seeding=selfhash;context_width=4;gamma=0.5"),
+        ({"sbw_scheme": "lefthash", "sbw_gamma": 0.25}, "sbw;seeding=additive;context_width=1;gamma=0.25"),
+        ({"context_width": 2, "sbw_delta": 3.0}, "sbw;seeding=selfhash;context_width=2;gamma=0.5"),
+    ],
+)
+def test_sbw_within_vllm(fields, label):
+    """Defaults are vLLM's: a width of 4 in selfhash, of 1 in lefthash."""
+    read = read_config(json.dumps({"key": KEY // 4, "algorithm": "sbw"} | fields))
+    assert make_format(read.format, read.parameters).label() == label
+    assert read.secret.value == (KEY // 4).to_bytes(8, "big")
+
+
 def test_a_secret_and_the_stacks_words(folder):
     secret = folder / "chat.key"
     secret.write_text(f"{KEY:016x}\n")
@@ -108,6 +124,15 @@ def test_a_secret_with_zeros_behind_it_is_no_other(folder):
         ({"key": KEY, "salt": 1}, "field 'salt' is unknown to vLLM; known: al"),
         ({"key": "12", "salt": 1}, "field 'salt' is unknown to SGLang"),
         ({"key": KEY, "prf": "sip"}, "field 'prf': philox alone"),
+        (
+            {"key": KEY, "algorithm": "gumbel"},
+            "may be vLLM's or TensorRT-LLM's, whose draws may differ; for vLLM's add",
+        ),
+        ({"key": KEY, "algorithm": "gumbel_dual_key"}, "field 'algorithm': allowed are gumbel, dual_key_gumbel"),
+        ({"key": KEY, "algorithm": "sbw"}, "field 'key': a whole number from 0 on, below 2^63, is needed"),
+        ({"key": KEY // 4, "algorithm": "sbw", "sbw_scheme": "minhash"}, "field 'sbw_scheme': allowed are selfhash"),
+        ({"key": KEY // 4, "algorithm": "sbw", "sbw_salt": 1}, "field 'sbw_salt' is unknown to SBW within vLLM"),
+        ({"algorithm": "sbw"}, "field 'key': a whole number"),
         ({"key": KEY, "context_width": 0}, "context_width"),
         ({"key": 42}, "can be guessed"),
         ({"key": "42"}, "can be guessed"),

@@ -1,6 +1,7 @@
 """vLLM's `watermark_config`: which format it makes, with which parameters, and its key.
 
-Fields that decide only which tokens are marked, and no draw, are known and left out.
+Fields that decide only which tokens are marked, and no draw, are known and left out. TensorRT-LLM has a mark of the
+name `gumbel` too, whose draws were not compared with vLLM's: what may be either is refused.
 """
 
 from scanner.watermark.hidden_value import HiddenValue
@@ -10,6 +11,7 @@ from scanner.watermark.stacks.vllm.format import VllmDualKeyFormat, VllmGumbelFo
 _FORMATS = {"gumbel": VllmGumbelFormat.name, "dual_key_gumbel": VllmDualKeyFormat.name}
 _FIELDS = {"key", "algorithm", "alpha", "context_width", "prf"}
 _MARKING = {"deduplicate_contexts", "deduplicate_contexts_max_history", "allow_target_only_watermarking"}
+_OF_VLLM_ALONE = _MARKING | {"prf"}
 
 
 def _read(fields: Fields) -> StackKey:
@@ -17,6 +19,11 @@ def _read(fields: Fields) -> StackKey:
     algorithm = fields.get("algorithm", "gumbel")
     if algorithm not in list(_FORMATS):  # which also takes what cannot be hashed
         raise ValueError(f"field 'algorithm': allowed are {', '.join(_FORMATS)}")
+    if fields.get("algorithm") == "gumbel" and not _OF_VLLM_ALONE & fields.keys():
+        raise ValueError(
+            "field 'algorithm': 'gumbel' may be vLLM's or TensorRT-LLM's, whose draws may differ; for vLLM's add "
+            '"prf": "philox", its default, or give --format vllm-gumbel and --secret; TensorRT-LLM\'s is not read'
+        )
     if fields.get("prf", "philox") != "philox":
         raise ValueError("field 'prf': philox alone is read")
     key = fields["key"]
@@ -27,7 +34,8 @@ def _read(fields: Fields) -> StackKey:
 
 
 def _fits(fields: Fields) -> bool:
-    return isinstance(fields.get("key"), int) and not isinstance(fields["key"], bool)
+    is_number = isinstance(fields.get("key"), int) and not isinstance(fields["key"], bool)
+    return is_number and fields.get("algorithm") != "sbw"  # which is SBW's, also within vLLM
 
 
 CONFIGURATION = Configuration("'key', a number, as vLLM writes it", _fits, _read)
