@@ -15,6 +15,7 @@ from typing import BinaryIO
 import jinja2
 
 from scanner.errors import Refused
+from scanner.evidence.posted_text import shown_characters
 from scanner.printable import one_in, printable, safe
 from scanner.probe.analysis import ProbeResult
 from scanner.probe.judgement import Share
@@ -63,17 +64,13 @@ def write_page(result: ProbeResult, out: Path, *, texts: bool = False, signing: 
 
 def page_of(result: ProbeResult, *, texts: bool = False) -> str:
     """Render the page for people as HTML. texts: as of `write_page`."""
-    return (
-        _templates()
-        .get_template("page.html.j2")
-        .render(
-            title="Probe of a server",
-            result=result,
-            samples=[(printable(name, LONGEST_NAME), printable(text, LONGEST_SAMPLE)) for name, text in result.samples]
-            if texts
-            else [],
-        )
-    )
+    samples = [
+        (printable(name, LONGEST_NAME), "".join(shown_characters(text.strip()[:LONGEST_SAMPLE])))
+        for name, text in result.samples
+        if texts
+    ]
+    page = _templates().get_template("page.html.j2")
+    return page.render(title="Probe of a server", result=result, samples=samples)
 
 
 def in_short(result: ProbeResult) -> list[str]:
@@ -87,7 +84,7 @@ def in_short(result: ProbeResult) -> list[str]:
             )
             continue
         unmarked = [printable(one.name, LONGEST_NAME) for one in key.classes if one.state == "unmarked"]
-        differs = "otherwise than the key says" if key.differences else "as the key says"
+        differs = f"and differs: {safe('; '.join(key.differences))}" if key.differences else "as the key says"
         left_out = f" These classes leave unmarked: {', '.join(unmarked)}." if unmarked else ""
         sentences.append(f"Key {key.key_id}: the server marks, {differs}.{left_out}")
     return sentences

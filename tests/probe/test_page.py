@@ -10,7 +10,7 @@ import pytest
 
 from scanner.errors import Refused
 from scanner.probe.analysis import analyse
-from scanner.probe.page import page_of, write_page
+from scanner.probe.page import in_short, page_of, write_page
 from tests.probe.planted import (
     PLAIN,
     answers_table,
@@ -93,6 +93,12 @@ def test_signature(result, tmp_path):
 def test_unsigned(result, tmp_path):
     assert [path.name for path in write_page(result, tmp_path)] == ["probe.json", "probe.html"]
     assert json.loads((tmp_path / "probe.json").read_text())["keys"][0]["key_id"] == "k"
+
+
+def test_differences_are_in_the_short_words(result):
+    key = replace(result.keys[0], differences=("the server uses γ = 0.5, the key says 0.25",))
+    (first, *_) = in_short(replace(result, keys=(key,)))
+    assert first.startswith("Key k: the server marks, and differs: the server uses γ = 0.5, the key says 0.25. These ")
 
 
 def test_a_page_of_nothing_found(result):
