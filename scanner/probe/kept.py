@@ -154,7 +154,7 @@ class KeptAnswers:
 
     def discard(self) -> None:
         """Delete the file: its answers are elsewhere now."""
-        self.path.unlink()
+        self.path.unlink(missing_ok=True)
 
 
 def _row(request: Request, number: int, answer: Answer) -> dict[str, object]:

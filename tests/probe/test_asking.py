@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -95,6 +96,17 @@ def test_a_file_that_is_none_is_refused_and_left(tmp_path):
     with pytest.raises(Refused, match="line 1 is no kept answer"):
         KeptAnswers(path)
     assert path.read_text() == '{"request_id": 1}\n'
+
+
+def test_a_folder_that_is_deleted_meanwhile(tmp_path):
+    with serving() as server:
+        config = made(server, answers=1)
+        requests = requests_of(config)
+        with KeptAnswers(tmp_path / "probe" / "asking.jsonl") as kept:
+            ask(config, requests, Tokens(config, tmp_path), kept, lambda *_: None)
+            shutil.rmtree(tmp_path / "probe")
+            assert len(kept.table(requests)) == 1
+            kept.discard()
 
 
 def test_a_place_where_nothing_can_be_kept_is_refused(tmp_path):

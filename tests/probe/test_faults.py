@@ -17,7 +17,7 @@ from tests.probe.planted import PLAIN, green_server
 from tests.probe.server import prompt_of, serving
 from tests.support.two_keys import message_of
 
-pytestmark = pytest.mark.seconds
+pytestmark = pytest.mark.costly
 
 PARAMETERS = {"window": 2, "gamma": "1/4"}
 """Of the key `green`, as the registry has them."""

@@ -49,7 +49,7 @@ def run(line: str) -> int:
     return 0
 
 
-@pytest.mark.seconds
+@pytest.mark.costly
 def test_the_page_from_top_to_bottom(tmp_path, registry, words, monkeypatch, capsys):
     """All commands but the one that installs, on a probe of three classes; the key and the address are the test's."""
     mark = open_key(registry, next(key for key in load_registry(registry).keys if key.key_id == "green"))

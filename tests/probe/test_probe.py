@@ -60,7 +60,7 @@ def states(folder: Path) -> dict[str, str]:
     return {one["name"]: one["state"] for one in page["keys"][0]["classes"]}
 
 
-@pytest.mark.seconds
+@pytest.mark.costly
 def test_from_a_server_to_a_page(tmp_path, registry, marking):
     """Tools are left unmarked, which is on top; the next night's probe begins anew, and says what changed."""
     with serving(marking("tools")) as server:
@@ -87,7 +87,7 @@ def test_from_a_server_to_a_page(tmp_path, registry, marking):
         assert "NOT AS EXPECTED: key green, temperature-1: was marked" in out
 
 
-@pytest.mark.seconds
+@pytest.mark.costly
 def test_a_killed_probe_goes_on(tmp_path, registry, marking):
     """After kill -9 nothing that was answered is asked again."""
     with serving(marking("tools"), troubles=[None] * 9, always=drips) as server:
