@@ -242,7 +242,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
             f"results: nobody signed the audits in {results}, so anybody may have written them: as where a calibration "
             "without [keys] was the first, which names no registry to sign with. Audit keys into a folder of their own"
         )
-    if signer is not None and "audits" in signer.off_record:
+    if signer is not None and "audits" in (*signer.off_record, *signer.newer_elsewhere):
         raise Refused(f"results: no key is admitted by audits in {results}: {unchecked(results)}")
     passed = admission_of(key, rows, candidates, down_to)
     admit_key(registry, key_id, passed)

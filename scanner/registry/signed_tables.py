@@ -216,6 +216,17 @@ class SignedTables:
         signed = [history.newest for history in of_places if history.newest is not None]
         return max(signed, key=lambda entry: entry.number, default=None)
 
+    def newer_elsewhere(self, location: str, table: str, table_id: str, number: int) -> SignedTable | None:
+        """Return the newest signature of a table at another place, unless it was given up there or is no newer."""
+        there = [
+            entry
+            for place, name in self._places
+            if name == table and place != location
+            for entry in self.at(place, name)
+            if entry.table_id == table_id and entry.number > number
+        ]
+        return max(there, key=lambda entry: entry.number, default=None)
+
     def _tables_of(self, table: str) -> list[dict[str, _History]]:
         """Return what happened to the tables of a name, by their ids, place by place."""
         return [histories for (_, name), histories in self._places.items() if name == table]
@@ -227,7 +238,7 @@ class SignedTables:
             moved: the table.
             carried: what its signature says.
         """
-        histories = self._everywhere(moved.table)
+        histories = self._everywhere(moved.table, doubtful_stand=False)
         ours = histories.pop(moved.table_id, _History())
         if ours.is_given_up:
             return "it is a table that was given up, and was put back"
@@ -244,25 +255,41 @@ class SignedTables:
         """Return the newest signature of each table of results, wherever it lay, unless it was given up there."""
         last: dict[str, SignedTable] = {}
         for name in {name for _, name in self._places}:
-            for history in self._everywhere(name).values():
+            for history in self._everywhere(name, doubtful_stand=True).values():
                 newest = history.newest
                 if newest is not None and newest.results_id in results_ids and not history.is_given_up:
                     last[name] = max(last.get(name, newest), newest, key=lambda entry: entry.number)
         return [*last.values()]
 
-    def _everywhere(self, table: str) -> dict[str, _History]:
+    def _everywhere(self, table: str, *, doubtful_stand: bool) -> dict[str, _History]:
         """Return what happened to tables of a name at all places, by their ids.
 
         That a table was given up counts at the place where it was last: it may have been moved from others for good.
+        Where it has one number at two places, as after a move, it was last where its results have the newest signature.
+
+        Args:
+            table: the name.
+            doubtful_stand: a table that was given up at one of two places, of which nothing says where it was last,
+                counts as not given up.
         """
-        of_tables: dict[str, list[_History]] = {}
-        for histories in self._tables_of(table):
+        went_on: dict[tuple[str, int], int] = {}  # by place and results: number of their newest signature
+        of_tables: dict[str, list[tuple[str, _History]]] = {}
+        for (place, name), histories in self._places.items():
             for table_id, history in histories.items():
-                of_tables.setdefault(table_id, []).append(history)
+                if history.newest is not None:
+                    key = place, history.newest.results_id
+                    went_on[key] = max(went_on.get(key, NO_NUMBER), history.last_number)
+                if name == table:
+                    of_tables.setdefault(table_id, []).append((place, history))
+
+        def lastness(place: str, history: _History) -> tuple[int, int, bool]:
+            number = NO_NUMBER if history.newest is None else went_on[place, history.newest.results_id]
+            return history.last_number, number, history.is_given_up != doubtful_stand
+
         merged = {table_id: _History() for table_id in of_tables}
         for table_id, of_places in of_tables.items():
-            last = max(of_places, key=lambda each: (each.last_number, not each.is_given_up))
-            for history in of_places:
+            _, last = max(of_places, key=lambda each: lastness(*each))
+            for _, history in of_places:
                 for entry in itertools.chain.from_iterable(history.entries.values()):
                     if history is last or entry.event != "given up":
                         merged[table_id].add(entry, is_kept=True)

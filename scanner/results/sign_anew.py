@@ -80,6 +80,8 @@ def _fault_of(results: str, name: str, signer: Signer) -> Fault | None:
     if ours is not None and signer.record.newest(name, id_of(table)) is None:
         fault = signer.fault_of_moved(table, name, ours) or "it may not be the newest"
         faults.append(f"the registry does not know it at this place: {fault}")
+    elif name in signer.newer_elsewhere:
+        faults.append(f"the registry knows a newer state of it in {signer.newer_elsewhere[name]}, such as a copy's")
 
     # 2. what its signature says of files and transactions
     wrong = () if ours is None else signer.wrong_digests(table, name, ours, transactions)

@@ -80,7 +80,8 @@ def unchecked(results: str) -> str | None:
         return f"the registry does not know {names} at this place, so they may not be the newest: {hint}"
     if signer is not None and signer.newer_elsewhere:
         names, places = ", ".join(sorted(signer.newer_elsewhere)), ", ".join(sorted({*signer.newer_elsewhere.values()}))
-        return f"the registry knows newer states of {names} in {places}, such as a copy that went on"
+        hint = "name these, or let `brickscan sign` take what is here"
+        return f"the registry knows newer states of {names} in {places}, such as a copy that went on: {hint}"
     return None
 
 

@@ -99,6 +99,9 @@ class Signer:
             self._put_on_record()
         earlier = self._signature_before(table, name) if anew is None else self._signature_by_consent(table, name, anew)
 
+        if anew is None and (where := self.newer_elsewhere.get(name)) is not None:  # the note ends with this commit
+            _log.warning("results: table %s is older than in %s, and goes on", place_of(table), where)
+
         # 2. exchange number and nonce for new ones, and say where it is signed
         later = earlier._replace(
             number=_next_number(earlier.number),
@@ -237,7 +240,8 @@ class Signer:
         here, signature = self._results_here(), signature_of(table)
         named = {signature.results} if signature is not None and self.has_signed(signature) else set()
         results_id = max(here & named or here or named, default=secrets.randbits(63))
-        number = self.record.last_number(name, id_of(table))
+        newest = self.record.newest_anywhere(name, id_of(table))
+        number = max(self.record.last_number(name, id_of(table)), NO_NUMBER if newest is None else newest.number)
         return self._signature_as_it_is(table, name, number, results_id, transactions)
 
     def _signature_as_it_is(
@@ -270,7 +274,7 @@ class Signer:
         self.record.keep_now_and_then()
 
     def take(self, table: DeltaTable, name: str, transactions: TransactionSum) -> bool:
-        """Take a table as it is by consent, if its signature fits it and is no older than any of its place.
+        """Take a table as it is by consent, if its signature fits it and is no older than any of its place or others.
 
         So results that were moved, or put back, are on record without another signature. Return False: it needs one.
         """
@@ -279,6 +283,7 @@ class Signer:
             signature is None
             or not self.has_signed(signature)
             or signature.number < self.record.last_number(name, id_of(table))
+            or self.record.newer_elsewhere(name, id_of(table), signature.number) is not None
             or signature.files != self._digest_of_files(table, name, signature)
             or signature.transactions != self._digest_of_transactions(table, name, signature, transactions)
         ):
@@ -291,6 +296,7 @@ class Signer:
         self.record.add([self._entry(table, name, signature, "signed anew")])
         self.off_record.discard(name)
         self.unsigned.discard(name)
+        self.newer_elsewhere.pop(name, None)
 
     def _entry(
         self, table: DeltaTable, name: str, signature: Signature, event: Literal["signed", "signed anew"]
@@ -401,10 +407,10 @@ class Signer:
         newest = self.record.newest(name, id_of(table))
         self.unsigned.discard(name)
         (self.off_record.add if newest is None else self.off_record.discard)(name)
-        anywhere = self.record.newest_anywhere(name, id_of(table))
+        newer = self.record.newer_elsewhere(name, id_of(table), signature.number)
         self.newer_elsewhere.pop(name, None)
-        if anywhere is not None and anywhere.number > signature.number:
-            self.newer_elsewhere[name] = anywhere.location
+        if newer is not None:
+            self.newer_elsewhere[name] = newer.location
 
         # 3. compute its digests
         for wrong in self.wrong_digests(table, name, signature, transactions):

@@ -61,6 +61,10 @@ class TablesOnRecord:
         """Return the newest signature of a table, wherever it lay; None: it was never signed."""
         return self._signed_tables.newest_anywhere(name, table_id)
 
+    def newer_elsewhere(self, name: str, table_id: str, number: int) -> SignedTable | None:
+        """Return the newest signature of a table at another place, unless it was given up there or is no newer."""
+        return self._signed_tables.newer_elsewhere(self.location, name, table_id, number)
+
     def fault_of_moved(self, moved: SignedTable, carried: Carried) -> str | None:
         """Return why a moved table is not the one that its results had, as of SignedTables.fault_of_moved."""
         return self._signed_tables.fault_of_moved(moved, carried)

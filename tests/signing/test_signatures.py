@@ -1894,3 +1894,52 @@ def test_rows_that_are_newer_in_a_copy_are_told(signed, own_secret, tmp_path):
     add(signed, "here", [verdict(11, user="bob", message=2)])  # a copy goes its own way
     assert len(rows(signed)) == 4
     assert unchecked(signed) is None
+
+
+@pytest.mark.parametrize("way", ["sign", "commit", "give up the copy"])
+def test_an_older_copy_is_told_until_somebody_goes_on_with_it(signed, own_secret, tmp_path, caplog, way):
+    """Results were copied to another disk, where they went on; a link leads to the old disk again."""
+    copy = str(shutil.copytree(signed, tmp_path / "copy"))
+    reopen(copy, own_secret)
+    add(copy, "there", [verdict(9, user="bob", message=2)])
+    assert keep_signatures(copy) is None
+
+    reopen(signed, own_secret)
+    faults = {name: fault.why for name, fault in faults_of_tables(signed).items() if fault is not None}
+    assert faults.keys() == {"flags", "shards", "verdicts"}
+    assert f"knows a newer state of it in {copy}" in faults["flags"]
+    caplog.clear()
+    if way == "sign":
+        take_as_it_is(signed, own_secret)
+    elif way == "commit":
+        add(signed, "here", [verdict(11)])
+        assert keep_signatures(signed) is None
+        assert f"flags is older than in {copy}, and goes on" in caplog.text
+    else:
+        shutil.rmtree(copy)
+        reopen(copy, own_secret)
+        give_up_missing(copy)
+    reopen(signed, own_secret)
+    assert rows(signed, "verdicts").height == (7 if way == "commit" else 6)
+    assert (rows(signed).height, unchecked(signed)) == (3, None)
+
+
+def test_a_table_that_was_given_up_where_results_had_been_moved_does_not_come_back(signed, own_secret, tmp_path):
+    """Its signature has one number at the first place, not given up, and at the second, where it was deleted."""
+    open_tables(signed, ["decisions"])
+    assert commit(signed, "decisions", [TableEntry("d", ())]) == {"d"}
+    assert keep_signatures(signed) is None
+    second = str(shutil.move(signed, str(tmp_path / "second")))
+    reopen(second, own_secret)
+    add(second, "second", [verdict(9)])  # puts all on record there
+    assert keep_signatures(second) is None
+    shutil.move(f"{second}/decisions", tmp_path / "decisions")
+    reopen(second, own_secret)
+    give_up_missing(second)
+
+    third = str(shutil.move(second, str(tmp_path / "third")))
+    shutil.move(tmp_path / "decisions", f"{third}/decisions")
+    reopen(third, own_secret)
+    assert "it is a table that was given up" in faults_of_tables(third)["decisions"].why
+    with pytest.raises(Refused, match="decisions: it is a table that was given up"):
+        add(third, "third", [verdict(10)])
