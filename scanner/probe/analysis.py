@@ -407,15 +407,17 @@ def _differences(cells: Sequence[_Tested], named: Named, evidence: Sequence[Evid
     main = [other for other, one in enumerate(cells) if not one.reading.words]
     # 1. two parts, each of a stated share
     shares = [other for other in main if _share(cells[other]) is not None]
-    if len(shares) == 2 and (place == 0 or place in shares):
+    if len(shares) == 2:
         first, second = (evidence[other] for other in shares)
         stated, found = _share(cells[shares[1]]) or 0.0, part_share(first, second)
-        if found is not None and not found.agrees(stated):
-            if found.agrees(0.0) or found.agrees(1.0):
+        # one part alone is also read, half of it, by both parts in either order
+        is_by_parts = min(first.log10_p, second.log10_p) < evidence[place].log10_p - MARGIN
+        if found is not None and (place in (0, *shares) or is_by_parts):
+            if not found.agrees(stated) and (found.agrees(0.0) or found.agrees(1.0)):
                 place = shares[int(found.agrees(1.0))]
                 return [f"the server {cells[place].words}"], place
             words = f"marks about {found.share:.0%} of the tokens with the second key, the key says {stated:.0%}"
-            sentences.append(f"the server {words}")
+            place, sentences = 0, [] if found.agrees(stated) else [f"the server {words}"]
     # 2. layers that mark nothing
     runs = [other for other in main if _layers(cells[other]) is not None]
     if len(runs) == 3 and place == 0:
