@@ -33,7 +33,8 @@ def probed(
     folder: Path, registry: Path, url: str, classes: tuple[dict, ...] = (), only=("temperature-1",)
 ) -> ProbeResult:
     """What a probe finds, whose answers are marked for alice."""
-    off = tuple({"name": one.name, "answers": 0} for one in CLASSES if one.name not in only)
+    named = {*only, *(one["name"] for one in classes)}
+    off = tuple({"name": one.name, "answers": 0} for one in CLASSES if one.name not in named)
     user = {"id": "alice", "fields": {"vllm_xargs": {"message": message_of(registry, "green", "alice")}}}
     config = ProbeConfig.model_validate(
         {
@@ -64,8 +65,9 @@ def test_classes_that_leave_unmarked(tmp_path, registry, words):
         own = (
             {"name": "opt-out", "fields": {"vllm_xargs": {"watermark": False}}},
             {"name": "replica", "url": replica.url},
+            {"name": "temperature-0.7", "answers": 24},
         )
-        result = probed(tmp_path, registry, server.url, own, ("temperature-1", "temperature-0.7", "tools"))
+        result = probed(tmp_path, registry, server.url, own, ("temperature-1", "tools"))
         assert len(replica.asked) == 12
     states = {one.name: one.state for one in result.classes}
     assert states == {
@@ -77,7 +79,9 @@ def test_classes_that_leave_unmarked(tmp_path, registry, words):
     by_name = {one.name: one for one in result.classes}
     assert by_name["temperature-1"].users.right == 12
     share = by_name["temperature-0.7"].unmarked
-    assert share.low <= 0.5 <= share.high
+    odd = [prompt_ids(prompt_of(one.body)).sum() % 2 for one in server.asked if one.body["temperature"] == 0.7]
+    assert len(odd) == 24
+    assert share.low <= sum(odd) / len(odd) <= share.high
 
 
 @pytest.mark.parametrize(
