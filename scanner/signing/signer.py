@@ -207,6 +207,8 @@ class Signer:
             here = {name: DeltaTable(uri) for name, uri in uris.items() if DeltaTable.is_deltatable(uri)}
         signatures = [signature for table in here.values() if (signature := signature_of(table)) is not None]
         ids = {signature.results for signature in signatures if self.has_signed(signature)}
+        if not ids:  # nothing here says which results these are, as where they are begun
+            return {}
         here_ids = {name: id_of(table) for name, table in here.items()}
         entries = self.record.of_results(ids)
         return {entry.table: entry for entry in entries if here_ids.get(entry.table) != entry.table_id}
