@@ -12,6 +12,8 @@ STEPS ?=
 TOKENIZER ?=
 SEED ?= 0
 TOKENIZERS ?=
+# a test that hangs ends its process, and shows where it was
+NO_HANG := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 SCALE ?=
 ACCEPT ?=
 KEY ?=
@@ -36,12 +38,12 @@ check: lint
 # two processes, since Ray's tests wait more than they compute; the tests of a file share what they set up; files in
 # their own order, whose last ones are short (by number of tests, the longest would come last, with nothing beside them)
 test: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --one-cluster
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --one-cluster $(NO_HANG)
 
 # tests that take a CPU second and more each: drivers, workers and nodes that die, jobs that are submitted, kernels that are
 # interpreted; continuous integration runs them after `make test`
 test-costly: .venv/installed-dev
-	$(BIN)/python -m pytest -m "costly and not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "costly and not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder $(NO_HANG)
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -50,9 +52,10 @@ lint: .venv/installed-dev
 	! $(BIN)/python -m pip --disable-pip-version-check check | grep -vE '^($(DATA)) |^No broken'
 	$(BIN)/python -m tests.infra.dependencies
 
-# the pages of docs/reference, anew from the code that they are about
+# the pages of docs/reference, anew from the code that they are about, and docs/measurements.md from the files beside it
 reference: .venv/installed-dev
 	$(BIN)/python -m tests.support.reference_pages
+	$(BIN)/python -m tests.support.measurements_page
 
 # is every output of one night with everything turned on what it was? A minute of two cores, once kernels are compiled;
 # make golden ACCEPT=1 records the outputs as they are now
@@ -128,7 +131,7 @@ stacks-night: model .venv/installed-dev
 	$(BIN)/python -m tests.bench.torch_stacks --corpus $(CORPUS) --marked build/stacks-night/marked.parquet
 
 # every table and figure of the paper beside ours, in docs/paper.md: hours of two cores; goes on where it stopped; some
-# steps alone: make paper CORPUS=human.parquet TOKENIZER=tokenizer.json STEPS="figure-1 tokens"
+# steps alone: make paper CORPUS=human.parquet TOKENIZER=tokenizer.json STEPS="false-positives tokens"
 paper: .venv/installed-dev
 	$(BIN)/python -m tests.bench.paper --page docs/paper.md $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(STEPS),--steps $(STEPS))
 
@@ -198,11 +201,14 @@ sample: model
 	$(PIP) --editable '.[dev]'
 	touch $@
 
-# the documentation as a site in build/site, which links are checked in; to look at it: python -m http.server -d build/site
+# the documentation as a site in build/site, whose links are checked; to look at it: python -m http.server -d build/site.
+# Then misspelt words, and pages by their share of long sentences: these two only report
 docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	-$(BIN)/typos --format brief README.md SECURITY.md docs infra
+	$(BIN)/python -m tests.support.readability
 
-# the pictures of docs/pictures: pages of the demo's night, by the machine's chromium
+# the pictures of docs/pictures: diagrams, and pages of the demo's night by the machine's chromium
 pictures: .venv/installed-dev demo
 	$(BIN)/python -m tests.support.pictures
 

@@ -1,6 +1,7 @@
-"""`brickscan calibrate CONFIG`, the same as `python -m jobs.calibrate --config CONFIG`: do our own p-values hold?
+"""Run `brickscan calibrate CONFIG` (or `python -m jobs.calibrate --config CONFIG`): test our own p-values.
 
-And the commands of `brickscan keys` that follow an audit: admission, the audit secret, published commitments.
+This module also has the commands of `brickscan keys` that follow an audit: admission, the audit secret, published
+commitments.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import importlib.util
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ import click
 
 from jobs.cli import end, run, when_interrupted
 from jobs.options import Folder, NamedPath, Real, Whole, sign_results, yes_option
-from jobs.text import StepProgress, complain, tell
+from jobs.text import StepProgress, columns, complain, tell
 from scanner.errors import Refused, ScanFailed, in_a_line, install_of
 from scanner.printable import counted
 from scanner.registry import (
@@ -38,21 +40,18 @@ if TYPE_CHECKING:
 
 AUDIT_FAILED = 3
 
-_WHOLE = ("law_total", "law_best_total", "key")
-"""Beginnings of the kinds of rows that people are shown one by one."""
-
 _CONFIG = NamedPath(path_type=Path)
-_date = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the corpus's paths.")
+_date = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Date for {date} in the corpus's paths")
 _down_to = click.option(
     "--down-to",
     type=Real(0, 1, min_open=True),
     default=1e-6,
     show_default=True,
     metavar="P",
-    help="Say how many documents it takes to admit a key down to this p-value.",
+    help="p-value to plan for: how many documents admit a key down to it",
 )
-_all = click.option("--all", "everything", is_flag=True, help="Show also what is undecided.")
-_show = click.option("--show-text", is_flag=True, help="Write the n-grams that repeat, or that make keys hit, as text.")
+_all = click.option("--all", "everything", is_flag=True, help="Undecided thresholds too")
+_show = click.option("--show-text", is_flag=True, help="Text of the n-grams that repeat, or that make keys hit")
 
 
 @click.command()
@@ -62,21 +61,21 @@ _show = click.option("--show-text", is_flag=True, help="Write the n-grams that r
 @_all
 @_show
 def calibrate(config: Path, date: datetime.datetime | None, down_to: float, everything: bool, show_text: bool) -> int:
-    """Audit the false-positive rate over a corpus that is known to be unmarked, and write a table and drawings.
+    """Measure the false-positive rate on text that is known to be unmarked, as a table and plots.
 
-    CONFIG: a TOML file; `brickscan schema calibrate` prints its fields.
-    Exit codes: 0 no p-value is too small, 1 failed, 2 refused before
-    any work, 3 some are: a sentence names each.
+    CONFIG is a TOML file; `brickscan schema calibrate` lists its fields. Exit codes: 0 no p-value is too small, 1
+    failed, 2 refused before any work, 3 some p-values are too small.
 
     \b
     Example:
       brickscan calibrate calibration.toml
+      brickscan calibrate calibration.toml --all --down-to 1e-8
     """
     return calibrate_and_tell(config, date, show_text, down_to, everything)
 
 
 @click.command(name="python -m jobs.calibrate")
-@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.audit.CalibrationConfig.")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.audit.CalibrationConfig")
 @_date
 @_down_to
 @_all
@@ -100,14 +99,14 @@ def calibrate_and_tell(
     from scanner.results.transactions import append_audits, refuse_changed_tables
 
     plan = plan_calibration(config, None if date is None else date.date())
-    if plan.audited is not None:  # hours of work follow: tables that cannot be committed to are refused before
+    if plan.audited is not None:  # refuse tables that cannot be committed to now, before hours of work
         sign_results(plan.results, plan.audited.registry)
         refuse_changed_tables(plan.results)
     audit = Audit.begin(plan.config_sha256, ", ".join(plan.locations), plan.config.seed, plan.config.family_error)
     began = time.monotonic()
     with (
         when_interrupted("calibrate: nothing was written; run it again, from the start") as check,
-        contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
+        contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, where only the summary belongs
     ):
         counts = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", StepProgress("calibrate", check))
     rows = all_rows(audit, plan, counts.law, counts.fragments, counts.keys, counts.filters)
@@ -129,7 +128,7 @@ def calibrate_and_tell(
 
 
 def _why(rows: list[dict[str, Any]]) -> list[str]:
-    """Tell a key that fails from a broken law."""
+    """Return lines that tell a key that fails from a broken law."""
     wrong = {row["kind"] for row in rows if row["verdict"] == "too small"}
     law = {row["kind"] for row in rows if row["kind"].startswith("law")}
     if not law or wrong & law or not wrong & {"key", "key_messages"}:
@@ -145,38 +144,64 @@ def _why(rows: list[dict[str, Any]]) -> list[str]:
 def _is_claim(row: Mapping[str, Any]) -> bool:
     """Return whether a panel is a claim.
 
-    brickscan states the exact test without repeats, and the other panels show why.
+    brickscan claims the exact test without repeats. The other panels show the reasons.
     """
     return row["kind"] != "figure" or (row["test"], row["dedup"]) == ("exact", "ngram")
 
 
-def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
-    """Write the rows of whole formats and keys for people, and the number of others by verdict.
+_QUESTION_WORDS = {
+    "law_total": "fresh keys, one message",
+    "law_best_total": "fresh keys, all messages",
+    "key": "your key, all messages",
+    "key_messages": "your key, each message",
+}
+"""Words for the questions about whole formats and keys."""
 
-    everything: whether undecided rows are among them.
+_HEAD = (
+    "question",
+    "key or format",
+    "p up to",
+    "tests",
+    "reached",
+    "expected",
+    "reached / expected",
+    "pieces",
+    "verdict",
+)
+
+
+def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
+    """Write the rows of whole formats and keys for people, and the number of other rows by verdict.
+
+    everything: whether undecided rows are included.
     """
     from scanner.audit.statistics.audit_rows import number
 
     listed = [row for row in rows if everything or row["verdict"] != AuditVerdict.UNDECIDED]
-    lines = []
-    for row in listed:
-        if row["measure"] == "rate" and row["kind"].startswith(_WHOLE):
-            ratio = f"{row['hits'] / row['expected']:.3f}" if row["expected"] else "unknown"
-            lines.append(
-                f"{row['kind']:14} {row['key_id'] or row['method']:16} p<={row['threshold']:<6g} "
-                f"tests {row['tests']:>15,} hits {row['hits']:>13,} expected {number(row['expected']):>13} "
-                f"ratio {ratio} dispersion {row['design_effect']:.2f} "
-                f"{counted(row['clusters'], 'piece') + ' ' if row['kind'] == 'key' else ''}{row['verdict']}"
-            )
-    counts: dict[tuple[str, str, str, str], int] = {}
-    for row in listed:
-        if row["kind"] in ("law", "figure"):
-            name = (row["kind"], row["measure"], f"{row['test']} {row['dedup']}", row["verdict"])
-            counts[name] = counts.get(name, 0) + 1
-    lines += [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(counts.items())]
+    lines = [
+        (
+            _QUESTION_WORDS[row["kind"]],
+            row["key_id"] or row["method"],
+            f"{row['threshold']:g}",
+            f"{row['tests']:,}",
+            f"{row['hits']:,}",
+            number(row["expected"]),
+            f"{row['hits'] / row['expected']:.3f}" if row["expected"] else "unknown",
+            f"{row['clusters']:,}" if row["kind"] == "key" else "-",
+            row["verdict"],
+        )
+        for row in listed
+        if row["measure"] == "rate" and row["kind"] in _QUESTION_WORDS
+    ]
+    counts = Counter(
+        (row["kind"], row["measure"], f"{row['test']} {row['dedup']}", row["verdict"])
+        for row in listed
+        if row["kind"] in ("law", "figure")
+    )
+    words = [f"{' '.join(name[:3])}: {counted(count, 'row')} {name[3]}" for name, count in sorted(counts.items())]
     if len(listed) < len(rows):
-        lines.append(f"{len(rows) - len(listed)} rows are undecided, for want of data: --all shows them")
-    return lines
+        words.append(f"{counted(len(rows) - len(listed), 'row')} undecided, for lack of data (--all shows them)")
+    return [*(columns([_HEAD, *lines]) if lines else ()), *words]
 
 
 def _write_files(
@@ -203,27 +228,26 @@ def _write_files(
 if __name__ == "__main__":
     end(run(module))
 
-_registry = click.option("--registry", required=True, type=NamedPath(path_type=Path), help="Folder of the registry.")
+_registry = click.option("--registry", required=True, type=NamedPath(path_type=Path), help="Folder of the registry")
 
 
-@click.command()
+@click.command(short_help="Record that a key passed its audit.")
 @click.argument("key_id")
 @_registry
-@click.option("--results", required=True, metavar="DIR", help="Results of `brickscan calibrate` on this key.")
-@click.option("--candidates", type=Whole(1), help="How many keys were tried.  [default: as audited there]")
+@click.option("--results", required=True, metavar="DIR", help="Folder of `brickscan calibrate` for this key")
+@click.option("--candidates", type=Whole(1), help="Number of keys that were tried  [default: as audited]")
 @click.option(
     "--down-to",
     type=Real(0, 1, min_open=True),
     default=1.0,
     metavar="P",
-    help="Refuse unless the rate is known to hold down to this p-value, such as 1e-6.",
+    help="p-value down to which the rate must be known to hold, for example 1e-6",
 )
 def admit(key_id: str, registry: Path, results: str, candidates: int | None, down_to: float) -> None:
     """Record that a key passed its audit, and how many keys were tried to find it.
 
-    Its newest audit decides: nothing too small, and the rate known to hold down to some p-value. A configuration with
-    `audit.require_admission` refuses to scan with keys that are not admitted down to its false-positive rate. An audit
-    with `keys.filter` admits a key for scans whose `filter` leaves out as much.
+    The key's newest audit decides: no p-value too small, and the rate shown to hold down to some p-value. Scans with
+    `audit.require_admission` use only keys admitted down to their rate.
 
     \b
     Example:
@@ -242,7 +266,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
             f"results: nobody signed the audits in {results}, so anybody may have written them: as where a calibration "
             "without [keys] was the first, which names no registry to sign with. Audit keys into a folder of their own"
         )
-    if signer is not None and "audits" in (*signer.off_record, *signer.newer_elsewhere):
+    if signer is not None and "audits" in signer.off_record:
         raise Refused(f"results: no key is admitted by audits in {results}: {unchecked(results)}")
     passed = admission_of(key, rows, candidates, down_to)
     admit_key(registry, key_id, passed)
@@ -254,27 +278,28 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
     )
 
 
-@click.command("audit-secret")
+@click.command("audit-secret", short_help="Change the secret that signs results.")
 @_registry
-@click.option("--secret", metavar="REFERENCE", help="As for `keys new`.  [default: file:secrets/decoys.secret]")
+@click.option(
+    "--secret", metavar="REFERENCE", help="File or variable, as for `keys new`  [default: file:secrets/decoys.secret]"
+)
 @yes_option
 def audit_secret(registry: Path, secret: str | None, yes: bool) -> None:
-    """Name the secret that scans draw decoy keys from; `keys new` makes one with a registry's first key.
+    """Change the secret that signs results and draws the decoy keys.
 
-    Decoys test in every scan that p-values are not too small. Who knows the secret could write text that hits them, and
-    sign tables of results that they changed. With another secret, all results that were signed are checked and signed
-    under it first, while no scan runs: where a table was changed, nothing happens. Results that are not there are
-    refused too; --yes gives up those that were deleted or moved for good. Call it again if it was interrupted. Texts of
-    verdicts are told apart by the secret too: after a change, rows that a commit moved to another file of a Delta or
-    Iceberg table are scanned again. Keep the first secret: the registry goes on to name it (`lasting_secret`), since
-    filters of n-grams and windows of accounts are held against nights before the change.
+    `keys new` makes one with a registry's first key. Whoever knows it could write text that hits the decoys, or sign
+    tables that they changed.
+
+    With a new secret, all signed results are checked and signed again, so let no scan run meanwhile. If a table was
+    changed, nothing happens. Results that are not there are refused too; --yes gives up those that were deleted for
+    good. Repeat the call if it was interrupted. Keep the first secret: filters and windows of accounts still use it.
 
     \b
     Example:
       brickscan keys audit-secret --registry registry
       brickscan keys audit-secret --registry registry --secret file:secrets/decoys-2027.secret
     """
-    check_audit_secret(registry, secret)  # before results are read, which may take long
+    check_audit_secret(registry, secret)  # first, because reading results may take long
     if load_registry(registry).audit_secret is not None:
         _sign_under(registry, secret, yes)
     tell(f"audit secret  {set_audit_secret(registry, secret)}")
@@ -286,36 +311,39 @@ def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
     """Sign all results of a registry under another secret.
 
     Raises:
-        Refused: results were signed and are gone, and may come back; a table was changed.
+        Refused: signed results are gone, and may come back. Or a table was changed.
     """
     from scanner.registry.signed_tables import read_signed_tables
-    from scanner.results.sign_anew import give_up, refuse_changed_under, sign_under
+    from scanner.results.sign_anew import refuse_changed_under, sign_under
     from scanner.signing import keep_signatures, signer_of
 
-    locations = read_signed_tables(str(registry)).locations()
-    if not locations:
+    places = read_signed_tables(str(registry)).places()
+    if not places:
         return
-    gone = dict[str, list[str]]()
-    for location in locations:
+    gone = list[int]()
+    for results, location in places.items():
         sign_results(location, registry)
         signer = signer_of(location)
-        if signer is not None and signer.missing_tables() == signer.signed_tables():
-            gone[location] = signer.missing_tables()
+        is_there = signer is None or signer.results_here() == results
+        if not is_there or (signer is not None and signer.missing_tables() == signer.signed_tables()):
+            gone.append(results)
     if gone and not yes:
+        where = ", ".join(places[results] for results in gone)
         raise Refused(
-            f"audit secret: results were signed under it and are not there: {', '.join(gone)}. Nothing was changed. "
-            "Put them back or mount them first; if they were deleted or moved for good, give --yes, which gives them "
-            "up. Should they come back after that, they are refused until `brickscan sign` signs them"
+            f"audit secret: results were signed under it and are not there: {where}. Nothing was changed. "
+            "Put them back or mount them first; if they were moved, run `brickscan sign` where they lie now; if they "
+            "were deleted for good, give --yes, which gives them up. Should they come back, they are refused until "
+            "`brickscan sign` signs them"
         )
     reference = make_audit_secret(registry, secret)
     later = read_secret(reference, registry)
-    for location in locations:  # all places are looked at before one is changed
-        if location not in gone:
+    for results, location in places.items():  # check all places before changing one
+        if results not in gone:
             refuse_changed_under(location, str(registry), later)
-    for location in locations:
-        if location in gone:
-            for name in gone[location]:
-                give_up(location, name)
+    for results, location in places.items():
+        if results in gone:
+            if (signer := signer_of(location)) is not None:
+                signer.give_up_results(results)
             if (why := keep_signatures(location)) is not None:
                 raise Refused(why)
             tell(f"{location}: there are no results any more")
@@ -327,16 +355,16 @@ def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
 _file = click.argument("file", type=NamedPath(path_type=Path))
 
 
-@click.command("publish")
+@click.command("publish", short_help="Append commitments to a public list.")
 @_file
-@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry")
 def publish_(file: Path, registry: Path | str) -> None:
-    """Append the commitments of a registry's keys to FILE, a list for the public, each with a running number.
+    """Append the commitments of a registry's keys to FILE, a public list.
 
-    A line has the key's messages, the SHA-256 of its tokenizer and of its public record, the head of what claims showed
-    of it, and a root over whom its messages were given to, which shows nobody. FILE is made where it is not there; what
-    it holds already stays, and a list whose lines were changed or taken out is refused. Put it where others see and
-    copy it. Run it after each `keys new`, before anything is marked, after users are added, and after each `claim`.
+    Each line has a running number, the key's messages, the SHA-256 of its tokenizer and record, the head of what claims
+    showed, and a root over who holds its messages, which reveals nobody. Put the file where others see and copy it. Run
+    this after each `keys new` before anything is marked, after you add users, and after each `claim`. A list with
+    changed or missing lines is refused.
 
     \b
     Example:
@@ -351,20 +379,20 @@ def publish_(file: Path, registry: Path | str) -> None:
         tell(f"left out, for {why}: {', '.join(without_commitment)}")
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check a public list of commitments.")
 @_file
-@click.option("--earlier", type=NamedPath(path_type=Path), help="A copy of the list that somebody kept.")
-@click.option("--registry", type=Folder(), help="Folder or URI of a registry, whose keys must be in the list.")
+@click.option("--earlier", type=NamedPath(path_type=Path), help="Copy of the list from an earlier day")
+@click.option("--registry", type=Folder(), help="Registry whose keys must be in the list (folder or URI)")
 def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int:
-    """Tell whether FILE, a list of published commitments, is as it was written, and how many it holds.
+    """Check a public list of commitments: that nobody changed it, and how many keys it has.
 
-    Whoever believes a flag under one of these keys multiplies its p-value by their number, where the scan's own
-    correction counted fewer. Exit code 3: lines of the earlier copy are gone, or keys of the registry are missing. A
-    registry that lacks what the list has of its users, or of what claims showed, is refused: an older one was put back.
+    Whoever believes a flag under one of these keys multiplies its p-value by their number, unless the scan corrected
+    for as many. Exit code 3: lines of the earlier copy are gone, or keys of the registry are missing.
 
     \b
     Example:
       brickscan keys verify commitments.txt --earlier copy-of-march.txt
+      brickscan keys verify commitments.txt --registry registry
     """
     lines = read_published(file)
     problems = faults(lines, read_published(earlier) if earlier else [], registry)

@@ -26,20 +26,22 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("config", required=False, type=NamedPath(path_type=Path))
-@click.option("--registry", metavar="FOLDER", help="Folder or URI of a registry, instead of CONFIG.")
+@click.option("--registry", metavar="FOLDER", help="Registry, in place of CONFIG (folder or URI)")
 @key_ids_option
-@click.option("--text", "source", default="-", show_default=True, metavar="FILE", help="The text; -: what is piped in.")
+@click.option(
+    "--text", "source", default="-", show_default=True, metavar="FILE", help="File with the text; -: standard input"
+)
 @click.option(
     "--fpr",
     type=Real(0, 1, min_open=True, max_open=True),
-    help="With --registry: p-value at which text counts as marked.  [default: 1e-6]",
+    help="With --registry: p-value at which text counts as marked  [default: 1e-6]",
 )
 @click.option(
     "--date",
     type=Day(),
-    help="Leave out the n-grams that a scan of this date does, where CONFIG has a filter.  [default: today, UTC]",
+    help="Date whose filter of n-grams applies, if CONFIG has one  [default: today, UTC]",
 )
-@click.option("--why", is_flag=True, help="Say why nothing was found, for each key under which nothing was.")
+@click.option("--why", is_flag=True, help="Reasons why nothing was found, for each key without a find")
 def check(
     config: Path | None,
     registry: str | None,
@@ -49,18 +51,16 @@ def check(
     date: datetime.datetime | None,
     why: bool,
 ) -> int:
-    """Look at one text under each key, as a scan would, and print a verdict a key. Nothing is written anywhere.
+    """Look at one text under each key, as a scan would, and print a verdict for each key.
 
-    CONFIG: the file of a scan, whose registry, keys, rate, looks and filter are taken; without it a text is looked at
-    as it stands, normalised, and in parts, as by the scan.toml that `brickscan init` writes. p-values are corrected for
-    all messages of all keys of the registry, whichever keys are asked here. A text contains text marked for a user; it
-    may be quoted or spliced, so this does not say who wrote it. A user who got their message after the text was written
-    is named all the same, since one text alone does not tell when that was. What is found is computed again by a slow
-    path of its own; where it comes out differently, nobody is named, and the exit code is 3: this version or machine is
-    at fault.
+    With CONFIG, the scan's keys, rate, looks and filter apply. With --registry, the text is looked at as the scan.toml
+    of `brickscan init` does. p-values are corrected for all messages of all keys, whichever keys you ask about. Nothing
+    is written.
 
-    --why tries configurations near to each key's, other ways to read the text, and parts of it. What it says is no
-    flag, and is not for strangers, who could edit a text by it until no mark is left.
+    Every find is computed again by a slow, separate path. If the two differ, nobody is named and the exit code is 3.
+
+    --why tries configurations close to each key's, other ways to read the text, and parts of it. Its answers are not
+    flags. Don't show them to strangers: they would help to edit a text until no mark is left.
 
     \b
     Example:
@@ -116,9 +116,9 @@ def check(
     if any(key.one_of is not None for key in request.keys):
         tested_keys = "and for the weight of each key"
     if config is None:
-        tested_keys += ", and for three looks: as it stands, normalised, in parts"
+        tested_keys += ", and for three looks: as written, normalised, in parts"
     elif weights != NO_VARIANTS:
-        tested_keys += ", with the weights of scan.toml or equal ones"
+        tested_keys += ", and for the looks that CONFIG turns on"
     tell(f"p-values are corrected for all messages {tested_keys}; text counts as marked at {one_in(math.log10(rate))}")
     tell(*(f"under {key.key_id}: {lacking}" for key in request.keys for lacking in looks_lacking(key, weights)))
     if night_filter is not None:

@@ -1,4 +1,4 @@
-"""`brickscan claim`: a claim about one flag that anybody can check without the key."""
+"""Run `brickscan claim`: make a claim about one flag that anybody can check without the key."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,27 +16,26 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
 @click.argument("document", metavar="DOC")
-@click.option("--out", required=True, type=NamedPath(path_type=Path), help="A new folder, for the parties.")
+@click.option("--out", required=True, type=NamedPath(path_type=Path), help="New folder for the claim")
 @click.option(
     "--list",
     "published",
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
-    help="The list of `brickscan keys publish`: the claim is checked against it before anything is shown.",
+    help="List of `brickscan keys publish`, to check the claim against first",
 )
-@click.option("--wait", is_flag=True, help="Wait for scans that began before the claim's seeds were shown.")
+@click.option("--wait", is_flag=True, help="Wait for running scans to end")
 @yes_option
 @dry_run_option
 def claim(config: Path, document: str, out: Path, published: Path | None, wait: bool, yes: bool, dry_run: bool) -> None:
-    """Make a claim about one flag that anybody can check without the key, under keys of version 3.
+    """Make a claim about one flag that anybody can check without the key (keys of version 3).
 
-    CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The claim shows the seeds that its
-    text meets, at most 1,000, and nothing else of the key. check_claim.py checks it without brickscan and without a
-    secret. It is checked before anything is shown, and refused where it would not hold.
+    DOC is the id of a flagged document, or PATH:ROW. The claim shows the seeds that the text meets, at most 1,000, and
+    nothing else of the key. check_claim.py checks it without brickscan and without a secret.
 
-    What a claim shows is public for good: these windows of words are marked and scored no more. So the command says
-    what it shows, and asks first. It is written once every scan that began before has ended. A second call for the same
-    text shows nothing new; call it again where it was interrupted. Give the folder to the parties only: whoever holds
-    it sees every message that is marked in the text.
+    What a claim shows stays public for good, and these windows of words are no longer marked or scored. So the command
+    checks the claim, says what it shows, and asks first. It writes the claim once every scan that began before has
+    ended. Call it again after an interruption. Give the folder to the parties only: it reveals every message that is
+    marked in the text.
 
     \b
     Example:
@@ -65,7 +64,7 @@ def claim(config: Path, document: str, out: Path, published: Path | None, wait: 
 
 
 def _changes(prepared: "PreparedClaim") -> list[str]:
-    """Say what a claim shows, what that costs, and that it cannot be taken back."""
+    """Write what a claim shows, what that costs, and that it cannot be taken back."""
     key, unit, seeds = prepared.key, prepared.unit, counted(len(prepared.seeds), "seed")
     what = f"{unit.variant or 'as written'}, tokens {unit.begin + 1} to {unit.end}"
     about = f"claims about {prepared.where}, {what}: shows {seeds} of key {key.key_id}"
@@ -87,7 +86,7 @@ def _changes(prepared: "PreparedClaim") -> list[str]:
 
 
 def _doubt(prepared: "PreparedClaim") -> list[str]:
-    """Say to whom a claim would prove nothing, since its key could be chosen among many."""
+    """Write to whom a claim would prove nothing, because its key could be chosen among many."""
     from scanner.evidence.check_claim import TRIED
 
     if prepared.log10_p <= TRIED:

@@ -1,4 +1,4 @@
-"""`brickscan review`, `decide`, `export`: flags go where people decide on them, and decisions come back."""
+"""Run `brickscan review`, `decide` and `export`: send flags to people who decide on them, and record the decisions."""
 
 import contextlib
 import getpass
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def needs_extra(command: str, extra: str = "review") -> Iterator[None]:
-    """Refuse, where a package that is imported meanwhile is missing, with the extra that installs it.
+    """Refuse if an import fails in this context, and name the extra that installs the package.
 
     Raises:
         Refused: the extra is not installed.
@@ -58,11 +58,11 @@ def run_until_ended(server: "Server", command: str) -> None:
         tell(f"{command}: ended")
 
 
-by_option = click.option("--by", metavar="NAME", help="Who decides.  [default: your login name]")
+by_option = click.option("--by", metavar="NAME", help="Name of the person who decides  [default: your login name]")
 
 
 def login_name() -> str:
-    """Return the name of the user who runs this; `unknown` where the machine has no name for them."""
+    """Return the name of the user who runs this. `unknown`: the machine has no name for them."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may have a user who is in no list
@@ -75,28 +75,25 @@ def login_name() -> str:
 @click.argument(
     "decision", metavar="[DECISION]", required=False, type=click.Choice([entry.value for entry in ReviewDecision])
 )
-@click.option("--note", help="Why, in words.")
+@click.option("--note", help="Reason, in words")
 @by_option
 @click.option(
     "--from",
     "file",
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
-    help="Instead of DOC and DECISION: a .csv or .jsonl file of another system's decisions.",
+    help="File of decisions (.csv or .jsonl), in place of DOC and DECISION",
 )
 def decide(
     results: str, document: str | None, decision: str | None, note: str | None, by: str | None, file: Path | None
 ) -> None:
-    """Record what was decided on a flag, or on many: confirmed, quoted, dismissed, unclear or allowed.
+    """Record a decision on one flag, or many from a file.
 
-    CONFIG: the file of the scan, whose registry's audit secret signs what is recorded. DOC: the id of a flagged
-    document, or PATH:ROW. No decision is ever changed: each decider's newest decision stands, and decisions of
-    deciders who differ are both shown. `flagged --open` lists flags without a decision, and `report` tells how
-    often flags were right.
+    A decision is confirmed, quoted, dismissed, unclear or allowed. DOC is the id of a flagged document, or PATH:ROW. No
+    decision is ever changed: the newest of each person counts, and people who differ are both shown.
 
-    Each row of a file has `id` (of the flag, as `export` prints it), `decision` and `decided_by`, and may have
-    `decided_at` (a time with its zone; otherwise the time at which it is recorded) and `note`; `schema decision` prints
-    its JSON Schema. Equal rows are one decision, so give the same file again, or one that grows. Where any row is
-    wrong, nothing is recorded and each wrong row is named.
+    A file needs the columns `id` (of the flag, as `export` prints it), `decision` and `decided_by`, and may have
+    `decided_at` (with its time zone) and `note`. Equal rows count once, so you can give a file that grows again and
+    again. If any row is wrong, nothing is recorded and each wrong row is named.
 
     \b
     Example:
@@ -148,17 +145,14 @@ REVIEW_PORT = 8747
 
 @click.command()
 @results_argument
-@click.option("--port", default=REVIEW_PORT, show_default=True, type=Whole(0, 65535), help="0: any that is free.")
+@click.option("--port", default=REVIEW_PORT, show_default=True, type=Whole(0, 65535), help="Port; 0: any free one")
 @by_option
 def review(results: str, port: int, by: str | None) -> None:
-    """Look at flags in a browser, one after the other, and decide on each of them.
+    """Look at flags in a browser, one after the other, and decide on each.
 
-    Decisions are confirmed, quoted, dismissed, unclear and allowed.
-
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which no text is shown. The app listens
-    on 127.0.0.1 alone, for whoever has the address that it prints; it works by keyboard, and without scripts. Decisions
-    are recorded as by `brickscan decide`. Several reviewers each run their own, on any machine that has the results.
-    Ctrl-C ends it; recorded decisions stay.
+    Decisions are confirmed, quoted, dismissed, unclear and allowed. The app listens on 127.0.0.1 only, for whoever has
+    the address that it prints. It works by keyboard and without scripts. Several reviewers can each run their own.
+    Ctrl-C ends it; decisions are kept.
 
     \b
     Example:
@@ -188,8 +182,8 @@ _WITH_ACCOUNTS = ("verdict", "csv")
 @click.option("--format", "form", type=click.Choice(_EXPORTS), default="verdict", show_default=True)
 @since_option
 @until_option
-@click.option("--accounts", is_flag=True, help="With verdict and csv: marked accounts instead of flags.")
-@click.option("--open", "undecided", is_flag=True, help="Flags alone on which nobody decided.")
+@click.option("--accounts", is_flag=True, help="Marked accounts in place of flags (verdict and csv)")
+@click.option("--open", "undecided", is_flag=True, help="Only flags without a decision")
 def export(
     config: Path,
     form: str,
@@ -198,14 +192,11 @@ def export(
     accounts: bool,
     undecided: bool,
 ) -> int:
-    """Print flags for other systems: as one neutral record each, or as what Label Studio or a sheet takes.
+    """Print flags for other systems, as neutral records, Label Studio tasks or a sheet.
 
-    CONFIG: the file of the scan. `verdict` prints a JSON object a line, whose schema `brickscan schema verdict` prints;
-    `label-studio` a JSON list of tasks; `csv` a table in which no cell is a formula. Nothing is sent anywhere. `decide
-    --from` takes back what others decided. Exit code 1: a task lacks its text.
-
-    --accounts gives the accounts whose posts together are marked (`brickscan schema account`). No decision is recorded
-    on an account.
+    `verdict` prints one JSON object per line (`brickscan schema verdict`), `label-studio` a JSON list of tasks, `csv` a
+    table without formulas. Nothing is sent anywhere. `decide --from` takes back what others decided. Exit code 1: a
+    task lacks its text.
 
     \b
     Example:
@@ -288,7 +279,7 @@ def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime |
 
 
 def _tasks(verdicts: "Iterator[tuple[Explanation, Verdict]]") -> int:
-    """Print tasks. A flag whose text cannot be read keeps no other from being printed."""
+    """Print tasks. If a flag's text cannot be read, the others are printed all the same."""
     from scanner.exports import label_studio_task
 
     tasks, code = [], 0

@@ -1,4 +1,4 @@
-"""`brickscan evaluate`, the paper's experiments, and `error-rates`, a page on a provider's own keys and texts.
+"""Run `brickscan evaluate`, the paper's experiments, and `error-rates`, a page on a provider's own keys and texts.
 
 `brickscan evaluate CONFIG` is the same as `python -m jobs.evaluate --config CONFIG`.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from scanner.research.units import WrittenTexts
 
 _CONFIG = NamedPath(path_type=Path)
-_paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper's tables, instead of the configured.")
+_paper = click.option("--paper-size", is_flag=True, help="The paper's sizes, in place of the configured ones")
 
 
 @click.command()
@@ -44,19 +44,19 @@ _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper
 def evaluate(config: Path, paper_size: bool) -> None:
     """Run the paper's experiments with a local model, and write tables, a report and plots.
 
-    CONFIG: a TOML file; `brickscan schema evaluate` prints its fields.
-    Every text that is written is kept: run it again after anything,
-    and it goes on from there.
+    CONFIG is a TOML file; `brickscan schema evaluate` lists its fields. Every text is kept, so you can run it again
+    after any interruption.
 
     \b
     Example:
       brickscan evaluate evaluation.toml
+      brickscan evaluate evaluation.toml --paper-size
     """
     evaluate_and_tell(config, paper_size)
 
 
 @click.command(name="python -m jobs.evaluate")
-@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.evaluation.EvaluationConfig.")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.evaluation.EvaluationConfig")
 @_paper
 def module(config: Path, paper_size: bool) -> None:
     """Do what `brickscan evaluate CONFIG` does; for schedulers and `ray job submit`."""
@@ -161,26 +161,30 @@ if __name__ == "__main__":
     end(run(module))
 
 COLUMNS = ("user_id", "kind", "language", "source")
-"""Columns of the texts' files that are used where they are there, besides `text`."""
+"""Columns of the texts' files that are used if they exist, besides `text`."""
 
 _FILE = NamedPath(path_type=Path, dir_okay=False, exists=True)
 
 
 @click.command(name="error-rates")
 @click.argument("config", type=_FILE)
-@click.option("--unmarked", type=_FILE, multiple=True, required=True, help="Parquet of texts that nobody marked.")
-@click.option("--marked", type=_FILE, multiple=True, required=True, help="Parquet of texts marked under these keys.")
-@click.option("--out", type=NamedPath(path_type=Path), default="error-rates", show_default=True, help="Folder.")
-@click.option("--model", type=NamedPath(path_type=Path), help="Folder of a model that paraphrases and translates.")
-@click.option("--seed", default="1", show_default=True, help="Seed of the edits; the same gives the same page.")
+@click.option("--unmarked", type=_FILE, multiple=True, required=True, help="Parquet file of unmarked texts")
+@click.option(
+    "--marked", type=_FILE, multiple=True, required=True, help="Parquet file of texts marked under these keys"
+)
+@click.option(
+    "--out", type=NamedPath(path_type=Path), default="error-rates", show_default=True, help="Folder for the page"
+)
+@click.option("--model", type=NamedPath(path_type=Path), help="Folder of a model that paraphrases and translates")
+@click.option("--seed", default="1", show_default=True, help="Seed of the edits")
 def error_rates(
     config: Path, unmarked: tuple[Path, ...], marked: tuple[Path, ...], out: Path, model: Path | None, seed: str
 ) -> None:
-    """Measure error rates, and write a page that can be published: error-rates.html, and error-rates.json beside it.
+    """Measure error rates, and write a page that you can publish: error-rates.html and .json.
 
-    CONFIG: the file of a scan, whose registry, keys, rate, variants and spans are taken. The Parquet files need a
-    column `text`; columns `kind`, `language` and `source` become rows of tables, and with `user_id` marked texts are
-    counted as named, too. The page has no text, no name of a user and nothing of a key but its commitment.
+    CONFIG is the file of a scan, whose registry, keys, rate and looks are used. The Parquet files need a column `text`;
+    `kind`, `language` and `source` become rows of tables, and `user_id` lets the page count who is named. The page
+    holds no text, no user's name, and nothing of a key but its commitment.
 
     \b
     Example:
@@ -229,7 +233,7 @@ def error_rates(
 
 
 def _read(option: str, paths: Sequence[Path]) -> "pl.DataFrame":
-    """Read distinct texts of files, with the columns that are there."""
+    """Read distinct texts of files, with those of COLUMNS that exist."""
     import polars as pl
 
     frames = []

@@ -1,4 +1,4 @@
-"""`brickscan explain`, `replay`, `report`: flags explained, scored anew, and as pages."""
+"""Run `brickscan explain`, `replay` and `report`: explain flags, score them again, and write them as pages."""
 
 import json
 import math
@@ -39,12 +39,10 @@ _WIDEST = 100
 @click.command()
 @results_argument
 @click.argument("document", metavar="DOC|ACCOUNT")
-@click.option(
-    "--account", "is_account", is_flag=True, help="Explain the account of this name, whatever documents have it."
-)
-@click.option("--date", "night", type=Day(), help="Of an account: its night, as the date of its data.  [the newest]")
-@click.option("--html", "page_file", type=NamedPath(path_type=Path), help="Write a page here; it needs no network.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--account", "is_account", is_flag=True, help="Account with this name, even if a document has it too")
+@click.option("--date", "night", type=Day(), help="Night of an account, as the date of its data  [default: the newest]")
+@click.option("--html", "page_file", type=NamedPath(path_type=Path), help="File to write as a web page")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object in place of text")
 def explain(
     results: str,
     document: str,
@@ -53,17 +51,14 @@ def explain(
     page_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Explain one flag: what was found, how seldom chance does it, where it stands in the text, what it does not say.
+    """Explain one flag: what was found, how rarely chance does it, and where it is in the text.
 
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which the text is not shown. DOC: the
-    id of a document, or PATH:ROW. The text is read again from its file, or from what the scan kept ([evidence]
-    keep_text), and shown only if it is the one that was scanned. Below each line of it stands how strongly it speaks
-    for the mark: nothing, then . - = #. Quoted lines (`>`, <blockquote>) and own words have p-values of their own,
-    which decide nothing. What single tokens say is material of the key: who collects many such pages learns the mark,
-    so that runs of 8 are shown, in five steps.
+    Give the scan's CONFIG; with only the folder or URI of its RESULTS, the text is not shown. DOC is the id of a
+    document, or PATH:ROW. The text is read again and shown only if it is the one that was scanned. Below each line,
+    `. - = #` say how strongly it speaks for the mark. Quoted lines and own words have p-values of their own, which
+    decide nothing.
 
-    ACCOUNT: a marked account (`brickscan accounts`), where no flagged document has this name: why it is named or not,
-    and its posts, those that speak strongest for the mark first, own words beside quoted lines.
+    For an ACCOUNT (`brickscan accounts`), you see why it is named or not, and its posts, strongest first.
 
     \b
     Example:
@@ -133,7 +128,7 @@ def _lines(explained: "Explanation") -> Iterator[str]:
         yield from wrap_line(f"The text is not shown: {explained.no_text}.", width, "  ")
         return
     if explained.no_evidence is not None:
-        yield from wrap_line(f"The text stands without its evidence: {explained.no_evidence}.", width, "  ")
+        yield from wrap_line(f"The text is shown without its evidence: {explained.no_evidence}.", width, "  ")
     yield from _marked_lines(segments(explained, CHARACTERS_IN_TERMINAL), width)
     if len(explained.text) > CHARACTERS_IN_TERMINAL:
         yield f"({counted(len(explained.text) - CHARACTERS_IN_TERMINAL, 'more character')}; --html shows more)"
@@ -166,8 +161,8 @@ def _post_lines(post: "AccountPost", width: int) -> Iterator[str]:
 
 
 def _marked_lines(parts: "list[PageSegment]", width: int) -> Iterator[str]:
-    """Yield a text's lines with marks below, in a terminal's columns; a prefix tells own words from quoted ones."""
-    line: list[tuple[str, str]] = []  # what stands in a column, and its mark
+    """Yield a text's lines with marks below, in a terminal's columns. A prefix tells own words from quoted ones."""
+    line: list[tuple[str, str]] = []  # the content of a column, and its mark
     for part in parts:
         mark = " " if part.level is None else _MARKS[part.level]
         for character in part.text:
@@ -196,20 +191,16 @@ def _pair(line: list[tuple[str, str]]) -> Iterator[str]:
 @click.command()
 @click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
 @click.argument("document", metavar="DOC")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--proof", "folder", type=NamedPath(path_type=Path), help="A new folder for whoever checks the flag.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object in place of text")
+@click.option("--proof", "folder", type=NamedPath(path_type=Path), help="New folder for the expert who checks the flag")
 def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> int:
     """Compute one verdict again and compare it with the recorded one, field by field.
 
-    CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The text is read again from its file,
-    or from what the scan kept ([evidence] keep_text), and must be the one that was scanned; keys are those that the
-    scan recorded. Score and p-value of the message come from a slow path that shares no code with the scoring of the
-    scan. Exit code 3: something comes out differently.
+    DOC is the id of a flagged document, or PATH:ROW. The text is read again and must be the one that was scanned. Score
+    and p-value come from a slow path that shares no code with the scan. Exit code 3: something differs.
 
-    --proof writes what a third party needs: the claim, the text, its tokens, the tokenizer, and the key's public record
-    where it has one. No file of it holds anything of the secret. Once the secret is revealed to them, check_claim.py
-    checks the claim without brickscan, and says what it does not check. Where the evidence comes out differently,
-    nothing is written.
+    --proof writes what an expert needs who is given the secret: claim, text, tokens, tokenizer, and the key's public
+    record. No file in it holds anything of the secret, and check_claim.py checks it without brickscan.
 
     \b
     Example:
@@ -280,16 +271,14 @@ def _shown(value: object) -> str:
 
 @click.command()
 @results_argument
-@click.option("--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="Date of its data.  [of the newest scan]")
-@click.option("--out", required=True, type=NamedPath(path_type=Path, file_okay=False), help="A new folder.")
+@click.option("--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="Date of the data  [default: the newest scan's]")
+@click.option("--out", required=True, type=NamedPath(path_type=Path, file_okay=False), help="New folder for the pages")
 def report(results: str, day: datetime | None, out: Path) -> None:
-    """Write a night as pages: one for the night, one a flag, one a marked account, each with a JSON twin.
+    """Write a night as web pages: an overview, a page for each flag and each marked account.
 
-    Open DIR/index.html in a browser.
-
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which no text is shown. Pages need no
-    network, no script and no other file, and print as they look. They hold people's texts: only you can read them. A
-    folder that holds an earlier report is replaced.
+    Give the scan's CONFIG; with only the folder or URI of its RESULTS, no text is shown. Open index.html in a browser.
+    Pages need no network and no script, print as they look, and each has a JSON twin. They hold people's texts, so only
+    you can read them. An earlier report in the folder is replaced.
 
     \b
     Example:

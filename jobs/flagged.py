@@ -1,4 +1,4 @@
-"""`brickscan flagged CONFIG|RESULTS`: flags in words for people."""
+"""Run `brickscan flagged CONFIG|RESULTS`: list flags in words for people."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from scanner.results.flags import By, FlagList, FlagTotals, WantedFlags
 
 LONGEST_ID_SHOWN = 60
-"""Characters of an id that are shown."""
+"""Number of characters of an id that are shown."""
 
 ROWS_BY_DEFAULT = 20
-"""Rows of a list, unless asked for more."""
+"""Rows of a list, unless more are requested."""
 
-limit_option = click.option("--limit", type=Whole(1), help=f"How many to show.  [default: {ROWS_BY_DEFAULT}]")
+limit_option = click.option("--limit", type=Whole(1), help=f"Number of rows  [default: {ROWS_BY_DEFAULT}]")
 
 
 def most_shown(limit: int | None, *, everything: bool) -> int | None:
-    """Return how many rows of a list are shown at most; None: all.
+    """Return the largest number of rows that a list shows. None: all.
 
     Raises:
         UsageError: both `--limit` and `--all` are given.
@@ -52,7 +52,7 @@ def most_shown(limit: int | None, *, everything: bool) -> int | None:
 
 
 def marked_for(row: Mapping[str, Any]) -> str:
-    """Return the user for whom the text of a flagged row of schemas.tables.VERDICTS was marked, or what is known."""
+    """Return the user for whom the text of a flagged row of VERDICTS was marked, or why nobody is named."""
     if row["naming"] == Naming.HELD_LATER:
         existed, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
         return f"message {row['message']}, seen by {existed}, which its user got later: {got}"
@@ -70,7 +70,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
 
 
 def user_or_nobody(row: Mapping[str, Any]) -> str:
-    """Write the user in a few words, for narrow columns; the totals by reason are below the list."""
+    """Write the user in a few words, for narrow columns. The totals by reason are below the list."""
     if row["naming"] == Naming.NAMED:
         return printable(row["user_id"] or "(name erased)", LONGEST_ID_SHOWN)
     return f"nobody: {str(row['naming']).replace('_', ' ')}"
@@ -90,27 +90,39 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "account": ("account_id", "users"),
     "text": ("text_sha256", "key_id", "message", "user_id", "naming", "accounts"),
 }
+_GROUP_HEAD = {
+    "user_id": "user",
+    "account_id": "account",
+    "text_sha256": "SHA-256 of the text",
+    "key_id": "key",
+    "naming": "user is",
+}
+_SUMS_HEAD = (
+    *("documents", "distinct texts", "independent", "first scanned", "last scanned", "smallest p-value"),
+    "in scans with an alarm",
+)
+"""Headings of _GROUPS and of _SUMS. The p-values of _SUMS are one column."""
 
 
 def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    help_text = f"Of this {kind}; several times: of any of these."
+    help_text = f"Only flags for this {kind} (repeatable)"
     return click.option(f"--{name}", f"{name}s", multiple=True, metavar="ID", help=help_text)
 
 
 @click.command()
 @results_argument
 @limit_option
-@click.option("--all", "everything", is_flag=True, help="Show all, each document on a line of its own, canaries too.")
-@click.option("--canaries", is_flag=True, help="Show texts of canaries too, though they were found and named right.")
+@click.option("--all", "everything", is_flag=True, help="Every document on a line of its own, canaries too")
+@click.option("--canaries", is_flag=True, help="Texts of canaries too")
 @since_option
 @until_option
 @_several("user", "user")
 @_several("account", "account")
 @_several("key", "key")
-@_several("doc", "document, by its id")
-@click.option("--open", "state", flag_value="open", help="Those alone on which nobody decided (`brickscan review`).")
-@click.option("--unclear", "state", flag_value="unclear", help="Those alone that all who looked left unclear.")
-@click.option("--group-by", "by", type=click.Choice(("user", "account", "text")), help="Add up, most texts first.")
+@_several("doc", "document id")
+@click.option("--open", "state", flag_value="open", help="Only flags without a decision (`brickscan review`)")
+@click.option("--unclear", "state", flag_value="unclear", help="Only flags that every reviewer left unclear")
+@click.option("--group-by", "by", type=click.Choice(("user", "account", "text")), help="Totals for each, largest first")
 @form_option
 def flagged(
     results: str,
@@ -127,12 +139,13 @@ def flagged(
     by: "By | None",
     form: Form,
 ) -> None:
-    """Show the newest flagged documents, and for whom the text that they contain was marked.
+    """List the newest flagged documents, and the users their text was marked for.
 
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. A flag says that a document contains text
-    marked for a user: it may be quoted, translated or spliced, so it does not say who wrote or posted it. Copies of one
-    text are one line. Beside each flag stands how the audit of its scan ended: after an alarm, believe no flag before
-    the cause is known. On a terminal lines are cut to its width. With JSON and CSV, what was counted goes to stderr.
+    Give the scan's CONFIG, or the folder or URI of its RESULTS. Copies of one text share a line. Each line says how the
+    audit of its scan ended: after an alarm, believe no flag until you know the cause.
+
+    A flag says that a document contains text marked for a user. It does not say who wrote or posted it: text is quoted,
+    translated and spliced.
 
     \b
     Example:
@@ -150,7 +163,7 @@ def flagged(
     if not scanned(location):
         return
     query = WantedFlags(since, until, users, accounts, keys, docs, state)
-    with_canaries = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
+    with_canaries = canaries or everything or bool(users or accounts or docs)  # a request by name shows canaries too
     left_out = () if with_canaries else canaries_of(location)
     if by is None:
         flags = newest(
@@ -172,7 +185,7 @@ def flagged(
 
 
 def _show(flags: "FlagList", by: "By | None", form: Form) -> list[str]:
-    """Print the flags, and return sentences for below the table, in place of columns."""
+    """Print the flags. Return sentences below the table that replace columns."""
     rows = list(flags.rows.iter_rows(named=True))
     if form != "table":
         names = _RECORD if by is None else (*_GROUPS[by], *_SUMS)
@@ -186,13 +199,14 @@ def _show(flags: "FlagList", by: "By | None", form: Form) -> list[str]:
     elif by is None:
         show_table(_HEAD, [_line(row, marked_for(row)) for row in rows], {})
     else:
-        head = [*_GROUPS[by], "documents", "texts", "pieces", "first scanned", "last scanned", "least p", "in alarm"]
-        show_table(head, [_sum(row, _GROUPS[by]) for row in rows], dict.fromkeys(_CUT & set(head), 12))
+        head = [_GROUP_HEAD.get(name, name) for name in _GROUPS[by]]
+        narrowest = {_GROUP_HEAD[name]: 12 for name in _GROUPS[by] if name in _CUT}
+        show_table([*head, *_SUMS_HEAD], [_sum(row, _GROUPS[by]) for row in rows], narrowest)
     return []
 
 
 def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Print rows for a terminal: files without their folders, and no column that only says that all is well.
+    """Print rows for a terminal, with files without their folders. Leave out columns that only say that all is well.
 
     Return a sentence for each such column.
     """
@@ -227,13 +241,13 @@ def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
 
 
 def _copies(row: Mapping[str, Any]) -> str:
-    """Write how many copies there are, and how many documents hold them or near-duplicates, where these are more."""
+    """Write the number of copies, and of documents with them or near-duplicates if that is larger."""
     more = (row["piece_documents"] or 0) > row["copies"]
     return f"{row['copies']:,}" + (f" of {row['piece_documents']:,} alike" if more else "")
 
 
 def _accounts(row: Mapping[str, Any]) -> str:
-    """Write the account that posted the newest copy, and how many others posted one."""
+    """Write the account that posted the newest copy, and the number of other accounts that posted one."""
     others = row["accounts"] - (row["account_id"] is not None)
     return _shown(row["account_id"]) + (f" and {others:,} more" if others else "")
 
@@ -256,14 +270,12 @@ def _shown(value: object) -> str:
 
 
 def _footer(flags: "FlagList", location: Results, query: "WantedFlags", *, listed: bool) -> list[str]:
-    """Return the totals of all flags that were asked for, shown or not.
+    """Return the totals of all requested flags, shown or not.
 
     listed: whether flags are listed, not sums.
     """
     totals = flags.totals
-    hidden = (
-        f"{counted(totals.canaries, 'document')} of canaries, found and named right, left out (--canaries shows them)"
-    )
+    hidden = f"{counted(totals.canaries, 'canary text')}, found and named right, left out (--canaries shows them)"
     canaries = [hidden] if totals.canaries else []
     if not totals.documents:
         if any(value not in ((), None, "") for value in query):
@@ -285,7 +297,7 @@ def _footer(flags: "FlagList", location: Results, query: "WantedFlags", *, liste
 
 
 def _alarm(flags: "FlagList", results: str) -> Iterator[str]:
-    """Yield lines for above the list: which flags not to use, why, and what to do."""
+    """Yield lines above the list: which flags not to use, why, and what to do."""
     from scanner.controls.alarms import advise_on_scan
 
     yield (
@@ -299,11 +311,11 @@ def _alarm(flags: "FlagList", results: str) -> Iterator[str]:
 
 
 ALARMS_EXPLAINED = 3
-"""Scans whose alarms are explained above a list."""
+"""Number of scans whose alarms are explained above a list."""
 
 
 def _drawn(flags: "FlagList") -> list[str]:
-    """Return notes on marks that differ where the text was made on another device."""
+    """Return notes on marks that differ if the text was made on another device."""
     counts = flags.rows["generator"].drop_nulls().value_counts(sort=True, name="count")
     return [
         f"{counted(number, 'flag')} shown under marks of torch's {generator}: text that the same code marked on a GPU "
@@ -313,7 +325,7 @@ def _drawn(flags: "FlagList") -> list[str]:
 
 
 def _hash_alone(flags: "FlagList") -> list[str]:
-    """Return a note on how p-values of keys are shown where only the key's hash speaks."""
+    """Return a note on how p-values are shown for keys whose only basis is their hash."""
     if (flags.rows["basis"].fill_null("key") == "key").all():
         return []
     return [
@@ -323,7 +335,7 @@ def _hash_alone(flags: "FlagList") -> list[str]:
 
 
 def _pieces(totals: "FlagTotals") -> str:
-    """Write how many pieces are evidence of their own; empty if all are, or if it is unknown."""
+    """Write the number of independent pieces of evidence. Empty: all are independent, or the number is unknown."""
     if totals.pieces is None or totals.pieces == totals.texts:
         return ""
     return f" ({counted(totals.pieces, 'independent piece')}: the others are near-duplicates)"
@@ -331,11 +343,11 @@ def _pieces(totals: "FlagTotals") -> str:
 
 def _nobody(totals: "FlagTotals") -> str:
     why = "; ".join(f"{number:,}: {WHY_NOBODY[cast(Naming, naming)]}" for naming, number in totals.unnamed.items())
-    return f"{counted(sum(totals.unnamed.values()), 'document')} for which nobody is named ({why})"
+    return f"{counted(sum(totals.unnamed.values()), 'document')} for which no user is named ({why})"
 
 
 def _nothing(results: str) -> str:
-    """Write the message when no document is flagged: perhaps none was read."""
+    """Write the message for a list without flags. Perhaps no document was read."""
     import polars as pl
 
     from scanner.results.queries import ask, quarantine, verdicts

@@ -1,4 +1,4 @@
-"""`brickscan formats`, `selftest`, `schema`: what this installation reads, whether it does so, and configurations."""
+"""Run `brickscan formats`, `selftest` and `schema`: list formats, test this installation, describe configurations."""
 
 import importlib
 import json
@@ -21,12 +21,11 @@ _HEAD = ("format", "made by", "p-values hold over", "names users", "levels", "pa
 
 @click.command()
 def formats() -> None:
-    """Show the watermark formats that a registry may hold keys of.
+    """List the watermark formats that a registry may hold keys of.
 
-    `key`: p-values are proven over a key that nobody can search. `key-64-bits`, `key-32-bits`: over a key of so many
-    bits; a flagged text must then beat 999 decoy keys too, and p-values end at 1e-19 and 2e-10. Parameters are those of
-    `keys add --set` and of [keys.parameters] in keys.toml. `levels`: whether tokens can count by what a model expected
-    ([levels] of scan.toml).
+    `key`: p-values are proven over a key that nobody can guess. `key-64-bits` and `key-32-bits`: the key is that short,
+    so a flagged text must also beat 999 decoy keys, and p-values end at 1e-19 and 2e-10. `levels`: tokens can count by
+    how much they surprise a model.
 
     \b
     Example:
@@ -48,7 +47,7 @@ def formats() -> None:
     tell(*columns(rows))
 
 
-_ANY_SIZE = 1000  # size of a vocabulary that stands in where a parameter must name one
+_ANY_SIZE = 1000  # size of a vocabulary, if a parameter must be one and no vocabulary is known
 
 
 def _one_message_only(form: "Format") -> bool:
@@ -64,17 +63,18 @@ def _one_message_only(form: "Format") -> bool:
     "--vectors",
     multiple=True,
     type=NamedPath(path_type=Path),
-    help="Known answers in place of those that ship: any of their groups, or a list `cases` as stacks' makers keep it.",
+    help="File of known answers, in place of the built-in ones",
 )
 def selftest(vectors: tuple[Path, ...]) -> int:
-    """Check this installation against known answers; exits 1 when any differs.
+    """Check this installation against known answers. Exit code 1: one differs.
 
-    Run it on every new type of machine before its verdicts are trusted. Integers must agree exactly, reals to 1e-9.
-    Where torch finds GPUs, each of them is checked as well.
+    Run it on every new type of machine. Integers must agree exactly, real numbers to 1e-9. Every GPU that torch finds
+    is checked too.
 
     \b
     Example:
       brickscan selftest
+      brickscan selftest --vectors vectors.json
     """
     from scanner.watermark.formats import check, shipped
 
@@ -104,7 +104,7 @@ def selftest(vectors: tuple[Path, ...]) -> int:
 
 
 def _on_devices(text: str) -> "list[GroupResult]":
-    """Check for the same answers on every GPU; nothing where torch, or Triton, is not installed."""
+    """Check for the same answers on every GPU. Empty: torch or Triton is not installed."""
     try:
         from scanner.gpu.marks import check_device
         from scanner.gpu.runs import devices
@@ -123,16 +123,16 @@ _OF = {
     "serve": "schemas.service:DetectorConfig",
     "probe": "scanner.probe.config:ProbeConfig",
 }
-"""Models of the configurations that commands read, of what `export` writes, and of what `decide --from` reads."""
+"""Models of the configurations that commands read, of the output of `export`, and of the input of `decide --from`."""
 
 
 @click.command()
 @click.argument("command", type=click.Choice(list(_OF)))
 def schema(command: str) -> None:
-    """Print the JSON Schema of a command's configuration: every field, its type, limits and default.
+    """Print the JSON Schema of a configuration: each field, its type, limits and default.
 
-    Editors complete and check a TOML file by it (Taplo, Even Better TOML: `#:schema scan.schema.json` as its first
-    line). What one field asks of another is checked when the file is read.
+    Editors complete and check a TOML file with it (Taplo, Even Better TOML: `#:schema scan.schema.json` as its first
+    line).
 
     \b
     Example:

@@ -29,7 +29,7 @@ from schemas.config import COST_OF_LOOKS, DEFAULT_LOOKS
 from schemas.registry import TRIAL_NAME, CanaryStrength
 
 TRIAL_USERS = 20
-"""Users of a trial."""
+"""Number of users of a trial."""
 
 _HEAD = """\
 # Written by `brickscan init` from {sample}. Check what it guessed; `brickscan schema scan` tells every field.
@@ -50,35 +50,36 @@ false_positive_rate = 1e-6      # for a document, over all messages of all keys
     "--tokenizer",
     default=None,
     metavar="PATH",
-    help="The tokenizer.json of the model that will be marked; of a new key.",
+    help="tokenizer.json of the model that will be marked, for a new key",
 )
-@click.option("--folder", type=NamedPath(path_type=Path), default=Path(), help="Where all is made.  [default: here]")
-@click.option("--key", "key_id", default=None, help="Id of the first key.  [default: first, or trial]")
+@click.option("--folder", type=NamedPath(path_type=Path), default=Path(), help="Folder for the files  [default: here]")
+@click.option("--key", "key_id", default=None, help="Id of the first key  [default: first, or trial]")
 @click.option(
     "--trial",
     is_flag=True,
-    help=f"Make a key and {TRIAL_USERS} users that are dated back, to try text of any date; kept apart from real ones.",
+    help=f"Make a trial: a key and {TRIAL_USERS} users dated back, for text of any date, apart from real ones",
 )
 @click.pass_context
 def init(
     ctx: click.Context, sample: Path, tokenizer: str | None, folder: Path, key_id: str | None, trial: bool
 ) -> None:
-    """Make a registry, its first key and scan.toml from one Parquet file of your own texts, and say what was guessed.
+    """Make a registry, a first key and a scan.toml for your own texts.
 
-    SAMPLE: a file as they will come, a folder of them, a Delta table, or iceberg:CATALOG.NAMESPACE.TABLE. Which columns
-    hold texts, ids, accounts and times is guessed from names, types and lengths. Nothing that is there is overwritten:
-    a registry that `brickscan keys` made stays as it is, and scan.toml alone is made.
+    SAMPLE is one file as they will come, a folder of them, a Delta table, or iceberg:CATALOG.NAMESPACE.TABLE. The
+    columns of texts, ids, accounts and times are guessed, and the guesses are shown. Nothing that exists is
+    overwritten.
 
     \b
     Example:
       brickscan init incoming/2026-11-20/part-0.parquet --tokenizer tokenizer.json
+      brickscan init incoming/2026-11-20/part-0.parquet --tokenizer tokenizer.json --trial
     """
     config, registry = folder / "scan.toml", folder / "registry"
     if config.exists():
         raise Refused(f"{config}: is there already; name another --folder, or go on with what is there")
     keys = _existing_keys(registry, tokenizer, key_id, trial)
     source = sample_of(sample)
-    whole = source.table or source.folder  # None: a file, whose folder is read unless what is made lies in it
+    whole = source.table or source.folder  # None: a file; its folder is read, unless the new files lie in it
     guess, path = guess_columns(source), source.table or input_path(source.folder / "*" if source.folder else sample)
     is_iceberg = path.startswith(ICEBERG_PREFIX)
     inside = not is_iceberg and folder.absolute().is_relative_to(whole or sample.absolute().parent)
@@ -87,7 +88,7 @@ def init(
     alone = "what is made here lies beside it" if inside else None if whole else _why_alone(sample)
     if alone:
         path = str(sample.absolute())
-    if not sample.is_absolute() and not is_iceberg:  # as the user named it, so that everything can be moved together
+    if not sample.is_absolute() and not is_iceberg:  # relative, so everything can be moved together
         path = os.path.relpath(path, folder.absolute())
     if keys:
         tell(f"registry {registry}: is there already, with {counted(len(keys), 'key')}: {', '.join(keys)}")
@@ -115,7 +116,7 @@ def init(
     tell("", "Next:")
     if trial:
         tell(f"  (users {users[0]} to {users[-1]} are there; a trial's results name nobody real)")
-    elif not (registry / "users").is_dir():
+    elif not (registry / "users").is_dir() and any(key.messages > 1 for key in load_registry(registry).keys):
         tell(f"  brickscan users add --file users.csv --registry {registry}")
     tell(
         f"  have a model mark text under key {keys[0]}: `brickscan mark`, or in vLLM (the guide “Serve with vLLM”)",
@@ -126,7 +127,7 @@ def init(
 
 
 def _why_alone(sample: Path) -> str | None:
-    """Say why a scan would refuse to read the folder of a file; None: it reads it."""
+    """Return why a scan would refuse to read the folder of a file. None: it reads it."""
     try:
         list_files([str(sample.absolute().parent)])
     except (Refused, ScanFailed) as error:
@@ -135,10 +136,10 @@ def _why_alone(sample: Path) -> str | None:
 
 
 def _existing_keys(registry: Path, tokenizer: str | None, key_id: str | None, trial: bool) -> list[str]:
-    """Return the ids of the keys of an existing registry; none where one is to be made.
+    """Return the ids of the keys of an existing registry. Empty: a registry is to be made.
 
     Raises:
-        Refused: neither can be.
+        Refused: the registry cannot be used, and none can be made.
     """
     if not registry.exists():
         if tokenizer is None:
@@ -168,31 +169,31 @@ def _toml(sample: Path, path: str, columns: dict[str, object]) -> str:
 
 
 TEXTS_MEASURED = 200
-"""Texts of a key that are measured: a row of numbers each in keys.toml."""
+"""Number of texts of a key that are measured. keys.toml has a row of numbers for each."""
 
 
 @click.command("canaries")
-@click.option("--registry", type=NamedPath(path_type=Path), required=True, help="Folder of the registry.")
+@click.option("--registry", type=NamedPath(path_type=Path), required=True, help="Folder of the registry")
 @key_ids_option
 @click.option(
     "--prompts",
     type=NamedPath(path_type=Path),
     required=True,
-    help="Prompts to draw from: one a line, or Parquet with a column 'prompt'. Best such as users write.",
+    help="Prompts to draw from: one a line, or Parquet with a column 'prompt'",
 )
-@click.option("--out", type=NamedPath(path_type=Path), required=True, help="Parquet file to write; must not exist.")
-@click.option("--texts", type=Whole(1), default=200, show_default=True, help="Prompts of a night.")
-@click.option("--users", type=Whole(1), default=20, show_default=True, help="Canaries, who take turns.")
+@click.option("--out", type=NamedPath(path_type=Path), required=True, help="New Parquet file")
+@click.option("--texts", type=Whole(1), default=200, show_default=True, help="Number of prompts")
+@click.option("--users", type=Whole(1), default=20, show_default=True, help="Number of canaries, who take turns")
 @click.option(
     "--power",
     type=Real(0, 1, min_open=True, max_open=True),
-    help="Instead of --from: share of such texts that every scan is to find, whatever it tests.  [default: 0.9]",
+    help="Share of the texts that every scan must find, in place of --from  [default: 0.9]",
 )
 @click.option(
     "--from",
     "marked_file",
     type=NamedPath(path_type=Path),
-    help="Texts of `brickscan mark`, like those of the canaries: each scan plans by them for its own keys and looks.",
+    help="Texts of `brickscan mark` like the canaries', by which each scan plans",
 )
 def canaries(
     registry: Path,
@@ -204,17 +205,15 @@ def canaries(
     power: float | None,
     marked_file: Path | None,
 ) -> None:
-    """Make prompts for canaries: users who are nobody, whose texts are marked as all others, and must be found.
+    """Make prompts for canaries: made-up users whose marked texts every scan must find.
 
-    OUT has a row a text: user_id and prompt. Have the serving side complete them every night on its real path, each for
-    its user_id, and let the texts come in with the export, with the user_id as their account. Every scan then says how
-    many came, were found, and were named right, and ends with 5 when that is less than planned: a wrong tokenizer, key,
-    window or table of users makes no quiet night any more. Their messages are given for good, and never to users.
+    OUT has a row for each text, with user_id and prompt. Let the serving side complete the prompts every night, marked
+    for their user_id, and send the texts in with the export, with user_id as the account. Every scan then says how many
+    came, were found and were named right, and ends with exit code 5 if they are fewer than planned. That catches a
+    wrong tokenizer, key, window or table of users.
 
-    Run it again for new prompts, and whenever there is a new key: the canaries stay the same.
-
-    With --from each scan plans by its own number of keys, weights, variants, spans, accounts, rates and min_scored.
-    Without, it plans for --power alone, which is too much once there are more keys or looks.
+    Run it again for new prompts, and after you make a key. With --from, each scan plans for its own keys and looks;
+    without it, for --power, which is too much once there are more keys.
 
     \b
     Example:

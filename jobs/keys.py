@@ -1,4 +1,4 @@
-"""`brickscan keys …`: the master keys of a registry from the command line."""
+"""Run `brickscan keys …`: the master keys of a registry from the command line."""
 
 import math
 import os
@@ -48,11 +48,14 @@ if TYPE_CHECKING:
     from scanner.watermark.stacks.stack import StackKey
 
 ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is ever named by it"
-"""Sentence about a key whose law is assumed."""
+"""Sentence on a key whose law is assumed."""
 
 
 def format_in_words(key: MasterKey) -> str:
-    """Write the key's format, parameters and messages, in words; R, which follows from its record, is none of them."""
+    """Write the key's format, parameters and messages in words.
+
+    R is left out, because it follows from the key's record.
+    """
     parameters = "".join(f", {name} {value}" for name, value in key.parameters.items() if name != "beacon")
     return f"{key.format}{parameters}, {counted(key.messages, 'message')}"
 
@@ -66,7 +69,7 @@ def weight_in_words(key: MasterKey) -> list[str]:
 
 
 def strength_in_words(key: MasterKey) -> list[str]:
-    """Say what its p-values hold over, unless they hold over a key that cannot be searched for."""
+    """Write over what its p-values hold. Empty: over a key that no search finds."""
     from scanner.watermark.formats import format_of
 
     basis = format_of(key).basis()
@@ -84,55 +87,59 @@ def cautions(key: MasterKey) -> list[str]:
 
 
 USERS = 100_000
-"""Users that a new key has room for by default; messages of a default key of version 1."""
+"""Number of users that a new key has room for by default. In version 1: number of messages of a default key."""
 
 
-@click.command("new")
+@click.command("new", short_help="Make a master key.")
 @click.argument("key_id")
-@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
-@click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry")
+@click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel")
 @click.option(
     "--version",
     type=click.Choice(["1", "3"]),
     default="3",
     show_default=True,
-    help="Of the watermark: 1, the paper's, or 3, ours.",
+    help="Version of the watermark: 1 is the paper's, 3 is ours",
 )
+@click.option("--users", type=Real(), help="Room for this many users, up to 4e9, for good  [default: 100,000]")
 @click.option(
-    "--users", type=Real(), help="For how many users, up to 4e9, for good: the key is in groups.  [default: 100,000]"
+    "--window", type=Whole(0, 16), help="Number of tokens before a token that decide its mark: 0 to 16  [default: 4]"
 )
-@click.option(
-    "--window", type=Whole(0, 16), help="How many tokens before a token decide its mark: 0 to 16.  [default: 4]"
-)
-@click.option("--gamma", help="Share of green tokens, n/2^b in lowest terms; greenlist only.  [default: 1/4]")
+@click.option("--gamma", help="Share of green tokens, as a fraction n/2^b (green list)  [default: 1/4]")
 @click.option(
     "--messages",
     type=Whole(1, MAX_MESSAGES),
-    help="Instead of --users: this many messages without groups, 65,536 at most; of version 1 [default: 100,000].",
+    help="Number of messages without groups, at most 65,536, in place of --users  [default for version 1: 100,000]",
 )
-@click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
+@click.option("--tokenizer", required=True, metavar="PATH", help="tokenizer.json of the model that will be marked")
 @click.option(
     "--secret",
     metavar="REFERENCE",
-    help="file:PATH (made with a new secret when it is not there; a relative path starts at the registry) or env:NAME; "
-    "both hold 16 to 64 bytes as hexadecimal text.  [default: file:secrets/KEY_ID.key]",
+    help=(
+        "file:PATH (made if it is not there; relative to the registry) or env:NAME, with 16 to 64"
+        " bytes as hexadecimal text  [default: file:secrets/KEY_ID.key]"
+    ),
 )
-@click.option("--active-from", type=DATE_OR_MINUTE, help="Nothing is marked with it before (UTC).  [default: now]")
 @click.option(
-    "--active-until", type=DATE_OR_MINUTE, help="Nothing is marked with it from then on (UTC); it is still scanned."
+    "--active-from", type=DATE_OR_MINUTE, help="Time (UTC) from which text may be marked with it  [default: now]"
+)
+@click.option(
+    "--active-until", type=DATE_OR_MINUTE, help="Time (UTC) from which nothing is marked with it; it is still scanned"
 )
 @held_by_option
 @click.option(
     "--seeds",
     type=Whole(FEWEST_SEEDS, MOST_SEEDS),
-    help="Version 3: draw from 2^SEEDS seeds, of which claims show some.  [default: 24]",
+    help="Version 3: 2^SEEDS seeds to draw from, some of which claims show  [default: 24]",
 )
-@click.option("--beacon-source", metavar="TEXT", help="Version 3: whose value to come is mixed into the key for good.")
-@click.option("--beacon-round", metavar="TEXT", help="Version 3: the round, or time, whose value will be taken.")
+@click.option(
+    "--beacon-source", metavar="TEXT", help="Version 3: public source of randomness whose future value is mixed in"
+)
+@click.option("--beacon-round", metavar="TEXT", help="Version 3: round or time of that value")
 @click.option(
     "--looks",
     type=NamedPath(path_type=Path),
-    help="Version 3: the scan.toml whose looks and shares go on record.  [default: those of `brickscan init`]",
+    help="Version 3: scan.toml whose looks and shares go on record  [default: as `brickscan init` writes]",
 )
 def new(
     key_id: str,
@@ -153,16 +160,16 @@ def new(
     beacon_round: str | None,
     looks: Path | None,
 ) -> None:
-    """Make a master key, and its registry if there is none yet; prints the commitment to publish.
+    """Make a master key, and its registry if there is none, and print the commitment to publish.
 
-    KEY_ID: lower-case letters, digits, dots, dashes and underscores. A user has a message; 5 % of them are reserved.
-    With --users a key has B groups of B users: B^2 messages, for about the cost of 1.3 B. In version 3, nobody who
-    holds text of their own mark can change it into text of somebody else's; in version 1 they can. A key of version 3
-    has a public record, to publish at once, and takes seconds to make.
+    KEY_ID has lower-case letters, digits, dots, dashes and underscores. Each user gets a message of their own; 5 % of
+    the messages are reserved and test the key. A key of version 3 gets a public record, which you should publish at
+    once. Making it takes seconds.
 
     \b
     Example:
-      brickscan keys new summer-2026 --registry registry --method greenlist --users 1e9 --tokenizer tokenizer.json
+      brickscan keys new summer-2026 --registry registry --tokenizer tokenizer.json
+      brickscan keys new summer-2026 --registry registry --method gumbel --users 1e9 --tokenizer tokenizer.json
     """
     form = method if version == "1" else f"{method}-v{version}"
     refuse_wrong_clock(registry)
@@ -238,7 +245,7 @@ def _record_terms(source: str | None, round_: str | None, looks: Path | None) ->
 
 
 def record_in_words(registry: Path | str, key: MasterKey) -> list[str]:
-    """Write where a key's public record is, and which beacon it names; empty for keys without one."""
+    """Write the place of a key's public record, and the beacon that it names. Empty: the key has no record."""
     if key.record is None:
         return []
     record, _ = read_record(registry, key)
@@ -254,15 +261,15 @@ def record_in_words(registry: Path | str, key: MasterKey) -> list[str]:
     ]
 
 
-@click.command("beacon")
+@click.command("beacon", short_help="Set the value of a beacon.")
 @click.argument("key_id")
-@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
-@click.option("--value", required=True, metavar="HEX", help="The value of the round that the record names.")
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry")
+@click.option("--value", required=True, metavar="HEX", help="Value of the round that the record names")
 def beacon(key_id: str, registry: Path | str, value: str) -> None:
-    """Set the value of the beacon that a key's public record names: once, before anything is marked or scanned.
+    """Set the value of the beacon that a key's public record names, before anything is marked.
 
-    Nobody could know or choose the value when the record was published, so the key's draws are nobody's choice either.
-    The value is for good, and anybody can hold it against the named round.
+    Nobody could know the value when the record was published, so nobody chose the key's draws. It is set once and for
+    good, and anybody can compare it with the named round.
 
     \b
     Example:
@@ -278,7 +285,7 @@ def beacon(key_id: str, registry: Path | str, value: str) -> None:
 
 
 def _scan_anew(registry: Path | str) -> Sequence[str]:
-    """Say what a new key means for nights that were scanned. Under a registry's first key none can have been."""
+    """Write the effect of a new key on nights that were already scanned. Empty for the first key of a registry."""
     if len(load_registry(registry).keys) == 1:
         return ()
     return (
@@ -303,22 +310,28 @@ def _messages(version: str, users: float | None, messages: int | None, window: i
     return groups, groups**2
 
 
-@click.command("add")
+@click.command("add", short_help="Add another stack's key.")
 @click.argument("key_id")
-@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
-@click.option("--format", "name", help="Such as vllm-gumbel; see `brickscan formats`. Not needed with --from.")
-@click.option("--from", "config", type=NamedPath(path_type=Path), help="The stack's JSON; its key is copied out of it.")
-@click.option("--set", "words", multiple=True, metavar="NAME=VALUE", help="A parameter in the stack's own words.")
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry")
+@click.option("--format", "name", help="Name such as vllm-gumbel (see `brickscan formats`); not needed with --from")
+@click.option(
+    "--from", "config", type=NamedPath(path_type=Path), help="The stack's JSON configuration, to copy the key from"
+)
+@click.option(
+    "--set", "words", multiple=True, metavar="NAME=VALUE", help="Parameter in the stack's own words (repeatable)"
+)
 @click.option(
     "--messages",
     type=Whole(1, MAX_MESSAGES),
     default=1,
     show_default=True,
-    help="Users of a format that names some: a message each.",
+    help="Number of users, for a format that names some: a message each",
 )
-@click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that is marked.")
-@click.option("--secret", metavar="REFERENCE", help="Where the key is, or is to be copied to; as for `keys new`.")
-@click.option("--active-from", type=DATE_OR_MINUTE, help="Since when (UTC) the stack marks with it.  [default: now]")
+@click.option("--tokenizer", required=True, metavar="PATH", help="tokenizer.json of the model that is marked")
+@click.option("--secret", metavar="REFERENCE", help="Place of the key, or of its copy, as for `keys new`")
+@click.option(
+    "--active-from", type=DATE_OR_MINUTE, help="Time (UTC) since when the stack marks with it  [default: now]"
+)
 @held_by_option
 def add(
     key_id: str,
@@ -332,11 +345,11 @@ def add(
     active_from: datetime | None,
     held_by: str | None,
 ) -> None:
-    """Add a key that another stack marks with: vLLM, SGLang, transformers, SynthID or the paper's research code.
+    """Add a key that another stack marks with: vLLM, SGLang, transformers, SynthID or the paper's code.
 
-    A key is hexadecimal text in the file that --secret names: 16 digits a number, 32 for two keys of SGLang or for seed
-    and salt of the research code, 480 for 30 keys of SynthID. With --from it is
-    copied out of the stack's own configuration, of which the registry then holds a copy that nobody else can read.
+    With --from, the key is copied out of the stack's own configuration, and the registry keeps a copy that only you can
+    read. Otherwise put the key as hexadecimal text into the file that --secret names: 16 digits a number, so 32 digits
+    for two keys of SGLang, and 480 for the 30 keys of SynthID.
 
     \b
     Example:
@@ -402,7 +415,7 @@ def _read_stack_config(path: Path) -> "StackKey":
 
 
 def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
-    """Parse the parameters of NAME=VALUE. A value is a number where it reads as one."""
+    """Parse parameters of the form NAME=VALUE. A value that looks like a number is one."""
     given: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -416,7 +429,7 @@ def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _floor(registry: Path | str, key: MasterKey) -> list[str]:
-    """Say what a key's few bits mean for its flags; empty if they are many."""
+    """Write the effect of a key's few bits on its flags. Empty: it has many."""
     from scanner.audit.calibration.admission import USUAL_RATE
     from scanner.scan_plan import keys_tested
     from scanner.watermark.formats import format_of
@@ -449,7 +462,7 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
 
 
 def _price(registry: Path | str, key: MasterKey) -> list[str]:
-    """Say what a key costs in every scan, if it is much."""
+    """Write the cost of a key in every scan. Empty: it is small."""
     from scanner.watermark.formats import format_of, price
 
     cost = price(format_of(key), open_key(registry, key), key.messages)
@@ -469,8 +482,8 @@ def keys() -> None:
     """
 
 
-@keys.command("list")
-@click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry.")
+@keys.command("list", short_help="List keys, parameters and commitments.")
+@click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry")
 def _list_keys(registry: Path | str) -> None:
     """Show the keys of a registry, their parameters, when they mark, and their commitments.
 
@@ -483,14 +496,14 @@ def _list_keys(registry: Path | str) -> None:
 
 
 def _lines(registry: Path | str, key: MasterKey) -> list[str]:
-    admitted = "never"
+    admitted = "not yet"
     if key.admission and key.admitted_by:
         admitted = f"to p = {key.admission.holds_down_to:g}{', with a filter' if key.admission.filter else ''}"
     return [
         key.key_id,
         *wrap_line(f"  {format_in_words(key)}, tokenizer {key.tokenizer.sha256[:12]}", 100, "    "),
         f"  made {time_of(key.created_at)}, {_marks(key)}",
-        f"  admitted by an audit: {admitted}",
+        f"  calibrated: {admitted}",
         f"  commitment {key.commitment or 'none'}",
         *_record_lines(key),
         *(f"  {line}; `brickscan keys status` says of what share of texts" for line in _shown_lines(registry, key)),
@@ -511,7 +524,7 @@ def _record_lines(key: MasterKey) -> list[str]:
 
 
 def _shown_lines(registry: Path | str, key: MasterKey) -> list[str]:
-    """Say how much of a key claims showed; empty where they showed nothing."""
+    """Write how much of a key claims have shown. Empty: nothing."""
     from scanner.watermark.formats import format_of
 
     if key.record is None or not (shown := read_shown(registry, key)).number:
@@ -521,13 +534,12 @@ def _shown_lines(registry: Path | str, key: MasterKey) -> list[str]:
     return [f"shown by claims: {claims}, {len(shown.buckets):,} of {counted(seeds, 'seed')}"]
 
 
-@keys.command("status")
+@keys.command("status", short_help="Show how much of each key is public.")
 @click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
 def _status(config: Path) -> None:
-    """Show how much of each key claims showed, and what share of the positions scans leave out for it.
+    """Show how much of each key its claims have made public.
 
-    CONFIG: the file of the scan. The share is that of the scans which read the key's latest event. From 5 % on a new
-    key is advised.
+    The share is the part of positions that the newest scans left out for it. From 5 % on, make a new key.
 
     \b
     Example:
@@ -561,15 +573,15 @@ def _marks(key: MasterKey) -> str:
     return "marks " + (" ".join(times) or "until it is retired")
 
 
-@keys.command("retire")
+@keys.command("retire", short_help="Retire a key for good.")
 @click.argument("key_id")
-@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry")
 @yes_option
 @dry_run_option
 def _retire(key_id: str, registry: Path | str, yes: bool, dry_run: bool) -> None:
-    """Retire a key: nothing is marked with it any more, and what was marked is still found.
+    """Retire a key for good: nothing is marked with it any more, but its text is still found.
 
-    This cannot be undone, so it asks first. A key that is retired stays as it is.
+    You are asked first.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth."""
+"""Run `brickscan mark`: complete prompts with a local model, marked for users, and write the texts with the truth."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from jobs.options import MOST_SEEDS, NamedPath, Real, Whole, refuse_output
 from jobs.text import MarkProgress, columns, complain, tell
 from scanner.errors import Refused, TokenizerError, in_a_line, install_of
 from scanner.input.named_files import open_parquet
-from scanner.printable import printable
+from scanner.printable import counted, printable
 from scanner.storage.locations import MOST_LIST, read_named, write_whole
 from schemas.registry import MAX_MESSAGES, RESERVED_EVERY, is_reserved
 
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from schemas.registry import MasterKey
 
 MOST_ROWS_NAMED = 10
-"""Most left-out prompts whose numbers are shown."""
+"""Most prompts that are left out and shown by number."""
 
 
 class PromptList(NamedTuple):
-    """Prompts, and the user of each: ids, or None where a file has no column `user_id`."""
+    """Prompts, and the user id of each prompt. None: the file has no column `user_id`."""
 
     prompts: list[str]
     users: list[Any] | None
 
 
 def read_marked(path: Path) -> "pl.DataFrame":
-    """Read the columns key_id, message and text of texts that `brickscan mark` wrote, which --from named.
+    """Read the columns key_id, message and text of a file of `brickscan mark`, given by --from.
 
     Raises:
-        Refused: the file cannot be read as such, or holds no text.
+        Refused: the file cannot be read as such, or has no text.
     """
     import polars as pl
 
@@ -64,19 +64,19 @@ def read_marked(path: Path) -> "pl.DataFrame":
 
 
 def read_prompts(path: Path, field: str = "--prompts") -> list[str]:
-    """Read only the prompts of a file; see `read_prompt_list`."""
+    """Read only the prompts of a file. See `read_prompt_list`."""
     return read_prompt_list(path, field).prompts
 
 
 def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
     """Read the prompts of a file: the lines of a text file, or the columns `prompt` and `user_id` of a Parquet file.
 
-    Blank prompts and nulls are left out; stderr shows how many, and where the first of them are.
+    Blank prompts and nulls are left out. Their number, and the places of the first of them, are printed on stderr.
 
-    field: the option that named the file, for the error.
+    field: the option with the file's name, for the error.
 
     Raises:
-        Refused: the file cannot be read, or holds no prompt.
+        Refused: the file cannot be read, or has no prompt.
     """
     rows = path.suffix == ".parquet"
     try:
@@ -109,23 +109,23 @@ def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
 MARKED_COLUMNS = pa.schema(
     [
         pa.field("key_id", pa.string(), nullable=False),
-        pa.field("user_id", pa.string()),  # null when a message was given that no user holds
+        pa.field("user_id", pa.string()),  # null if a message was given that no user holds
         pa.field("message", pa.int64(), nullable=False),
         pa.field("prompt", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),  # the completion alone
-        pa.field("tokens", pa.int64(), nullable=False),  # tokens that the model wrote; the text may give others
+        pa.field("text", pa.string(), nullable=False),  # only the completion
+        pa.field("tokens", pa.int64(), nullable=False),  # as many as the model wrote; the text may give others
     ]
 )
-"""Columns that `brickscan mark` writes: one row a completion, with the truth."""
+"""Columns that `brickscan mark` writes: one row per completion, with the truth."""
 
 Row = tuple[Any, ...]
 
 
 class KeptRows:
-    """Rows of MARKED_COLUMNS on disk, a batch at a time, beside the Parquet file that they become.
+    """Rows of MARKED_COLUMNS on disk, written batch by batch, beside the Parquet file that they become.
 
-    The file OUT.unfinished has a line of JSON for the call and one for each batch. A batch is there whole or not at
-    all, and the file is not mistaken for Parquet. Made by `kept_rows`.
+    The file OUT.unfinished has a line of JSON for the call and one for each batch. A batch is there completely or not
+    at all. The file cannot be mistaken for Parquet. `kept_rows` makes objects of this class.
     """
 
     def __init__(self, out: Path, file: BinaryIO, batches: list[list[Row]]) -> None:
@@ -133,23 +133,23 @@ class KeptRows:
 
     @property
     def batches(self) -> int:
-        """Number of batches on disk."""
+        """Return the number of batches on disk."""
         return len(self._batches)
 
     @property
     def rows(self) -> list[Row]:
-        """Rows of all batches, in order."""
+        """Return the rows of all batches, in order."""
         return [row for batch in self._batches for row in batch]
 
     def add(self, batch: Sequence[Row]) -> None:
-        """Bring a batch to the disk. Raises OSError."""
+        """Write a batch to the disk. Raises OSError."""
         self._file.write(json.dumps(batch).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
         self._batches.append(list(batch))
 
     def finish(self) -> None:
-        """Write OUT, which is whole or not there, and remove the file beside it. Raises OSError."""
+        """Write OUT in one step, and remove the file beside it. Raises OSError."""
         columns = [dict(zip(MARKED_COLUMNS.names, row, strict=True)) for row in self.rows]
         table = pa.Table.from_pylist(columns, schema=MARKED_COLUMNS)
         write_whole(self._out, lambda file: pq.write_table(table, file))
@@ -157,20 +157,20 @@ class KeptRows:
 
 
 def unfinished(out: Path) -> Path:
-    """Return the file of an output's rows while they are not complete."""
+    """Return the path of an output's rows while they are incomplete."""
     return out.with_name(f"{out.name}.unfinished")
 
 
 @contextlib.contextmanager
 def kept_rows(out: Path, call: Sequence[Any]) -> Iterator[KeptRows]:
-    """Open the rows that an interrupted call has left beside `out`, or begin with none.
+    """Open the rows that an interrupted call has left beside `out`, or begin without rows.
 
     Args:
-        out: the Parquet file to be.
-        call: all that decides the rows, as JSON values; its digest is in the file.
+        out: the future Parquet file.
+        call: everything that decides the rows, as JSON values. The file has a digest of it.
 
     Raises:
-        Refused: another call left the rows, or a running one writes them.
+        Refused: another call left the rows, or a running call is writing them.
     """
     path, begun = unfinished(out), {"call": hashlib.sha256(json.dumps(call).encode()).hexdigest()}
     with path.open("a+b") as file:
@@ -183,7 +183,7 @@ def kept_rows(out: Path, call: Sequence[Any]) -> Iterator[KeptRows]:
         file.seek(0)
         written = file.read()
         whole = written[: written.rfind(b"\n") + 1]
-        file.truncate(len(whole))  # a line that was cut off goes
+        file.truncate(len(whole))  # removes a line that was cut off
         if not whole:
             file.write(json.dumps(begun).encode() + b"\n")
         head, *batches = [json.loads(line) for line in whole.splitlines()] or [begun]
@@ -208,34 +208,38 @@ class Recipient(NamedTuple):
 
 
 @click.command("mark")
-@click.option("--registry", type=NamedPath(path_type=Path), required=True, help="Folder of the registry.")
-@click.option("--key", "key_id", required=True, help="Key to mark with; not a retired one.")
-@click.option("--user", "user_ids", multiple=True, help="User to mark for; may be given more than once.")
+@click.option("--registry", type=NamedPath(path_type=Path), required=True, help="Folder of the registry")
+@click.option("--key", "key_id", required=True, help="Key to mark with, not retired")
+@click.option("--user", "user_ids", multiple=True, help="User to mark for (repeatable)")
 @click.option(
     "--message",
     "messages",
     type=Whole(0, MAX_MESSAGES - 1),
     multiple=True,
-    help="Message to mark with, instead of a user's.",
+    help="Message to mark with, in place of a user's",
 )
-@click.option("--model", "folder", type=NamedPath(path_type=Path), required=True, help="Folder of the model.")
+@click.option("--model", "folder", type=NamedPath(path_type=Path), required=True, help="Folder of the model")
 @click.option(
     "--prompts",
     type=NamedPath(path_type=Path),
     required=True,
-    help="One a line, or Parquet with a column 'prompt'; blank ones and nulls are left out, which is said on stderr. "
-    "A column 'user_id' says whom each is for, where neither --user nor --message does.",
+    help=(
+        "Prompts, one a line, or Parquet with a column 'prompt', and 'user_id' if no --user is "
+        "given; blank prompts are left out"
+    ),
 )
-@click.option("--out", type=NamedPath(path_type=Path), required=True, help="Parquet file to write; must not exist.")
-@click.option("--max-new-tokens", type=Whole(1), default=256, show_default=True, help="Of each completion.")
+@click.option("--out", type=NamedPath(path_type=Path), required=True, help="New Parquet file")
+@click.option("--max-new-tokens", type=Whole(1), default=256, show_default=True, help="Most tokens of a completion")
 @click.option("--temperature", type=Real(), default=1.0, show_default=True)
-@click.option("--top-p", type=Real(), default=0.95, show_default=True, help="1: all tokens.")
-@click.option("--top-k", type=Whole(0), default=0, show_default=True, help="0: all tokens.")
-@click.option("--delta", type=Real(), default=3.0, show_default=True, help="Bias of green tokens (green list only).")
-@click.option("--skip-used-windows", is_flag=True, help="Mark each window once in a text: better prose, less power.")
+@click.option(
+    "--top-p", type=Real(), default=0.95, show_default=True, help="Nucleus of this probability; 1: all tokens"
+)
+@click.option("--top-k", type=Whole(0), default=0, show_default=True, help="Most likely tokens to draw from; 0: all")
+@click.option("--delta", type=Real(), default=3.0, show_default=True, help="Bias of green tokens (green list)")
+@click.option("--skip-used-windows", is_flag=True, help="Mark each window once in a text: better prose, less power")
 @click.option("--batch-size", type=Whole(1), default=16, show_default=True)
 @click.option("--seed", type=Whole(0, MOST_SEEDS), default=0, show_default=True)
-@click.option("--verify", is_flag=True, help="Read every completion back: its strength, log10 p and expected power.")
+@click.option("--verify", is_flag=True, help="Strength, log10 p and expected power of each completion")
 def mark(
     registry: Path,
     key_id: str,
@@ -256,10 +260,8 @@ def mark(
 ) -> None:
     """Complete prompts with a local model, marked for users, and write Parquet with the truth.
 
-    Every prompt is completed once. With several users (or messages) they take turns: the first prompt is marked for the
-    first, the second for the second, and so on, round and round. OUT has a row for each completion: key_id, user_id,
-    message, prompt, text and tokens. Nothing is downloaded. Run again after an interruption, the same command goes on
-    from the batches that were finished, which stand in OUT.unfinished.
+    Each prompt is completed once; several users take turns. OUT has the columns key_id, user_id, message, prompt, text
+    and tokens. Nothing is downloaded. Run the same command again after an interruption: it goes on where it stopped.
 
     \b
     Example:
@@ -362,7 +364,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     head = ("row", "marked for", "scored tokens", strength, "log10 p", "expected power")
     return [
         *columns([head, *lines]),
-        f"log10 p is corrected for {aim.messages:,} messages of {tested} key{'s' * (tested > 1)}, and for parts;",
+        f"log10 p is corrected for {counted(aim.messages, 'message')} of {counted(tested, 'key')}, and for parts;",
         f"power is the chance that such texts of that length are found at {aim.false_positive_rate:g}",
     ]
 
@@ -376,14 +378,15 @@ def _probability_and_entropy(mean_score: float) -> str:
 
 
 def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messages: Sequence[int]) -> list[Recipient]:
-    """Return recipients of completions, in the order given.
+    """Return recipients of completions, in the given order.
 
     Raises:
-        Refused: neither users nor messages or both, a user who holds no message of the key, or a message out of range
-            or reserved (a detection of a reserved message must stay a known false accusation).
+        Refused: there are neither users nor messages, or both. Or a user holds no message of the key. Or a message is
+            out of range or reserved (a detection of a reserved message must stay known to be false).
     """
     if bool(user_ids) == bool(messages):
-        raise Refused("name whom to mark for: --user, or --message, once or more (and not both)")
+        no_users = "; the key names no user, so give --message 0" if key.messages == 1 else ""
+        raise Refused(f"name whom to mark for: --user, or --message, once or more (and not both){no_users}")
     message_of = _messages_held(registry, key, user_ids) if user_ids else {}
     for user_id in user_ids:
         if user_id not in message_of:
@@ -408,7 +411,7 @@ def _messages_held(registry: Path, key: "MasterKey", user_ids: Sequence[str]) ->
 
 
 def _held(registry: Path, find: Callable[["UsersSnapshot"], "pl.DataFrame"]) -> list[tuple[str, int]]:
-    """Return user and message of the rows that `find` picks, where the user holds it, by the users' chain."""
+    """Return user and message of the rows that `find` selects, if the user holds it, verified by the users' chain."""
     from scanner.registry import verified_rows
     from scanner.results.registry_record import users_beside
 
@@ -417,7 +420,7 @@ def _held(registry: Path, find: Callable[["UsersSnapshot"], "pl.DataFrame"]) -> 
 
 
 def recipients_of_rows(registry: Path, key: "MasterKey", users: Sequence[Any]) -> list[Recipient]:
-    """Return recipients that the prompts' own rows name, in order.
+    """Return the recipients that the rows of the prompts name, in order.
 
     Raises:
         Refused: a row names no user, or a user who holds no message of the key.

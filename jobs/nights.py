@@ -1,4 +1,4 @@
-"""`brickscan status`, `quarantine` and `accounts`: nights as people ask for them."""
+"""Run `brickscan status`, `quarantine` and `accounts`: show people their nights."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,14 +57,14 @@ _RECORD = (
 
 @click.command()
 @results_argument
-@click.option("--limit", default=5, show_default=True, type=Whole(1), help="How many scans to show.")
+@click.option("--limit", default=5, show_default=True, type=Whole(1), help="Number of scans")
 @form_option
 def status(results: str, limit: int, form: Form) -> None:
-    """Show the last scans, how they ended, what their audits said, and what needs a hand.
+    """Show the last scans, what their audits said, and what needs your attention.
 
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. Times are UTC. Flagged are the flags that
-    stand, each in the newest scan that found it; those of canaries, found and named right, are counted beside them.
-    With JSON and CSV, what needs a hand goes to stderr; JSON holds it too.
+    Give the scan's CONFIG, or the folder or URI of its RESULTS. Times are in UTC. Each flag counts in the newest scan
+    that found it; canaries that were found and named right are counted beside the flags. With JSON and CSV, what needs
+    attention also goes to stderr.
 
     \b
     Example:
@@ -91,7 +91,7 @@ def status(results: str, limit: int, form: Form) -> None:
     if form != "table":
         totals = {
             "scans": last.number,
-            "needs_a_hand": hands,
+            "needs_attention": hands,
             "compared_nights": [night.record for night in compared],
         }
         show_records(form, rows, totals, _RECORD)
@@ -102,12 +102,20 @@ def status(results: str, limit: int, form: Form) -> None:
     notes += signature_notes(location)
     notes += [night.waiting for night in compared[:1] if night.waiting]
     show_footer(
-        form, [*notes, *(["needs a hand:", *(f"- {hand}" for hand in hands)] if hands else ["nothing needs a hand"])]
+        form,
+        [
+            *notes,
+            *(
+                ["needs your attention:", *(f"- {hand}" for hand in hands)]
+                if hands
+                else ["nothing needs your attention"]
+            ),
+        ],
     )
 
 
 def _registry_hands(location: Results) -> list[str]:
-    """Write a sentence on a registry that is older than these results, with which a scan would be refused."""
+    """Write a sentence if the registry is older than these results, so that a scan would be refused."""
     from scanner.results.registry_record import lost_head
 
     try:
@@ -118,7 +126,7 @@ def _registry_hands(location: Results) -> list[str]:
 
 
 def _nights_to_scan_anew(location: Results) -> Iterator[str]:
-    """Write a sentence for each key under which nights that were scanned before it was made wait to be scanned."""
+    """Write a sentence for each key with nights that were scanned before it was made, and are still to be scanned."""
     from scanner.registry import load_registry
     from scanner.results.scan_list import nights_to_scan_anew
     from scanner.scan_plan import read_config
@@ -142,7 +150,7 @@ def _nights_to_scan_anew(location: Results) -> Iterator[str]:
 
 
 def _enumerated(nights: Sequence[str]) -> str:
-    """List all of a few nights, else the first and the last of them and how many they are."""
+    """List a few nights completely. Of many, list the first, the last and their number."""
     return ", ".join(nights) if len(nights) <= _NIGHTS_NAMED else f"{nights[0]} to {nights[-1]} ({len(nights):,})"
 
 
@@ -180,12 +188,12 @@ def _ended(row: Mapping[str, Any]) -> str:
 
 
 def _left(row: Mapping[str, Any]) -> int:
-    """Count the shards that a scan found and left undone; a file at fault counts as one."""
+    """Count the shards that a scan found and left undone. A file at fault counts as one."""
     return max(int(row["shards"] - row["shards_skipped"] - row["committed"] - row["files_quarantined"]), 0)
 
 
 def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> Iterator[str]:
-    """Yield sentences on what needs a hand, the worst first."""
+    """Yield sentences on things that need attention, the worst first."""
     rows = list(last.ended.iter_rows(named=True))
     for row in rows:
         if row["audit"] == AuditState.ALARM:
@@ -223,21 +231,21 @@ def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> 
 
 
 def _no_decoys(row: Mapping[str, Any]) -> str:
-    """Say why a scan had no decoys, as far as its row shows."""
+    """Return why a scan had no decoys, as far as its row shows."""
     if row["documents"] <= row["too_short"] + (row["filtered"] or 0) + row["quarantined"]:
         return "it scored no document; all that it read was too short, made so by the filter, or is in quarantine"
     return "the registry has no audit secret (`brickscan keys audit-secret`), or shares in [audit] are 0"
 
 
 def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
-    """Return whether a scan stopped before its end, and no scan that is shown went on with it."""
+    """Return whether a scan stopped before its end, and no scan in the list continued it."""
     if row["exit_code"] not in _STOPPED or (row["exit_code"] in (130, 143) and row["shards"] and not _left(row)):
         return False
     return not _gone_on(row, rows)
 
 
 def _gone_on(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
-    """Return whether a scan that is shown went on with another."""
+    """Return whether a scan in the list continued another."""
     from scanner.results.scan_list import resumed_by
 
     return any(resumed_by(row, other) for other in rows if other is not row)
@@ -246,7 +254,7 @@ def _gone_on(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
 def _newest_hands(row: Mapping[str, Any], see: str) -> Iterator[str]:
     """Yield sentences on the newest scan.
 
-    see: the command that lists what could not be read.
+    see: the command that lists documents that could not be read.
     """
     from scanner.results.shown_shares import used_up
 
@@ -308,11 +316,13 @@ _REASONS = sorted({*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASO
     "--group-by", "by", type=click.Choice(("reason", "account", "document")), default="reason", show_default=True
 )
 @limit_option
-@click.option("--all", "everything", is_flag=True, help="Show all.")
+@click.option("--all", "everything", is_flag=True, help="No limit")
 @since_option
 @until_option
-@click.option("--reason", "reasons", multiple=True, type=click.Choice(_REASONS), metavar="REASON", help="For this one.")
-@click.option("--account", "accounts", multiple=True, metavar="ID", help="Of this account; several times: of any.")
+@click.option(
+    "--reason", "reasons", multiple=True, type=click.Choice(_REASONS), metavar="REASON", help="Only this reason"
+)
+@click.option("--account", "accounts", multiple=True, metavar="ID", help="Only this account (repeatable)")
 @form_option
 def quarantine(
     results: str,
@@ -325,10 +335,10 @@ def quarantine(
     accounts: tuple[str, ...],
     form: Form,
 ) -> None:
-    """Show what could not be scored and was not since, and why.
+    """List what could not be scored, and why.
 
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. What a later scan could score is not shown;
-    the table `quarantine` holds all. With JSON and CSV, what was counted goes to stderr.
+    Give the scan's CONFIG, or the folder or URI of its RESULTS. Documents that a later scan could score are not shown;
+    the table `quarantine` has them all.
 
     \b
     Example:
@@ -414,18 +424,18 @@ _RECORD_OF_ACCOUNT = (
 @click.command()
 @results_argument
 @limit_option
-@click.option("--all", "everything", is_flag=True, help="Show all.")
-@click.option("--date", "night", type=Day(), help="Of this night alone.")
-@click.option("--account", "account_ids", multiple=True, metavar="ID", help="Of this account; several times: of any.")
+@click.option("--all", "everything", is_flag=True, help="No limit")
+@click.option("--date", "night", type=Day(), help="Only this night")
+@click.option("--account", "account_ids", multiple=True, metavar="ID", help="Only this account (repeatable)")
 @form_option
 def accounts(
     results: str, limit: int | None, everything: bool, night: datetime | None, account_ids: tuple[str, ...], form: Form
 ) -> None:
-    """Show the accounts whose posts together are marked, the smallest p-value first (`[accounts]` in scan.toml).
+    """List the accounts whose posts together are marked, smallest p-value first.
 
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. `quoted` is the share of the scored words
-    that stands in quoted lines alone. An account is named for a user only where its own words name the user too: one
-    that only quotes is told apart.
+    Give the scan's CONFIG, or the folder or URI of its RESULTS. Accounts are tested where scan.toml has [accounts].
+    `quoted` is the share of scored words that occur only in quoted lines. An account is named for a user only if its
+    own words name that user.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Parts that several commands share: arguments, questions before what cannot be undone, and lists."""
+"""Define parts that several commands share: arguments, confirmations, and lists."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 
 from jobs.text import columns, complain, fit_rows, tell
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import BrickscanError, Refused
 from scanner.printable import cell, cut, printable
 from scanner.storage.locations import absolute, is_uri, refuse_password, refuse_special
 from schemas.registry import MOST_NUMBERS
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Form = Literal["table", "json", "csv"]
 MOST_COLUMNS = 120
-"""Most columns of a table on a terminal, however wide the terminal is."""
+"""Most columns of a table on a terminal, even on a wider one."""
 
 form_option = click.option(
     "--format", "form", type=click.Choice(("table", "json", "csv")), default="table", show_default=True
@@ -52,11 +52,11 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], narrowest: Ma
 def show_records(
     form: Form, rows: Sequence[Mapping[str, Any]], totals: Mapping[str, Any], names: Sequence[str]
 ) -> None:
-    """Print rows for programs: all as one JSON object with the totals, or as CSV.
+    """Print rows for programs: as one JSON object with the totals, or as CSV.
 
-    Times are ISO 8601 in UTC, digests hexadecimal, missing numbers null. In CSV, text that a spreadsheet would take for
-    a formula gets an apostrophe, and characters that no terminal shows are escaped. JSON holds exactly what the table
-    holds.
+    Times are ISO 8601 in UTC, digests are hexadecimal, and missing numbers are null. In CSV, text that a spreadsheet
+    would take for a formula gets an apostrophe, and invisible characters are escaped. JSON has exactly the values of
+    the table.
     """
     records = [{name: _plain(row[name]) for name in names} for row in rows]
     if form == "json":
@@ -69,7 +69,7 @@ def show_records(
 
 
 def show_footer(form: Form, lines: Sequence[str]) -> None:
-    """Show the totals: below a table, else on stderr."""
+    """Show the totals: below a table, or otherwise on stderr."""
     (tell if form == "table" else complain)(*lines)
 
 
@@ -87,12 +87,12 @@ def visible(line: str) -> str:
 
 
 class NamedPath(click.Path):
-    """A path, for reading or writing, that leads to a file, a folder or nothing yet: no FIFO, socket or device."""
+    """A path, for reading or writing, to a file, to a folder or to nothing yet. It is no FIFO, socket or device."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """Convert as click does, after a look at what is there."""
+        """Convert as click does, after checking the kind of file."""
         _refuse_special(str(value))
         return super().convert(value, param, ctx)
 
@@ -115,7 +115,7 @@ class Folder(click.ParamType[Path | str]):
     name = "folder"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
-        """Take a URI as it is, and anything else for a path."""
+        """Return a URI unchanged, and anything else as a path."""
         if is_uri(str(value)):
             return str(value).rstrip("/")
         _refuse_special(str(value))
@@ -142,7 +142,7 @@ class Moment(click.ParamType[datetime]):
 
 
 MOST_WHOLE = 10**9
-"""Largest whole number of an option that counts something; larger ones are no counts, and fit into no table."""
+"""Largest whole number of an option that counts something. Larger numbers are no counts, and fit into no table."""
 
 
 MOST_SEEDS = 2**32 - 1
@@ -156,7 +156,7 @@ class Whole(click.IntRange):
         super().__init__(least, limit)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401
-        """Read it. A number that is too long to be read whole is not repeated whole."""
+        """Read the number. In an error, a very long number is shortened."""
         if len(str(value)) > len(str(-(2**64))):
             self.fail(f"{cut(str(value), 20)!r} is not in the range {self._describe_range()}.", param, ctx)
         return int(super().convert(value, param, ctx))
@@ -166,7 +166,7 @@ class Whole(click.IntRange):
 
 
 class Real(click.FloatRange):
-    """A number, within a range where one is given. It is neither infinite nor NaN."""
+    """A number, within the range if there is one. It is neither infinite nor NaN."""
 
     def _describe_range(self) -> str:
         return "" if self.min is None and self.max is None else super()._describe_range()
@@ -185,7 +185,7 @@ class PartOfInput(click.ParamType["DriverShare"]):
     name = "i/n"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "DriverShare":
-        """Read its number and how many parts there are."""
+        """Read the part's number and the number of parts."""
         from scanner.input.shards import DriverShare
 
         try:
@@ -198,9 +198,9 @@ _FIRST_DAY = date(1970, 1, 1)
 
 
 class Day(click.DateTime):
-    """A date that has begun somewhere: a later one is a mistake.
+    """A date that has begun somewhere on Earth. A later date is a mistake.
 
-    `yesterday` is the day before today in UTC, for schedulers that fill in no date.
+    `yesterday` is the day before today in UTC, for schedulers that cannot insert a date.
     """
 
     name = "date"
@@ -214,14 +214,14 @@ class Day(click.DateTime):
             return datetime.combine(datetime.now(UTC).date() - timedelta(days=1), time())
         day = super().convert(value, param, ctx)
         assert isinstance(day, datetime)  # noqa: S101
-        last = datetime.now(UTC).date() + timedelta(days=1)  # of zones in which a day begins before it does in UTC
+        last = datetime.now(UTC).date() + timedelta(days=1)  # in some zones a day begins before it does in UTC
         if not _FIRST_DAY <= day.date() <= last:
             self.fail(f"{str(value)!r} is no date of data; allowed: {_FIRST_DAY} to {last}", param, ctx)
         return day
 
 
 class Results(NamedTuple):
-    """A place of results, the rate above which no flag is shown, and the file that stated it, with its registry."""
+    """A place of results, the rate above which no flag is shown, and the file that states it, with its registry."""
 
     folder: str
     false_positive_rate: float
@@ -230,7 +230,7 @@ class Results(NamedTuple):
 
 
 def groups_of(users: float) -> int:
-    """Return the groups of a key with room for so many users.
+    """Return the number of groups of a key with room for so many users.
 
     Raises:
         Refused: a key has no room for them.
@@ -244,14 +244,14 @@ def groups_of(users: float) -> int:
 
 
 TRIAL_LINE = "TRIAL: its key and users are dated back. What is shown here is evidence against nobody."
-"""Line that stands above all that a trial gave."""
+"""Line above all output of a trial."""
 
 
 def results_at(path: str) -> Results:
-    """Return the results that CONFIG|RESULTS names: the configuration of a scan, or a folder or URI of results.
+    """Return the results of CONFIG|RESULTS: the configuration of a scan, or a folder or URI of results.
 
     Raises:
-        Refused: neither is there.
+        Refused: there is neither.
     """
     if Path(path).is_file():
         from scanner.scan_plan import read_config, results_of
@@ -269,11 +269,11 @@ def results_at(path: str) -> Results:
 
 
 def is_calibration(path: Path) -> bool:
-    """Return whether a TOML file is the configuration of a calibration: a scan's names a registry at the top."""
+    """Return whether a TOML file configures a calibration. A scan's configuration names a registry at the top."""
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8")).keys()
         return "registry" not in names and bool({"law", "figure", "keys"} & names)
-    except (OSError, ValueError):  # whoever reads it says what is wrong with it
+    except (OSError, ValueError):  # the code that reads it will report the fault
         return False
 
 
@@ -291,7 +291,7 @@ def _results_of_calibration(path: Path) -> Results:
 
 
 def sign_results(folder: str, registry: Path | str) -> None:
-    """Sign and check results under a registry's audit secret until the command ends, when the registry keeps count."""
+    """Sign and check results under a registry's audit secret until the command ends, if it keeps signatures."""
     from scanner.signing import keep_signatures, sign_with
 
     def keep() -> None:
@@ -305,7 +305,7 @@ def sign_results(folder: str, registry: Path | str) -> None:
 
 
 def signature_notes(location: Results) -> list[str]:
-    """Return a sentence on why nobody checked the tables that were read by a configuration; none where they were."""
+    """Return a sentence on why nobody checked the tables of a configuration. Empty: they were checked."""
     from scanner.signing import unchecked_notes
 
     return [] if location.config is None else unchecked_notes(location.folder)
@@ -325,10 +325,10 @@ def canaries_of(location: Results) -> "Sequence[Canary] | None":
 
 
 def scanned(location: Results) -> bool:
-    """Return whether a scan made tables there; if none did, advise the user.
+    """Return whether a scan made tables there. If not, advise the user.
 
     Raises:
-        Refused: a folder was named that holds no tables of a scan.
+        Refused: the user named a folder without tables of a scan.
     """
     advice = _no_results_yet(location)
     if advice is not None:
@@ -337,7 +337,7 @@ def scanned(location: Results) -> bool:
 
 
 def refuse_unscanned(location: Results) -> None:
-    """Refuse what names a thing that a scan made, where none made tables: no list of nothing is an answer.
+    """Refuse a command that names a result of a scan if no scan made tables. An empty list would be no answer.
 
     Raises:
         Refused: no scan made tables there.
@@ -348,7 +348,7 @@ def refuse_unscanned(location: Results) -> None:
 
 
 def _no_results_yet(location: Results) -> str | None:
-    """Return advice for the owner of a configuration whose scan made no tables yet; None: one did."""
+    """Return advice for the owner of a configuration whose scan made no tables yet. None: it made them."""
     from scanner.results import exist
     from scanner.results.queries import of_trial
 
@@ -374,7 +374,9 @@ def _no_results_yet(location: Results) -> str | None:
 
 
 def refuse_wrong_clock(registry: Path | str) -> None:
-    """Refuse to write a time that is far from the newest scan's, where scan.toml lies beside a registry, as by `init`.
+    """Refuse to write if this machine's time is far from the newest scan's, if scan.toml is beside a registry.
+
+    `init` puts it there.
 
     Raises:
         Refused: this machine's clock is wrong.
@@ -388,38 +390,40 @@ def refuse_wrong_clock(registry: Path | str) -> None:
     from scanner.results.queries import ask, exist, scans
 
     newest = None
-    sign_results(results, registry)  # a time that somebody wrote there moves no clock
+    sign_results(results, registry)  # checked, so a time that somebody else wrote there does not count
     try:
         if exist(results):
             newest = ask(results, lambda: scans(results).select("started_at").max().collect()).item()
-    except (Refused, ScanFailed) as error:  # users may be added all the same
+    except BrickscanError as error:  # users may be added all the same
         complain(f"brickscan: this machine's clock is not held against the newest scan: {error}")
     if newest is not None:
         refuse_clock_far_from(newest, results)
 
 
 results_argument = click.argument("results", metavar="CONFIG|RESULTS")
-since_option = click.option("--since", type=Moment(), help="Scanned at this time (UTC) or later, or on this date.")
+since_option = click.option(
+    "--since", type=Moment(), help="Only documents scanned at this time (UTC) or date, or later"
+)
 until_option = click.option(
-    "--until", type=Moment(through=True), help="Scanned before this time (UTC), or up to and on this date."
+    "--until", type=Moment(through=True), help="Only documents scanned before this time (UTC), or up to this date"
 )
-key_ids_option = click.option(
-    "--key", "key_ids", multiple=True, metavar="KEY_ID", help="A key; may be given several times."
-)
-yes_option = click.option("--yes", is_flag=True, help="Do it without asking.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+key_ids_option = click.option("--key", "key_ids", multiple=True, metavar="KEY_ID", help="Only this key (repeatable)")
+yes_option = click.option("--yes", is_flag=True, help="No question before it is done")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing")
 held_by_option = click.option(
     "--held-by",
     metavar="WHO",
-    help="Who else has the secret, such as a site that serves the model: whoever has it can mark text for anybody. "
-    "Whoever asks about a flag is told.",
+    help=(
+        "Others who have the secret, such as a site that serves the model: they can mark text for"
+        " anybody, and flags say so"
+    ),
 )
 DATE_OR_MINUTE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 """Kind of argument: a date, or a minute, in UTC."""
 
 
 def refuse_output(out: Path) -> None:
-    """Raise Refused for a file of `--out` that cannot be written anew as Parquet."""
+    """Raise Refused if the file of `--out` cannot be written as a new Parquet file."""
     if out.suffix != ".parquet":
         raise Refused(f"--out {out}: Parquet is written, so the name must end in .parquet")
     if out.exists():
@@ -429,10 +433,10 @@ def refuse_output(out: Path) -> None:
 
 
 def confirm(changes: Sequence[str], yes: bool, dry_run: bool) -> bool:
-    """Return whether to go on with what cannot be undone, by --yes or by the answer at the terminal.
+    """Return whether to continue with a change that cannot be undone, by --yes or by the answer at the terminal.
 
     Raises:
-        Refused: neither option was given, and there is no terminal to ask at.
+        Refused: neither option was given, and there is no terminal for a question.
     """
     if dry_run:
         tell(*changes, "nothing was done (--dry-run)")
@@ -449,5 +453,5 @@ def confirm(changes: Sequence[str], yes: bool, dry_run: bool) -> bool:
 
 
 def time_of(time: datetime | None) -> str:
-    """Write a time in UTC to the second, `-` if there is none."""
+    """Write a time in UTC to the second. `-`: there is none."""
     return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

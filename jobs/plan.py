@@ -32,9 +32,9 @@ _NO_CONFIG = (
 
 
 class PlanRow(NamedTuple):
-    """One answer: tokens that must be scored, a simulation's power for that many, and an estimate beside a bound.
+    """One answer: the tokens that must be scored, a simulation's power for so many, and an estimate beside a bound.
 
-    kind: the answer's kind, in a word or three.
+    kind: the kind of the answer, in one to three words.
     """
 
     aim: "Aim"
@@ -47,33 +47,33 @@ class PlanRow(NamedTuple):
 
 @click.command("plan")
 @click.argument("config", required=False, type=NamedPath(path_type=Path))
-@click.option("--key", "key_id", help="With CONFIG: the key.  [default: the only one, or that of --from]")
-@click.option("--method", help="What the key's method is to be: greenlist or gumbel.")
+@click.option("--key", "key_id", help="Key of CONFIG  [default: the only one, or that of --from]")
+@click.option("--method", help="Method without a key: greenlist or gumbel")
 @click.option(
     "--from",
     "marked_file",
     type=NamedPath(path_type=Path),
-    help="Texts of `brickscan mark`, whose strength is measured.",
+    help="Texts of `brickscan mark`, to measure their strength",
 )
-@click.option("--registry", type=Folder(), help="With --from: folder or URI of the registry whose key marked them.")
-@click.option("--window", type=Whole(0, MAX_WINDOW), default=4, show_default=True, help="h of the key.")
-@click.option("--gamma", default="1/4", show_default=True, help="Share of green tokens (green list).")
-@click.option("--delta", type=Real(), help="Bias of green tokens, on flat logits: the best case (green list).")
-@click.option("--green-share", type=Real(), help="Share of green tokens in one's own marked texts (green list).")
-@click.option("--entropy", type=Real(), help="Mean of -p ln p of the written tokens, in nats, at most 0.367 (Gumbel).")
-@click.option("--probability", type=Real(), help="Probability of every written token (Gumbel).")
-@click.option("--fpr", type=Real(), help="False-positive rate for a document.  [default: 1e-6]")
+@click.option("--registry", type=Folder(), help="With --from: registry whose key marked them (folder or URI)")
+@click.option("--window", type=Whole(0, MAX_WINDOW), default=4, show_default=True, help="Window of the key, in tokens")
+@click.option("--gamma", default="1/4", show_default=True, help="Share of green tokens (green list)")
+@click.option("--delta", type=Real(), help="Bias of green tokens on flat logits, the best case (green list)")
+@click.option("--green-share", type=Real(), help="Share of green tokens in your marked texts (green list)")
+@click.option("--entropy", type=Real(), help="Mean of -p ln p of the written tokens in nats, at most 0.367 (Gumbel)")
+@click.option("--probability", type=Real(), help="Probability of every written token (Gumbel)")
+@click.option("--fpr", type=Real(), help="False-positive rate for a document  [default: 1e-6]")
 @click.option(
     "--messages",
     type=Whole(1),
     multiple=True,
-    help="Of each key; may be given several times.  [default: 1, 1000, 100000; with --from those of its key]",
+    help="Messages of each key (repeatable)  [default: 1, 1000, 100000; with --from, the key's]",
 )
 @click.option(
-    "--users", type=Real(), help="Instead of --messages: users of a key in groups, as for `keys new`; also when named."
+    "--users", type=Real(), help="Users of a key in groups, in place of --messages; shows also when they are named"
 )
-@click.option("--misnaming-rate", type=Real(), help="With --users: as in scan.toml.  [default: that of --fpr]")
-@click.option("--keys", type=Real(min=1), help="K: keys that are tested, or 1 over all weights.  [default: 1]")
+@click.option("--misnaming-rate", type=Real(), help="With --users: as in scan.toml  [default: that of --fpr]")
+@click.option("--keys", type=Real(min=1), help="Number of keys that are tested, or 1 over all weights  [default: 1]")
 @click.option(
     "--power",
     "powers",
@@ -81,9 +81,9 @@ class PlanRow(NamedTuple):
     multiple=True,
     default=(0.5, 0.9, 0.99),
     show_default=True,
-    help="Chance that a marked text is found; may be given several times.",
+    help="Chance that a marked text is found (repeatable)",
 )
-@click.option("--simulate", type=Whole(0), default=2000, show_default=True, help="Texts a row; 0: none.")
+@click.option("--simulate", type=Whole(0), default=2000, show_default=True, help="Simulated texts a row; 0: none")
 @click.option("--seed", type=Whole(0, MOST_SEEDS), default=1, show_default=True)
 def plan(
     config: Path | None,
@@ -106,19 +106,14 @@ def plan(
     simulate: int,
     seed: int,
 ) -> None:
-    """Say how many tokens a marked text needs, so that it is detected with a given power.
+    """Say how many tokens a marked text needs to be found.
 
-    Measure it if you can: --from takes texts that your own model wrote (`brickscan mark`). Without such texts, give
-    --delta or --green-share for the green list, --entropy or --probability for Gumbel; the answer is exact if the
-    number is true. With --entropy it is the paper's bound, which asks for many times more than suffices, beside an
-    estimate.
+    The best input is text from your own model: give texts of `brickscan mark` with --from. Otherwise give --green-share
+    or --delta for a green list, --entropy or --probability for Gumbel; the answer is as good as that number. --entropy
+    gives the paper's bound, which asks for much more than is needed, and an estimate beside it.
 
-    CONFIG: the file of a scan. Then its rates and min_scored count, the messages of the key, and K: the number of keys
-    and their weights, and those of the variants, spans and accounts that it tests. Without it, one look at each
-    document is assumed, and --keys, --fpr and --messages.
-
-    With --users, a key in groups as `keys new` makes it: rows `named` say how many tokens suffice, so that the text is
-    found and its user is named, in text that is marked for one user alone.
+    With CONFIG, the scan's rates, keys and looks count. Without it, one look at each document is assumed. With --users,
+    rows `named` say how many tokens it takes to also name the user.
 
     \b
     Example:
@@ -161,14 +156,14 @@ def plan(
             raise click.UsageError("--from goes with --registry, and with no --method or strength: it measures them.")
         marked, key, window = _measured(marked_file, registry, scanned.dedup if scanned else "ngram")
         method = key.format
-        if not messages and users is None:  # the number of the key itself
+        if not messages and users is None:  # use the number of the key itself
             messages, groups = (key.messages,), key.parameters.get("groups")
     elif scanned is None and method is None:
         raise click.UsageError("Give CONFIG, or --method and a strength, or --from and --registry.")
     else:
         given = {"delta": delta, "green_share": green_share, "entropy": entropy, "probability": probability}
         if scanned is not None:
-            method = scanned.key.format.removesuffix("-v3")  # power is alike in both versions
+            method = scanned.key.format.removesuffix("-v3")  # both versions have the same power
             window = format_of(scanned.key).rule().context
             gamma, messages = scanned.key.parameters.get("gamma", gamma), (scanned.key.messages,)
             groups = scanned.key.parameters.get("groups")
@@ -210,7 +205,7 @@ def _counts(messages: tuple[int, ...], groups: int | None) -> tuple[int, ...]:
 
 
 def _key_of(file: Path) -> tuple["pl.DataFrame", str]:
-    """Read texts that `brickscan mark` wrote, of one key; return them with its id."""
+    """Read texts that `brickscan mark` wrote under one key. Return them with the key's id."""
     texts = read_marked(file)
     ids = texts["key_id"].unique().to_list()
     if len(ids) != 1:
@@ -219,7 +214,7 @@ def _key_of(file: Path) -> tuple["pl.DataFrame", str]:
 
 
 def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["MarkAssumption", MasterKey, int]:
-    """Measure the strength of texts that `brickscan mark` wrote; return it with their key and its window."""
+    """Measure the strength of texts that `brickscan mark` wrote. Return it with their key and its window."""
     from scanner.detection.one_text import strengths_of
     from scanner.power import MeasuredTexts
     from scanner.registry import find_key, load_registry
@@ -232,9 +227,9 @@ def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["MarkAs
 
 
 def _estimate(marked: "MarkAssumption", aim: "Aim", power: float) -> int | None:
-    """Estimate the tokens that suffice if all tokens are alike, the larger for both probabilities.
+    """Estimate the tokens that suffice if all tokens are alike. Of both probabilities, the larger number counts.
 
-    It is shown beside the bound; None: the mark has no estimate.
+    It is shown beside the bound. None: the mark has no estimate.
     """
     from scanner.power import GumbelEntropy, GumbelProbability, probabilities_of, tokens_needed
 
@@ -252,7 +247,7 @@ _KINDS = {"GumbelEntropy": "bound", "MeasuredTexts": "measured"}
 def _kind(marked: "MarkAssumption", scored: int, aim: "Aim", *, rests_on_mean: bool) -> str:
     """Return the kind of an answer.
 
-    rests_on_mean: it rests on a mean, while single tokens' chances may differ.
+    rests_on_mean: whether it rests on a mean, although single tokens may have different probabilities.
     """
     from scanner.power import GreenShare
 

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("config", required=False, type=NamedPath(path_type=Path, dir_okay=False, exists=True))
-@click.option("--check", "only_check", is_flag=True, help="Say what will be asked and what it costs, and ask nothing.")
+@click.option("--check", "only_check", is_flag=True, help="Show what will be asked and what it costs, and ask nothing")
 @click.option(
     "--answers",
     "log",
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
-    help="Parquet file of answers, in place of a server: column `text`; `class`, `prompt`, `ids`, `user_id` if known.",
+    help="Parquet file of answers, in place of a server: column `text`; `class`, `prompt`, `ids`, `user_id` if known",
 )
-@click.option("--registry", metavar="FOLDER", help="With --answers and no CONFIG: folder or URI of the registry.")
+@click.option("--registry", metavar="FOLDER", help="With --answers and no CONFIG: the registry (folder or URI)")
 @key_ids_option
-@click.option("--out", type=NamedPath(path_type=Path), help="Folder of the page.  [default: as CONFIG says]")
-@click.option("--texts", is_flag=True, help="Show one text of each class on the page.")
+@click.option("--out", type=NamedPath(path_type=Path), help="Folder of the page  [default: as CONFIG says]")
+@click.option("--texts", is_flag=True, help="One text of each class on the page")
 @click.option(
     "--expect",
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
-    help="A copy of an earlier probe.json: the exit code says whether what was marked still is.",
+    help="Copy of an earlier probe.json; the exit code says whether what was marked still is",
 )
 def probe(
     config: Path | None,
@@ -116,13 +116,13 @@ def probe(
         expected,
     )
     if only_check:
-        _show_plan(read, page)
+        _show_plan(read, base, page)
         return 0
     return _judge(_read_answers(log), page) if log is not None else _ask_and_judge(read, base, page)
 
 
 class _Page(NamedTuple):
-    """What a page is made by, and where it goes."""
+    """The inputs of a page, and its place."""
 
     registry: str
     key_ids: tuple[str, ...]
@@ -133,10 +133,13 @@ class _Page(NamedTuple):
     expected: "ExpectedPage | None"
 
 
-def _show_plan(config: "ProbeConfig", page: _Page) -> None:
-    """Say what is asked, how many tokens and what cost that takes at most, and what is not asked."""
+def _show_plan(config: "ProbeConfig", base: Path, page: _Page) -> None:
+    """Show the planned requests, the largest number of tokens and cost, and the kinds of requests that are left out.
+
+    Raises SecretError: a token cannot be read, for which the probe itself would be refused.
+    """
     from scanner.probe.analysis import count_hypotheses
-    from scanner.probe.asking import most_cost
+    from scanner.probe.asking import Tokens, most_cost
     from scanner.probe.classes import classes_left_out, classes_of, requests_of
 
     requests, hypotheses = requests_of(config), count_hypotheses(page.registry, page.key_ids)
@@ -159,6 +162,20 @@ def _show_plan(config: "ProbeConfig", page: _Page) -> None:
         *(f"not asked: {line}" for line in classes_left_out(config)),
         "nothing was asked (--check)",
     )
+    _tell_of_unknown_users(config, page)
+    Tokens(config, base)
+
+
+def _tell_of_unknown_users(config: "ProbeConfig", page: _Page) -> None:
+    """Warn of users who hold no message of a key: nobody can then tell whether their answers carry the right one."""
+    from scanner.probe.analysis import users_without_message
+
+    users = [user.id for user in config.users]
+    for key_id, unknown in users_without_message(page.registry, page.key_ids, users).items():
+        complain(
+            f"brickscan: warning: no message of key {key_id} is held by {', '.join(map(printable, unknown))}, so the "
+            "page cannot say whether a scan would name them right; see `brickscan users list`"
+        )
 
 
 def _cost_in_words(cost: float, config: "ProbeConfig") -> str:
@@ -183,7 +200,7 @@ def _read_answers(path: Path) -> "pa.Table":
 
 
 def _ask_and_judge(config: "ProbeConfig", base: Path, page: _Page) -> int:
-    """Ask what has no answer yet, and write the page. Raises ScanFailed: no text came."""
+    """Ask the requests that have no answer yet, and write the page. Raises ScanFailed: no text came."""
     from scanner.probe.analysis import count_hypotheses
     from scanner.probe.asking import Tokens, ask
     from scanner.probe.classes import requests_of
@@ -192,14 +209,20 @@ def _ask_and_judge(config: "ProbeConfig", base: Path, page: _Page) -> int:
     requests, tokens = requests_of(config), Tokens(config, base)
     if not requests:
         raise Refused("answers = 0 leaves nothing to ask; give a number, or a class that has one")
-    # what is wrong with registry or keys is told before anything is paid for
+    # report faults of registry or keys before anything is paid for
     count_hypotheses(page.registry, page.key_ids)
+    _tell_of_unknown_users(config, page)
     with KeptAnswers(page.out / "asking.jsonl") as kept:
         if kept.oldest is not None:
-            complain(f"brickscan: goes on with what was answered since {kept.oldest}: {printable(str(kept.path))}")
+            answered, otherwise = len(requests) - len(kept.open_requests(requests)), kept.asked_otherwise(requests)
+            again = f"; {otherwise:,} were asked otherwise than now, and are asked again" if otherwise else ""
+            complain(
+                f"brickscan: goes on with {answered:,} of {counted(len(requests), 'request')}, answered since "
+                f"{kept.oldest}{again}: {printable(str(kept.path))}"
+            )
         with (
             when_interrupted("probe: what was answered is kept; the same command goes on") as check,
-            _Progress(check) as progress,
+            _Progress(check, "ask", "requests") as progress,
         ):
             asked = ask(config, requests, tokens, kept, progress)
         if asked.not_sent:
@@ -220,12 +243,12 @@ def _refuse_no_text(config: "ProbeConfig", answers: "pa.Table", kept: "KeptAnswe
     if answers["text"].null_count < len(answers):
         return
     kept.discard()
-    why = f"; the commonest reason: {errors.most_common(1)[0][0]}" if errors else ""
+    why = f", most often because: {errors.most_common(1)[0][0]}" if errors else ""
     raise ScanFailed(f"{config.server.url}: no request got a text{why}")
 
 
 def _write_answers(answers: "pa.Table", path: Path) -> None:
-    """Write the answers for whoever wants to look at them again (`--answers`)."""
+    """Write the answers to a file, so that they can be tested again (`--answers`)."""
     import pyarrow.parquet as pq
 
     from scanner.storage.locations import write_whole
@@ -234,12 +257,16 @@ def _write_answers(answers: "pa.Table", path: Path) -> None:
 
 
 def _judge(answers: "pa.Table", page: _Page) -> int:
-    """Test answers, write the page, and hold it against what was expected. Return the exit code."""
+    """Test answers, write the page, and compare it with the expected one. Return the exit code."""
     from scanner.probe.analysis import analyse
     from scanner.probe.expected import AS_EXPECTED, NOT_KNOWN, NOT_MARKED, changes
     from scanner.probe.page import in_short, write_page
 
-    result = analyse(answers, page.registry, page.key_ids, tokenizers=page.tokenizers)
+    with (
+        when_interrupted("probe: the answers are kept; the same command tests them again") as check,
+        _Progress(check, "test", "configurations") as progress,
+    ):
+        result = analyse(answers, page.registry, page.key_ids, tokenizers=page.tokenizers, watch=progress)
     files = write_page(result, page.out, texts=page.texts, signing=page.signing)
     rows = [(printable(one.name), one.state, f"{one.answers:,}", f"{one.without_text:,}") for one in result.classes]
     tell(
@@ -258,17 +285,19 @@ def _judge(answers: "pa.Table", page: _Page) -> int:
 
 
 class _Progress:
-    """Shows how many requests have an answer, and what they cost: a bar on a terminal, lines elsewhere. A context.
+    """Shows how far a step of the probe is: a bar on a terminal, lines elsewhere. It is a context.
 
-    check: called each time; its exception ends the probe.
+    check: called each time. Its exception ends the probe.
+    step: what is done, for the lines.
+    unit: what is counted, for the bar.
     """
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None], step: str, unit: str) -> None:
         from tqdm import tqdm  # late: a tenth of a CPU second
 
-        self._check = check
+        self._check, self._step = check, step
         self._steps = None if sys.stderr.isatty() else StepProgress("probe")
-        self._bar: tqdm[None] = tqdm(unit=" requests", dynamic_ncols=True, disable=self._steps is not None)
+        self._bar: tqdm[None] = tqdm(unit=f" {unit}", dynamic_ncols=True, disable=self._steps is not None)
 
     def __enter__(self) -> "_Progress":
         return self
@@ -278,12 +307,12 @@ class _Progress:
     ) -> None:
         self._bar.close()
 
-    def __call__(self, done: int, of: int, cost: float) -> None:
-        """Show how many requests are done."""
+    def __call__(self, done: int, of: int, cost: float = 0.0) -> None:
+        """Show how many are done, and what they cost."""
         self._check()
         self._bar.total = of
         if cost:
             self._bar.set_postfix_str(f"cost {cost:.2f}", refresh=False)
         self._bar.update(done - self._bar.n)
         if self._steps:
-            self._steps("ask", done, of)
+            self._steps(self._step, done, of)

@@ -15,7 +15,7 @@ from jobs.cli import end, run
 from jobs.options import Day, NamedPath, PartOfInput, visible
 from jobs.summary import summary
 from jobs.text import COMPILING, Progress, StatusLine, complain, tell
-from scanner.errors import BrickscanError, Refused
+from scanner.errors import BrickscanError
 from scanner.interrupts import interrupts_noted
 from scanner.printable import counted
 from scanner.scan_plan import make_plan
@@ -36,23 +36,23 @@ summary_option = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="What goes to stdout: lines for people, or one line of JSON for schedulers.",
+    help="Lines for people, or one line of JSON for schedulers, on stdout",
 )
 
 
 def say_json(values: Mapping[str, Any]) -> None:
-    """Say values as a line of JSON on stdout, in which all text of strangers is escaped."""
+    """Print values as a line of JSON on stdout, with all text from strangers escaped."""
     tell(visible(json.dumps(values, default=str, allow_nan=False)))
 
 
 @contextlib.contextmanager
 def failures_too(form: Form) -> Iterator[None]:
-    """Write a command's error as JSON too, where JSON is asked for: `exit_code` and `error`. The error is raised on."""
+    """Write a command's error as JSON too, if JSON is requested: `exit_code` and `error`. The error is raised again."""
     try:
         yield
     except BrickscanError as error:
         if form == "json":
-            say_json({"exit_code": 2 if isinstance(error, Refused) else 1, "error": str(error)})
+            say_json({"exit_code": error.exit_code, "error": str(error)})
         raise
     except Exception as error:
         if form == "json":
@@ -61,7 +61,7 @@ def failures_too(form: Form) -> Iterator[None]:
 
 
 def outcome_record(outcome: "ScanOutcome", plan: "Plan") -> dict[str, Any]:
-    """Return the summary's values by name. Bytes and seconds are numbers; None: there is no value."""
+    """Return the summary's values by name. Bytes and seconds are numbers. None: there is no value."""
     work, totals, counts = outcome.work, outcome.totals, outcome.totals.counts
     return {
         "exit_code": int(outcome.exit_code),
@@ -125,7 +125,7 @@ def _audit_record(audit: "ScanAudit") -> dict[str, Any]:
 
 
 def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, share: "DriverShare | None") -> int:
-    """Look at everything that a scan of the input, or of a part, needs, and estimate its cost. Return the exit code."""
+    """Check everything that a scan of the input, or of a part, needs, and estimate its cost. Return the exit code."""
     _wait("loading numba and Ray")
     from scanner.cluster.scan_check import check_scan
 
@@ -155,28 +155,26 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
 
 
 def _wait(step: str) -> None:
-    """Show on a terminal what takes time now. A log has the lines of what was looked at."""
+    """Show the current slow step on a terminal. In a log, the lines of the checks suffice."""
     if sys.stderr.isatty():
         complain(f"{step} …")
 
 
 _CONFIG = NamedPath(path_type=Path)
-_date = click.option(
-    "--date", type=Day(), help="Fills {date} in the configured paths: 2026-08-31, or `yesterday` (UTC)."
-)
+_date = click.option("--date", type=Day(), help="Date for {date} in the paths: 2026-08-31, or `yesterday` (UTC)")
 _follow = click.option(
-    "--follow", is_flag=True, help="Keep running, and scan files as they land, until SIGTERM or Ctrl-C."
+    "--follow", is_flag=True, help="Keep running and scan files as they land, until SIGTERM or Ctrl-C"
 )
 _part = click.option(
     "--part",
     type=PartOfInput(),
-    help="Scan one of n parts of the files, as in 1/3, beside other drivers; scan without it when all have ended.",
+    help="One of n parts of the files, for example 1/3, beside other drivers; at last, scan once without it",
 )
 _verbose = click.option(
-    "--verbose", is_flag=True, help="Also what the audit counted, how the work went, and the query in Python."
+    "--verbose", is_flag=True, help="Counts of the audit, the course of the work, and a query in Python too"
 )
 _check = click.option(
-    "--check", is_flag=True, help="Look at all that the scan needs, estimate its cost, and write nothing."
+    "--check", is_flag=True, help="Check everything the scan needs, estimate its cost, and write nothing"
 )
 
 
@@ -200,14 +198,20 @@ def _with_options(command: Callable[..., int]) -> Callable[..., int]:
 @click.argument("config", type=_CONFIG)
 @_with_options
 def scan(**given: Unpack[_ScanOptions]) -> int:
-    """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
+    """Scan the files that CONFIG names, and add verdicts to its tables.
 
-    CONFIG: a TOML file; `brickscan schema scan` prints its fields.
-    Run again after an interruption, it goes on from what was
-    committed. Exit codes: 0 done (documents in quarantine included), 1 failed, 2 refused before any work, 3 the audit
-    raises an alarm: p-values are too small, or a flag was not proved (a sentence says which), 4 nothing was read
-    (unless allow_empty is set) or more could not be read than the configuration allows, 5 fewer canaries were found
-    than planned, 130 interrupted by Ctrl-C and 143 by SIGTERM; --follow ends with 0 on either.
+    CONFIG is a TOML file; `brickscan schema scan` lists its fields. Files that were scanned before are skipped, so you
+    can run this again after any interruption.
+
+    \b
+    Exit codes:
+      0    done; documents in quarantine are listed, not an error
+      1    failed
+      2    refused before any work
+      3    the audit raised an alarm, or a flag could not be proved
+      4    nothing was read, or more was unreadable than CONFIG allows
+      5    fewer canaries were found than planned
+      130  interrupted by Ctrl-C; 143: by SIGTERM (--follow ends with 0)
 
     \b
     Example:
@@ -218,7 +222,7 @@ def scan(**given: Unpack[_ScanOptions]) -> int:
 
 
 @click.command(name="python -m jobs.scan")
-@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.ScanConfig.")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.ScanConfig")
 @_with_options
 def module(**given: Unpack[_ScanOptions]) -> int:
     """Do what `brickscan scan CONFIG` does; for schedulers and `ray job submit`."""
@@ -247,7 +251,7 @@ def scan_and_tell(
     *,
     verbose: bool = False,
 ) -> int:
-    """Run a scan with progress on stderr and a summary on stdout, as jobs.summary has it. Return the exit code."""
+    """Run a scan with progress on stderr and the summary of jobs.summary on stdout. Return the exit code."""
     progress = Progress()
     progress.show_step("loading numba and Ray")
     from scanner.cluster.scan import run_scan

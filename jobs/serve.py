@@ -1,4 +1,4 @@
-"""`brickscan serve`: the detector that others ask, its signing keys, and tokens of experts."""
+"""Run `brickscan serve`: the detector for others, its signing keys, and tokens of experts."""
 
 import datetime
 import gc
@@ -16,13 +16,13 @@ from scanner.storage.toml import read_toml
 from schemas.service import DetectorConfig
 
 DETECTOR_PORT = 8000
-"""Port of vLLM's example server, so that what asks it asks the detector."""
+"""Port of vLLM's example server. Its clients then ask the detector without a change."""
 
 _CONFIG = NamedPath(path_type=Path, dir_okay=False, exists=True)
 
 
 class _ServeGroup(click.Group):
-    """A group that serves where its first argument is the name of no command."""
+    """A group that serves if its first argument is no command's name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -32,10 +32,10 @@ class _ServeGroup(click.Group):
 
 @click.group(cls=_ServeGroup)
 def serve() -> None:
-    """Answer whether texts carry a mark: over HTTP, signed, without giving the mark away.
+    """Answer over HTTP whether texts carry a mark, signed, without giving the mark away.
 
-    CONFIG is the file of a detector: `brickscan serve CONFIG` runs it, on another --port or --host where one is named
-    (`brickscan serve run --help`). `brickscan schema serve` describes its fields.
+    `brickscan serve CONFIG` runs the detector of that file; `brickscan serve run --help` lists its options, and
+    `brickscan schema serve` the fields of CONFIG.
 
     \b
     Example:
@@ -47,9 +47,9 @@ def serve() -> None:
 @serve.command(hidden=True)
 @click.argument("config", type=_CONFIG)
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address of this machine; a proxy in front has TLS."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; use a proxy in front for TLS"
 )
-@click.option("--port", default=DETECTOR_PORT, show_default=True, type=Whole(0, 65535), help="0: any that is free.")
+@click.option("--port", default=DETECTOR_PORT, show_default=True, type=Whole(0, 65535), help="Port; 0: any free one")
 def run(config: Path, host: str, port: int) -> None:
     """Run the detector until Ctrl-C. The word `run` may be left out.
 
@@ -79,8 +79,8 @@ def run(config: Path, host: str, port: int) -> None:
         f"says “found” where p is {first.false_positive_rate:g} or less, “not found” where it is "
         f"{min(1.0, rate * factor):g} or more; common n-grams are {common}",
     )
-    gc.freeze()  # else the collector would look through all that was imported, while answers wait
-    sys.setswitchinterval(0.001)  # else a thread beside the loop could hold up an answer for five times as long
+    gc.freeze()  # otherwise the collector would go through all imports while answers wait
+    sys.setswitchinterval(0.001)  # with the default, a thread beside the loop could delay an answer five times as long
     run_until_ended(server, "serve")
 
 
@@ -158,8 +158,8 @@ def token() -> None:
 
 @token.command(name="new")
 @click.argument("config", type=_CONFIG)
-@click.option("--for", "expert", required=True, metavar="NAME", help="Whose it is.")
-@click.option("--until", required=True, type=DATE_OR_MINUTE, help="It ends at the beginning of this day (UTC).")
+@click.option("--for", "expert", required=True, metavar="NAME", help="Name of the expert")
+@click.option("--until", required=True, type=DATE_OR_MINUTE, help="Day (UTC) on which it ends")
 def _new_token(config: Path, expert: str, until: datetime.datetime) -> None:
     """Issue a token, and print it; its digest alone is kept. It is sent as `Authorization: Bearer TOKEN`.
 

@@ -1,4 +1,4 @@
-"""The summary of a scan and of its audit, for people who have ten seconds."""
+"""Write the summary of a scan and of its audit, for people who have ten seconds."""
 
 import math
 import shlex
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from scanner.results.scan_list import WholeInput
 
 SHOWN_DOWN_TO = 0.99e-4
-"""Smallest threshold that is shown; smaller ones are in the table `audits` alone."""
+"""Smallest threshold that is shown. Smaller ones are only in the table `audits`."""
 
 AUDIT_STATE_WORDS: Mapping[AuditState, str] = {
-    AuditState.NO_ALARM: "nothing is incompatible with the stated rates",
-    AuditState.ALARM: "an observed rate is incompatible with the stated one, or a flag was not proved",
-    AuditState.CANARIES_LOST: "texts that are known to be marked were not found as planned, or were named for others",
-    AuditState.POSSIBLE_FRAMING: "texts of few accounts carry messages that nobody holds; all else is as it should be",
-    AuditState.NO_DECOYS: "no document was scored under decoy keys, so the law itself was not tested",
+    AuditState.NO_ALARM: "all observed rates are compatible with the stated ones",
+    AuditState.ALARM: "an observed rate contradicts the stated one, or a flag could not be proved",
+    AuditState.CANARIES_LOST: "planted marked texts were missed, or named for other users",
+    AuditState.POSSIBLE_FRAMING: "a few accounts sent texts with messages that no user holds. All else is in order",
+    AuditState.NO_DECOYS: "no document was scored under decoy keys, so p-values were not tested",
 }
 """Meaning of each state of an audit, for a scan that ended."""
 
@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 
 
 def verdict_in_words(audit: ScanAudit) -> str:
-    """Say how an audit ended, and how far down rates are known to hold, if that is known."""
+    """Return how an audit ended, and down to which threshold rates are known to hold, if that is known."""
     ending = f"{audit.state}: {AUDIT_STATE_WORDS[audit.state]}"
     if audit.state != AuditState.NO_ALARM:
         return ending
@@ -48,25 +48,25 @@ def verdict_in_words(audit: ScanAudit) -> str:
     down_to = [holds_down_to(rows) for rows in questions(law_rows).values()]
     limits = [least for least in down_to if least is not None]
     if len(limits) < len(down_to) or not limits:
-        return f"{ending}; too few decoys to measure how small a p-value may be relied on"
-    return f"{ending}; on decoy keys at most twice the stated rates, for p from {max(limits):g} up"
+        return f"{ending}. A night of this size cannot show how small a p-value may be relied on"
+    return f"{ending}. On decoy keys, rates are at most twice the stated ones, down to p = {max(limits):g}"
 
 
 def has_near_duplicates(traffic: "Traffic") -> bool:
-    """Return whether flagged texts are fewer independent pieces; False where they were not counted."""
+    """Return whether flagged texts are fewer independent pieces. False: the same number, or not counted."""
     return traffic.pieces is not None and 0 < traffic.pieces < traffic.flagged
 
 
 def texts_and_pieces(traffic: "Traffic") -> str:
-    """Write how many distinct texts are flagged, and, where they are fewer, independent pieces."""
+    """Write the number of distinct flagged texts, and of independent pieces if they are fewer."""
     texts = counted(traffic.flagged, "distinct text")
     if traffic.pieces is None or not has_near_duplicates(traffic):
         return texts
-    return f"{texts}, {counted(traffic.pieces, 'independent piece')} (the others are near-duplicates)"
+    return f"{texts}, {traffic.pieces:,} without near-duplicates"
 
 
 def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Group the rows of an audit that people are shown by question, in words."""
+    """Group the rows of an audit that are shown to people by question, in words."""
     rows_of: dict[str, list[Row]] = {}
     for row in rows:
         if row["kind"] in _NAMES:
@@ -86,13 +86,13 @@ def table(audit: ScanAudit) -> list[str]:
             if row["threshold"] >= SHOWN_DOWN_TO
         ]
         least = holds_down_to(rows)
-        words = "too few to measure" if least is None else f"known to hold for p from {least:g} up"
+        words = "too few to measure" if least is None else f"shown to hold down to p = {least:g}"
         lines += [f"{question}: {words}", f"    hits / expected, p <= {'; '.join(cells)}"]
     return lines
 
 
 LINE_WIDTH = 100
-"""Columns of a line, without commands and paths, which stay whole."""
+"""Columns of a line, except commands and paths, which stay whole."""
 
 _MARGIN = 13
 
@@ -134,9 +134,13 @@ def summary(
     lines += [f"{label:<{_MARGIN}}{printable(command)}" for label, command in commands.items()]
     hands = list(_hands(outcome, None if verbose else ALARMS_SHOWN))
     if not hands:
-        return "\n".join([*lines, "nothing needs a hand"])
+        return "\n".join([*lines, "nothing needs your attention"])
     return "\n".join(
-        [*lines, "needs a hand:", *(line for hand in hands for line in wrap_line(f"- {hand}", LINE_WIDTH, "  "))]
+        [
+            *lines,
+            "needs your attention:",
+            *(line for hand in hands for line in wrap_line(f"- {hand}", LINE_WIDTH, "  ")),
+        ]
     )
 
 
@@ -166,7 +170,7 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
         why = "the filter of common n-grams leaves too few of theirs to be scored"
         yield from _line("filtered", f"{counted(whole.filtered, 'document')}: {why}")
     if whole.scored_in_part:
-        part = "invalid bytes replaced, the first 16 MiB scored"
+        part = "invalid bytes were replaced, or only the first 16 MiB were scored"
         yield from _line("in part", f"{counted(whole.scored_in_part, 'document')}: {part}")
     for key in _keys(outcome):
         shown, scored = key["positions_shown"], key["positions"]
@@ -199,13 +203,13 @@ def _flags(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     if outcome.audit is not None:
         flagged += f", {texts_and_pieces(outcome.audit.traffic)}"
     if whole.canaries:
-        flagged += f", beside {whole.canaries:,} of canaries, found and named right"
+        flagged += f", and {counted(whole.canaries, 'canary text')}"
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")
     if outcome.work.looks_price > 1:
         yield from _line(
             "looks added",
-            "scans before tested texts of this input with other shares of looks, so that unmarked ones may be flagged "
-            f"{outcome.work.looks_price:.4g} times as often, over all of these scans",
+            "earlier scans tested texts of this input with other shares of looks. Over all of these scans, unmarked "
+            f"texts may be flagged {outcome.work.looks_price:.4g} times as often",
         )
     yield from _proved(outcome)
     for look in outcome.looks.values():
@@ -214,7 +218,7 @@ def _flags(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     if outcome.audit is not None and outcome.audit.expected_false is not None and whole.flagged:
         yield from _line("false flags", outcome.audit.expected_false.in_words())
         if has_near_duplicates(outcome.audit.traffic):
-            caution = "on average: near-duplicates are flagged together or not at all, so nights differ widely from it"
+            caution = "This is an average: near-duplicates are flagged together or not at all, so nights differ widely."
             yield from _line("", caution)
 
 
@@ -224,8 +228,8 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
     if not counts.flagged + counts.canaries:
         return
     counts_by_result = {
-        f"name nobody: {WHY_NOBODY[Naming.UNPROVED]}": counts.unproved,
-        "were not drawn (too many at once, or texts of more than 65,536 tokens)": counts.flagged
+        f"name no user: {WHY_NOBODY[Naming.UNPROVED]}": counts.unproved,
+        "were not computed again (too many at once, or more than 65,536 tokens)": counts.flagged
         + counts.canaries
         - counts.proved
         - counts.unproved
@@ -234,7 +238,8 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
     }
     differing = "".join(f"; {number:,} {result}" for result, number in counts_by_result.items() if number)
     yield from _line(
-        "proved", f"{counted(counts.proved, 'flag')} came out the same when computed again by a slow path{differing}"
+        "proved",
+        f"{counted(counts.proved, 'flag')} gave the same result when a slower method computed them again{differing}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Output to a terminal or a log: everything goes through here, printable, also progress."""
+"""Write all output to terminals and logs, including progress. Everything passes through here, and is printable."""
 
 import contextlib
 import logging
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def width(text: str) -> int:
-    """Return the columns that a terminal needs for printable text: two for a wide letter, none for a combining one."""
+    """Return the columns of printable text on a terminal: two for a wide letter, none for a combining one."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
@@ -36,7 +36,7 @@ def width(text: str) -> int:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Write lines of a table whose cells are printable values, each column as wide as its widest cell."""
+    """Write lines of a table with printable cells. Each column is as wide as its widest cell."""
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell + " " * (widest + 2 - width(cell)) for cell, widest in zip(row, widths, strict=True))
@@ -50,12 +50,12 @@ def numbers(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def fit_rows(rows: Sequence[Sequence[str]], max_width: int, narrowest: Mapping[int, int]) -> list[list[str]]:
-    """Cut cells of a table until its lines fit into a terminal, or until nothing more may be cut.
+    """Cut cells of a table until its lines fit into a terminal, or until no cell may be cut any further.
 
     Args:
-        rows: of printable cells.
+        rows: rows of printable cells.
         max_width: columns of the terminal.
-        narrowest: fewest columns for each place that may be cut. The widest is cut first.
+        narrowest: for each place that may be cut, its fewest columns. The widest place is cut first.
     """
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + 2 * (len(widths) - 1) > max_width:
@@ -67,7 +67,7 @@ def fit_rows(rows: Sequence[Sequence[str]], max_width: int, narrowest: Mapping[i
 
 
 def _cut_to(text: str, room: int) -> str:
-    """Cut text by … in its middle where it needs more columns of a terminal than there are."""
+    """Replace the middle of text by … if it needs more columns than a terminal has."""
     longest = len(text)
     while width(out := text if longest == len(text) else cut(text, longest)) > room:
         longest -= 1
@@ -75,17 +75,17 @@ def _cut_to(text: str, room: int) -> str:
 
 
 def wrap_line(line: str, max_width: int, indent: str) -> list[str]:
-    """Wrap a line to a width. Later lines are indented; paths and ids stay whole."""
+    """Wrap a line to a width. Later lines are indented, and paths and ids stay whole."""
     return textwrap.wrap(line, max_width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def tell(*lines: str) -> None:
-    """Say something on stdout, each argument a line."""
+    """Print on stdout, each argument as a line."""
     _say(lines, err=False)
 
 
 def complain(*lines: str) -> None:
-    """Say something on stderr, each argument a line."""
+    """Print on stderr, each argument as a line."""
     _say(lines, err=True)
 
 
@@ -94,18 +94,32 @@ def _say(lines: Iterable[str], *, err: bool) -> None:
         click.echo(safe(line), err=err)
 
 
+def show_error(message: str) -> None:
+    """Show an error of brickscan on stderr: the fault on one line, and the advice on another.
+
+    Args:
+        message: `WHERE: fault; advice`, as all texts of BrickscanError, or two sentences.
+
+    Example:
+        `--text post.txt: cannot be read; name a file` becomes
+        `error: --text post.txt: cannot be read` and `hint: name a file`.
+    """
+    what, _, hint = message.partition("; " if "; " in message else ". ")
+    complain(f"error: {what}", *([f"hint: {hint}"] if hint else []))
+
+
 def show_usage_error(error: click.ClickException) -> None:
-    """Show what was wrong with a command line, part of which may come from a file."""
+    """Show the fault of a command line. Part of the command line may come from a file."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         complain(*error.ctx.get_usage().splitlines(), f"Try '{error.ctx.command_path} --help' for help.", "")
-    complain(f"Error: {error.format_message()}")
+    show_error(error.format_message())
 
 
 def show_failure(error: BaseException) -> None:
-    """Show where an unforeseen error came from, as Python does, and no more lines than that."""
+    """Show the place of an unforeseen error, as Python does, in no more lines than that."""
     for block in traceback.format_exception(error):
         is_code = block.startswith("  File ")
-        complain(*(block.splitlines() if is_code else [block.strip("\n")]))  # a message is one line, whatever is in it
+        complain(*(block.splitlines() if is_code else [block.strip("\n")]))  # any message is printed as one line
 
 
 def _show_warning(
@@ -126,7 +140,7 @@ class _OneLine(logging.Formatter):
 
 @contextlib.contextmanager
 def logs_printable() -> Iterator[None]:
-    """Send logs and Python's warnings to stderr meanwhile, each in a line, unless other handlers take them."""
+    """Send logs and Python's warnings to stderr for a time, each as a line, unless other handlers take them."""
     originals, handler = (logging.lastResort, warnings.showwarning), logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(_OneLine())
@@ -146,7 +160,7 @@ COMPILING = "compiling kernels for this machine, once: a minute or two"
 
 
 class ProgressPace:
-    """Estimates the time that is left, at the pace since the first item was done.
+    """Estimates the remaining time, from the pace since the first item was done.
 
     clock: seconds.
     """
@@ -156,7 +170,7 @@ class ProgressPace:
         self._first: tuple[float, int] | None = None
 
     def left(self, done: int, of: int) -> float | None:
-        """Return the seconds until everything is done; None while the pace is unknown."""
+        """Return the seconds until everything is done. None: the pace is unknown."""
         now = self._clock()
         if self._first is None:
             if done:
@@ -178,8 +192,8 @@ class Progress:
         self._kernels: tqdm[None] | None = None
 
     def __call__(self, work: "ScanWork", totals: "ScanTotals") -> None:
-        """Show how much is scored and committed of all there is, in lines after each commit and now and then."""
-        # what a worker lost, or a commit does not count, was scored: a count never goes back
+        """Show how much of the input is scored and committed, in lines after each commit and now and then."""
+        # the count never falls, although a worker may lose documents, or a commit may leave some out
         self._scored = scored = max(self._scored, totals.counts.documents + totals.under_way)
         seconds_left = self._pace.left(scored, work.documents)
         seconds = max(time.monotonic() - self._began, 1e-9)
@@ -216,14 +230,17 @@ class Progress:
         _log(pairs | busy | _eta(seconds_left))
 
     def _busy(self, seconds: float, waited: float) -> dict[str, str]:
-        """Return the share of the time since the last line in which the driver did not wait. 1: workers wait for it."""
+        """Return the share of the time since the last line in which the driver did not wait.
+
+        1: workers wait for the driver.
+        """
         (last_seconds, last_waited), self._last_line = self._last_line, (seconds, waited)
         if seconds <= last_seconds or not waited:
             return {}
         return {"driver_busy": f"{1 - (waited - last_waited) / (seconds - last_seconds):.2f}"}
 
     def show_step(self, step: str) -> None:
-        """Explain on a terminal what the scan does before the first document is scored."""
+        """Show on a terminal what the scan does before the first document is scored."""
         if sys.stderr.isatty():
             if self._bar is not None:
                 self._bar.clear()
@@ -240,7 +257,7 @@ class Progress:
             _log({"event": "compile_kernels", "once": "true"})
 
     def _count_kernels(self, *, done: bool) -> None:
-        """Move the bar of kernels, which shows that work goes on before the first document is scored."""
+        """Move the bar of kernels. It shows that work continues before the first document is scored."""
         from scanner.watermark.kernel import compiled_count
 
         if self._kernels is None:
@@ -252,12 +269,12 @@ class Progress:
             self._kernels = None
 
     def audited(self, audit: "ScanAudit") -> None:
-        """Report how the audit ended, where no one watches a bar."""
+        """Report how the audit ended, if output goes to a log."""
         if not sys.stderr.isatty():
             _log({"event": "audit"} | audit.fields())
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         for bar in (self._kernels, self._bar):
             if bar is not None:
                 bar.close()
@@ -265,7 +282,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums of what the scans of a run that follows its input have committed."""
+    """Sums over the commits of all scans in a run that follows its input."""
 
     scans: int = 0
     files: int = 0
@@ -282,7 +299,7 @@ class Sums:
 
 
 class StatusLine:
-    """A line of key=value pairs on stderr at every interval, whatever else happens. Call it as Progress is called.
+    """A line of key=value pairs on stderr at a fixed interval. Call it as Progress is called.
 
     interval: seconds between two lines.
     """
@@ -299,11 +316,11 @@ class StatusLine:
 
     @property
     def sums(self) -> Sums:
-        """Sums over all scans so far, the running one included."""
+        """Return sums over all scans so far, including the running one."""
         return self._earlier_sums + self._scan_sums
 
     def __call__(self, work: "ScanWork", totals: "ScanTotals") -> None:
-        """Note what a scan, the same as before or the next one, has committed."""
+        """Record the totals of a scan, the same as before or the next one."""
         if work is not self._work:
             self._work, self._earlier_sums = work, self._earlier_sums + self._scan_sums
             self._pace, self._scored = ProgressPace(), 0
@@ -344,13 +361,13 @@ class StatusLine:
 
 
 class StepProgress:
-    """A line of key=value pairs every few seconds, and one at the end of each step. Call it as a `watch`.
+    """Prints a line of key=value pairs every few seconds, and one at the end of each step. Call it as a `watch`.
 
-    While nothing new is done, there is a line every half a minute.
+    While nothing new is done, it prints a line every half minute.
 
     Args:
-        event: name of what runs, for example `evaluate`.
-        check: called each time; its exception ends the command.
+        event: name of the run, for example `evaluate`.
+        check: called each time. Its exception ends the command.
         clock: seconds.
     """
 
@@ -380,11 +397,11 @@ class StepProgress:
 
 
 class MarkProgress:
-    """Shows how many prompts are completed: a bar on a terminal, lines elsewhere. A context.
+    """Shows how many prompts are completed: a bar on a terminal, lines elsewhere. It is a context.
 
     Args:
         prompts: number of prompts.
-        check: called before each token; its exception ends the command.
+        check: called before each token. Its exception ends the command.
     """
 
     def __init__(self, prompts: int, check: Callable[[], None]) -> None:
@@ -410,7 +427,7 @@ class MarkProgress:
             self._steps("complete", done, self._prompts)
 
     def token(self, written: int) -> None:
-        """Show how many tokens the batch under way has for each prompt."""
+        """Show the number of tokens that the current batch has for each prompt."""
         self._check()
         self._bar.set_postfix_str(f"token {written} of this batch")
         if self._steps:
@@ -418,7 +435,7 @@ class MarkProgress:
 
 
 def _eta(seconds_left: float | None) -> dict[str, str]:
-    """Write the seconds that are left, if they are known and any are left."""
+    """Write the remaining seconds. Empty: they are unknown, or none are left."""
     return {"eta_s": f"{seconds_left:.0f}"} if seconds_left else {}
 
 

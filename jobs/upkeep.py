@@ -25,11 +25,9 @@ from schemas.versions import VERSION
 @click.command()
 @results_argument
 def compact(results: str) -> None:
-    """Merge the many small files of the tables, which makes queries faster; no row changes.
+    """Merge the small files of the tables, so that queries are faster. No row changes.
 
-    CONFIG: the file of the scan, whose registry's audit secret signs what is written. The merged files stay on the
-    disk until `brickscan vacuum` finds that they are not needed any more. Scans and other calls of this may run
-    meanwhile.
+    Scans may run meanwhile. `brickscan vacuum` deletes the merged files later.
 
     \b
     Example:
@@ -37,8 +35,11 @@ def compact(results: str) -> None:
     """
     from scanner.results import upkeep
 
-    for table, gone, made in upkeep.compact(results_at(results).folder):
-        tell(f"{table:<13} {counted(gone, 'file')} merged into {made:,}")
+    merged = [row for row in upkeep.compact(results_at(results).folder) if row[1]]
+    for table, gone, made in merged:
+        tell(f"{table:<14} {counted(gone, 'file')} merged into {made:,}")
+    if not merged:
+        tell("No table has small files to merge.")
 
 
 @click.command()
@@ -46,13 +47,12 @@ def compact(results: str) -> None:
 @yes_option
 @dry_run_option
 def sign(config: Path, yes: bool, dry_run: bool) -> None:
-    """Check all tables of results, and sign those anew that are not as brickscan left them.
+    """Check that nobody changed the tables, and accept changes that were yours.
 
-    CONFIG: the file of the scan, or of a calibration with [keys]. Each commit signs its table under the registry's
-    audit secret, and whatever reads results by CONFIG refuses a table that something else changed. If that was yours,
-    such as another program's compaction, this takes the tables as they are: what somebody changed by hand is believed
-    from then on. A table that is gone, since you deleted it, is given up. --dry-run checks alone, every file of
-    every table.
+    Every commit signs its table with the registry's audit secret, and brickscan refuses a table that something else
+    changed. If that was you, for example with another program's compaction, this shows what differs, asks, and signs
+    the tables as they are. Whatever anybody changed by hand is believed from then on. A table that you deleted is given
+    up. --dry-run only checks, every file of every table.
 
     \b
     Example:
@@ -71,21 +71,18 @@ def sign(config: Path, yes: bool, dry_run: bool) -> None:
         for name, fault in faults.items():
             if fault.is_gone:
                 give_up(folder, name)
-                tell(f"{name:<13} given up")
+                tell(f"{name:<14} given up")
             else:
-                tell(f"{name:<13} signed; {counted(sign_anew(folder, name, fault.state), 'file')} written anew")
+                tell(f"{name:<14} signed; {counted(sign_anew(folder, name, fault.state), 'file')} written anew")
 
 
 @click.command()
 @results_argument
-@click.option(
-    "--retention", default=168, show_default=True, type=Whole(24, 168), help="Hours for which files are kept."
-)
+@click.option("--retention", default=168, show_default=True, type=Whole(24, 168), help="Hours for which files are kept")
 def vacuum(results: str, retention: int) -> None:
-    """Delete the files that no table needs: of attempts that failed, of rows that were merged, replaced or erased.
+    """Delete files that no table needs: of failed attempts, and of merged, replaced or erased rows.
 
-    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. The retention protects scans that
-    run: a file that is younger may be about to be committed.
+    Files younger than --retention stay, since a running scan may be about to commit them.
 
     \b
     Example:
@@ -95,19 +92,17 @@ def vacuum(results: str, retention: int) -> None:
 
     location = results_at(results)
     for table, gone, _ in upkeep.vacuum(location.folder, retention):
-        tell(f"{table:<13} {counted(gone, 'file')} deleted")
+        tell(f"{table:<14} {counted(gone, 'file')} deleted")
     complain(*signature_notes(location))
 
 
 @click.command()
 @results_argument
 def migrate(results: str) -> None:
-    """Move the tables of results on that an earlier version made. No row changes.
+    """Move the tables of an earlier version on to this one. No row changes.
 
-    CONFIG: the file of the scan, whose registry's audit secret says whether somebody changed them. It takes a moment
-    however large the tables are, and may be interrupted and called again. End scans of the earlier version first: they
-    refuse the tables from then on. What was made before 0.1.0 is refused, here and everywhere else. keys.toml and
-    scan.toml are read as they are.
+    It takes a moment, however large the tables are, and you can interrupt and repeat it. End scans of the earlier
+    version first: they refuse the tables from then on. Tables from before 0.1.0 are refused.
 
     \b
     Example:
@@ -121,7 +116,7 @@ def migrate(results: str) -> None:
         versions = migration.migrate(location.folder)
     moved = [name for name, version in versions.items() if version != VERSION]
     for name in moved:
-        tell(f"{name:<13} moved on from version {versions[name]} to {VERSION}")
+        tell(f"{name:<14} moved on from version {versions[name]} to {VERSION}")
     if not moved:
         tell(f"{counted(len(versions), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
     complain(*signature_notes(location))
@@ -129,17 +124,15 @@ def migrate(results: str) -> None:
 
 @click.command()
 @results_argument
-@click.option("--keep", required=True, metavar="DAYS", type=Whole(1, 36_500), help="Days for which nights are kept.")
-@click.option("--keep-flags", is_flag=True, help="Keep the flags of the nights that go, until a call without this.")
+@click.option("--keep", required=True, metavar="DAYS", type=Whole(1, 36_500), help="Days for which nights are kept")
+@click.option("--keep-flags", is_flag=True, help="Keep the flags of dropped nights, until a call without this")
 @yes_option
 @dry_run_option
 def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) -> None:
-    """Drop the nights that are older than a number of days: verdicts, quarantine, counts and flags.
+    """Drop nights that are older than a number of days: verdicts, quarantine, counts and flags.
 
-    CONFIG: the file of the scan, whose registry's audit secret signs what is written. A night is the date of its
-    data, and ages from that date or the date (UTC) of its scan, the later one. What was scanned then stays known as
-    done, so no later scan takes it up again. Flags that are kept are those that no later scan took back. The files
-    go with the next `brickscan vacuum`. It may be interrupted, and called again, at any time.
+    A night ages from the date of its data or of its scan, whichever is later. Its files stay known, so no later scan
+    takes them up again. You can interrupt and repeat it. `brickscan vacuum` then frees the disk.
 
     \b
     Example:
@@ -175,13 +168,12 @@ def _claims_stay(location: Results) -> list[str]:
 @click.command()
 @results_argument
 @click.argument("scan_id")
-@click.option("--date", "night", required=True, type=Day(), help="The right date of its data.")
+@click.option("--date", "night", required=True, type=Day(), help="Right date of its data")
 def redate(results: str, scan_id: str, night: datetime) -> None:
-    """Correct the date of the data of a scan, where its --date was wrong. The date that it stated stays on record.
+    """Correct the date of a scan's data, where its --date was wrong.
 
-    CONFIG: the file of the scan, whose registry's audit secret signs what is written. SCAN_ID: as `brickscan
-    status` shows it. Verdicts stay as they are: no date decides them. A scan with a filter is refused, since its
-    filter went by the date; accounts that were tested by the wrong date stay as they were tested.
+    SCAN_ID is the one that `brickscan status` shows. Verdicts stay as they are, and the wrong date stays on record. A
+    scan with a filter is refused, because its filter used the date.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`brickscan users …`: who holds which message, from the command line."""
+"""Run `brickscan users …`: show and change from the command line who holds which message."""
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,28 +55,28 @@ if TYPE_CHECKING:
     from scanner.registry.users_snapshot import UsersSnapshot
 
 LINES_OF_ONE_WIDTH = 1000
-"""Lines of `users list` whose columns have the same widths."""
+"""Number of lines of `users list` whose columns have the same widths."""
 
-registry_option = click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry.")
+registry_option = click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry")
 _time = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 _RECORD = ("user_id", "key_id", "message", "allocated_at", "removed_at")
 _HEAD = ("user", "key", "message", "allocated", "removed")
 
 
-@click.command("list")
+@click.command("list", short_help="List who holds which message.")
 @registry_option
 @key_ids_option
-@click.option("--begins", metavar="TEXT", help="Only users whose id begins so.")
-@click.option("--held/--removed", default=None, help="Only messages that are held, or that were removed.")
-@click.option("--since", type=_time, help="Only messages that were given at this time (UTC) or later.")
-@click.option("--until", type=_time, help="Only messages that were given before this time (UTC).")
-@click.option("--after", metavar="KEY_ID:MESSAGE", help="Go on after this one, the last line of a list.")
+@click.option("--begins", metavar="TEXT", help="Only users whose id begins with this")
+@click.option("--held/--removed", default=None, help="Only messages that are held, or that were removed")
+@click.option("--since", type=_time, help="Only messages given at this time (UTC) or later")
+@click.option("--until", type=_time, help="Only messages given before this time (UTC)")
+@click.option("--after", metavar="KEY_ID:MESSAGE", help="Only messages after this one, the last line of a list")
 @click.option(
     "--limit",
     type=Whole(1),
     default=LINES_OF_ONE_WIDTH,
     show_default=True,
-    help="How many to show; more are told of.",
+    help="Number of rows",
 )
 @form_option
 def list_(
@@ -129,19 +129,19 @@ def _after(row: tuple[Any, ...]) -> str:
     return f"there are more: --after {row[1]}:{row[2]} shows what follows"
 
 
-@click.command("show")
+@click.command("show", short_help="Show users' messages.")
 @click.argument("user_ids", nargs=-1, required=True, metavar="USER_ID...")
 @registry_option
 @form_option
 def show(user_ids: tuple[str, ...], registry: Path | str, form: Form) -> None:
-    """Show all messages that users were ever given, in a registry of any size.
+    """Show all messages that users were ever given.
 
-    What it shows is held to the chain of the users' events, by what the scan.toml beside the registry says that scans
-    saw of it; without one, all events are read.
+    What you see is checked against the hash chain of the users' events.
 
     \b
     Example:
       brickscan users show alice --registry registry
+      brickscan users show alice bob --registry registry --format json
     """
     rows = _verified(registry, lambda users: users.rows_of_users(user_ids))
     unknown = sorted(set(user_ids) - set(rows["user_id"]))
@@ -150,15 +150,15 @@ def show(user_ids: tuple[str, ...], registry: Path | str, form: Form) -> None:
     _table(rows, form)
 
 
-@click.command("who")
+@click.command("who", short_help="Show the user of a message.")
 @click.argument("key_id")
 @click.argument("message", type=Whole(0, MAX_MESSAGES - 1))
 @registry_option
 @form_option
 def who(key_id: str, message: int, registry: Path | str, form: Form) -> None:
-    """Show whom a message of a key was given to, in a registry of any size.
+    """Show the user a message of a key was given to.
 
-    Held to the chain of the users' events as by `users show`.
+    What you see is checked against the hash chain of the users' events.
 
     \b
     Example:
@@ -176,21 +176,20 @@ def who(key_id: str, message: int, registry: Path | str, form: Form) -> None:
     show_footer(form, [f"message {message} of key {key_id} {why}"])
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check that nobody changed the users.")
 @registry_option
 @click.option(
     "--results",
     multiple=True,
     metavar="FOLDER",
-    help="Folder or URI of results, whose scans (all with this registry) wrote heads down.",
+    help="Results whose scans recorded heads of this registry (folder or URI)",
 )
-@click.option("--head", "heads", multiple=True, metavar="HEX", help="A head that was written down elsewhere.")
+@click.option("--head", "heads", multiple=True, metavar="HEX", help="Head that you wrote down elsewhere")
 def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...]) -> int:
-    """Tell whether the users are as they were written: who can write the table could accuse anybody.
+    """Check that nobody changed the table of users: whoever can write it could accuse anybody.
 
-    Its events form a hash chain, whose head every scan writes into its results (column users_head of `scans`). A chain
-    that holds has no changed event; one that has all those heads is the chain that the scans saw. Exit code 3: it is
-    not. Times of users and keys that cannot be, by each other or by the times of scans, are told.
+    Its events form a hash chain, and every scan writes the chain's head into its results. The check covers the chain,
+    those heads, and times that cannot be right. Exit code 3: something does not fit.
 
     \b
     Example:
@@ -219,7 +218,7 @@ def _in_words(verification: Verification, heads: int, without: int) -> Iterator[
 
 
 def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
-    """Return heads that scans wrote into results, and how many scans wrote none."""
+    """Return the heads that scans recorded in results, and the number of scans that recorded none."""
     from scanner.results.queries import ask, exist, scans
 
     columns_of_scan = ("users_head", "started_at", "finished_at")
@@ -267,7 +266,7 @@ def _line(row: tuple[str | None, str, int, datetime, datetime | None]) -> tuple[
 
 
 USERS_WARNED = 10
-"""Most users of one command who are warned about by name."""
+"""Most users of one command who are named in warnings."""
 
 
 @click.group()
@@ -285,25 +284,22 @@ def users() -> None:
     """
 
 
-@users.command("add")
+@users.command("add", short_help="Give users messages.")
 @click.argument("user_ids", nargs=-1, metavar="[USER_ID]...")
 @registry_option
 @key_ids_option
-@click.option("--file", type=NamedPath(path_type=Path), help="Take the users from this .csv, .tsv or .parquet file.")
-@click.option("--column", default="user_id", show_default=True, help="The file's column that holds them.")
+@click.option("--file", type=NamedPath(path_type=Path), help="File of users (.csv, .tsv or .parquet)")
+@click.option("--column", default="user_id", show_default=True, help="Column of the file")
 @yes_option
 def _add(
     user_ids: tuple[str, ...], registry: Path | str, key_ids: tuple[str, ...], file: Path | None, column: str, yes: bool
 ) -> int:
-    """Give each user a random message that nobody ever had, under each key.
+    """Give each user a random message under each key, one that nobody ever had.
 
-    By default that is every key of several messages that is not retired; a key of one marks for everybody alike.
-
-    USER_ID: at most 256 characters. A user who has a message keeps it, so the same call can be made again, and from
-    several machines at once. A message is given for good, so a new id that begins or ends with a blank, or has
-    characters that cannot be seen, is asked about first, unless --yes is given. An id that looks like another user's
-    is warned of. An id that was removed may come back: it gets a new message, and text that was marked for it before
-    still names nobody, since it may be another person's now.
+    Without --key, that is every key with several messages that is not retired. A user who has a message keeps it, so
+    you can repeat the call, also from several machines at once. A message is given for good: an id that begins or ends
+    with a blank, or has invisible characters, is asked about first, and an id that looks like another user's is warned
+    of. An id that was removed may come back with a new message; its old message still names nobody.
 
     \b
     Example:
@@ -314,7 +310,7 @@ def _add(
         raise click.UsageError("Name the users, or give --file; one of the two.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
     refuse_wrong_clock(registry)
-    alike = look_alikes(registry, names)  # first, since it refuses what is no id
+    alike = look_alikes(registry, names)  # first, because it refuses invalid ids
     new = unknown_users(registry, [name for name in names if name is not None])
     mistakes = [*_blank_edges(new), *_invisible(new)]
     if mistakes and not confirm(_first(mistakes), yes, dry_run=False):
@@ -330,13 +326,13 @@ def _add(
 
 
 def _first(warnings: Sequence[str]) -> list[str]:
-    """Return the first USERS_WARNED lines of a list, and how many more there are."""
+    """Return the first USERS_WARNED lines of a list, and the number of other lines."""
     more = len(warnings) - USERS_WARNED
     return [*warnings[:USERS_WARNED], *([f"and {more:,} more such users"] if more > 0 else [])]
 
 
 def _returned(registry: Path | str, names: Sequence[str | None]) -> list[str]:
-    """Write a warning for each id that was removed and comes back, perhaps for another person."""
+    """Write a warning for each id that was removed and is added again, perhaps for another person."""
     rows = users_of(registry, [name for name in names if name is not None])
     held = rows.filter(pl.col("removed_at").is_null())
     gone = rows.join(held, on=["user_id", "key_id"], how="anti").group_by("user_id", maintain_order=True)
@@ -367,12 +363,12 @@ for _command in (list_, show, who, verify):
     users.add_command(_command)
 
 
-@users.command("remove")
+@users.command("remove", short_help="Withdraw or erase users.")
 @click.argument("user_ids", nargs=-1, required=True, metavar="USER_ID...")
 @registry_option
-@click.option("--erase", is_flag=True, help="Also take the names out of the registry, for good.")
-@click.option("--results", metavar="FOLDER", help="With --erase: folder or URI of results to take them out of too.")
-@click.option("--accounts", is_flag=True, help="With --results: also erase accounts that are called like the users.")
+@click.option("--erase", is_flag=True, help="Take the names out of the registry too, for good")
+@click.option("--results", metavar="FOLDER", help="With --erase: results to take them out of too (folder or URI)")
+@click.option("--accounts", is_flag=True, help="With --results: also erase accounts that have these users' names")
 @yes_option
 @dry_run_option
 def _remove(
@@ -384,12 +380,10 @@ def _remove(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Withdraw all messages of users: they are never given again, and name nobody in what is scanned from now on.
+    """Withdraw the messages of users for good: from now on they name nobody.
 
-    This cannot be undone, so it asks first. A scan that is running may still write a name that it read before: repeat
-    --erase --results when it has ended. Repeat --erase also when it was interrupted: it deletes what is left, though
-    the name may be unknown by then. Texts that scans kept of flags that name them are deleted. An account that is
-    called like a user keeps its name in the tables (column account_id), unless --accounts is given.
+    You are asked first. A running scan may still write a name that it read before, so repeat --erase --results when it
+    has ended, and after any interruption. Texts that scans kept of flags naming these users are deleted too.
 
     \b
     Example:
@@ -441,7 +435,7 @@ def _what_goes(
 
 
 def _claims_of(registry: Path | str, names: Sequence[str], results: str | None) -> list[str]:
-    """Say which claims were made of texts of users: no erasure takes them back (SPEC_3 §5)."""
+    """Write which claims were made about texts of users. No erasure takes them back (SPEC_3 §5)."""
     from scanner.registry.shown_seeds import claims_by_text
     from scanner.results.retention import flagged_texts_of
 
@@ -482,7 +476,7 @@ def _erase(
         if results is None:
             raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
         raise Refused(f"user {unknown[0]!r} is neither in the registry nor in the results; nothing was changed")
-    # 2. withdraw the messages, then erase names in results and last in the registry, which knows them until then
+    # 2. withdraw the messages, then erase names in results, and last in the registry, which must know them until then
     recorded = [name for name in names if name not in unknown]
     _withdraw(registry, recorded)
     if results is not None:
@@ -491,7 +485,7 @@ def _erase(
             in_results += erase_accounts(results, recorded, watch)
         tell(f"names erased from {counted(in_results, 'row')} of the results")
     tell(f"names erased from {counted(erase_users(registry, recorded), 'row')} of the registry")
-    # 3. say what stays
+    # 3. report the data that stays
     if results is None:
         tell("the names may still be in results of scans: run this again with --results FOLDER for each")
     elif left := count_accounts(results, names):
@@ -519,7 +513,7 @@ def _column(file: Path, column: str) -> pl.Series:
             parquet = open_parquet(file, f"--file {file}")
             names = parquet.schema_arrow.names
             frame = pl.DataFrame(parquet.read(columns=[column] if column in names else []))
-        else:  # the bytes, since polars takes a file's name for a pattern of names
+        else:  # pass the bytes, because polars takes a file's name for a pattern of names
             data = io.BytesIO(read_named(file, MOST_LIST))
             frame = pl.read_csv(data, separator=between, infer_schema=False)
             names = frame.columns
@@ -538,7 +532,7 @@ def _column(file: Path, column: str) -> pl.Series:
 
 
 def _columns_of(names: Sequence[str], suffix: str) -> str:
-    """Return the columns of a file, and how it was written, by its name."""
+    """Return the columns of a file, and how it was written, from its name."""
     columns = ", ".join(repr(name) for name in names[:20])
     if suffix == ".parquet" or len(names) > 1:
         return columns

@@ -1,10 +1,10 @@
-"""Shares of the false-positive rate: how p is corrected for all ways in which a text is tested.
+"""Divide the false-positive rate: correct p for all ways in which a text is tested.
 
-Each way to test a text under a key has a share of the false-positive rate (SPEC §3): a p-value is corrected by
-1/(weight of the key · weight of the look · weight of the variant). The weights of each kind sum to 1 at most, so that
-P(flagged falsely in any way) stays within the rate. A way that a text does not have gives its share to another way
-(ErrorShares.corrections). Other weights for texts that were scanned are further looks at them, and raise the rate by a
-factor (price_of_looks): a scan refuses them, unless it is told to pay.
+Each way to test a text under a key has a share of the false-positive rate (SPEC §3). A p-value is corrected by
+1/(weight of the key · weight of the look · weight of the variant). The weights of each kind sum to at most 1, so
+P(flagged falsely in any way) stays within the rate. If a text lacks one of these ways, its share goes to another way
+(ErrorShares.corrections). If texts that were already scanned get other weights, that is a further look at them. It
+raises the rate by a factor (price_of_looks). A scan refuses this, unless it is told to pay.
 """
 
 import tomllib
@@ -21,19 +21,19 @@ from schemas.config import DEFAULT_LOOKS, ScanConfig, SpansConfig, VariantsConfi
 from schemas.registry import MasterKey
 
 AS_WRITTEN, NORMALISED = 0, 1
-"""Variants of a text, by their places in tables of corrections: as it is written, and its normalised text."""
+"""Variants of a text, by their places in tables of corrections: the text as written, and the normalised text."""
 
 
 class ErrorShares(NamedTuple):
     """Weights of looks and of variants of texts.
 
     document: weight of a document as a whole.
-    as_written: weight of its text as it is written.
-    normalised: weight of its normalised text; None: not scored.
-    span: weight of its parts together; None: not tested.
-    windows, segments: which parts.
-    account: weight of all posts of an account together; None: not tested.
-    levels: weight of the whole text with tokens that count by a model; None: not tested.
+    as_written: weight of its text as written.
+    normalised: weight of its normalised text. None: not scored.
+    span: weight of its parts together. None: not tested.
+    windows, segments: which parts are tested.
+    account: weight of all posts of an account together. None: not tested.
+    levels: weight of the whole text with tokens weighed by a model. None: not tested.
     """
 
     document: float = 1.0
@@ -47,7 +47,10 @@ class ErrorShares(NamedTuple):
 
     @classmethod
     def of(cls, config: ScanConfig) -> "ErrorShares":
-        """Return the weights of a configuration, or else equal shares of the looks and variants that it turns on."""
+        """Return the weights of a configuration.
+
+        By default, the looks and variants that it turns on have equal shares.
+        """
         stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
         accounts, levels = config.accounts is not None, config.levels is not None
         equal = cls.equal(normalised=normalised, looks=1 + spans + accounts + levels)
@@ -64,12 +67,13 @@ class ErrorShares(NamedTuple):
 
     @classmethod
     def equal(cls, *, normalised: bool, looks: int = 1) -> "ErrorShares":
-        """Return equal shares of documents beside other looks, and of the variants that are on."""
-        return cls(round(1 / looks, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)  # 3 · 0.3333 ≤ 1
+        """Return equal shares of documents and the other looks, and of the variants that are on."""
+        # rounded, and the sum is still at most 1: 3 · 0.3333 ≤ 1
+        return cls(round(1 / looks, 4), 0.5 if normalised else 1.0, 0.5 if normalised else None)
 
     @classmethod
     def by_default(cls) -> "ErrorShares":
-        """Return equal shares of DEFAULT_LOOKS, for texts that no scan's configuration is about."""
+        """Return equal shares of DEFAULT_LOOKS, for texts outside any scan's configuration."""
         looks = tomllib.loads(DEFAULT_LOOKS)
         variants, spans = VariantsConfig(**looks["variants"]), SpansConfig(**looks["spans"])
         equal = cls.equal(normalised=variants.normalised, looks=1 + spans.tested)
@@ -77,14 +81,14 @@ class ErrorShares(NamedTuple):
 
     @property
     def part_kinds(self) -> PartKinds:
-        """Return the kinds of parts of texts that are tested, where parts are."""
+        """Return the kinds of parts of texts that are tested, if any are."""
         return PartKinds(self.windows, self.segments)
 
     def digest_fields(self) -> dict[str, float]:
-        """Return the weights' part of shard ids: empty for equal shares, since ids existed before weights.
+        """Return the weights' part of shard ids. It is empty for equal shares, because ids existed before weights.
 
-        Where spans or accounts are tested, their weight is part of it. The kinds of spans are too, unless they are only
-        windows, since ids are older than segments.
+        If spans or accounts are tested, their weight is part of it. So are the kinds of spans, except if they are only
+        windows, because ids are older than segments.
         """
         if self == self.equal(normalised=self.normalised is not None):
             return {}
@@ -93,7 +97,7 @@ class ErrorShares(NamedTuple):
         return of_units | of_parts if self.segments else of_units
 
     def looks(self, key: MasterKey, *, has_normal_form: bool, has_parts: bool) -> dict[str, float]:
-        """Return the share of each look that a text of some form has under a key, by a name: at most 1 together.
+        """Return the share of each look, by name, that a text of some form has under a key. They sum to at most 1.
 
         has_normal_form, has_parts: as for `corrections`.
         """
@@ -118,7 +122,7 @@ class ErrorShares(NamedTuple):
         return {name: share for name, share in shares.items() if share > 0}
 
     def for_levels(self) -> "ErrorShares":
-        """Return weights of a text whose tokens count by a model: as a whole, as it is written.
+        """Return weights for a text with tokens weighed by a model: as a whole, as written.
 
         Raises:
             ValueError: such texts are not tested.
@@ -132,10 +136,11 @@ class ErrorShares(NamedTuple):
 
         K = 1 / (weight of the key · weight of the look · weight of the variant).
 
-        A text that lacks a look gives its weight to the text as a whole, as it is written:
-        - without another normal form, `as_written` has the weight of `normalised` too;
-        - without parts, `document` has the weight of `span` too;
-        - under a key whose tokens no model can weigh, `document` has the weight of `levels` too.
+        If a text lacks a look, the look's weight goes to the text as a whole, as written:
+
+        - without another normal form, `as_written` also has the weight of `normalised`
+        - without parts, `document` also has the weight of `span`
+        - under a key whose tokens no model can weigh, `document` also has the weight of `levels`
 
         So the weights of the looks that a text has are at most 1 together. A look passes where p ≤ 1 − (1 − α)^weight.
         The scores of one key increase in the same independent draws, so P(no look passes) ≥ Π (1 − α)^weight ≥ 1 − α.
@@ -152,14 +157,14 @@ class ErrorShares(NamedTuple):
             NORMALISED  1                1          2 / (0.6 · 0.25) = 13.33
 
         Args:
-            key: a key whose law is assumed reads no normal form, and marks of some formats score no parts. Under it all
-                texts have K of a text without.
-            keys_tested: keys that share equally, for a key without a weight of its own.
+            key: a key whose law is assumed reads no normal form, and marks of some formats score no parts. Under such a
+                key every text has the K of a text without them.
+            keys_tested: number of keys that share equally, for a key without a weight of its own.
 
         Returns:
             variant: AS_WRITTEN, and NORMALISED if normalised texts are scored.
-            has_normal_form: 1 where the normalised text is another one.
-            has_parts: 1 where the text has parts that are tested.
+            has_normal_form: 1 if the normalised text is another one.
+            has_parts: 1 if the text has parts that are tested.
         """
         key_tests = key.tested_among(keys_tested)
         as_written, normalised, span, levels = (
@@ -176,9 +181,9 @@ class ErrorShares(NamedTuple):
         return table
 
     def correction_of_spans(self, key: MasterKey, keys_tested: int) -> float | None:
-        """Return K of SPEC §3 for the spans of a key; None: spans are not tested.
+        """Return K of SPEC §3 for the spans of a key. None: spans are not tested.
 
-        Spans are looked for only in texts as they are written.
+        Spans are looked for only in texts as written.
         """
         return None if self.span is None else float(key.tested_among(keys_tested) / exact_fraction(self.span))
 
@@ -196,7 +201,7 @@ class ErrorShares(NamedTuple):
 def reads_normal_forms(key: MasterKey) -> bool:
     """Return whether normalised texts are scored under a key: its law holds for any text fixed before the draw.
 
-    An assumed law was audited on texts as they are written, and says nothing of others.
+    An assumed law was audited on texts as written, and says nothing about others.
     """
     return not format_of(key).basis().assumed
 
@@ -207,7 +212,7 @@ LOOK_SUPPORT: Mapping[str, Callable[[MasterKey], bool]] = {
     "all posts of an account": lambda key: format_of(key).basis().proven,
     "tokens weighed by a model": can_have_levels,
 }
-"""Looks besides that at the whole text as it stands, and whether a key takes them."""
+"""Each look besides that at the whole text as written, with a function that tells whether a key takes it."""
 
 
 def _looks_on(weights: ErrorShares) -> list[str]:
@@ -216,38 +221,38 @@ def _looks_on(weights: ErrorShares) -> list[str]:
 
 
 def looks_lacking(key: MasterKey, weights: ErrorShares) -> list[str]:
-    """Write a sentence on each look that is turned on and that a key does not take."""
+    """Write a sentence on each look that is turned on but not taken by a key."""
     return [
-        f"no look at {look}, which its format does not offer"
+        f"scans do not look at {look}, since its format does not offer that"
         for look in _looks_on(weights)
         if not LOOK_SUPPORT[look](key)
     ]
 
 
 def looks_beyond_record(record: Mapping[str, float], weights: ErrorShares) -> list[str]:
-    """Write a sentence on each look at a text that has a larger share of the rate than a key's public record gives it.
+    """Write a sentence on each look that has a larger share of the rate than a key's public record gives it.
 
-    A claim corrects by the record's share (SPEC_3 §5): its p is larger than the scan's then, and may not reach the
-    rate. Accounts and tokens that a model weighs are left out, since nothing that they flag has a claim.
+    A claim corrects by the record's share (SPEC_3 §5). Then its p is larger than the scan's, and may not reach the
+    rate. Accounts, and tokens weighed by a model, are left out, because their flags never become claims.
 
     Args:
         record: shares by name and version, as `ErrorShares.published` returns them.
-        weights: of a scan.
+        weights: weights of a scan.
     """
     sentences = []
     for look, share in weights._replace(account=None, levels=None).published().items():
         if look not in record:
-            sentences.append(f"its public record has no look {look!r}: no claim can be made of what that look flags")
+            sentences.append(f"the public record lacks the look {look!r}, so flags of that look cannot become claims")
         elif share > record[look] * (1 + 1e-9):  # products of decimal shares
             sentences.append(
-                f"its public record gives the look {look!r} {record[look]:g} of the rate, and this scan {share:g}: a "
+                f"the public record gives the look {look!r} {record[look]:g} of the rate, and this scan {share:g}: a "
                 f"claim goes by the record, so that its p is {share / record[look]:.3g} times that of the scan"
             )
     return sentences
 
 
 def looks_in_words(keys: Sequence[MasterKey], weights: ErrorShares) -> list[str]:
-    """Write a sentence on each look that is turned on, and the keys that take it."""
+    """Write a sentence on each look that is turned on, with the keys that take it."""
     sentences = []
     for look in _looks_on(weights):
         under = [key.key_id for key in keys if LOOK_SUPPORT[look](key)]
@@ -256,14 +261,29 @@ def looks_in_words(keys: Sequence[MasterKey], weights: ErrorShares) -> list[str]
     return sentences
 
 
+_SHARES_IN_WORDS = {
+    "as written/1": "texts as written",
+    "normalised/1": "texts normalised",
+    "parts/1": "parts of texts",
+    "account/1": "all posts of an account",
+    "levels/1": "texts weighed by a model",
+}
+
+
+def shares_in_words(weights: ErrorShares) -> list[str]:
+    """Write a sentence on how the looks share the false-positive rate; none where one look has all of it."""
+    shares = [f"{_SHARES_IN_WORDS[name]} {share:.3g}" for name, share in weights.published().items()]
+    return [f"shares of the false-positive rate: {', '.join(shares)}"] if len(shares) > 1 else []
+
+
 def price_of_looks(history: Collection[ErrorShares], keys: Sequence[MasterKey]) -> float:
-    """Return how many times the false-positive rate texts may be flagged falsely that were tested with several shares.
+    """Return the factor on the false-positive rate of texts that were tested with several shares.
 
-    A look that had several shares flags at the largest of them. The price is thus the sum of the looks' largest, in the
-    form of text and under the key where it is largest.
+    A look that had several shares flags at the largest of them. So the price is the sum of the looks' largest shares,
+    for the form of text and the key where it is largest.
 
-    Example: a text that was tested as written with all of the rate, then with one half as written and one half
-    normalised, is flagged falsely at most 1 + 1/2 times as often.
+    Example: a text was tested as written with the whole rate, then with one half as written and one half normalised. It
+    is flagged falsely at most 1 + 1/2 times as often.
     """
     prices = [1.0]
     for key in keys:
@@ -273,8 +293,8 @@ def price_of_looks(history: Collection[ErrorShares], keys: Sequence[MasterKey]) 
                 for look, share in shares.looks(key, has_normal_form=has_normal_form, has_parts=has_parts).items():
                     largest[look] = max(largest.get(look, 0.0), share)
             prices.append(sum(largest.values()))
-    return round(max(prices), 9)  # what shares as decimal numbers leave of 1
+    return round(max(prices), 9)  # rounded, because decimal shares do not sum to exactly 1
 
 
 NO_VARIANTS = ErrorShares()
-"""Weights of documents as they stand alone."""
+"""Weights of whole documents as written, without other looks or variants."""

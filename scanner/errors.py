@@ -6,6 +6,7 @@ BrickscanError
 ├── Refused            before any work: a configuration, registry or argument that cannot be right (exit code 2)
 │   ├── SecretError    a secret that cannot be read or that too many can read
 │   └── TokenizerError a tokenizer file that is missing or is not the one that was pinned
+├── TableError         a table of another version, or that is not as brickscan left it (exit code 2)
 └── ScanFailed         work that had to stop (exit code 1)
 InternalFault
 ├── FileFault          a file that cannot be scanned as it is, which puts it into quarantine
@@ -22,21 +23,40 @@ from schemas.words import LASTING_FILE_REASONS, PASSING_FILE_REASONS
 
 
 def install_of(extra: str) -> str:
-    """Return the commands that install an extra: no index has brickscan, and a stranger could give one its name."""
+    """Return the commands that install an extra.
+
+    No index has brickscan, and a stranger could publish one under its name.
+    """
     wheel = f"brickscan-{importlib.metadata.version('brickscan')}-py3-none-any.whl"
     return f"`pip install '{wheel}[{extra}]'`, or in a checkout `pip install '.[{extra}]'`"
 
 
 class BrickscanError(Exception):
-    """Root of everything that brickscan raises on purpose. Its text is meant for people."""
+    """Root of all errors that brickscan raises on purpose. Its text is meant for people.
+
+    exit_code: exit code of a command that it ends.
+    """
+
+    exit_code = 1
 
 
 class Refused(BrickscanError):
     """A configuration, registry or argument that cannot be right. Nothing was done."""
 
+    exit_code = 2
+
+
+class TableError(BrickscanError):
+    """A table that is of another version, not as brickscan signed and left it, or that was never signed.
+
+    It is no Refused: code that goes on without a missing text or key must not go on after an edit.
+    """
+
+    exit_code = 2
+
 
 class SecretError(Refused):
-    """A secret that cannot be read, or a file of one that others can read. Never carries key bytes."""
+    """A secret that cannot be read, or a file of one that others can read. It never carries key bytes."""
 
 
 class TokenizerError(Refused):
@@ -44,7 +64,7 @@ class TokenizerError(Refused):
 
 
 class ScanFailed(BrickscanError):
-    """A job that had to stop. What was committed stays, and running it again goes on from there."""
+    """A job that had to stop. Everything committed stays, and running the job again continues from there."""
 
 
 class InternalFault(Exception):
@@ -52,7 +72,7 @@ class InternalFault(Exception):
 
 
 class FileFault(InternalFault):
-    """A file that cannot be scanned as it is: a reason of schemas.words and a detail for people."""
+    """A file that cannot be scanned as it is. It has a reason of schemas.words and a detail for people."""
 
     def __init__(self, reason: str, detail: str) -> None:
         if reason not in LASTING_FILE_REASONS + PASSING_FILE_REASONS:
@@ -63,7 +83,7 @@ class FileFault(InternalFault):
 
     @property
     def lasting(self) -> bool:
-        """Whether the fault is the file's own: while the file stays the same, another look is of no use."""
+        """Return whether the fault is the file's own. While the file stays the same, reading it again does not help."""
         return self.reason in LASTING_FILE_REASONS
 
 
@@ -76,12 +96,15 @@ class TooLate(InternalFault):
 
 
 def in_a_line(error: Exception) -> str:
-    """Write a library's message in a line, without colours and traces: Delta's errors are drawn as trees."""
-    message = re.split(r"\n *0: ", str(error))[0]  # where RUST_BACKTRACE is set, a trace follows
+    """Write a library's message in one line, without colours and traces.
+
+    Delta's errors, for example, are drawn as trees.
+    """
+    message = re.split(r"\n *0: ", str(error))[0]  # if RUST_BACKTRACE is set, a trace follows
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|\u21b3", " ", message).split())
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` with the nearest allowed word; empty where none is near."""
+    """Return ` (did you mean 'x'?)` with the nearest allowed word. Empty if none is near."""
     near = difflib.get_close_matches(word, allowed, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,7 +1,7 @@
-"""Exports of flags: one neutral record a flag, and forms that other systems read.
+"""Export flags: one neutral record a flag, and forms that other systems read.
 
-- Label Studio: tasks of its JSON import, with marked characters as predictions (labelstud.io/guide/predictions);
-- a table for spreadsheets, in which no cell is a formula.
+- Label Studio: tasks of its JSON import, with marked characters as predictions (labelstud.io/guide/predictions).
+- A table for spreadsheets, in which no cell is a formula.
 """
 
 import csv
@@ -100,7 +100,7 @@ def label_studio_task(verdict: Verdict, text: str) -> dict[str, Any]:
     """Make a Label Studio task.
 
     Its labelling has `<Labels name="label" toName="text">` with a label `marked`, and `<Text name="text">`. Its
-    predictions are the marked parts, or the whole text where no part was tested. They have no score, since a p-value is
+    predictions are the marked parts, or the whole text if no part was tested. They have no score, because a p-value is
     no probability that the label is right.
     """
     spans = [(span.char_from, span.char_to) for span in verdict.spans] or [(0, len(text))]
@@ -121,7 +121,7 @@ def label_studio_task(verdict: Verdict, text: str) -> dict[str, Any]:
 
 
 def csv_lines(verdicts: Iterable[Verdict]) -> Iterable[str]:
-    """Write a table with a head, a line at a time, of which no cell is a formula."""
+    """Write a table with a header, one line at a time. No cell is a formula."""
     return _lines((VERDICT_COLUMNS, *map(_row, verdicts)))
 
 

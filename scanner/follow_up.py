@@ -1,7 +1,9 @@
-"""The seam between the driver of a scan and the work that looks and the filter do once its documents are committed.
+"""Define the interface between the driver of a scan and its follow-ups.
+
+These are the work of looks and of the filter once the scan's documents are committed.
 
 A follow-up is a function. It asks its own tables which parts are left, has actors do these, and commits each as it
-comes. So one that was killed is gone on with by the next scan of the same input. The driver starts the actors, and no
+comes. So the next scan of the same input continues a follow-up that was killed. The driver starts the actors, and no
 follow-up imports Ray.
 """
 
@@ -22,7 +24,10 @@ class Actor(Protocol[PartOfActor, ResultOfActor]):
     """A process that does parts of a follow-up. Its arguments, parts and results are pickled, and hold no secrets."""
 
     def do(self, part: PartOfActor, /) -> ResultOfActor:
-        """Do a part and write its files, in no table yet. It is deterministic, since an actor that dies is replaced."""
+        """Do a part and write its files, in no table yet.
+
+        It is deterministic, because an actor that dies is replaced.
+        """
 
 
 class OnActors(Protocol):
@@ -33,18 +38,18 @@ class OnActors(Protocol):
     ) -> Iterator[tuple[Part, Result]]:
         """Yield each part with its result, in the order in which they finish.
 
-        arguments: what an actor is made with.
+        arguments: the arguments of an actor.
 
         Raises:
-            BrickscanError: of the first part that raised one.
+            BrickscanError: the error of the first part that raised one.
             ScanFailed: a part failed in another way, or kept killing its actor.
         """
 
 
 class CommittedScan(NamedTuple):
-    """A scan whose documents are committed.
+    """A scan after its documents are committed.
 
-    shards: of all of its input, whichever scan committed them.
+    shards: shards of all of its input, whichever scan committed them.
     began: when the scan began.
     whole: whether its input is all that the configuration names.
     """

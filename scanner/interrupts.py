@@ -1,6 +1,7 @@
-"""SIGTERM as an interrupt like Ctrl-C. Both are noted where their exception gets lost: in finalisers and Ray's handler.
+"""Treat SIGTERM as an interrupt like Ctrl-C.
 
-Both are held back while something is written that should be there whole, once.
+Both are noted where their exception gets lost: in finalisers and in Ray's handler.
+Both are held back while something is written that must be there whole, once.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from types import FrameType
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, to be handled as Ctrl-C is."""
+    """SIGTERM, handled like Ctrl-C."""
 
 
 @contextlib.contextmanager
@@ -39,7 +40,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_noted() -> Iterator[Callable[[], None]]:
-    """Yield a function that raises an interrupt that came meanwhile, since Python drops it in a finaliser."""
+    """Yield a function that raises an interrupt that came meanwhile, because Python drops it in a finaliser."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -55,7 +56,7 @@ def interrupts_noted() -> Iterator[Callable[[], None]]:
             if signal.SIGINT in came:
                 raise KeyboardInterrupt
 
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # whichever handler there is
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # works under any handler
     try:
         yield check
     finally:
@@ -81,7 +82,8 @@ def original_interrupt(error: BaseException, check: Callable[[], None]) -> BaseE
 def dropped_interrupts() -> Iterator[Callable[[], None]]:
     """Yield a function that raises an interrupt that Python dropped in a callback of C.
 
-    numba's compiler has such callbacks. Python would print the interrupt, and the compiler may fail without its answer.
+    numba's compiler has such callbacks. Python would only print the interrupt, and the compiler may fail without the
+    callback's answer.
     """
     dropped: list[KeyboardInterrupt] = []
     before = sys.unraisablehook
@@ -105,7 +107,7 @@ def dropped_interrupts() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C take effect at the end of this block; a second one takes effect at once."""
+    """Delay SIGTERM and Ctrl-C until the end of this block. A second one takes effect at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,9 +1,9 @@
-"""Keys that a scan may use: those whose p-values a law or an audit supports at its rate.
+"""Select the keys that a scan may use: those whose p-values a law or an audit supports at its rate.
 
-An audit supports a key down to a rate, over the positions that it scores. An audit that left common n-grams out says
-nothing of scans that score them. So its admission holds for scans that leave out as much: as many texts or fewer make
-an n-gram common, and the filter was learnt from as many texts or more. An admission over all positions holds for every
-scan, since common n-grams make hits under one key come together.
+An audit supports a key down to a rate, over the positions that it scores. An audit that left common n-grams out does
+not support scans that score them. Its admission holds only for scans that leave out at least as much: as many texts or
+fewer make an n-gram common, and the filter was learnt from as many texts or more. An admission over all positions holds
+for every scan, because common n-grams only make hits under one key come together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from schemas.registry import MasterKey
 
 
 class ScanFilter(NamedTuple):
-    """What the filter of a scan leaves out.
+    """The limits of a scan's filter.
 
-    texts: distinct texts that make an n-gram common, or accounts where by_account.
-    learnt: how many texts it was learnt from, by the SHA-256 of the tokenizer and by how far the n-grams reach; None:
-        the night's filter is not known yet.
+    texts: distinct texts that make an n-gram common, or accounts if by_account.
+    learnt: number of texts from which it was learnt, by the SHA-256 of the tokenizer and by the reach of the n-grams.
+        None: the night's filter is not known yet.
     """
 
     texts: int
@@ -31,16 +31,16 @@ class ScanFilter(NamedTuple):
 
 
 class UnsupportedKey(NamedTuple):
-    """A key that a scan leaves out, and why neither law nor audit supports its p-values, with what to do."""
+    """A key that a scan leaves out, the reason why neither law nor audit supports its p-values, and advice."""
 
     key_id: str
     why: str
 
 
 def lacks(key: MasterKey, scan_filter: ScanFilter | None) -> str:
-    """Say what a scan lacks to leave out the n-grams that the key's admission left out; empty: nothing.
+    """Return the reason why a scan does not leave out the n-grams that the key's admission left out. Empty if it does.
 
-    scan_filter: None: the scan scores all positions.
+    scan_filter: None if the scan scores all positions.
     """
     audited = None if key.admission is None else key.admission.filter
     if audited is None:
@@ -61,18 +61,18 @@ def lacks(key: MasterKey, scan_filter: ScanFilter | None) -> str:
 def supported_keys(
     keys: Sequence[MasterKey], config: ScanConfig, tested: int, scan_filter: ScanFilter | None
 ) -> tuple[tuple[MasterKey, ...], tuple[UnsupportedKey, ...]]:
-    """Return the keys whose p-values law or audit supports in a scan, and the keys that it leaves out.
+    """Return the keys whose p-values a law or an audit supports in a scan, and the keys that it leaves out.
 
-    Only keys that the configuration does not name are left out. Where it has `audit.require_admission`, none is.
+    Only keys that the configuration does not name are left out. With `audit.require_admission`, no key is left out.
 
     Args:
         keys: the keys under test.
         config: the scan's configuration.
-        tested: keys of the registry that give p-values.
+        tested: number of keys of the registry that give p-values.
         scan_filter: as for `lacks`.
 
     Raises:
-        Refused: a key may not be left out, or none would be left; names the key, and what to do.
+        Refused: a key may not be left out, or none would be left. The message names the key and says what to do.
     """
     found = [UnsupportedKey(key.key_id, _fault(key, config, tested, scan_filter)) for key in keys]
     supported = tuple(key for key, fault in zip(keys, found, strict=True) if not fault.why)
@@ -85,9 +85,9 @@ def supported_keys(
 
 
 def _fault(key: MasterKey, config: ScanConfig, tested: int, scan_filter: ScanFilter | None) -> str:
-    """Say why neither law nor audit supports a key, and what to do; empty: one does."""
-    # The audit is asked of all keys by `require_admission`, else of keys whose p-values no law over keys supports. For
-    # these it must reach what is left of the rate when all keys have their share, since an audit is of one key.
+    """Return the reason why neither law nor audit supports a key, and advice. Empty if one does."""
+    # `require_admission` requires an audit of all keys. Otherwise only keys whose p-values no law over keys supports
+    # need one. It must reach the rest of the rate after all keys have their share, because an audit is of one key.
     all_keys, of_all = config.false_positive_rate, config.audit.require_admission
     assumed = format_of(key).basis().assumed
     if not of_all and not assumed:

@@ -1,4 +1,4 @@
-"""The report of a night: its totals, and pages for it, its flags and its accounts.
+"""Write the report of a night: its totals, and pages for it, its flags and its accounts.
 
 A night is a date of the data, as in schemas.tables.SCANS, whenever its scans ran.
 
@@ -55,7 +55,7 @@ Row = Mapping[str, Any]
 Light = Literal["green", "amber", "red"]
 
 ROWS_A_TABLE = 10
-"""Most rows of a table on the page of a night."""
+"""Largest number of rows in a table on the page of a night."""
 
 _BAD = (AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING, AuditState.NO_DECOYS, AuditState.NOT_JUDGED)
 
@@ -66,18 +66,19 @@ class Night:
 
     scans: rows of schemas.tables.SCANS, oldest first.
     flags: rows of VERDICTS with `audit`, smallest p first, without canaries' own.
-    false_flags: how many are expected to be false; None after an alarm.
-    misnamed: how many of its flags name another user besides, at most in the mean, if each text is marked for one.
-    light, why: whether its flags can be used.
-    rates: rows of AUDITS that count single messages under decoy keys in the last scan that was audited.
-    by: flags added up by key, user, account and hour of the day (UTC; of posting, where that is known), quarantine by
-        reason and account, most first.
-    seconds: in which any scan ran.
-    decided: how often flags were right, of this night and of all nights.
-    canaries: how many flags are canaries' own.
+    false_flags: expected number of false flags. None after an alarm.
+    misnamed: expected number, at most, of flags that name a further user, if each text is marked for one user.
+    light, why: whether its flags can be used, and the reasons.
+    rates: rows of AUDITS that count single messages under decoy keys in the last audited scan.
+    by: flags added up by key, user, account and hour of the day (UTC, of posting where that is known), quarantine by
+        reason and account, largest first.
+    seconds: seconds in which any scan ran.
+    decided: how often flags were right, in this night and in all nights.
+    canaries: number of canaries' own flags.
     silent: scans that wrote no end, the result of `silent_scans`.
-    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
-    compared: the night held against the nights before it; None: it may still grow, or nothing compares nights.
+    not_checked: reason why the tables were not checked to be as brickscan wrote them. None: they were.
+    compared: the comparison of the night with the nights before it. None: it may still grow, or nights are not
+        compared.
     """
 
     day: date
@@ -98,53 +99,57 @@ class Night:
 
     @property
     def counted(self) -> FlagCount:
-        """Its flags, and beside them those of canaries."""
+        """Return the number of its flags, with that of canaries beside it."""
         return FlagCount(len(self.flags), self.canaries)
 
     @property
     def holds_down_to(self) -> float | None:
-        """Down to which p every kind of decoy shows the rates to hold; None: there are too few to tell."""
+        """Return the smallest p down to which every kind of decoy shows the rates to hold.
+
+        None: there are too few decoys to tell.
+        """
         rows_by_kind: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
         for row in self.rates:
             rows_by_kind.setdefault((row["kind"], row["label"]), []).append(row)
         levels = [holds_down_to(rows) for rows in rows_by_kind.values()]
         known_levels = [down_to for down_to in levels if down_to is not None]
+        # the weakest kind of decoy decides, and a kind that tells nothing leaves all unknown
         return max(known_levels) if known_levels and len(known_levels) == len(levels) else None
 
     @property
     def alarmed(self) -> bool:
-        """Whether the audit of a scan alarmed, so that no number which stands on p-values means a thing."""
+        """Return whether the audit of a scan alarmed, so that no number based on p-values has a meaning."""
         return any(scan["audit"] == AuditState.ALARM for scan in self.scans)
 
     @property
     def trial(self) -> bool:
-        """Whether it is a night of a trial."""
+        """Return whether it is a night of a trial."""
         return any(scan["trial"] for scan in self.scans)
 
     @property
     def stated(self) -> list[str]:
-        """Dates that scans of this night stated before they were corrected."""
+        """Return the dates that scans of this night stated before they were corrected."""
         return sorted({scan["night_stated"] for scan in self.scans} - {None})
 
     @property
     def documents(self) -> int:
-        """Documents that were read, in quarantine or not."""
+        """Return the number of documents that were read, in quarantine or not."""
         return sum(scan["documents"] for scan in (*self.scans, *self.silent))
 
     @property
     def filtered(self) -> int:
-        """Documents of which the filter left too few n-grams to be scored."""
+        """Return the number of documents in which the filter left too few n-grams to score."""
         return sum(scan["filtered"] or 0 for scan in (*self.scans, *self.silent))
 
     @property
     def quarantined(self) -> int:
-        """Documents that could not be scored, and files."""
+        """Return the number of documents that could not be scored, and of such files."""
         files = sum(scan["files_quarantined"] for scan in self.scans)
         return int(files + sum(scan["quarantined"] for scan in (*self.scans, *self.silent)))
 
     @property
     def cases(self) -> list[FlagCase]:
-        """The night's flags, each with its scan."""
+        """Return the night's flags, each with its scan."""
         scans_by_id = {scan["scan_id"]: scan for scan in self.scans}
         return [FlagCase(row, scans_by_id.get(row["scan_id"])) for row in self.flags]
 
@@ -159,8 +164,8 @@ def night_of(
 
     Args:
         results: folder or URI of the results.
-        rate: a rate stricter than a scan's leaves out flags that it would not have made.
-        day: the night; None: that of the newest scan.
+        rate: a rate stricter than a scan's leaves out flags that the scan would not have made under it.
+        day: the night. None: that of the newest scan.
         canaries: as for `of_canary`. Their own texts that were named right are counted separately.
 
     Raises:
@@ -229,9 +234,9 @@ def _light(
     reasons: tuple[list[str], list[str]],
     advise: Callable[[str], str],
 ) -> tuple[Light, list[str]]:
-    """Return the light and its reasons: red: its flags must not be used; amber: something needs a hand.
+    """Return the light and its reasons. Red: its flags must not be used. Amber: something needs attention.
 
-    reasons: reasons for red and for amber, to which others are added.
+    reasons: reasons for red and for amber. Others are added to them.
     """
     red, amber = reasons
     for number, scan in enumerate(night_scans):
@@ -290,13 +295,13 @@ def _unscored(results: str, ids: list[str]) -> dict[str, list[tuple[str | None, 
 
 
 MOST_FLAGS = 5_000
-"""Most pages of flags that are written, for the smallest p-values."""
+"""Largest number of pages of flags that are written, those with the smallest p-values."""
 
 MOST_ACCOUNTS = 100
-"""Most marked accounts that are listed, and have a page: those first that are named for a user."""
+"""Largest number of marked accounts that are listed and have a page. Accounts that are named for a user come first."""
 
 LINES_A_PAGE = 100
-"""Flags that a page lists: with the longest and worst ids it stays below 200 kB."""
+"""Number of flags that a page lists. With the longest and worst ids it stays below 200 kB."""
 
 _MARKER = "brickscan-report"
 _LONGEST = 60
@@ -322,17 +327,17 @@ def write_report(
     progress: Callable[[], object] = lambda: None,
     marked: Sequence[Mapping[str, Any]] = (),
 ) -> int:
-    """Write the report of a night, and return how many pages of flags it has.
+    """Write the report of a night. Return the number of its pages of flags.
 
     Args:
         explainer: explains the flags.
         night: the night.
-        out: a folder that is new, or holds an earlier report, which is replaced as a whole.
-        progress: called whenever the pages of a flag are written.
+        out: a folder that is new or holds an earlier report. An earlier report is replaced as a whole.
+        progress: called after the pages of each flag are written.
         marked: the result of `marked_accounts`.
 
     Raises:
-        Refused: the folder holds something else or cannot be written, or as `Explainer.explain` does.
+        Refused: the folder holds something else or cannot be written, or as `Explainer.explain`.
     """
     out = Path(os.path.abspath(out))  # "." has no name
     if out.exists() and not (out / _MARKER).is_file():
@@ -357,7 +362,7 @@ def write_report(
             write_private(path, account_look().account_page(explanations, "../index.html"))
             record = {"accounts": [account_look().record_of_account(explained) for explained in explanations]}
             write_private(path.with_suffix(".json"), json.dumps(record, indent=1))
-        night = replace(night, not_checked=unchecked(explainer.results))  # accounts were read since
+        night = replace(night, not_checked=unchecked(explainer.results))  # accounts were read since then
         for name, html in _lists(night, account_rows):
             write_private(unfinished / name, html)
         write_private(unfinished / "index.json", json.dumps(_record(night, account_rows), indent=1))
@@ -372,9 +377,10 @@ def write_report(
 def _put_in_place(new: Path, out: Path) -> None:
     """Put a report in the place of the old one.
 
-    Whatever interrupts this, `out` is the old report or the new one, whole. In the end `new` is the old one, or gone.
+    If this is interrupted, `out` is either the old report or the new one, whole. In the end `new` is the old report, or
+    gone.
     """
-    # Where the system cannot exchange two folders, both are whole beside `out` between two renames.
+    # If the system cannot exchange two folders, there is a moment between two renames when both are whole beside `out`.
     if not out.exists():
         new.rename(out)
         return
@@ -415,7 +421,7 @@ def _lists(night: Night, marked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[
 
 def _index(night: Night, values: Mapping[str, Any], marked: Sequence[Mapping[str, Any]]) -> str:
     def label_counts(name: str) -> list[tuple[str, int]]:
-        nobody = "nobody is named" if name == "user_id" else "unknown"
+        nobody = "no user is named" if name == "user_id" else "unknown"
         rows = _first(night, name)
         return [(nobody if value is None else _shown(value, _LONGEST_LABEL), count) for value, count in rows]
 

@@ -1,6 +1,6 @@
-"""The power of a mark: how many scored tokens it needs, and how strong it is in texts that were measured.
+"""Compute the power of a mark: how many scored tokens it needs, and how strong it is in measured texts.
 
-Power is the chance that the right message's corrected p-value passes. Tokens are taken to be independent under the
+Power is the chance that the right message's corrected p-value passes. Tokens are assumed to be independent under the
 assumptions of each model below, and repeats are left out before tokens are counted.
 """
 
@@ -22,21 +22,21 @@ from scanner.watermark.rule import corrected, passes
 from schemas.registry import parse_gamma
 
 MOST_SCORED = 1 << 20
-"""Most scored tokens that are searched."""
+"""Largest number of scored tokens that are searched."""
 
 MAX_ENTROPY = 1 / math.e
-"""Largest −p ln p that a token can have, in nats, at p = 1/e."""
+"""Largest −p ln p that a token can have, in nats, reached at p = 1/e."""
 
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
 
 
 class Aim(NamedTuple):
-    """What is to be detected.
+    """The aim of a detection.
 
     false_positive_rate: of a document, over M messages of a key and K (SPEC §3).
     messages: M.
-    correction: K: the number of keys that share the rate equally, or 1 over the weight of the key and of the looked at
+    correction: K, the number of keys that share the rate equally, or 1 over the weight of the key and of the tested
         text.
     """
 
@@ -45,34 +45,34 @@ class Aim(NamedTuple):
     correction: float
 
     def passes(self, log10_p: _Floats) -> NDArray[np.bool_]:
-        """Return whether one message's own log10 p passes once it is corrected (SPEC §3)."""
+        """Return whether one message's own log10 p passes after correction (SPEC §3)."""
         return passes(corrected(log10_p, self.messages, self.correction), self.false_positive_rate)
 
 
 class MarkAssumption(Protocol):
-    """An assumption on marked text."""
+    """An assumption about marked text."""
 
     @property
     def assumes(self) -> str:
-        """The assumption in words."""
+        """Return the assumption in words."""
 
     @property
     def sawtooth(self) -> bool:
-        """Whether one more token may lower the power, as where scores are whole numbers."""
+        """Return whether one more token may lower the power, for example where scores are whole numbers."""
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
         """Compute the chance to pass, or a lower bound of it, for each number of scored tokens."""
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """Count how many of so many simulated texts pass."""
+        """Count how many of `texts` simulated texts pass."""
 
 
 @dataclass(frozen=True)
 class GreenShare:
     """Every scored token is green with chance `share`, independently: S is binomial.
 
-    If the chances differ but their mean is `share`, the power is at least this where `bounds` says so (Hoeffding 1956,
-    theorem 4: of all such sums the binomial has the least chance of any count up to its mean).
+    If the chances differ but their mean is `share`, the power is at least this where `bounds` says so. Hoeffding 1956,
+    theorem 4: of all such sums the binomial has the least chance of any count up to its mean.
     """
 
     gamma: Fraction
@@ -87,7 +87,7 @@ class GreenShare:
         return np.where(least <= scored, tail, 0.0)
 
     def bounds(self, scored: int, aim: Aim) -> bool:
-        """Return whether no chances of this mean have less power: the mean count reaches the least that passes."""
+        """Return whether no chances of this mean have less power: the mean count is at least the passing count."""
         return bool(self._least(np.array([scored]), aim)[0] <= scored * self.share)
 
     def _least(self, scored: _Ints, aim: Aim) -> _Ints:
@@ -107,7 +107,7 @@ def share_on_flat_logits(gamma: Fraction, delta: float) -> float:
 
 @dataclass(frozen=True)
 class GumbelProbability:
-    """Every chosen token has probability p: S sums −ln(1 − U^p), whose characteristic function is known."""
+    """Every chosen token has probability p. S sums −ln(1 − U^p), whose characteristic function is known."""
 
     probability: float
     assumes: str
@@ -129,7 +129,7 @@ class GumbelProbability:
 class GumbelEntropy:
     """The chosen tokens have a mean −p ln p of `entropy` nats: E S ≥ T + (π²/6 − 1) T·entropy, V S ≤ T π²/6 (paper).
 
-    Cantelli's inequality makes a lower bound of the power from these two.
+    Cantelli's inequality turns these two into a lower bound of the power.
     """
 
     entropy: float
@@ -137,7 +137,7 @@ class GumbelEntropy:
     sawtooth: bool = False
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
-        """Bound the power from below by a²/(a² + V), a = E S − threshold, where a is positive."""
+        """Bound the power from below by a²/(a² + V), a = E S − threshold, if a is positive."""
         mean = scored * (1 + (math.pi**2 / 6 - 1) * self.entropy)
         above = np.maximum(mean - gumbel_thresholds(scored, aim), 0.0)
         return above**2 / (above**2 + scored * math.pi**2 / 6)
@@ -156,7 +156,7 @@ def probabilities_of(entropy: float) -> tuple[float, float]:
 
 
 def gumbel_thresholds(scored: _Ints, aim: Aim) -> _Floats:
-    """Find the least score of T tokens that passes, to 1e-9 of it and not below: float64, by halving."""
+    """Find the least score of T tokens that passes, to 1e-9 of it and not below: float64, by bisection."""
     low = np.zeros(len(scored), np.float64)
     high = np.full(len(scored), 4000.0 + 2.0 * scored.max(initial=0), np.float64)
     for _ in range(60):
@@ -169,8 +169,8 @@ def gumbel_thresholds(scored: _Ints, aim: Aim) -> _Floats:
 def gumbel_tail(score: float, scored: int, probability: float) -> float:
     """Compute P(S ≥ score) for T tokens of one probability p, to about 1e-9.
 
-    E exp(iuX) = Γ(1 − iu) Γ(1 + 1/p)/Γ(1 + 1/p − iu) for X = −ln(1 − U^p); inverted by the midpoint sum of Davies
-    (1973). Its error is the chance that S lies 2π/step away, here at least 60 standard deviations.
+    E exp(iuX) = Γ(1 − iu) Γ(1 + 1/p)/Γ(1 + 1/p − iu) for X = −ln(1 − U^p), inverted by the midpoint sum of Davies
+    (1973). Its error is the chance that S is 2π/step away, here at least 60 standard deviations.
     """
     shape = 1 + 1 / probability
     deviation = math.sqrt(scored * float(special.polygamma(1, 1) - special.polygamma(1, shape)))
@@ -189,10 +189,10 @@ def gumbel_tail(score: float, scored: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class NamedToo:
-    """Text of a key in groups (SPEC_3 §4) that is found, and whose user is named; the power is a lower bound.
+    """Text of a key in groups (SPEC_3 §4) that is found, and whose user is named. The power is a lower bound.
 
-    Each step is the user's own with chance 2/3, independently. A user is named who passes over all steps, and over
-    their own steps among the users of the group. The chance that one of the two fails is at most the sum of both
+    Each step is the user's own with chance 2/3, independently. A user is named who passes over all steps, and also over
+    the user's own steps among the users of the group. The chance that one of the two fails is at most the sum of both
     chances.
 
     marked: the strength.
@@ -206,12 +206,12 @@ class NamedToo:
 
     @property
     def assumes(self) -> str:
-        """The assumption in words."""
+        """Return the assumption in words."""
         return self.marked.assumes
 
     @property
     def sawtooth(self) -> bool:
-        """Whether one more token may lower the power of `marked`."""
+        """Return whether one more token may lower the power of `marked`."""
         return self.marked.sawtooth
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
@@ -219,7 +219,7 @@ class NamedToo:
         return np.maximum(self.marked.power(scored, aim) + self._user_steps(scored, aim) - 1.0, 0.0)
 
     def _user_steps(self, scored: _Ints, aim: Aim) -> _Floats:
-        """Compute the chance to pass by the user's own steps, over the number of these among T."""
+        """Compute the mean chance to pass by the user's own steps, over their number among T steps."""
         second = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         of_steps = np.concatenate([[0.0], self.marked.power(np.arange(1, int(scored.max(initial=0)) + 1), second)])
         return np.array([_mean_over_user_steps(int(steps), of_steps) for steps in scored])
@@ -252,7 +252,7 @@ def _mean_over_user_steps(number: int, values: _Floats) -> float:
 
 
 def green_list(gamma: str, delta: float | None, green_share: float | None) -> GreenShare:
-    """Return the assumption that `--delta` or `--green-share`, one of the two, states of a green list's text.
+    """Return the assumption about a green list's text that `--delta` or `--green-share`, one of the two, states.
 
     Raises:
         Refused: a value is out of range.
@@ -282,7 +282,7 @@ def green_list(gamma: str, delta: float | None, green_share: float | None) -> Gr
 
 
 def gumbel(entropy: float | None, probability: float | None) -> "GumbelEntropy | GumbelProbability":
-    """Return the assumption that `--entropy` or `--probability`, one of the two, states of Gumbel's text.
+    """Return the assumption about a Gumbel text that `--entropy` or `--probability`, one of the two, states.
 
     Raises:
         Refused: a value is out of range.
@@ -301,9 +301,9 @@ def gumbel(entropy: float | None, probability: float | None) -> "GumbelEntropy |
 
 
 class StrengthOptions(NamedTuple):
-    """How a format's strength is stated.
+    """The options that state a format's strength.
 
-    one_of: the options of which one states the strength.
+    one_of: options of which exactly one states the strength.
     also: further options that go with them.
     marked: makes the assumption from the options.
     """
@@ -321,10 +321,10 @@ STRENGTHS: Mapping[str, StrengthOptions] = {
 
 
 def marked_text(name: str, options: Mapping[str, Any]) -> MarkAssumption:
-    """Return the assumption on text marked by a format.
+    """Return the assumption about text marked by a format.
 
     Args:
-        name: the format's.
+        name: name of the format.
         options: all options by name, None where they were not given.
 
     Raises:
@@ -342,7 +342,7 @@ def marked_text(name: str, options: Mapping[str, Any]) -> MarkAssumption:
 
 
 def tokens_needed(marked: MarkAssumption, aim: Aim, power: float) -> int:
-    """Find the least number of scored tokens from which on the power stays at or above the wanted one.
+    """Find the least number of scored tokens from which on the power is at or above the wanted one.
 
     Raises:
         Refused: the power is not reached within MOST_SCORED tokens.
@@ -355,7 +355,7 @@ def tokens_needed(marked: MarkAssumption, aim: Aim, power: float) -> int:
                 f"a power of {power:g} is not reached within {MOST_SCORED:,} scored tokens; ask for less or mark more "
                 "strongly"
             )
-    if marked.sawtooth:  # look at all
+    if marked.sawtooth:  # the power may fall again, so look at all numbers
         counts = np.arange(1, 2 * reach + 1)
         return int(counts[marked.power(counts, aim) < power].max(initial=0)) + 1
     low, high = reach // 2 if reach > 16 else 0, reach
@@ -366,7 +366,7 @@ def tokens_needed(marked: MarkAssumption, aim: Aim, power: float) -> int:
 
 
 def _least(above: _Ints, passes: Callable[[_Ints], NDArray[np.bool_]]) -> _Ints:
-    """Find the least integer ≥ 0 that passes, `above` where no integer below it does; every larger one passes too."""
+    """Find the least integer ≥ 0 that passes. Every larger one must pass too. `above` if no integer below it passes."""
     low, high = np.full(len(above), -1), above.copy()
     while (high - low > 1).any():
         middle = (low + high) // 2
@@ -377,11 +377,11 @@ def _least(above: _Ints, passes: Callable[[_Ints], NDArray[np.bool_]]) -> _Ints:
 
 _HALVINGS = 60
 LEAST_SCORED = 16
-"""Fewest scored tokens of a text whose strength is taken into account."""
+"""Smallest number of scored tokens of a text whose strength is taken into account."""
 
 
 class Strengths(NamedTuple):
-    """How strongly D texts are marked.
+    """The strength of the marks of D texts.
 
     scored: int64[D], number of scored tokens.
     score: float64[D].
@@ -412,10 +412,10 @@ def measure(mark: Watermark, tokens: Tokens, messages: NDArray[np.int64], dedup:
 
 @dataclass(frozen=True)
 class MeasuredTexts:
-    """Text like the measured texts: a text is as strong as one of them, and its tokens score as that text's do.
+    """Text like the measured texts. Each text is as strong as one of them, and its tokens score as that text's do.
 
-    Tokens are taken to be independent given the text, and their sum for normal. A text's own strength is known from its
-    tokens alone, which spreads the strengths: above one half, powers are rather too small than too large.
+    Tokens are assumed to be independent given the text, and their sum to be normal. A text's own strength is known only
+    from its tokens, which spreads the strengths. So powers above one half are rather too small than too large.
     """
 
     law: Law
@@ -451,7 +451,7 @@ class MeasuredTexts:
         return np.asarray(special.ndtr(above).mean(axis=0), np.float64)
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """Count the texts that pass whose tokens are drawn from one of the measured texts each."""
+        """Count the passing texts. The tokens of each text are drawn from one of the measured texts."""
         chosen = generator.integers(len(self.of_tokens), size=texts)
         sums = np.array([generator.choice(self.of_tokens[i], scored).sum() for i in chosen])
         return int(aim.passes(self.law.log10_p(sums, scored)).sum())
@@ -460,7 +460,7 @@ class MeasuredTexts:
 def probability_of(of_token: float) -> float:
     """Find the probability that all tokens would have if a token scored so much on average under Gumbel, at most 1.
 
-    The mean of −ln(1 − U^p) is ψ(1 + 1/p) + γ, γ being Euler's constant.
+    The mean of −ln(1 − U^p) is ψ(1 + 1/p) + γ, where γ is Euler's constant.
     """
     if of_token <= 1.0:
         return 1.0
@@ -472,7 +472,7 @@ def probability_of(of_token: float) -> float:
 
 
 def thresholds(law: Law, scored: NDArray[np.int64], aim: Aim) -> NDArray[np.float64]:
-    """Find the least score of T tokens that passes, by halving; above the largest score if none does: float64."""
+    """Find the least score of T tokens that passes, by bisection: float64. Above the largest score if none passes."""
     low, high = np.zeros(len(scored), np.float64), np.asarray(law.largest(scored), np.float64) + 1.0
     if law.discrete:
         low -= 1.0

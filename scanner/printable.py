@@ -1,17 +1,17 @@
-"""Text from outside: characters that pass for others, text that is made printable, and manifests that are cut off.
+"""Handle text from outside: recognise look-alike characters, make text printable, and cut off manifests.
 
-Ids, paths, column names and the messages of libraries are written by strangers. None of them may steer a terminal,
-forge a line of a log, vanish, or pass for another column.
+Strangers write ids, paths, column names and the messages of libraries. None of these texts may steer a terminal, forge
+a line of a log, vanish, or pass for another column.
 
-Characters that pass for others have one table of each kind: what shows nothing, other blanks, and what
-`scanner.look_alikes` has of Unicode. `scanner.looks.normal_form` takes a disguise off a text by these tables, and
-`skeleton` compares names by them. Imports nothing else but the standard library, since every command imports it.
+There is one table for each kind of deceptive character: characters that show nothing, other blanks, and those that
+`scanner.look_alikes` takes from Unicode. `scanner.looks.normal_form` undoes disguises by these tables, and `skeleton`
+compares names by them. This module imports only the standard library and that one, because every command imports it.
 
-C2PA manifests inside of texts are cut off before a text is scored: nobody reads them, and a tokenizer does. A manifest
-says who made a text, and is signed; its issuer is not verified here. In plain text it is a wrapper of invisible
-variation selectors, a byte each (C2PA 2.4, A.8): a manifest of 1,500 bytes is thousands of tokens. In text with
-comments or front matter it is a reference between two lines of armour (A.9). Who damages a wrapper hides a mark as well
-as one, so long runs of characters that show nothing are cut off whatever they hold.
+C2PA manifests inside texts are cut off before a text is scored. People do not read them, but a tokenizer does. A
+manifest says who made a text, and is signed. Its issuer is not verified here. In plain text it is a wrapper of
+invisible variation selectors, one a byte (C2PA 2.4, A.8): a manifest of 1,500 bytes is thousands of tokens. In text
+with comments or front matter it is a reference between two lines of armour (A.9). A damaged wrapper would hide a mark
+as well as a whole one. So long runs of characters that show nothing are cut off, whatever they contain.
 """
 
 import functools
@@ -27,68 +27,68 @@ INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Characters that show nothing: Default_Ignorable_Code_Point (DerivedCoreProperties.txt), and annotations' marks."""
+"""Characters that show nothing: Default_Ignorable_Code_Point (DerivedCoreProperties.txt), and marks of annotations."""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
-"""Control characters but for blanks and line ends."""
+"""Control characters, except blanks and line ends."""
 
 BLANKS = re.compile("[\u000b\u000c\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000]")
-"""Other blanks than the usual one and tabs: spaces (general category Zs), vertical tabs and empty Braille."""
+"""Blanks other than the usual one and tabs: spaces (general category Zs), vertical tabs and empty Braille."""
 
 LINE_ENDS = re.compile("\r\n?|[\u0085\u2028\u2029]")
-"""Other line ends than the usual one."""
+"""Line ends other than the usual one."""
 
 COMBINING_LINES = re.compile("[\u0305\u0332\u0333\u0335-\u0337\u033f]")
-"""Combining lines over, under and through a letter, which no orthography needs."""
+"""Combining lines over, under and through a letter. No orthography needs them."""
 
 LOOK_ALIKES: Mapping[str, str] = {
     other: latin
     for others, latins in LOOK_ALIKES_BY_SCRIPT.values()
     for other, latin in zip(others, latins, strict=True)
 }
-"""Characters of other scripts with the Latin letter that they look like (Unicode's confusables, UTS 39)."""
+"""Characters of other scripts, each with the Latin letter that looks like it (Unicode's confusables, UTS 39)."""
 
 AS_FOREIGN: Mapping[str, Mapping[str, str]] = {
     "Cyrillic": {LOOK_ALIKES[letter]: letter for letter in "асеорхуіјѕАВЕКМНОРСТУХІЈЅ"},
     "Greek": {LOOK_ALIKES[letter]: letter for letter in "οναιΑΒΕΖΗΙΚΜΝΟΡΤΥΧ"},
 }
-"""Latin letters with the letter of everyday Cyrillic or Greek that looks the same."""
+"""Latin letters, each with the letter of everyday Cyrillic or Greek that looks the same."""
 
 
 MOST_COMBINING = 30
-"""Most combining marks in a row, as in Unicode's stream-safe text format (UAX #15, section 13)."""
+"""Largest number of combining marks in a row, as in Unicode's stream-safe text format (UAX #15, section 13)."""
 
 
 @functools.cache
 def combining() -> str:
-    """Return all characters that are put in order behind a letter (UnicodeData.txt: combining class other than 0)."""
+    """Return all characters that Unicode orders behind a letter (UnicodeData.txt: combining class other than 0)."""
     return "".join(chr(code) for code in range(0x300, 0x1E94B) if unicodedata.combining(chr(code)))
 
 
 @functools.cache
 def _long_runs_of_marks() -> re.Pattern[str]:
-    """Compile the pattern of runs of too many marks; the marks that stay are group 1."""
+    """Compile the pattern of runs of too many marks. Group 1 is the marks that stay."""
     return re.compile(f"([{combining()}]{{{MOST_COMBINING}}})[{combining()}]+")
 
 
 @functools.cache
 def _likely_runs() -> re.Pattern[str]:
-    """Compile the pattern of what every text with a long run of marks has, and few others.
+    """Compile a pattern that every text with a long run of marks matches, and few others.
 
-    It is found fast, by characters of 16 bits.
+    It is fast, because it has only characters of 16 bits.
     """
-    # `re` compares each character with every one of a class that lies beyond 16 bits, so this takes all of these. The
-    # first character stands by itself, since `re` looks for it faster.
+    # `re` compares each character with every single one of a class that is beyond 16 bits, so this takes all of these
+    # as one range. The first character is separate, because `re` finds it faster.
     marks = "".join(mark for mark in combining() if mark < "\U00010000") + "\U00010000-\U0010ffff"
     return re.compile(f"[{marks}][{marks}]{{{MOST_COMBINING}}}")
 
 
 def compose(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
-    """Return a text in a normal form of Unicode, without the marks that come after 30 on one letter.
+    """Return a text in a normal form of Unicode, with at most 30 marks on one letter.
 
-    Putting a run of marks in order takes time by the square of its length. Where the stream-safe format begins a new
-    run by an invisible character, which a normalised text must not have, the marks beyond are left out: no letter has
-    them.
+    The time to order a run of marks grows with the square of its length. The stream-safe format begins a new run with
+    an invisible character, but a normalised text must not have one. So further marks are left out instead. No real
+    letter has them.
     """
     if not text.isascii():
         text = _long_runs_of_marks().sub(r"\1", text) if _likely_runs().search(text) else text
@@ -98,7 +98,7 @@ def compose(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
 def skeleton(name: str) -> str:
     """Return the common form of names that look alike.
 
-    Case, blanks at the ends and letters' scripts make no difference.
+    Case, blanks at the ends and the scripts of letters make no difference.
     """
     visible = INVISIBLE.sub("", compose(name.translate(_AS_LATIN), "NFKC")).translate(_AS_LATIN)
     return " ".join(visible.casefold().split())
@@ -107,13 +107,13 @@ def skeleton(name: str) -> str:
 _AS_LATIN = str.maketrans(dict(LOOK_ALIKES))
 
 MOST_MARKS = 2
-"""Most combining characters on one letter that are shown; more of them paint over the lines above."""
+"""Largest number of combining characters that are shown on one letter. More of them paint over the lines above."""
 
-_BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does everything that INVISIBLE matches
+_BLANK_BRAILLE = "\u2800"  # Python calls it printable, like every character that INVISIBLE matches
 
 
 def combines(character: str) -> bool:
-    """Return whether a character is painted on the one before it, as an accent of its own is."""
+    """Return whether a character is painted on the one before it, like a separate accent."""
     return unicodedata.category(character) in ("Mn", "Me")
 
 
@@ -138,9 +138,9 @@ def safe(line: str) -> str:
 
 
 def printable(value: str, longest: int | None = None) -> str:
-    """Write a value in a line of ours, as `safe` does, with escapes for blanks that would part columns.
+    """Write a value in a line of ours, as `safe` does, with escapes for blanks that would separate columns.
 
-    longest: characters beyond which it is cut by …; None: it is not cut.
+    longest: number of characters after which it is cut by …. None: it is not cut.
     """
     if longest is not None and len(value) > longest:
         return cut(printable(value[:longest]) + printable(value[-longest:]), longest)
@@ -152,24 +152,24 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings of cells that a spreadsheet takes for formulas (OWASP, CSV Injection)."""
 
 _FORMULA_AFTER_SEMICOLON = re.compile(r"(;[\s\"]*)(?=[=+\-@＝＋－＠])")
-"""Semicolons before a formula: where decimals have commas, spreadsheets part cells at semicolons, quoted or not."""
+"""Semicolons before a formula. Where decimals have commas, spreadsheets split cells at semicolons, quoted or not."""
 
 
 def cell(value: object) -> str:
-    """Write a value in a table for spreadsheets, as `safe` does: text that looks like a formula gets an apostrophe."""
+    """Write a value in a table for spreadsheets, as `safe` does. Text that looks like a formula gets an apostrophe."""
     if not isinstance(value, str):
         return "" if value is None else str(value)
     return safe(_FORMULA_AFTER_SEMICOLON.sub(r"\1'", f"'{value}" if value.startswith(FORMULA) else value))
 
 
 def cut(text: str, longest: int) -> str:
-    """Cut printable text to at most so many characters, with … for the middle of a longer one."""
+    """Cut printable text to at most so many characters, with … in place of the middle of a longer one."""
     half = longest // 2
     return f"{text[: longest - half - 1]}…{text[-half:]}"
 
 
 LEAST_SHOWN = -9.0
-"""log10 of the smallest p-value that people are shown: below it, guessed keys and faults are likelier than chance."""
+"""log10 of the smallest p-value that people are shown. Below it, guessed keys and faults are likelier than chance."""
 
 
 def one_in(log10_p: float) -> str:
@@ -220,7 +220,7 @@ _MARKER = "\ufeff" + "".join(map(_selector, b"C2PATXT\0\1"))
 _LENGTH_BYTES = 4  # bytes of the manifest's length, the most significant first
 
 MOST_UNSEEN = 9
-"""Most characters in a row that show nothing and stay: emoji and flags have seven, the shortest wrapper fourteen."""
+"""Largest number of unseen characters in a row that stay. Emoji and flags have seven, the shortest wrapper fourteen."""
 
 _UNSEEN_RUN = re.compile(INVISIBLE.pattern + f"{{{MOST_UNSEEN + 1},}}+")
 
@@ -231,14 +231,14 @@ _ARMOUR_BLOCK = (
     rf"\s{{1,2}}{_END_ARMOUR}[^\S\n]*+(?:\*/|-->)?[^\S\n]*+"
 )
 _ARMOUR = re.compile(rf"(?:\r?\n|\A){_ARMOUR_BLOCK}\Z|(?:(?<=\n)|\A){_ARMOUR_BLOCK}\r?\n")
-"""A block of armour with the line that it stands in: one reference, ASCII of bounded length, so that no words hide."""
+"""A block of armour with its line. It is one reference, ASCII of bounded length, so no words can hide in it."""
 
 
 def without_manifests(text: str) -> str:
-    """Return a text without its manifests; the same object where there are none.
+    """Return a text without its manifests. If there are none, it is the same object.
 
     Long runs of characters that show nothing are cut off whole, whether they are a wrapper, a damaged one or something
-    else: a tokenizer reads them, and a mark beside them would be lost in them.
+    else. A tokenizer reads them, and a mark beside them would be lost in them.
     """
     if not text.isascii() and INVISIBLE.search(text[:: MOST_UNSEEN + 1]):  # a longer run has one of these characters
         text = _UNSEEN_RUN.sub("", text)
@@ -251,5 +251,5 @@ def has_manifest(text: str) -> bool:
 
 
 def with_manifest(text: str, manifest: bytes) -> str:
-    """Return a text with a manifest in a wrapper behind it."""
+    """Return a text followed by a manifest in a wrapper."""
     return text + _MARKER + "".join(map(_selector, len(manifest).to_bytes(_LENGTH_BYTES, "big") + manifest))

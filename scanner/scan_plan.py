@@ -1,4 +1,4 @@
-"""A scan before it begins: its plan, in which everything that can be refused is refused."""
+"""Plan a scan before it begins. Everything that can be refused is refused here."""
 
 import datetime
 import hashlib
@@ -33,29 +33,29 @@ from schemas.words import OF_PASS
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole plan of a scan: the configuration with its paths made absolute, and the keys on record. No secrets.
+    """The whole plan of a scan: the configuration with absolute paths, and the keys on record. It holds no secrets.
 
     registry, results: folder or URI.
     locations: the input's paths, resolved.
-    keys: those under test, in the registry's order.
-    keys_tested: all keys of the registry that give p-values, among which those without weights share. Another
-        configuration may name the others.
-    levels: how a model reads texts, its path made absolute.
+    keys: the keys under test, in the registry's order.
+    keys_tested: number of all keys of the registry that give p-values. Keys without weights share equally among these.
+        A scan with another configuration may test the others.
+    levels: settings by which a model reads texts, with an absolute path.
     reader_sha256: digest of the model, only in the plan of its pass.
-    pass_after: `key_set` of the plan of all texts, in the plan of a pass.
-    audit_secret: where the secret of decoy keys and of text_id is.
-    lasting_secret: where the secret is by which nights are held against earlier ones.
-    canaries: of the registry; None where there are none, or the input has no accounts.
-    documents: of the input; None before footers are read.
-    first_keys: ids of the registry's keys that shared equally before any had a weight; none where none has one.
-    date: of the input; None: none was given.
-    filter_sha256: digest of the filter; None: no filter.
-    unsupported_keys: keys that no text is scored under, since neither law nor audit supports their p-values.
+    pass_after: `key_set` of the plan of all texts, only in the plan of a pass.
+    audit_secret: reference to the secret for decoy keys and text_id.
+    lasting_secret: reference to the secret by which nights are compared with earlier ones.
+    canaries: canaries of the registry. None if there are none, or the input has no accounts.
+    documents: number of documents in the input. None before footers are read.
+    first_keys: ids of the registry's first keys, which share the rate equally. Empty while no key has a weight.
+    date: date of the input. None: none was given.
+    filter_sha256: digest of the filter. None: no filter.
+    unsupported_keys: keys that no text is scored under, because neither law nor audit supports their p-values.
     trial: the registry was made for a trial.
-    shown: up to which event seeds that were shown are left out, by the ids of keys that have such; none before the scan
-        begins: all that are on record.
-    beyond_records: ids of keys, and what stands between flags under them and a claim that anybody can check: a look or
-        a share that the key's public record does not have, or a record that cannot be read.
+    shown: for each key id with shown seeds, the last event whose seeds are left out. Empty before the scan begins: then
+        all events on record count.
+    beyond_records: for each key id, the reason why no flag under it can become a claim that anybody can check. Either
+        the key's public record lacks a look or a share of this scan, or it cannot be read.
     """
 
     config: ScanConfig
@@ -82,40 +82,43 @@ class Plan:
 
     @cached_property
     def columns(self) -> Columns:
-        """Names of the input's columns."""
+        """Return the names of the input's columns."""
         return Columns.of(self.config.input)
 
     @property
     def table_reading(self) -> TableReading:
-        """How tables of the input are read."""
+        """Return how tables of the input are read."""
         given, date = self.config.input, self.date
         where = given.where if given.where is None or date is None else given.where.replace("{date}", date.isoformat())
         return TableReading(given.version, given.timestamp, where)
 
     @cached_property
     def key_set(self) -> str:
-        """Digest of the ids of the keys under test, in a pass of those of its scan (column `keys` of SHARDS)."""
+        """Return the digest of the ids of the keys under test: column `keys` of SHARDS.
+
+        In a pass it is made of the digest of its scan.
+        """
         return key_set(key.key_id for key in self.keys) if self.pass_after is None else self.pass_after + OF_PASS
 
     @property
     def cautions(self) -> list[str]:
-        """Warnings about names and looks under the keys under test, each with the keys that it is true of."""
+        """Return warnings about names and looks under the keys under test, each with the keys that it is true of."""
         keys_of: dict[str, list[str]] = {}
         for key in self.keys:
             beyond_record = [caution for key_id, caution in self.beyond_records if key_id == key.key_id]
             for caution in [*format_of(key).cautions(key.messages), *looks_lacking(key, self.weights), *beyond_record]:
                 keys_of.setdefault(caution, []).append(key.key_id)
-        return [f"under {', '.join(key_ids)}: {caution}" for caution, key_ids in keys_of.items()]
+        return [f"key{'s' * (len(ids) > 1)} {', '.join(ids)}: {caution}" for caution, ids in keys_of.items()]
 
     @cached_property
     def verdict_settings(self) -> str:
-        """Everything but the file that decides verdicts (scanner.input.shards)."""
+        """Return all data that decides verdicts, except the file (scanner.input.shards)."""
         return self.verdict_settings_under(self.keys)
 
     def verdict_settings_under(self, keys: Sequence[MasterKey], keys_tested: int | None = None) -> str:
         """Return `verdict_settings` of a scan under other keys.
 
-        keys_tested: as it was then; None: as it is.
+        keys_tested: its value in that scan. None: the same as now.
         """
         config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
         variants = ["normalised"] if config.variants.normalised else []
@@ -128,26 +131,26 @@ class Plan:
 
     @property
     def tests_sha256(self) -> str:
-        """Digest of `verdict_settings`, as hex text."""
+        """Return the digest of `verdict_settings`, as hex."""
         return hashlib.sha256(self.verdict_settings.encode()).hexdigest()
 
     @cached_property
     def canary_accounts(self) -> frozenset[str]:
-        """Accounts of texts that are marked on purpose."""
+        """Return the accounts of texts that are marked on purpose."""
         return frozenset(canary.account_id for canary in self.canaries_made)
 
     @cached_property
     def canaries_made(self) -> tuple[Canary, ...]:
-        """Canaries of the registry; none where the input has no accounts."""
+        """Return the canaries of the registry. Empty if the input has no accounts."""
         return self.canaries.made if self.canaries else ()
 
     def under(self, key_ids: Collection[str]) -> "Plan":
-        """Return the plan with only some of its keys; all of them where none are named."""
+        """Return the plan with only some of its keys. Without key ids: with all of them."""
         return replace(self, keys=tuple(key for key in self.keys if key.key_id in key_ids)) if key_ids else self
 
     @property
     def weights(self) -> ErrorShares:
-        """Weights of looks and of variants of texts."""
+        """Return the weights of looks and of variants of texts."""
         return ErrorShares.of(self.config)
 
     def corrections_of(self, key: MasterKey) -> NDArray[np.float64]:
@@ -156,7 +159,7 @@ class Plan:
 
     @property
     def keys_on_record(self) -> list[dict[str, object]]:
-        """The keys under test, as a row of `scans` has them."""
+        """Return the keys under test, as a row of `scans` has them."""
         names, shown = ("key_id", "commitment", "messages", "admitted_by"), dict(self.shown)
         return [
             {name: getattr(key, name) for name in names}
@@ -167,7 +170,7 @@ class Plan:
 
     @property
     def config_sha256(self) -> str:
-        """Digest of the configuration as it was read, as hex text, but for what no scan reads."""
+        """Return the digest of the configuration as it was read, as hex, without the fields that no scan reads."""
         return digest(self.config.model_dump(mode="json", exclude={"version", "claims"}))
 
 
@@ -175,13 +178,16 @@ def read_config(config_file: Path) -> ScanConfig:
     """Read a configuration.
 
     Raises:
-        Refused: it cannot be right; names file, field, value and what is allowed.
+        Refused: it cannot be right. The message names file, field, value and the allowed values.
     """
     return read_toml(config_file, ScanConfig)
 
 
 def results_beside(registry: Path | str) -> str | None:
-    """Return the folder or URI of the results of the `scan.toml` beside a registry, as `init` lays it; None: none."""
+    """Return the folder or URI of the results of the `scan.toml` beside a registry, where `init` writes it.
+
+    None: no such file.
+    """
     config_file = Path(registry).absolute().parent / "scan.toml"
     if is_uri(registry) or not config_file.is_file():
         return None
@@ -189,7 +195,7 @@ def results_beside(registry: Path | str) -> str | None:
         config = read_config(config_file)
         named = absolute("registry", config.registry, config_file.parent)
         return results_of(config, config_file) if named == str(Path(registry).absolute()) else None
-    except Refused:  # it is for scans to say what is wrong with it
+    except Refused:  # a scan will report the fault in it
         return None
 
 
@@ -197,16 +203,16 @@ def results_of(config: ScanConfig, config_file: Path) -> str:
     """Return the folder or URI of the results. A relative path starts at the configuration's folder.
 
     Raises:
-        Refused: a password or options in a URI.
+        Refused: a URI contains a password or options.
     """
     return absolute("results", config.results, config_file.absolute().parent)
 
 
 def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
-    """Read a configuration and the registry that it names. Relative paths start at the configuration's folder.
+    """Read a configuration and its registry. Relative paths start at the configuration's folder.
 
     Raises:
-        Refused: one of them cannot be right; names file, field, value and what is allowed.
+        Refused: one of them cannot be right. The message names file, field, value and the allowed values.
     """
     config = read_config(config_file)
     base, by = config_file.absolute().parent, config.levels
@@ -242,7 +248,10 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
 
 
 def _beyond_records(folder: str, keys: Sequence[MasterKey], weights: ErrorShares) -> Iterator[tuple[str, str]]:
-    """Yield ids of keys with public records, and what the scan does that these do not have (Plan.beyond_records)."""
+    """Yield ids of keys with public records, each with the part of the scan that its record lacks.
+
+    See Plan.beyond_records.
+    """
     for key in keys:
         if key.record is not None and format_of(key).rule().context >= SMALLEST_CLAIMED_WINDOW:
             try:
@@ -253,7 +262,7 @@ def _beyond_records(folder: str, keys: Sequence[MasterKey], weights: ErrorShares
 
 
 def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
-    """Return the registry's canaries, where the input has accounts to recognise them by."""
+    """Return the registry's canaries. None if the input has no accounts by which to recognise them."""
     if config.audit.canaries is not None and registry.canaries is None:
         what = f"registry {config.registry!r} has no canaries; make them with `brickscan canaries`, or leave it out"
         raise Refused(f"audit.canaries = {config.audit.canaries}: {what}")
@@ -264,7 +273,7 @@ def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
 
 
 def _refuse_results_as_input(field: str, folder: str, locations: tuple[str, ...]) -> None:
-    """Refuse tables of our own that are, or lie in, an input path: every run would scan what the last run wrote."""
+    """Refuse tables of our own in an input path. Every run would scan the output of the last run."""
     for location in (location.removeprefix(DELTA_PREFIX) for location in locations):
         if Path(real_location(folder)).is_relative_to(real_location(location)):
             raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
@@ -273,18 +282,18 @@ def _refuse_results_as_input(field: str, folder: str, locations: tuple[str, ...]
 def keys_tested(registry: Registry) -> int:
     """Count all keys of a registry that give p-values, at least 1.
 
-    The weight of a key without one of its own is 1 over this.
+    A key without a weight of its own has the weight 1 over this count.
     """
     return max(1, sum(map(gives_p_values, registry.keys)))
 
 
 def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | None) -> tuple[MasterKey, ...]:
-    """Return the keys of a registry that are named, or all, in the registry's order.
+    """Return the named keys of a registry, or all, in the registry's order.
 
-    Keys whose record names a beacon without a value yet have marked nothing, and are left out.
+    A key whose record names a beacon without a value yet has marked no text, and is left out.
 
     Raises:
-        Refused: the registry has none, or not one that is named, or one that is waits for its beacon.
+        Refused: the registry has no keys, a named key is not in it, or a named key waits for its beacon.
     """
     known = [key.key_id for key in registry.keys]
     if not known:

@@ -21,17 +21,17 @@ class _ConfigTable(BaseModel):
 
 
 class InputConfig(_ConfigTable):
-    """Where the documents are, and which columns hold what. Text is needed; the others may be left out."""
+    """The documents, and the columns that hold their fields. Only the text is required."""
 
     paths: tuple[PathText, ...] = Field(min_length=1)  # Parquet files or folders; {date} is filled in by --date
     text: str = "text"  # column of the texts
     id: str | None = None  # column of the documents' own ids
-    account: str | None = None  # column of who posted a document
-    time: str | None = None  # column of when a document was posted
+    account: str | None = None  # column of the account that posted a document
+    time: str | None = None  # column of the time when a document was posted
     time_zone: str = "UTC"  # IANA name, for dates and for times that have no zone
-    version: int | None = Field(default=None, ge=0)  # of the table that `paths` names; None: the newest
-    timestamp: datetime | None = None  # the table as it was then
-    where: PathText | None = None  # SQL of columns of a table's partitions; {date} is filled in by --date
+    version: int | None = Field(default=None, ge=0)  # version of the table in `paths`; default: the newest
+    timestamp: datetime | None = None  # read the table as it was at this time
+    where: PathText | None = None  # SQL on columns of a table's partitions; {date} is filled in by --date
 
     @model_validator(mode="after")
     def _one_version(self) -> "InputConfig":
@@ -44,10 +44,10 @@ class InputConfig(_ConfigTable):
     @field_validator("time_zone")
     @classmethod
     def _zone_is_known(cls, name: str) -> str:
-        import polars as pl  # polars knows the zones, whatever the machine
+        import polars as pl  # polars brings its own zones, so the machine's do not matter
 
         wrong = ValueError("no zone of the IANA database; allowed: UTC, Europe/Berlin, America/New_York, …")
-        if not name[:1].isalpha():  # +02:00 does not tell summer from winter
+        if not name[:1].isalpha():  # +02:00 cannot change between summer and winter
             raise wrong
         try:
             pl.Series([], dtype=pl.Datetime).dt.replace_time_zone(name)
@@ -62,12 +62,12 @@ def _check_gpus(field: str, gpus: float) -> None:
 
 
 class ClusterConfig(_ConfigTable):
-    """Where the work runs: an existing Ray cluster, or one embedded in this process when no address is given."""
+    """Where the work runs: on an existing Ray cluster, or without an address on one that this process starts."""
 
-    address: str | None = None  # address of a Ray cluster; None: this process starts one of its own
-    workers: int | None = Field(default=None, ge=1)  # None: one per CPU of the cluster
-    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0  # a share of one, or whole ones; 0: all is scored on CPUs
-    require_gpus: bool = False  # refuse where there is no GPU; else the CPU scores, and a warning says so
+    address: str | None = None  # address of a Ray cluster; default: this process starts its own
+    workers: int | None = Field(default=None, ge=1)  # default: one per CPU of the cluster
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0  # a share of a GPU, or whole ones; 0: CPUs score everything
+    require_gpus: bool = False  # refuse to run without a GPU; otherwise the CPU scores, with a warning
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ClusterConfig":
@@ -80,8 +80,8 @@ class ClusterConfig(_ConfigTable):
 class ScanClusterConfig(ClusterConfig):
     """Further limits of a scan's workers. A document that exceeds them is tried again, and ends in quarantine."""
 
-    # None: 4096, or its share of a smaller machine. On a new machine, where it compiles kernels, a worker has taken
-    # 580 MiB before its first text with a vocabulary of 49k tokens, and 730 with one of 131k
+    # default: 4096, or its share of a smaller machine. On a new machine, where it compiles kernels, a worker has taken
+    # 580 MiB before its first text with a vocabulary of 49k tokens, and 730 MiB with one of 131k
     worker_memory_mb: int | None = Field(default=None, ge=1024)
     stall_seconds: float = Field(default=300, gt=0)  # seconds without progress; longer for long texts and many messages
 
@@ -91,18 +91,19 @@ ReaderDtype = Literal["float32", "bfloat16"]
 
 
 class LevelsConfig(_ConfigTable):
-    """A second pass in which a language model reads texts, and each token counts by how much it surprised the model.
+    """A second pass in which a language model reads texts. Each token then counts by how much it surprised the model.
 
-    It must not have been trained on text that is marked under the keys under test: p-values hold under this assumption.
+    The model must not have been trained on text that is marked under the keys under test, because p-values hold only
+    then.
     """
 
     model: PathText  # folder of a causal language model, as save_pretrained writes it, with its tokenizer.json
-    dtype: ReaderDtype = "float32"  # precision of the model; bfloat16 is fast on GPUs alone
-    # p of the plain sum above which a text is not read by the model, for keys of one message; texts that are long
-    # enough for a key of several messages are all read
+    dtype: ReaderDtype = "float32"  # precision of the model; bfloat16 is fast only on GPUs
+    # for keys of one message: the model reads only texts whose p, without the model, is at most this. For keys of
+    # several messages it reads all texts that are long enough
     cut: Annotated[float, Field(gt=0, le=1)] = 0.05
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0  # most of the texts that are read: beyond it a keyed sample is
-    gpus: Annotated[float, Field(ge=0)] = 0.0  # of each worker; 0, or where there are too few: the CPU
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0  # largest share of texts to read, as a keyed sample
+    gpus: Annotated[float, Field(ge=0)] = 0.0  # GPUs of each worker; 0, or if there are too few: the CPU
 
     @model_validator(mode="after")
     def _gpus_of_readers(self) -> "LevelsConfig":
@@ -111,25 +112,26 @@ class LevelsConfig(_ConfigTable):
 
 
 class ScanAuditConfig(_ConfigTable):
-    """The audit in every scan: how many documents are also scored under decoy keys, and when it raises an alarm."""
+    """The audit in every scan: the shares of documents that are also scored under decoy keys, and the alarm."""
 
-    # share of the documents, under keys of one message, and of accounts and of texts that a model reads; 50,000
-    # documents at least, where the input has so many; 0: none
+    # share of the documents that are scored under decoy keys of one message, of the accounts, and of the texts that a
+    # model reads; at least 50,000 documents, if there are so many; 0: none
     share: Annotated[float, Field(ge=0, le=1)] = 0.02
-    # share of the documents, under keys of several messages, with all of them; 500 documents at least, where the input
-    # has so many; 0: none
+    # share of the documents that are scored under decoy keys of several messages, with all messages; at least 500
+    # documents, if there are so many; 0: none
     all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01
-    # share of the documents that are decided whole under decoys; 1,000 documents at least, where the input has so many;
-    # 0: none, and no accounts
+    # share of the documents on which a whole decision is made under decoy keys; at least 1,000 documents, if there are
+    # so many; 0: none, and no accounts
     decisions_share: Annotated[float, Field(ge=0, le=1)] = 0.005
-    family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
+    family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability of a false alarm in a scan
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)
-    canaries: int | None = Field(default=None, ge=1)  # texts of canaries in each night's input; None: those that come
+    canaries: int | None = Field(default=None, ge=1)  # canaries' texts in each night's input; default: those that come
 
 
 COST_OF_LOOKS: Mapping[str, float] = {"normalised": 1.7, "windows": 1.2, "segments": 1.2}
-"""Costs of looks, as multiples of a scan for 100,000 users without a look, as the page on costs measures them: under
-the format that pays more.
+"""Costs of looks, in scans for 100,000 users without a look, under the format for which they cost more.
+
+See docs/measurements/cost-of-looks.json.
 """
 
 
@@ -137,34 +139,34 @@ DEFAULT_LOOKS = """\
 variants = { normalised = true }  # a second look without hidden characters, look-alikes and upper case
 spans = { windows = true, segments = true }  # parts of texts, too
 """
-"""Looks at a text where no scan.toml says which; `brickscan init` and the demo write them into theirs."""
+"""Looks at a text if no scan.toml names any. `brickscan init` and the demo write them into theirs."""
 
 
 class VariantsConfig(_ConfigTable):
-    """Further texts that are scored for each document; each has its weight, for which all p-values pay."""
+    """Further forms of each document that are scored. Each has a weight, for which all p-values are corrected."""
 
-    normalised: bool = False  # without hidden characters, other blanks, look-alike letters, other styles and cases
+    normalised: bool = False  # no hidden characters, and plain blanks, letters, styles and cases
 
 
 class SpansConfig(_ConfigTable):
-    """Parts of a document that are tested besides the whole, with a share of its error of their own."""
+    """Parts of a document that are tested besides the whole. They have their own share of its error."""
 
-    windows: bool = False  # at several scales, a quarter of their length apart
+    windows: bool = False  # windows of several sizes, each a quarter of its length after the last
     segments: bool = False  # paragraphs and quotations (`>` lines, HTML blockquotes), each as a whole
 
     @property
     def tested(self) -> bool:
-        """Whether any parts are tested."""
+        """Return whether any parts are tested."""
         return self.windows or self.segments
 
 
 class AccountsConfig(_ConfigTable):
-    """The posts of each account are tested together too, with a share of the error of their own. Needs input.account.
+    """The posts of each account are also tested together, with their own share of the error. Needs input.account.
 
-    The first 16 KiB of each post are kept in the table account_posts for as long as the window lasts.
+    The first 16 KiB of each post are kept in the table account_posts until the window is over.
     """
 
-    nights: Literal[1, 7, 30]  # of a window, after which each account begins anew: this scan's input alone, or so many
+    nights: Literal[1, 7, 30]  # nights of a window, after which each account begins anew; 1: this scan's input only
 
 
 CommonTexts = Annotated[int, Field(ge=4, le=128)]
@@ -172,33 +174,33 @@ CommonTexts = Annotated[int, Field(ge=4, le=128)]
 
 
 class FilterConfig(_ConfigTable):
-    """N-grams that many texts of earlier nights hold are left out of scoring. Needs {date} in all input paths."""
+    """N-grams that many texts of earlier nights contain are not scored. Needs {date} in all input paths."""
 
-    texts: CommonTexts = 16  # distinct texts of the sample that make an n-gram common, about
-    nights: int = Field(default=7, ge=1, le=60)  # dates before --date whose texts are learnt from
+    texts: CommonTexts = 16  # about how many distinct texts of the sample make an n-gram common
+    nights: int = Field(default=7, ge=1, le=60)  # number of dates before --date whose texts are learnt
 
 
 Weight = Annotated[float, Field(gt=0, le=1)]
 
 
 def exact_fraction(weight: float) -> Fraction:
-    """Return a weight as it is written: 0.9 and 0.1 sum to 1, and 1 over 0.8 · 0.1 is 12.5."""
+    """Return the exact fraction of a weight as written: 0.9 and 0.1 sum to 1, and 1 over 0.8 · 0.1 is 12.5."""
     return Fraction(str(weight))
 
 
 class WeightsConfig(_ConfigTable):
-    """Shares of the false-positive rate, for looks and for variants of texts. None: equal shares of those turned on.
+    """Shares of the false-positive rate, for looks and for variants of texts. Default: equal shares of those turned on.
 
-    A look or variant that is turned off may have a share too, kept for later: where the others keep theirs, it can be
-    turned on for texts that were scanned, and no price is paid (`looks_added`). A look that a text does not have gives
-    its share to the whole text as it stands.
+    A look or variant that is turned off may also have a share, which is kept for later. If the other shares stay the
+    same, it can then be turned on for texts that were already scanned, without `looks_added`. If a text does not have a
+    look, the look's share goes to the whole text as written.
     """
 
-    document: Weight | None = None  # share of texts as a whole
+    document: Weight | None = None  # share of whole texts
     span: Weight | None = None  # share of their parts
     account: Weight | None = None  # share of all posts of an account together
-    levels: Weight | None = None  # share of texts whose tokens count by a model, read or not
-    as_written: Weight | None = None  # share of texts as they stand
+    levels: Weight | None = None  # share of texts whose tokens are weighed by a model, even if it did not read them
+    as_written: Weight | None = None  # share of texts as written
     normalised: Weight | None = None  # share of normalised texts
 
     @model_validator(mode="after")
@@ -214,44 +216,44 @@ class WeightsConfig(_ConfigTable):
 
 
 class EvidenceConfig(_ConfigTable):
-    """What is kept so that a flag can be explained and replayed later."""
+    """Data that is kept so that a flag can be explained and replayed later."""
 
     keep_text: bool = False  # keep the texts of flags, in the table flag_texts, from the next scan on
-    # your record of whose account it is: a .csv or .parquet file with the columns account_id and user_id. By it alone
-    # pages recommend `confirmed`, since an account that is called like a user proves nothing
+    # your record of the owners of accounts: a .csv or .parquet file with the columns account_id and user_id. Pages
+    # recommend `confirmed` only if this record agrees, because an account can be called like another user
     account_owners: str | None = None
 
 
 class ClaimsConfig(_ConfigTable):
-    """Claims that anybody can check without the key, by `brickscan claim`: each shows a part of it for good."""
+    """Claims that anybody can check without the key, by `brickscan claim`. Each shows a part of the key for good."""
 
-    # who may ask for one, in your own words, such as "the accused and their lawyer, in an appeal": pages say it
+    # who may ask for a claim, in your own words, such as "the accused and their lawyer, in an appeal"; shown on pages
     asked_by: Annotated[str, Field(min_length=1, max_length=500)] | None = None
-    most_a_month: int = Field(default=10, ge=0)  # claims under one key in a calendar month (UTC) that show something
+    most_a_month: int = Field(default=10, ge=0)  # claims in a calendar month (UTC) that show a part of a key
 
 
 class ScanConfig(_ConfigTable):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
-    version: Version  # of this file and what it names
+    version: Version  # version of this file and of the files it names
     registry: PathText  # folder of keys.toml and the users
     results: PathText  # folder of the tables; made by the first scan
     false_positive_rate: Annotated[float, Field(gt=0, lt=1)]  # share of unmarked texts that may be flagged
-    # rate at which a stranger of the group may be named, for each user whose marked text a document holds; None: the
-    # rate above
+    # rate at which a stranger of the group may be named, for each user whose marked text a document contains;
+    # default: the rate above
     misnaming_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
-    keys: tuple[KeyId, ...] | None = None  # None: every key of the registry
-    dedup: Dedup = "ngram"  # what counts once in a text, whose repeats bring no new draw: an n-gram, or its context
-    min_scored: int = Field(default=16, ge=1, le=2**31)  # texts of fewer scored positions are too short
-    allow_empty: bool = False  # a scan that finds no document at all ends with 0, not with 4
-    # share of documents, those counted that the footers of lost files promise; above: exit code 4
+    keys: tuple[KeyId, ...] | None = None  # default: every key of the registry
+    dedup: Dedup = "ngram"  # what counts once in a text, because repeats bring no new draw: an n-gram, or its context
+    min_scored: int = Field(default=16, ge=1, le=2**31)  # texts with fewer scored positions are too short
+    allow_empty: bool = False  # exit with 0, not 4, if a scan finds no document at all
+    # largest share of documents in quarantine, including those that the footers of lost files promise; else exit code 4
     max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    max_lost_files: int = Field(default=0, ge=0)  # whole files that cannot be read; above: exit code 4
-    retain: str | None = None  # "400d": nights that began longer ago are dropped after each scan; None: all stay
-    retain_flags: bool = False  # leave the rows of dropped nights in `flags`
+    max_lost_files: int = Field(default=0, ge=0)  # largest number of whole files that cannot be read; else exit code 4
+    retain: str | None = None  # "400d": drop nights that began longer ago, after each scan; default: keep all
+    retain_flags: bool = False  # keep the rows of dropped nights in `flags`
     input: InputConfig
-    # scan texts anew by other shares of looks than before, and pay for it: unmarked ones are flagged as many times as
-    # often as the summary says
+    # scan texts again with other shares of looks than before. This costs: unmarked texts are flagged more often, by the
+    # factor in the summary
     looks_added: bool = False
     variants: VariantsConfig = VariantsConfig()
     spans: SpansConfig = SpansConfig()
@@ -266,7 +268,7 @@ class ScanConfig(_ConfigTable):
 
     @property
     def costs(self) -> dict[str, float]:
-        """COST_OF_LOOKS of the looks that are on."""
+        """Return the COST_OF_LOOKS of the looks that are on."""
         on = self.variants.model_dump() | self.spans.model_dump()
         return {look: times for look, times in COST_OF_LOOKS.items() if on[look]}
 
@@ -319,5 +321,5 @@ class ScanConfig(_ConfigTable):
 
     @property
     def retain_days(self) -> int | None:
-        """Days for which nights are kept; None: for ever."""
+        """Return the number of days for which nights are kept. None: for ever."""
         return None if self.retain is None else int(self.retain.removesuffix("d"))

@@ -1,4 +1,4 @@
-"""The paper's experiments: their configuration, and the Arrow schemas of what they write."""
+"""Define the paper's experiments: their configuration, and the Arrow schemas of their texts and figures."""
 
 from typing import Annotated, Literal
 
@@ -21,7 +21,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 
 MESSAGES = {version: tuple(10**k for k in range(1, last + 1)) for version, last in ((1, 6), (3, 9))}
-"""Numbers of messages of Table 3, by version of the marks: in version 1 each message is scored, and takes time."""
+"""Numbers of messages of Table 3, by version of the marks. Version 1 has fewer, because it scores each message."""
 
 
 class RobustnessConfig(_ConfigTable):
@@ -30,16 +30,16 @@ class RobustnessConfig(_ConfigTable):
     prompts: int = Field(default=48, ge=2)  # prompts that texts are written for
     keys: int = Field(default=8, ge=2)  # keys, drawn from the seed
     keys_a_prompt: int = Field(default=2, ge=1)  # of these keys, in turn; the paper: every one
-    windows: Windows = (0, 1, 4)  # tokens before a token that choose its draw
+    windows: Windows = (0, 1, 4)  # number of previous tokens that decide a token's draw
     temperatures: tuple[Positive, ...] = (0.8, 0.9, 1.0, 1.1)  # strengths of Gumbel
     deltas: tuple[Positive, ...] = (1.0, 2.0, 3.0, 4.0)  # strengths of the green list
     greenlist_temperature: Positive = 0.8  # sampling temperature under the green list
     gamma: Gamma = "1/4"  # share of green tokens
     false_positive_rate: Rate = 1e-5  # rate at which power is stated
-    attacks: tuple[Attack, ...] | None = None  # None: all of the report, paste where human is
+    attacks: tuple[Attack, ...] | None = None  # default: all of the report, paste only with `human`
     human: InputConfig | None = None  # text written by people, which marked text is pasted into
-    sentence_model: PathText | None = None  # folder of a sentence-embedding model; None: no similarities
-    other_tokenizer: PathText | None = None  # for retokenise; None: the sentence model's
+    sentence_model: PathText | None = None  # folder of a sentence-embedding model; default: no similarities
+    other_tokenizer: PathText | None = None  # for retokenise; default: the sentence model's
 
     @model_validator(mode="after")
     def _fits(self) -> "RobustnessConfig":
@@ -58,14 +58,14 @@ class RobustnessConfig(_ConfigTable):
 class IdentificationConfig(_ConfigTable):
     """The paper's Table 3: how often the user whom a text was marked for is found among many."""
 
-    users: int = Field(default=100, ge=2)  # users whose texts are looked for
+    users: int = Field(default=100, ge=2)  # users whose texts are searched
     texts: int = Field(default=10, ge=1)  # texts of each user
-    window: int = Field(default=4, ge=0, le=16)  # tokens before a token that choose its draw
+    window: int = Field(default=4, ge=0, le=16)  # number of previous tokens that decide a token's draw
     gamma: Gamma = "1/4"  # share of green tokens
     delta: Positive = 3.0  # strength of the green list
     greenlist_temperature: Positive = 0.8  # sampling temperature under the green list
     gumbel_temperature: Positive = 1.0  # strength of Gumbel: the sampling temperature
-    # M, the users that a text is searched among: its own and others without texts; None: MESSAGES of the version
+    # M, users that a text is searched among: its own and others without texts; default: MESSAGES of the version
     messages: Annotated[tuple[Annotated[int, Field(ge=2, le=MAX_MESSAGES)], ...], Field(min_length=1)] | None = None
     false_positive_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] = (1e-3, 1e-6)  # rates of Table 3's rows
 
@@ -75,7 +75,7 @@ class UtilityConfig(_ConfigTable):
 
     tasks: Annotated[tuple[PathText, ...], Field(min_length=1)]  # task files of lm_eval; data beside them, local
     documents: int | None = Field(default=100, ge=1)  # the first so many of each task; --paper-size takes all
-    windows: Windows = (1, 4)  # tokens before a token that choose its draw
+    windows: Windows = (1, 4)  # number of previous tokens that decide a token's draw
     gamma: Gamma = "1/4"  # share of green tokens
     delta: Positive = 1.0  # strength of the green list, with greedy decoding
     gumbel_temperature: Positive = 1.0  # strength of Gumbel: the sampling temperature
@@ -89,10 +89,10 @@ class EvaluationConfig(_ConfigTable):
     prompts: PathText  # one a line, or Parquet with a column `prompt`
     version: Literal[1, 3] = 3  # version of the marks: 1 is the paper's own
     seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # of keys, sampling, attacks
-    batch: int = Field(default=32, ge=1)  # texts written at once
+    batch: int = Field(default=32, ge=1)  # texts written together
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95  # share of top-p sampling; 1: all tokens
     max_new_tokens: int = Field(default=256, ge=1)  # most tokens of a text
-    min_scored: int = Field(default=16, ge=1, le=2**31)  # as in a scan: below it a text is too short to be flagged
+    min_scored: int = Field(default=16, ge=1, le=2**31)  # as in a scan: with fewer, a text is too short to be flagged
     robustness: RobustnessConfig | None = None
     identification: IdentificationConfig | None = None
     utility: UtilityConfig | None = None
@@ -107,7 +107,7 @@ class EvaluationConfig(_ConfigTable):
 
 TEXTS = pa.schema(
     [
-        pa.field("unit", pa.string(), nullable=False),  # digest of everything that decides the batch it was written in
+        pa.field("unit", pa.string(), nullable=False),  # digest of everything that decides the batch of the text
         pa.field("row", pa.int64(), nullable=False),  # row of the batch
         pa.field("model_sha256", pa.string(), nullable=False),  # digest of the files of the model's folder
         pa.field("prompt", pa.string(), nullable=False),
@@ -122,10 +122,10 @@ TEXTS = pa.schema(
         pa.field("max_new_tokens", pa.int64(), nullable=False),
         pa.field("seed", pa.int64(), nullable=False),
         pa.field("text", pa.string(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),  # that the model wrote; tokenising the text may give others
+        pa.field("tokens", pa.int64(), nullable=False),  # that the model wrote; its text may have others
     ]
 )
-"""Texts of `brickscan evaluate`, as they are kept: one file a batch."""
+"""Texts of `brickscan evaluate`, as they are kept: one file per batch."""
 
 FIGURES = pa.schema(
     [
@@ -144,11 +144,11 @@ FIGURES = pa.schema(
         pa.field("most_scored", pa.int64()),
         pa.field("n", pa.int64(), nullable=False),  # texts
         pa.field("hits", pa.int64()),  # null: a mean
-        pa.field("clusters", pa.string(), nullable=False),  # taken for independent, such as `48 prompts, 8 keys`
-        pa.field("value", pa.float64()),  # a share or a mean; null, as the limits, where n is 0
+        pa.field("clusters", pa.string(), nullable=False),  # treated as independent, such as `48 prompts, 8 keys`
+        pa.field("value", pa.float64()),  # a share or a mean; null, as the limits, if n is 0
         pa.field("low", pa.float64()),  # limits of the 95 % interval
         pa.field("high", pa.float64()),
-        pa.field("p_value", pa.float64()),  # for utility, paired: that the mark changes nothing; null: no mark
+        pa.field("p_value", pa.float64()),  # for utility, paired, if the mark changes nothing; null: no mark
         pa.field("label", pa.string()),  # the format's label; null: unmarked text
     ]
 )
@@ -163,9 +163,25 @@ ANSWERS = pa.schema(
         pa.field("correct", pa.bool_(), nullable=False),
     ]
 )
-"""Answers of `brickscan evaluate`, as they are kept: one file an exam."""
+"""Answers of `brickscan evaluate`, as they are kept: one file per exam."""
 
 MEASURES = ("similarity", "flagged", "scored", "tokens", "found", "wrong", "ambiguous", "correct")
-"""Robustness: cosine of sentence embeddings with unmarked text of the same prompt; share flagged; mean scored tokens,
-mean tokens that the model wrote. Identification: shares of texts whose user is named, for which somebody else is, for
-which more than one message passes, so that nobody is. Utility: share of answers that are right."""
+"""Measures of the experiments.
+
+Robustness:
+
+- similarity: cosine of sentence embeddings with unmarked text of the same prompt
+- flagged: share of flagged texts
+- scored: mean number of scored tokens
+- tokens: mean number of tokens that the model wrote
+
+Identification:
+
+- found: share of texts whose user is named
+- wrong: share of texts for which somebody else is named
+- ambiguous: share of texts for which several messages pass, so that nobody is named
+
+Utility:
+
+- correct: share of right answers
+"""

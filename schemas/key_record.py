@@ -1,4 +1,4 @@
-"""The public record of a key of version 3 (SPEC_3 §2): what is published when the key is made. It holds no secret."""
+"""Define the public record of a key of version 3 (SPEC_3 §2). It is published with the key, and has no secret."""
 
 import math
 import re
@@ -10,13 +10,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from schemas.registry import MAX_MESSAGES, MAX_WINDOW, MOST_NUMBERS, Sha256, parse_gamma
 
 FEWEST_SEEDS, MOST_SEEDS = 4, 28
-"""Least and largest n; a key of version 3 has 2^n seeds."""
+"""Least and largest n. A key of version 3 has 2^n seeds."""
 
 MOST_EARLIER = 2**16
-"""Most earlier records that a record names."""
+"""Largest number of earlier records that a record names."""
 
 MOST_LOOKS = 100
-"""Most looks of a record."""
+"""Largest number of looks of a record."""
 
 _LABEL = re.compile(
     r"(greenlist|gumbel)-v3;h=(0|[1-9][0-9]?)(?:;gamma=([0-9/]{3,7}))?(?:;groups=([1-9][0-9]{0,4}))?;seeds=([1-9][0-9]?)"
@@ -24,12 +24,12 @@ _LABEL = re.compile(
 
 
 class Label(NamedTuple):
-    """What a label of version 3 says (SPEC_3 §1).
+    """The content of a label of version 3 (SPEC_3 §1).
 
     method: `greenlist` or `gumbel`.
     window: h.
-    gamma: γ of a green list; None: gumbel.
-    groups: B; None: no groups.
+    gamma: γ of a green list. None: gumbel.
+    groups: B. None: no groups.
     seeds: n, of 2^n seeds.
     """
 
@@ -41,7 +41,7 @@ class Label(NamedTuple):
 
     @property
     def most_messages(self) -> int:
-        """How many messages a key has at most; with groups it has exactly as many."""
+        """Return the largest number of messages that a key can have. With groups, it has exactly so many."""
         return MOST_NUMBERS if self.groups is None else self.groups**2
 
 
@@ -49,7 +49,7 @@ def parse_label(text: str) -> Label:
     """Read a label of version 3.
 
     Raises:
-        ValueError: it is none, with what is allowed.
+        ValueError: it is no such label. The message says what is allowed.
     """
     match = _LABEL.fullmatch(text)
     if match is None:
@@ -82,10 +82,10 @@ class _RecordTable(BaseModel):
 
 
 class NormalFormDigest(_RecordTable):
-    """The normal form in which texts are looked at too.
+    """The normal form of the second look at a text.
 
-    name: of the normal form.
-    sha256: of its definition and tables.
+    name: name of the normal form.
+    sha256: digest of its definition and tables.
     """
 
     name: Words
@@ -93,10 +93,10 @@ class NormalFormDigest(_RecordTable):
 
 
 class NamedBeacon(_RecordTable):
-    """A value to come that nobody at the platform can know or choose when the record is published.
+    """A future value that nobody at the platform can know or choose when the record is published.
 
-    source: of the value, such as the address of a public randomness beacon.
-    round: the round, or the time, of which the value will be taken.
+    source: source of the value, such as the address of a public randomness beacon.
+    round: the round, or the time, whose value will be used.
     """
 
     source: Words
@@ -106,16 +106,16 @@ class NamedBeacon(_RecordTable):
 class KeyRecord(_RecordTable):
     """The public record of a key of version 3, with exactly the fields of SPEC_3 §2.
 
-    version: of the watermark.
-    label: of the key; its streams are drawn under it.
-    root: of the tree over the key's seeds.
-    commitment: to the master key.
-    tokenizer_sha256: of the tokenizer.json.
-    messages: how many the key has; B² with groups.
-    normal_form: the second form in which texts are looked at; None: they are looked at as written alone.
-    looks: the share of the rate that each look has, by its name and version; at most 1 in all.
-    beacon: whose value will be hashed into R; None: none, and no value is ever taken.
-    earlier: SHA-256 of every record that was published before, those of keys that were given up too.
+    version: version of the watermark.
+    label: label of the key. Its streams are drawn under this label.
+    root: root of the tree over the key's seeds.
+    commitment: commitment to the master key.
+    tokenizer_sha256: digest of the tokenizer.json.
+    messages: number of messages of the key. With groups, B².
+    normal_form: the second form in which texts are looked at. None: texts are only looked at as they are written.
+    looks: the share of the rate that each look has, by its name and version. They are at most 1 in all.
+    beacon: the beacon whose value will be hashed into R. None: there is none, and no value is ever used.
+    earlier: SHA-256 of every record that was published before, including records of keys that were given up.
     """
 
     version: int = Field(ge=3, le=3)

@@ -13,7 +13,7 @@ from schemas.words import Dedup
 
 
 def _written(pattern: str, words: str) -> AfterValidator:
-    """Return a validator that holds text to a pattern, and refuses other text with the pattern in words."""
+    """Return a validator for text that must match a pattern. Its error describes the pattern in words."""
 
     def checked(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -24,7 +24,7 @@ def _written(pattern: str, words: str) -> AfterValidator:
 
 
 MOST_VALUE_BYTES = 4096
-"""Most bytes of a beacon's value."""
+"""Largest size of a beacon's value, in bytes."""
 
 _SMALL = "1 to 64 small letters a to z, digits, "
 FormatName = Annotated[str, _written(r"[a-z0-9][a-z0-9-]{0,63}", f"{_SMALL}and - after the first")]
@@ -37,7 +37,11 @@ Sha256 = Annotated[str, _written(r"[0-9a-f]{64}", "64 digits 0 to 9 and a to f, 
 
 
 def _in_a_year_of_every_zone(moment: datetime) -> datetime:
-    """Return the time if it can be shown in UTC and compared with a time a day away."""
+    """Return the time if it can be shown in UTC and compared with a time a day away.
+
+    Raises:
+        ValueError: its year is not 1970 to 9998.
+    """
     if not 1970 <= moment.year < 9999:
         raise ValueError(f"is in the year {moment.year}; allowed: the years 1970 to 9998")
     return moment
@@ -54,12 +58,12 @@ RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so
 
 
 def is_reserved(message: Any) -> Any:  # noqa: ANN401 - a number, an array of them or an expression of polars
-    """Return whether a message is one of the 5 % that no user ever gets."""
+    """Return whether a message is one of the 5 % that are never given to a user."""
     return message % RESERVED_EVERY == RESERVED_EVERY - 1
 
 
 def reserved_count(messages: Any) -> Any:  # noqa: ANN401 - a number, or an array of them
-    """Count the reserved ones of the messages 0 … M−1."""
+    """Count the reserved messages among the messages 0 … M−1."""
     return messages // RESERVED_EVERY
 
 
@@ -68,7 +72,7 @@ def parse_gamma(text: str) -> Fraction:
     """Read γ = n / 2^b in lowest terms, n odd, 1 ≤ b ≤ 8 (SPEC, symbols).
 
     Raises:
-        ValueError: any other text, with what is allowed; the text is not repeated.
+        ValueError: any other text. The message says what is allowed, and does not repeat the text.
     """
     match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,3})", text)
     if match:
@@ -98,7 +102,7 @@ def _is_reference(value: str) -> str:
 
 
 def _is_read(version: int) -> int:
-    """Return the version that this brickscan writes: what is read in an earlier one is written back in this one."""
+    """Return the version that this brickscan writes: a registry of an earlier version is written back in this one."""
     if version < FIRST_VERSION:
         raise ValueError(f"{MADE_BEFORE}; if all in it is right today, write `version = {VERSION}`")
     if version > VERSION:
@@ -117,7 +121,7 @@ Holder = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_wh
 
 
 class _RegistryTable(BaseModel):
-    # inputs are hidden in errors, by read_toml too: a pasted secret must not be printed back
+    # read_toml hides inputs in its errors too: a pasted secret must not be printed back
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
@@ -129,11 +133,11 @@ class TokenizerFile(_RegistryTable):
 
 
 class AuditedFilter(_RegistryTable):
-    """The n-grams that an audit left out of scoring, which scans under the key must leave out too.
+    """The n-grams that an audit left out of scoring. Scans under the key must leave them out too.
 
-    texts: distinct texts that made an n-gram common.
-    learnt: how many texts it was learnt from.
-    sha256: its digest.
+    texts: number of distinct texts that made an n-gram common.
+    learnt: number of texts that the filter was learnt from.
+    sha256: digest of the filter.
     """
 
     texts: int = Field(ge=1)
@@ -144,13 +148,13 @@ class AuditedFilter(_RegistryTable):
 class Admission(_RegistryTable):
     """The audit that a key passed (`brickscan keys admit`).
 
-    audit_id: of the run of `brickscan calibrate`.
-    audited_at: of that run.
-    holds_down_to: smallest threshold of p at which it found that the key's rate holds.
-    candidates: keys that were tried, this one included, since the best of many flatters itself.
-    messages: how many the key had then; None: not on record, so the key counts as not admitted.
-    filter: the n-grams that it left out; None: it scored all positions.
-    dedup: what it counted once in a text, as scans must.
+    audit_id: id of the run of `brickscan calibrate`.
+    audited_at: time of that run.
+    holds_down_to: smallest threshold of p at which the audit found that the key's rate holds.
+    candidates: number of keys that were tried, including this one. The best of many keys looks better than it is.
+    messages: number of messages that the key had then. None: not on record, so the key counts as not admitted.
+    filter: the n-grams that the audit left out. None: it scored all positions.
+    dedup: the repeats that the audit counted once in a text. Scans must count them once too.
     """
 
     audit_id: Annotated[str, Field(min_length=1)]
@@ -163,14 +167,15 @@ class Admission(_RegistryTable):
 
 
 class MasterKey(_RegistryTable):
-    """One master key: its format, where its secret lives, and the commitment published when it was made.
+    """One master key: its format, the place of its secret, and the commitment published when it was made.
 
-    parameters: the format's parameters (scanner.watermark.formats), which only the format understands.
-    commitment: None for a format whose keys are too short to be committed to.
-    record: SHA-256 of the public record that was made with it (schemas.key_record); None: its format has none.
-    beacon_value: of the beacon that the record names, as hex; None: it is not set yet, or the record names none.
-    one_of: 1 over the key's weight (scanner.registry.keys): its p-values are corrected as if there were so many keys.
-        None: for all keys of the registry.
+    parameters: the format's parameters (scanner.watermark.formats). Only the format understands them.
+    commitment: None for a format whose keys are too short for a commitment.
+    record: SHA-256 of the public record that was made with the key (schemas.key_record). None: its format has no
+        record.
+    beacon_value: value of the beacon that the record names, as hex. None: not set yet, or the record names no beacon.
+    one_of: 1 over the key's weight (scanner.registry.keys). For example, with 4 the p-values of the key are corrected
+        as if the registry had 4 keys. None: they are corrected for all keys of the registry.
     """
 
     key_id: KeyId
@@ -188,7 +193,7 @@ class MasterKey(_RegistryTable):
     retired_at: KeyTime | None = None
     admission: Admission | None = None
     one_of: int | None = Field(default=None, ge=1, le=2**53)
-    held_by: Holder | None = None  # who else has the secret, such as a serving site, and so can mark for anybody
+    held_by: Holder | None = None  # another holder of the secret, such as a serving site, who can mark for anybody
 
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> Self:
@@ -197,49 +202,52 @@ class MasterKey(_RegistryTable):
         return self
 
     def has_ended(self, at: datetime) -> bool:
-        """Return whether it is retired at a time (with a zone): it is still scanned, and never marks again."""
+        """Return whether the key is retired at a time (with a zone). It is still scanned, and never marks again."""
         return self.retired_at is not None or (self.active_until is not None and self.active_until <= at)
 
     def marks(self, at: datetime) -> bool:
-        """Return whether text may be marked with it at a time (with a zone)."""
+        """Return whether text may be marked with the key at a time (with a zone)."""
         if self.waits_for_beacon or self.has_ended(at):
             return False
         return self.active_from is None or self.active_from <= at
 
     @property
     def waits_for_beacon(self) -> bool:
-        """Whether its record names a beacon whose value is not set: nothing is marked or scanned with it until then."""
+        """Return whether its record names a beacon without a value yet.
+
+        Until then, nothing is marked or scanned with it.
+        """
         return self.record is not None and self.beacon_value is None and "beacon" not in self.parameters
 
     def marked_since(self) -> datetime:
-        """Return the time from which text may carry its mark.
+        """Return the time from which text may carry the key's mark.
 
-        A key of another stack may have marked before it was added.
+        A key of another stack may have marked texts before it was added here.
         """
         return self.created_at if self.active_from is None else min(self.created_at, self.active_from)
 
     def tested_among(self, keys_tested: int) -> int:
-        """Return 1 over the key's weight: its own where it has one, else an equal share among `keys_tested` keys."""
+        """Return 1 over the key's weight: its own, or otherwise that of an equal share among `keys_tested` keys."""
         return keys_tested if self.one_of is None else self.one_of
 
     @property
     def admitted_by(self) -> str | None:
-        """Id of the audit that it passed with as many messages as it has now; None: there is none."""
+        """Return the id of the audit that the key passed with as many messages as it has now. None: there is none."""
         passed = self.admission
         return passed.audit_id if passed is not None and passed.messages == self.messages else None
 
 
 TRIAL_NAME = "trial"
-"""Beginning of the ids of a trial's keys and users, so that no row of results is taken for a real one."""
+"""Beginning of the ids of a trial's keys and users. No row of its results is then mistaken for a real one."""
 
 CANARY_ID = "^canary-[0-9a-f]{16}$"
-"""Pattern of canaries' ids. It makes nobody a canary: the registry alone knows which there are."""
+"""Pattern of canaries' ids. An id like this makes nobody a canary: only the registry knows the canaries."""
 
 
 class Canary(_RegistryTable):
-    """A made-up user, with a message of theirs. The serving side marks the texts that their account posts.
+    """A made-up user with a message. The serving side marks the texts that the user's account posts.
 
-    names: whether the holder of the message is named; a key of one message, for everybody alike, names nobody.
+    names: whether the holder of the message is named. A key of one message, the same for everybody, names nobody.
     """
 
     account_id: Annotated[str, Field(min_length=1, max_length=256)]  # and the id of the user
@@ -249,12 +257,12 @@ class Canary(_RegistryTable):
 
 
 class CanaryStrength(_RegistryTable):
-    """Texts that were marked with a key as canaries' texts are, read back under it: a number a text in each field.
+    """Texts that were marked with a key as canaries' texts are, and read back under it. Each field has a number a text.
 
     key_id: id of the key.
-    scored: positions.
-    log10_p: of the text's message by itself, 0 where another message reads better.
-    log10_p_own: by what the message shares with no other, corrected for these others.
+    scored: number of positions.
+    log10_p: of the text's message by itself. 0 if another message scores better.
+    log10_p_own: of the part of the mark that the message shares with no other message, corrected for these others.
     """
 
     key_id: KeyId
@@ -272,9 +280,9 @@ class CanaryStrength(_RegistryTable):
 class Canaries(_RegistryTable):
     """Canaries of a registry (`brickscan canaries`).
 
-    power: planned share of their texts that are found, and named right, whatever the scan.
-    made: all that were ever made, since their texts may come later.
-    measured: texts by which each scan plans for its own keys, looks and rates; empty: it goes by `power`.
+    power: planned share of their texts that are found, and named correctly, for any scan.
+    made: all canaries that were ever made, because their texts may still come.
+    measured: texts from which each scan plans for its own keys, looks and rates. Empty: it plans with `power`.
     """
 
     power: Annotated[float, Field(gt=0, lt=1)]
@@ -285,12 +293,12 @@ class Canaries(_RegistryTable):
 class Registry(_RegistryTable):
     """All master keys of a platform, read from keys.toml in the registry's folder.
 
-    trial: True where it was made for a trial (`brickscan init --trial`): its key and users are dated back, and what its
-        scans find is evidence against nobody.
-    audit_secret: reference to the secret that decoy keys are derived from; None: no decoys.
-    lasting_secret: reference to the first audit secret, where another one followed: filters hash n-grams under it, and
-        accounts are told apart by it from night to night; None: the audit secret.
-    canaries: made-up users; None: there are none.
+    trial: whether the registry was made for a trial (`brickscan init --trial`). Its key and users are dated back, and
+        its scans' findings are evidence against nobody.
+    audit_secret: reference to the secret from which decoy keys are derived. None: there are no decoys.
+    lasting_secret: reference to the first audit secret, if another one followed. Under it, filters hash n-grams, and
+        accounts are told apart from night to night. None: it is the audit secret.
+    canaries: made-up users. None: there are none.
     """
 
     version: Version  # schemas.versions.VERSION

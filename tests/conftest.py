@@ -110,6 +110,29 @@ def same_messages() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def tokenizers_opened_once() -> Iterator[None]:
+    """Each tokenizer is opened once for all tests of this process: a check takes half a second, and a scan two.
+
+    Tests of how one is opened say `pytest.mark.usefixtures("tokenizers_opened_anew")`.
+    """
+    from tests.support.opened_once import keep_tokenizers
+
+    with pytest.MonkeyPatch.context() as patch:
+        keep_tokenizers(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tokenizers_opened_anew() -> Iterator[None]:
+    """Tokenizers are opened as brickscan opens them."""
+    from tests.support.opened_once import keep_no_tokenizer
+
+    with pytest.MonkeyPatch.context() as patch:
+        keep_no_tokenizer(patch)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_process(request) -> Iterator[None]:
     """With --quick, fail a test that starts a process, as Ray does: it belongs in the whole suite.
@@ -208,11 +231,11 @@ def without_ray(request) -> Iterator[None]:
 
 @pytest.fixture
 def opened_once() -> Iterator[None]:
-    """Tokenizers and the processes that read footers are opened once for all tests of this process."""
-    from tests.support.without_ray import open_once
+    """The process that reads footers is started once for all tests of this process."""
+    from tests.support.opened_once import keep_inspector
 
     with pytest.MonkeyPatch.context() as patch:  # a patch of its own, since a test may undo `monkeypatch`
-        open_once(patch)
+        keep_inspector(patch)
         yield
 
 

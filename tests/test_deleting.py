@@ -108,11 +108,23 @@ CAPABILITIES = {
 }
 
 
-def without(capability: Capability, tree: Path) -> Path:
-    """Copy the product, less a capability."""
+NAMES = [*CAPABILITIES]
+ROWS = [NAMES[row::4] for row in range(4)]
+COLUMNS = [NAMES[at : at + 4] for at in range(0, len(NAMES), 4)]
+"""Capabilities that are deleted together, of a grid: by rows each once, by columns too while any other stays."""
+
+
+def without(names: list[str], tree: Path) -> Path:
+    """Copy the product, less capabilities."""
     for package in OURS:
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(ROOT / "pyproject.toml", tree)
+    for name in names:
+        _delete(CAPABILITIES[name], tree)
+    return tree
+
+
+def _delete(capability: Capability, tree: Path) -> None:
     for path in (tree / name for name in capability.paths):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name, pattern in capability.lines:
@@ -120,7 +132,6 @@ def without(capability: Capability, tree: Path) -> Path:
         text, deleted = re.subn(pattern, "", file.read_text(encoding="utf-8"))
         assert deleted, f"{name} has no line {pattern!r}"
         file.write_text(text, encoding="utf-8")
-    return tree
 
 
 def run(tree: Path, *command: str) -> None:
@@ -131,11 +142,17 @@ def run(tree: Path, *command: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize("capability", CAPABILITIES.values(), ids=CAPABILITIES)
-def test_deleting_a_capability(capability, night, plain, marked, tmp_path, without_ray):
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(pytest.param(names, marks=pytest.mark.costly) for names in ROWS),
+        *(pytest.param(names, marks=pytest.mark.long) for names in COLUMNS),
+    ],
+    ids=" ".join,
+)
+def test_deleting_a_capability(names, night, plain, marked, tmp_path, without_ray):
     """It takes a minute: the types of the tree are read from the cache of the last run of mypy, where there is one."""
-    tree = without(capability, tmp_path / "tree")
+    tree = without(names, tmp_path / "tree")
     if (cache := ROOT / ".mypy_cache").is_dir():
         shutil.copytree(cache, tree / ".mypy_cache")
     run(tree, "-m", "mypy", *OURS)

@@ -18,6 +18,7 @@ import pytest
 from jobs.cli import brickscan
 from schemas.config import COST_OF_LOOKS
 from tests.support.floors import FLOORS
+from tests.support.measurements import read
 from tests.support.syntax_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
@@ -37,10 +38,11 @@ def test_the_sizes_are_those_of_the_code():
         assert str(getattr(importlib.import_module(module), name)) == value, name
 
 
-def test_the_costs_of_looks_are_those_of_the_page():
-    page = PAGES[ROOT / "docs/operations/cost.md"]
-    measured = dict(re.findall(r"^\| 100,000 users and (\w+)[^|]*\|[^|]*\|[^|]*\| ([\d.]+) \(", page, re.MULTILINE))
-    assert {look: float(measured[look]) for look in COST_OF_LOOKS} == COST_OF_LOOKS
+def test_the_costs_of_looks_are_the_measured_ones():
+    rows = read(ROOT / "docs/measurements/cost-of-looks.json").rows
+    of_one = (re.fullmatch(r"100,000 users and (\w+).*", str(row[0])) for row in rows)
+    measured = {found[1]: float(row[3]) for found, row in zip(of_one, rows, strict=True) if found}
+    assert {look: measured[look] for look in COST_OF_LOOKS} == COST_OF_LOOKS
 
 
 def test_every_module_and_file_that_is_named_is_there():
@@ -93,7 +95,9 @@ def test_every_link_leads_somewhere():
             path, _, anchor = link.partition("#")
             target = (page.parent / path).resolve() if path else page
             assert target.exists(), f"{page}: {link}"
-            if anchor and target.suffix == ".md":  # of a picture it says when the picture is shown
+            if anchor and target.name == "measurements.md":
+                assert (target.with_suffix("") / f"{anchor}.json").exists(), f"{page}: {link}"
+            elif anchor and target.suffix == ".md":  # of a picture it says when the picture is shown
                 assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
     assert sum(text.count("](") for text in PAGES.values()) > 50
 

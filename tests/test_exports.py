@@ -16,9 +16,10 @@ from schemas.verdict import Verdict
 from tests.support.command_line import call
 from tests.support.hostile_pages import HOSTILE
 from tests.support.night import Night
+from tests.support.opened_once import keep_inspector
 from tests.support.signed_tables import drop_table
 from tests.support.two_keys import message_of
-from tests.support.without_ray import open_once, put_in_the_place_of_ray
+from tests.support.without_ray import put_in_the_place_of_ray
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def scanned(tmp_path_factory, registry, marked, words) -> Night:
     accounts = [f"did:plc:{i}" for i in range(9)] + ["=nobody"]
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
-        open_once(patch)
+        keep_inspector(patch)
         night = Night(folder, registry)
         night.configure(columns='account = "account"')
         night.write("a", texts, doc_id=ids, account=accounts)

@@ -26,7 +26,7 @@ from scanner.errors import Refused
 from scanner.input import named_files
 from scanner.input.documents import read
 from scanner.input.named_files import SampleFile, guess_columns
-from scanner.registry import load_registry, open_key
+from scanner.registry import load_registry, new_key, open_key
 from scanner.scan_plan import make_plan, read_config
 from scanner.storage.toml import read_toml_text
 from scanner.watermark import Positions, Tokens
@@ -226,7 +226,7 @@ def test_init_scans_by_the_keys_of_a_registry_that_is_there(tmp_path):
     init, registry = ("init", tmp_path / "posts.parquet", "--folder", tmp_path), tmp_path / "registry"
     assert call(*init)[::2] == (
         2,
-        "brickscan: --tokenizer: is missing; name the tokenizer.json of the model that will be marked\n",
+        "error: --tokenizer: is missing\nhint: name the tokenizer.json of the model that will be marked\n",
     )
     assert call("keys", "new", "site-a", "--registry", registry, "--tokenizer", TOKENIZER)[0] == 0
     assert call("users", "add", "alice", "--registry", registry)[0] == 0
@@ -244,7 +244,17 @@ def test_init_scans_by_the_keys_of_a_registry_that_is_there(tmp_path):
     (tmp_path / "scan.toml").unlink()
     (registry / "keys.toml").write_text("version = 2\n", encoding="utf-8")
     code, _, err = call(*init)
-    assert (code, "has no key; make its first one" in err) == (2, True)
+    assert (code, "has no key\nhint: make its first one" in err) == (2, True)
+
+
+def test_init_asks_for_users_where_a_key_names_some(tmp_path):
+    pq.write_table(pa.table({"text": [LONG * 20]}), tmp_path / "posts.parquet")
+    init, registry = ("init", tmp_path / "posts.parquet", "--folder", tmp_path), tmp_path / "registry"
+    new_key(registry, "stack", format="vllm-gumbel", messages=1, tokenizer=TOKENIZER)
+    assert "users add" not in call(*init)[1]
+    (tmp_path / "scan.toml").unlink()
+    new_key(registry, "ours", format="greenlist", window=4, gamma="1/4", messages=1000, tokenizer=TOKENIZER)
+    assert "users add" in call(*init)[1]
 
 
 def test_init_recognises_a_delta_table_and_its_dates(tmp_path):
@@ -423,6 +433,8 @@ def test_every_help_shows_an_example():
     helps = {name: call(*name.split(), "--help")[1] for name in commands}
     assert [name for name in commands if not re.search(rf"Example:\n    brickscan {name}\s", helps[name])] == []
     assert len(commands) > 20
+    # a backslash that ends a line of an example would join it to the next one, unless the docstring doubles it
+    assert [name for name in commands if re.search(r"\n    brickscan .*\S {3,}-", helps[name])] == []
 
 
 @pytest.mark.costly
@@ -510,7 +522,7 @@ def test_a_trial_names_its_users_in_text_of_last_week_and_says_everywhere_that_i
     code, out, err = call("flagged", trial / "scan.toml")
     assert (code, "trial-07" in out, err.splitlines()[0]) == (0, True, TRIAL_LINE)
     assert call("report", trial / "scan.toml", "--out", tmp_path / "pages")[0] == 0
-    assert "A trial: its key and users are dated back" in (tmp_path / "pages" / "index.html").read_text()
+    assert "a trial: its key and users are dated back" in (tmp_path / "pages" / "index.html").read_text()
     code, out, err = call("export", trial / "scan.toml")
     assert (code, out, "results of a trial" in err) == (2, "", True)
 
@@ -548,7 +560,7 @@ def test_init_gives_the_date_of_the_folder(tmp_path):
 def test_the_command_by_itself_prints_its_help_in_lines():
     code, out, err = call()
     assert (code, out) == (2, "")
-    assert " [OPTIONS] COMMAND [ARGS]...\n\n  Find the text that carries" in err
+    assert " [OPTIONS] COMMAND [ARGS]...\n\n  Find text that carries" in err
 
 
 @pytest.mark.parametrize(

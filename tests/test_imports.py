@@ -66,9 +66,10 @@ def test_every_command_has_a_whole_line_of_help():
 
     from jobs.cli import brickscan
 
-    shown = CliRunner().invoke(brickscan, ["--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
+    sections = CliRunner().invoke(brickscan, ["--help"], terminal_width=80).output.partition("\nStart:\n")[2]
+    shown = [line for line in sections.splitlines() if line.startswith("  ")]
     assert [line.split()[0] for line in shown] == brickscan.list_commands(None)
-    assert all(line.startswith("  ") and line.endswith(".") and len(line) <= 80 for line in shown)
+    assert all(line.endswith(".") and len(line) <= 80 for line in shown)
 
 
 def test_a_worker_imports_nothing_of_the_driver():

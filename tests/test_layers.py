@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.floors import FLOORS
-from tests.support.syntax_trees import tree_of
+from tests.support.syntax_trees import nodes_of, tree_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -117,6 +117,20 @@ def test_the_science_takes_arrays_only():
 
 def test_only_the_cluster_imports_ray():
     assert users_of({"ray"}, allowed={"scanner.cluster"}) == []
+
+
+def test_tables_are_opened_in_one_place():
+    """`load_table` refuses a log that deltalake would read for ever. The input's tables have processes of their own."""
+    openers = [
+        file.relative_to(ROOT)
+        for folder in ("scanner", "jobs")
+        for file in (ROOT / folder).rglob("*.py")
+        if any(
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "DeltaTable"
+            for node in nodes_of(file)
+        )
+    ]
+    assert [str(file) for file in openers if file.parts[:2] != ("scanner", "input")] == ["scanner/storage/delta.py"]
 
 
 def test_no_scan_imports_research():

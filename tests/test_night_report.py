@@ -71,7 +71,7 @@ def test_a_night_is_seen(night, registry, marked, plain, tmp_path):
     for link in seen.links:
         page = (out / link).read_text()
         check_flag(page)
-        assert re.search(r"(1 in [\d,]+|less than 1 in a billion) texts", page)
+        assert re.search(r"(1 in [\d,]+|less than 1 in a billion) unmarked texts would score as high", page)
     record = json.loads((out / "index.json").read_text())
     assert (record["documents"], record["flagged"], record["quarantined"], record["light"]) == (4, 2, 1, "amber")
     assert record["misnamed_expected_at_most"] == 2 * 1e-6
@@ -147,10 +147,10 @@ def test_time_in_which_several_drivers_ran_counts_once(minutes, covered):
 def test_more_flags_than_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(night_report, "MOST_FLAGS", 2)
     html = written(night_of_rows(3), tmp_path / "out")["index.html"]
-    assert "1 more flags have no page here" in html
+    assert "1 more flag has no page here" in html
     assert html.count('href="flags/') == 2
-    assert "<li>false flags: at most 0.02 of 3 expected, by chance alone (N·p)</li>" in html
-    assert "<b>0.002</b> flags at most to expect that name another user besides" in html
+    assert "<li>false flags: at most 0.02 of 3 expected, by chance (N·p)</li>" in html
+    assert "at most <b>0.002</b> flags are expected to name a wrong user" in html
 
 
 def night_of_rows(count: int, **fields: str) -> Night:

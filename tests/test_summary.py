@@ -78,11 +78,11 @@ def said(result: ScanOutcome, **options: bool) -> str:
 
 
 def hands(result: ScanOutcome) -> list[str]:
-    found = said(result).partition("needs a hand:\n")[2].replace("\n  ", " ").splitlines()
+    found = said(result).partition("needs your attention:\n")[2].replace("\n  ", " ").splitlines()
     return [hand.removeprefix("- ") for hand in found]
 
 
-def test_a_key_that_claims_used_up_needs_a_hand():
+def test_a_key_that_claims_used_up_needs_attention():
     for shown, needed in ((49, False), (50, True)):
         counts = DocumentCounts(of_keys=Counter({("k", "scored"): 1000 - shown, ("k", "shown"): shown}))
         found = hands(outcome(totals=ScanTotals(shards=3, counts=counts)))
@@ -94,16 +94,16 @@ def test_a_resumed_night_is_told_as_a_whole():
         f"scan {SCAN_ID}: 1,200 documents in 12.3 s (98 documents/s, 0.20 MB/s)",
         "whole input  4,000 documents; 9 of 12 shards committed before",
         "too short    12 documents",
-        "in part      1 document: invalid bytes replaced, the first 16 MiB scored",
+        "in part      1 document: invalid bytes were replaced, or only the first 16 MiB were scored",
         "quarantined  3 documents, 1 file (null_text 3 documents, not_parquet 1 file)",
         "flagged      42 documents, 31 distinct texts, at a false-positive rate of 1 in 1,000,000",
-        "proved       5 flags came out the same when computed again by a slow path",
-        "false flags  about 20 of 31 expected, as 1 is for a reserved message, which nobody has",
-        "audit        no alarm: nothing is incompatible with the stated rates; on decoy keys at most twice",
-        "             the stated rates, for p from 0.001 up",
+        "proved       5 flags gave the same result when a slower method computed them again",
+        "false flags  about 20 of 31 expected, because 1 is for a reserved message, which no user has",
+        "audit        no alarm: all observed rates are compatible with the stated ones. On decoy keys, rates",
+        "             are at most twice the stated ones, down to p = 0.001",
         "tables       /srv/results",
         "list         brickscan flagged /srv/results",
-        "nothing needs a hand",
+        "nothing needs your attention",
     ]
 
 
@@ -118,7 +118,7 @@ def test_a_night_in_one_go_says_its_figures_once():
 
 def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
     found = said(outcome(), verbose=True)
-    assert "  decoys, greenlist;h=4;gamma=1/4: known to hold for p from 0.001 up\n" in found
+    assert "  decoys, greenlist;h=4;gamma=1/4: shown to hold down to p = 0.001\n" in found
     assert "hits / expected, p <= 0.1: 12,345,678 / 12,345,679; 0.01: " in found
     assert "commits      first after 4.6 s; a worker needed at most 0 MiB\n" in found
     assert "query        import brickscan; brickscan.results('/srv/results').flagged.collect()\n" in found
@@ -159,7 +159,7 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
         ),
     ],
 )
-def test_what_needs_a_hand(changes, expected):
+def test_what_needs_attention(changes, expected):
     assert hands(outcome(**changes)) == [expected]
 
 
@@ -172,10 +172,7 @@ def test_an_alarm_is_told_first(monkeypatch):
     assert hands(result)[10] == "AUDIT ALARM: 2 more (--verbose, and the table `audits`)"
     assert said(result).startswith("USE NO FLAG OF THIS SCAN. ")
     assert "false flags" not in said(result)
-    assert (
-        "audit        alarm: an observed rate is incompatible with the stated one, or a flag was not proved\n"
-        in said(result)
-    )
+    assert "audit        alarm: " in said(result)
 
 
 def test_possible_framing_is_told_and_is_no_alarm():
@@ -184,7 +181,7 @@ def test_possible_framing_is_told_and_is_no_alarm():
     )
     (hand,) = hands(outcome(audit=suspicious))
     assert hand == f"FRAMING? {suspicious.warnings()[0]}"
-    assert "audit        possible framing: texts of few accounts" in said(outcome(audit=suspicious))
+    assert "audit        possible framing: " in said(outcome(audit=suspicious))
 
 
 def test_nights_that_were_dropped_are_told():
@@ -210,12 +207,10 @@ def test_a_rate_holds_down_to_where_it_first_does_not(verdicts, least):
 
 def test_the_weakest_of_the_decoys_is_told_and_where_nothing_is_known_that_is_said():
     strong, weak, none = rows("hhhhu"), rows("hhuuu", "decoy_best", 50), rows("uuuuu", "decoy_all", 50)
-    assert verdict_in_words(audit(*strong, *weak)).endswith("for p from 0.01 up")
+    assert verdict_in_words(audit(*strong, *weak)).endswith("down to p = 0.01")
     for found in ((*strong, *none), ()):
-        assert verdict_in_words(audit(*found)).endswith(
-            "too few decoys to measure how small a p-value may be relied on"
-        )
-    assert verdict_in_words(audit(*rows("hhhhh"), *rows("uuuuu", "reserved"))).endswith("from 1e-05 up")
+        assert "cannot show how small a p-value may be relied on" in verdict_in_words(audit(*found))
+    assert verdict_in_words(audit(*rows("hhhhh"), *rows("uuuuu", "reserved"))).endswith("down to p = 1e-05")
     assert "decoys, all messages, greenlist;h=4;gamma=1/4, 50 messages: too few to measure" in words.table(audit(*none))
 
 
@@ -242,9 +237,9 @@ def test_lines_fit_whatever_is_in_them(number, code, names, verbose):
 
 
 def test_what_a_path_holds_forges_no_line():
-    found = summary(outcome(), "/srv/a\nnothing needs a hand", 1e-6).split("\n")
-    assert found.count("nothing needs a hand") == 1
-    assert "tables       /srv/a\\nnothing needs a hand" in found
+    found = summary(outcome(), "/srv/a\nnothing needs your attention", 1e-6).split("\n")
+    assert found.count("nothing needs your attention") == 1
+    assert "tables       /srv/a\\nnothing needs your attention" in found
 
 
 def test_the_whole_input_is_added_up_over_scans_and_a_shard_counts_once(tmp_path):

@@ -73,21 +73,21 @@ REPLIES = (
     Reply(
         "reply-1",
         "account-017",
-        "doc-0331",
+        "doc-0630",
         "Somebody pasted this into our thread yesterday, and two of my friends got the same lines by mail today. "
         "Does anybody know who sends it? I have asked the people who run the list, but they are away until Monday.",
     ),
     Reply(
         "reply-2",
         "account-063",
-        "doc-0671",
+        "doc-0364",
         "I do not agree with a word of it. We tried the very same thing in our village three winters ago, with more "
         "hands than you have, and all that came of it was a broken fence and a long quarrel with the neighbours.",
     ),
     Reply(
         "reply-3",
         "account-120",
-        "doc-0242",
+        "doc-0484",
         "Please take this down: it reads as though a machine had written it, and nobody here asked for it. If you have "
         "a question of your own, put it in your own words and one of us will try to help you when there is time.",
     ),
@@ -242,8 +242,8 @@ def main() -> int:
     )
     print(report(rows, quarantined))
     print(
-        f"\nThe {CANARY_TEXTS} texts of canaries were marked for users who are nobody, and are in no table here: "
-        "that they are found\nshows that marked text is. Were half of them lost, the scan would end with 5."
+        f"\nThese tables leave out the {CANARY_TEXTS} canary texts, which are marked for users who do not exist.\n"
+        "That the scan finds them shows that it finds marked text. If it missed half of them, it would end with 5."
     )
     print(f"\n{example(rows)}\nTables: {folder}/verdicts, /quarantine and /scans. Ask them, for example:\n")
     print(

@@ -1,6 +1,6 @@
-"""What `import brickscan` gives: a registry that is open, which scores texts and hands out marks, a scan, its tables.
+"""Define the contents of `import brickscan`: an opened registry, which scores and marks texts, a scan, and its tables.
 
-The package stands in brickscan/.
+The package itself is in brickscan/.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextVerdict:
-    """What a scan says of one text, as in schemas.tables.VERDICTS.
+    """The verdict on one text, as in schemas.tables.VERDICTS.
 
     status: scored, scored_in_part, too_short or filtered.
-    users: users for whom the text is marked, the strongest evidence first; empty where no user is named, for the reason
-        in naming.
-    log10_p: of the key with the smallest p, corrected for all messages of all keys; None where there is none.
+    users: users for whom the text is marked, the strongest evidence first. Empty: no user is named, and `naming` says
+        why.
+    log10_p: of the key with the smallest p, corrected for all messages of all keys. None: there is no p-value.
     key_id: key of that p.
     message: message of that p.
-    scored: tokens that count.
-    proof: how a flag was computed again, None: no flag.
+    scored: number of scored tokens.
+    proof: how a flag was computed a second time. None: there is no flag.
     """
 
     status: str
@@ -53,7 +53,7 @@ class TextVerdict:
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> "TextVerdict":
-        """Return the verdict of a row."""
+        """Make the verdict from a row."""
         users = (entry["user_id"] for entry in row["named"] or ())
         shared: dict[str, Any] = {name: row[name] for name in cls.__annotations__ if name not in ("users", "log10_p")}
         return cls(users=tuple(user for user in users if user is not None), log10_p=row["log10_p_global"], **shared)
@@ -70,7 +70,7 @@ class TextVerdicts(Sequence[TextVerdict]):
 
     @cached_property
     def frame(self) -> "pl.DataFrame":
-        """A frame of polars, one row a text: the columns of schemas.tables.VERDICTS."""
+        """Return a frame of polars, one row a text, with the columns of schemas.tables.VERDICTS."""
         import polars as pl
 
         return pl.DataFrame(self.rows)
@@ -94,15 +94,15 @@ class TextVerdicts(Sequence[TextVerdict]):
 
 
 class OpenedRegistry:
-    """The keys of a registry, opened once, for a program that looks at many texts or marks them. See `open`."""
+    """The keys of a registry, opened once, for a program that checks or marks many texts. See `open`."""
 
     def __init__(self, registry: Path | str, keys: Sequence[str], false_positive_rate: float) -> None:
-        from scanner.detection.one_text import OpenedCheck, TextCheck  # late: whoever asks tables alone needs no kernel
+        from scanner.detection.one_text import OpenedCheck, TextCheck  # late: reading tables needs no kernel
         from scanner.results.registry_record import refuse_lost_events_beside, users_beside
 
         self._folder = registry
         check = TextCheck.of_registry(registry, tuple(keys), false_positive_rate)
-        # verified here and not when somebody is named: libraries of tables end a process that was forked since
+        # verify here, not when a user is named: libraries of tables end a process that was forked since
         self._record = verify_since(registry, users_beside(registry))
         refuse_lost_events_beside(registry, check.keys)
         users = partial(verified_users, registry, self._record)
@@ -114,19 +114,18 @@ class OpenedRegistry:
     @overload
     def check(self, texts: list[str] | tuple[str, ...]) -> TextVerdicts: ...
     def check(self, texts: str | list[str] | tuple[str, ...]) -> TextVerdict | TextVerdicts:
-        """Look at a text, or at several, as a scan of these keys does by the scan.toml that `brickscan init` writes.
+        """Check a text, or several, as a scan with these keys does under the scan.toml of `brickscan init`.
 
-        That is: as it stands, normalised, and in parts. Nothing is written.
+        The text is checked as it is, normalised, and in parts. Nothing is written.
 
-        A user who got their message after the text was written is named all the same, since a text alone does not tell
-        when that was.
+        A user is named even if they got their message after the text was written, because a text does not show its age.
 
         Returns:
-            The verdict of one text; of several, a sequence with a frame. Half of a surrogate pair is no character: of a
-            text that has one, the rest is scored, `scored_in_part`.
+            The verdict on one text. For several texts, a sequence with a frame. A text with half of a surrogate pair,
+            which is no character, is scored without it, with the status `scored_in_part`.
 
         Raises:
-            Refused: what is given is neither a text nor a list of texts.
+            Refused: the argument is neither a text nor a list of texts.
         """
         several = [texts] if isinstance(texts, str) else _listed("texts", texts)
         found = self._check.score_batch([text.encode("utf-8", "surrogatepass") for text in several])
@@ -134,21 +133,21 @@ class OpenedRegistry:
         return verdicts[0] if isinstance(texts, str) else verdicts
 
     def mark(self, key_id: str) -> "Watermark":
-        """Return the mark of a key, for a logits processor. It shows itself in no repr and cannot be pickled.
+        """Return the mark of a key, for a logits processor. Its repr hides the secret, and it cannot be pickled.
 
         Raises:
-            Refused: the registry has no such key; or, under a key of version 3, it cannot be written, so that nobody
-                who makes a claim knows of this mark.
+            Refused: the registry has no such key. Or, for a key of version 3, the registry cannot be written, so nobody
+                who makes a claim would know of this mark.
             SecretError: the secret of the key cannot be read.
         """
         return open_key_to_mark(self._folder, find_key(load_registry(self._folder), key_id))
 
     def messages(self, key_id: str, users: Sequence[str]) -> dict[str, int]:
-        """Return the message that each of some users holds under a key, where they hold one.
+        """Return the messages of users under a key. Users without a message are left out.
 
         Raises:
-            Refused: the registry has no such key, `users` is no list of ids, or the registry's users were changed by
-                something else than brickscan.
+            Refused: the registry has no such key, `users` is no list of ids, or another program than brickscan changed
+                the registry's users.
         """
         find_key(load_registry(self._folder), key_id)
         ids = _listed("users", users)
@@ -161,7 +160,7 @@ def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: fl
 
     Args:
         registry: its folder or URI.
-        keys: ids of the keys to look under; none: all that are under test. p-values are corrected for all of them.
+        keys: ids of the keys to check. Empty: all keys that are under test. p-values are corrected for all of them.
         false_positive_rate: share of unmarked texts that may be flagged.
 
     Raises:
@@ -181,7 +180,7 @@ def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
     """Return values that are a list or tuple of texts.
 
     Raises:
-        Refused: they are something else, such as a text, which would be taken for the list of its letters.
+        Refused: they are something else. For example, a single text would be taken for the list of its letters.
     """
     if not isinstance(values, list | tuple):
         raise Refused(f"{name}: {type(values).__name__}: give a list of texts (of a column of polars: its to_list())")
@@ -192,59 +191,59 @@ def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
 
 
 class ResultTables:
-    """The tables of results as lazy frames of polars: of each document what is newest. See `results`."""
+    """The tables of results as lazy frames of polars, with the newest state of each document. See `results`."""
 
     def __init__(self, path: ResultsPath) -> None:
         self._path = path
 
     @property
     def verdicts(self) -> "pl.LazyFrame":
-        """One row a document that was read."""
+        """Return one row for each document that was read."""
         return queries.verdicts(self._path)
 
     @property
     def flagged(self) -> "pl.LazyFrame":
-        """Flagged documents, newest first, with exact p-values, names and the state of their audit."""
+        """Return flagged documents, newest first, with exact p-values, names and the state of their audit."""
         return queries.flagged(self._path)
 
     @property
     def spans(self) -> "pl.LazyFrame":
-        """Parts of texts that are marked by themselves."""
+        """Return parts of texts that are marked by themselves."""
         return queries.spans(self._path)
 
     @property
     def accounts(self) -> "pl.LazyFrame":
-        """Accounts whose posts together are marked."""
+        """Return accounts whose posts together are marked."""
         return queries.accounts(self._path)
 
     @property
     def quarantine(self) -> "pl.LazyFrame":
-        """Rows that could not be scored, and why."""
+        """Return rows that could not be scored, with the reasons."""
         return queries.quarantine(self._path)
 
     @property
     def nights(self) -> "pl.LazyFrame":
-        """Totals by the date of the data, newest first."""
+        """Return totals by the date of the data, newest first."""
         return queries.nights(self._path)
 
     @property
     def scans(self) -> "pl.LazyFrame":
-        """All scans, oldest first."""
+        """Return all scans, oldest first."""
         return queries.scans(self._path)
 
     @property
     def audits(self) -> "pl.LazyFrame":
-        """Audits of the false-positive rate."""
+        """Return audits of the false-positive rate."""
         return queries.audits(self._path)
 
     @property
     def decisions(self) -> "pl.LazyFrame":
-        """What people decided about flags, oldest first."""
+        """Return people's decisions on flags, oldest first."""
         return queries.decisions(self._path)
 
 
 def results(path: ResultsPath) -> ResultTables:
-    """Return the tables of results. A table that no scan has written raises Refused when it is named.
+    """Return the tables of results. A table that no scan has written raises Refused when it is used.
 
     Args:
         path: folder or URI of the results, or the file of the scan's configuration.
@@ -253,18 +252,19 @@ def results(path: ResultsPath) -> ResultTables:
 
 
 def scan(config: Path | str, night: date | None = None) -> "ScanOutcome":
-    """Scan what the configuration names and is not committed yet, as `brickscan scan` does, on Ray.
+    """Scan the configured input, without documents that are committed already, as `brickscan scan` does, on Ray.
 
     Args:
         config: the file of the scan's configuration.
-        night: fills `{date}`.
+        night: replaces `{date}` in it.
 
     Returns:
         The outcome of the scan. Its `exit_code` is that of the command.
 
     Raises:
-        Refused: something cannot be right.
-        ScanFailed: the work had to stop. What was committed stays.
+        Refused: the configuration or input cannot be right.
+        TableError: a table of results is not as it was signed.
+        ScanFailed: the work had to stop. Everything committed stays.
     """
     from scanner.cluster.scan import run_scan
     from scanner.scan_plan import make_plan
@@ -273,10 +273,10 @@ def scan(config: Path | str, night: date | None = None) -> "ScanOutcome":
 
 
 def explain(path: Path | str, document: str) -> "Explanation":
-    """Explain one flag: what was found, where it stands in the text, what the registry says of it.
+    """Explain one flag: the evidence, its place in the text, and the registry's record.
 
     Args:
-        path: the file of the scan's configuration; of a folder or URI of results the text is not shown.
+        path: the file of the scan's configuration. Or a folder or URI of results. The text is then not shown.
         document: id of a document, or PATH:ROW.
 
     Raises:

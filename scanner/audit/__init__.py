@@ -1,1 +1,4 @@
-"""Is a stated false-positive rate true? Statistics and experiments that can prove the project's own p-values wrong."""
+"""Test whether a stated false-positive rate is true.
+
+These statistics and experiments can prove our own p-values wrong.
+"""

@@ -1,1 +1,1 @@
-"""Claims that anybody can check without the key: they show the seeds of one text (SPEC_3 §5)."""
+"""Make claims that anybody can check without the key. A claim shows the seeds of one text (SPEC_3 §5)."""

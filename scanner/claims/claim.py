@@ -1,15 +1,16 @@
-"""A claim about one flag that anybody can check without the key (SPEC_3 §5).
+"""Make a claim about one flag that anybody can check without the key (SPEC_3 §5).
 
-It shows the seeds that one unit of the text meets, with their paths to the root of the key's public record. What was
-shown is marked and scored never again, so a claim is made in this order:
+A claim shows the seeds that one unit of the text uses, with their paths to the root of the key's public record. Shown
+seeds are never marked or scored again. A claim is therefore made in this order:
 
-1. `prepare` computes it, and check_claim.py checks it as it would be: nothing is shown for a claim that fails.
-2. `show` writes the event that shows the seeds, into the registry. From here on they count as public.
-3. `wait_for_readers` sees that nobody scores or marks any more who does not know the event.
-4. `refuse_if_changed` sees that the registry has what the claim says still: hours can lie between.
+1. `prepare` computes it and runs check_claim.py on it. For a claim that fails, no seed is shown.
+2. `show` writes the event that shows the seeds into the registry. From here on they count as public.
+3. `wait_for_readers` waits until every process that scores or marks knows the event.
+4. `refuse_if_changed` checks that the registry still agrees with the claim, because hours may have passed.
 5. `write` puts the folder in its place in one step.
 
-Who was interrupted calls all again: a text and unit that have an event keep it, and nothing more is shown.
+After an interruption, all steps can be repeated. A text and unit that already have an event keep it, and nothing more
+is shown.
 """
 
 import csv
@@ -57,6 +58,8 @@ from scanner.registry.shown_seeds import (
     refuse_above_cap,
     shown_since,
 )
+from scanner.results.current_rows import ranges_ever
+from scanner.results.earlier_scans import SCAN_BEGAN
 from scanner.results.queries import ask, scans, spans
 from scanner.results.registry_record import refuse_lost_events
 from scanner.scan_plan import read_config
@@ -73,13 +76,16 @@ from schemas.registry import MasterKey
 from schemas.words import SPAN, Naming
 
 SECONDS_BETWEEN_LOOKS = 5.0
-"""Seconds between two looks at who still reads."""
+"""Seconds between two checks for remaining readers."""
 
 README = """\
 A claim that a text contains text marked for one message of a key. Anybody can check it, without the key:
 
-  python3 -m pip install tokenizers
-  python3 -I check_claim.py FOLDER [LIST HEAD]
+  python3 -m venv checking
+  checking/bin/python -m pip install tokenizers
+  checking/bin/python -I check_claim.py FOLDER [LIST HEAD]
+
+On Windows, write py for python3, and checking\\Scripts\\python for checking/bin/python.
 
 check_claim.py is scanner/evidence/check_claim.py of brickscan: take it from a copy of brickscan that you trust, never
 from who makes the claim. LIST is the public list of commitments, taken from where it is public, and HEAD a head of it
@@ -109,12 +115,12 @@ The claim says that the text contains text marked for the message. It does not s
 
 
 class Unit(NamedTuple):
-    """What a claim is about: a run of the tokens of a text.
+    """The subject of a claim: a run of tokens of a text.
 
-    begin, end: its first token, and the one after its last.
-    variant: `normalised`, or None: the text as written.
-    look: `span` of a window; None: the whole text.
-    parts: W, how many such units the text has.
+    begin, end: its first token, and the token after its last one.
+    variant: `normalised`, or None for the text as written.
+    look: `span` for a window. None: the whole text.
+    parts: W, the number of such units in the text.
     """
 
     begin: int
@@ -125,28 +131,29 @@ class Unit(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The unit among those of its text, as the registry keeps it."""
+        """Return words that tell the unit from others of its text, as the registry keeps them."""
         return f"{self.variant or 'as written'}, tokens {self.begin} to {self.end}"
 
 
 class PreparedClaim(NamedTuple):
-    """A claim that holds, and is not made yet. Its repr shows nothing.
+    """A claim that passes all checks and is not written yet. Its repr shows only the flag.
 
-    folder: the registry's.
-    key: of the flag.
+    folder: the registry's folder.
+    key: key of the flag.
     where: the flag, in words.
-    unit: what it is about.
-    fields: of claim.json that no event decides.
-    files: of the folder that no event decides, by their names.
+    unit: subject of the claim.
+    fields: fields of claim.json that do not depend on an event.
+    files: files of the folder that do not depend on an event, by their names.
     ids: tokens of the unit.
-    seeds: that it shows, with their paths.
-    event: number of the event of an earlier claim about the same unit; None: there is none.
-    newly: how many seeds no claim showed before.
-    known: up to which event seeds were shown when it was computed.
+    seeds: shown seeds, with their paths.
+    event: number of the event of an earlier claim about the same unit. None: there is none.
+    newly: how many of the seeds no earlier claim showed.
+    known: last event by which seeds had been shown when the claim was computed.
+    last_read: when the newest scan under the key began.
     log10_p: the larger one of both rules, corrected.
     list_paths: the published list and its head, if it was named.
-    settings: of scan.toml on claims.
-    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
+    settings: settings for claims in scan.toml.
+    not_checked: why the signatures of the tables were not checked. None: they were.
     """
 
     folder: str
@@ -160,6 +167,7 @@ class PreparedClaim(NamedTuple):
     event: int | None
     newly: int
     known: ShownUpTo
+    last_read: datetime
     log10_p: float
     list_paths: Sequence[str]
     settings: ClaimsConfig
@@ -175,7 +183,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     Args:
         config: of the scan.
         document: its id, or PATH:ROW.
-        published: the list of published commitments; None: p is corrected for the keys of the registry.
+        published: the list of published commitments. None: p is corrected for the keys of the registry.
 
     Raises:
         Refused: there is no such flag, it has no such claim, it comes out differently today, or the claim fails.
@@ -201,8 +209,10 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     refused = refusal(case.row, case.scan, key, record.looks if record else ())
     if refused is not None or record is None:
         raise Refused(f"{case.where}: {refused}")
-    refuse_lost_events(explainer.results, explainer.registry, [key])  # else the next event takes a number of those lost
-    refuse_unread(explainer.registry, _last_read(explainer, key))
+    # without this check, the next event could get the number of one that was lost
+    refuse_lost_events(explainer.results, explainer.registry, [key])
+    last_read = _last_read(explainer, key)
+    refuse_unread(explainer.registry, last_read)
     unit = _unit(explainer, case, text, tokens.ids.tolist(), opened_key)
     share = record.looks[look_of_record(unit.look, unit.variant)]
     lines = read_published(published) if published else []
@@ -257,10 +267,11 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         found[0].number if found else None,
         0 if found else len(leaves),
         shown.last,
+        last_read,
         math.nan,
         paths,
         settings,
-        unchecked(explainer.results),  # after all rows were read
+        unchecked(explainer.results),  # the answer is complete only after all rows were read
     )
     event, salt = found or _would_be(shown, stored, leaves)
     whole = _all_files(claim, shown, event, salt)
@@ -275,21 +286,27 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
 
 
 def _last_read(explainer: Explainer, key: MasterKey) -> datetime:
-    """Return when the newest scan under a key began that has ended; the flag's own has."""
+    """Return when the newest scan under a key began.
+
+    It counts scans that have ended, as the flag's own scan has, and scans that committed anything.
+    """
 
     def newest() -> pl.DataFrame:
         rows = scans(explainer.results).select("started_at", pl.col("keys").list.eval(pl.element().struct["key_id"]))
-        return rows.filter(pl.col("keys").list.contains(key.key_id)).select(pl.col("started_at").max()).collect()
+        ended = rows.filter(pl.col("keys").list.contains(key.key_id)).select("started_at")
+        read = pl.col("events").str.contains(f'"{key.key_id}"', literal=True)  # a key id in the column's JSON
+        begun = ranges_ever(explainer.results).filter(read).select(started_at=SCAN_BEGAN)
+        return pl.concat([ended, begun]).max().collect()
 
     began: datetime = ask(explainer.results, newest).item()
     return began
 
 
 def _unit(explainer: Explainer, case: FlagCase, text: str, ids: Sequence[int], opened_key: OpenedKey) -> Unit:
-    """Return the unit of a flag: the whole text, or the smallest window that holds the part that was flagged.
+    """Return the unit of a flag: the whole text, or the smallest window that contains the flagged part.
 
-    The windows of a claim lie among all positions of a text, and the h tokens before a window's first position belong
-    to it. Scans leave out what was shown, and look at paragraphs and quotations too: so theirs may lie otherwise.
+    A claim's windows are counted over all positions of a text. The h tokens before a window's first position belong to
+    it. The windows of scans can differ, because scans leave out shown seeds and also examine paragraphs and quotations.
     """
     row = case.row
     if row["look"] is None:
@@ -312,7 +329,7 @@ def _unit(explainer: Explainer, case: FlagCase, text: str, ids: Sequence[int], o
 
 
 def _keys(folder: str, key: MasterKey, record: KeyRecord, lines: Sequence[PublishedLine]) -> int:
-    """Count the keys for which p of a claim is corrected: all that whoever checks it may know of."""
+    """Count the keys that p of a claim is corrected for: all keys that a checker of the claim may know of."""
     known = {
         (other.commitment, other.tokenizer.sha256, other.record or NO_RECORD)
         for other in load_registry(folder).keys
@@ -326,7 +343,7 @@ def _mark(label: str, key: MasterKey) -> check_claim.Mark:
 
 
 def _tokens(label: str, key: MasterKey, ids: list[int], unit: Unit) -> bytes:
-    """Return tokens.csv: each token of the text, and why it is scored or not."""
+    """Return tokens.csv: each token of the text, and whether it is scored or why not."""
     mark, h = _mark(label, key), format_of(key).rule().context
     places = places_in(mark, ids, unit.begin, unit.end)
     statuses = np.full(len(ids), "outside the part", object)
@@ -340,9 +357,9 @@ def _tokens(label: str, key: MasterKey, ids: list[int], unit: Unit) -> bytes:
 
 
 def _seeds(folder: str, key: MasterKey, record: KeyRecord, ids: Sequence[int]) -> list[ShownSeed]:
-    """Return the seeds that positions of a unit meet, with their paths."""
+    """Return the seeds that the positions of a unit use, with their paths."""
     form = format_of(key)
-    assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - else it was refused
+    assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - other formats were refused above
     seed_key = form.seed_key(check_secret(folder, key))
     buckets = claimed_positions(ids, record.label).buckets.tolist()
     return show_seeds(seed_key, form.seeds, read_tree(folder, key), buckets)
@@ -354,13 +371,19 @@ def _shown_json(seeds: Sequence[ShownSeed]) -> bytes:
 
 
 def _name(folder: str, again: Replay, key: MasterKey, lines: Sequence[PublishedLine]) -> bytes | None:
-    """Return the record of the name of a flag, None: it names nobody, by its row or today, or the name was erased."""
+    """Return the record of the name of a flag.
+
+    None: the flag names no user, by its row or by today's naming, or the name was erased.
+
+    Raises:
+        Refused: the registry gave the message to another user.
+    """
     row, today = again.case.row, {field.field: field.again for field in again.fields}
     if row["naming"] != Naming.NAMED or row["user_id"] is None or not _is_named(folder, row, today["naming"]):
         return None
     of_key = (line.dealt for line in lines if (line.key_id, line.commitment) == (key.key_id, key.commitment))
     ours = [Dealt.of(words) for words in of_key if ":" in words]
-    if ours:  # held against all of them: an older registry could have been put back between two
+    if ours:  # check against all lines, because an older registry could have been put back between two of them
         dealt_now(folder, {key.key_id: ours})
     found = find_record(folder, key.key_id, row["message"], ours)
     if found is None:
@@ -382,9 +405,10 @@ def _name(folder: str, again: Replay, key: MasterKey, lines: Sequence[PublishedL
 
 
 def _is_named(folder: str, row: Mapping[str, Any], naming: object) -> bool:
-    """Return whether a row that names a user does so rightly, by its naming today; its table may be unsigned.
+    """Return whether a row that names a user is right by its naming today. The row's table may be unsigned.
 
-    A user who was removed since held the message when the text was there, and not one who was removed before.
+    If the user was removed later than the text was first seen, the user held the message at that time. A user who was
+    removed earlier did not.
     """
     if naming != Naming.REMOVED:
         return naming == Naming.NAMED
@@ -393,14 +417,14 @@ def _is_named(folder: str, row: Mapping[str, Any], naming: object) -> bool:
 
 
 def _would_be(shown: ShownSeeds, text: bytes, leaves: set[bytes]) -> tuple[ShownEvent, bytes]:
-    """Return the event that a claim will have, as far as is known now; nobody keeps it."""
+    """Return the event that a claim would get as of now, and its salt. It is not kept."""
     salt = secrets.token_bytes(16)
     digest = hashlib.sha256(salt + text).hexdigest()
     return ShownEvent(shown.number + 1, shown.head, digest, tuple(sorted(leaf.hex() for leaf in leaves))), salt
 
 
 def _all_files(claim: PreparedClaim, shown: ShownSeeds, event: ShownEvent, salt: bytes) -> dict[str, bytes]:
-    """Return the files of a claim's folder with its event, whose score counts what earlier events showed."""
+    """Return the files of a claim's folder, given its event. The score takes seeds of earlier events into account."""
     before = shown.up_to(event.number - 1)
     fields, label = dict(claim.fields), parse_label(claim.fields["label"])
     score = score_claim(
@@ -426,13 +450,17 @@ def _all_files(claim: PreparedClaim, shown: ShownSeeds, event: ShownEvent, salt:
 
 
 def show(claim: PreparedClaim) -> dict[str, bytes]:
-    """Write the event of a claim, unless its text and unit have one, and return the files of its folder.
+    """Write the event of a claim and return the files of its folder.
+
+    An earlier event of the same text and unit is kept.
 
     Raises:
-        Refused: the event cannot be written; the month has as many as it may have; an older registry was put back since
-            the claim was computed; or other claims showed so much meanwhile that this one fails.
+        Refused: the event cannot be written. The month has as many events as allowed. An older registry or another
+            folder of leases was put in place since the claim was computed. Or other claims showed so many seeds
+            meanwhile that this one fails.
     """
-    refuse_lost_reads(claim.folder, claim.key)  # once more: somebody was asked meanwhile
+    refuse_unread(claim.folder, claim.last_read)  # check all again: a person was asked in between, which takes time
+    refuse_lost_reads(claim.folder, claim.key)
     shown_since(claim.folder, claim.key, claim.known)
     buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
     text = claim.files["text.txt"]
@@ -458,19 +486,24 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
 def wait_for_readers(
     claim: PreparedClaim, files: Mapping[str, bytes], *, wait: bool, tell: Callable[[str], object]
 ) -> None:
-    """See that every scan, detector and server that began before a claim's event has ended, or read it.
+    """Check that every scan, detector and server that began before a claim's event has ended or has read the event.
 
     Args:
         claim: the claim.
         files: of its folder, as `show` returned them.
         wait: whether to wait for that.
-        tell: called with a sentence on each reader that is waited for.
+        tell: called with a sentence on each reader that it waits for.
 
     Raises:
-        Refused: there is one, and nobody waits; or leases cannot be read.
+        Refused: there is such a reader, and `wait` is false. Or leases cannot be read, or are no longer where scans
+            write them.
     """
     number, told = json.loads(files["claim.json"])["event"], set[str]()
-    while leases := readers_before(claim.folder, claim.key.key_id, number):
+    while True:
+        leases = readers_before(claim.folder, claim.key.key_id, number)
+        refuse_unread(claim.folder, claim.last_read)  # in each round: an unmounted volume leaves an empty folder
+        if not leases:
+            return
         if not wait:
             more = f", and {len(leases) - 1} more" if leases[1:] else ""
             raise Refused(
@@ -486,36 +519,36 @@ def wait_for_readers(
 
 
 def refuse_if_changed(claim: PreparedClaim, files: Mapping[str, bytes]) -> None:
-    """Refuse a claim that the registry does not bear out any more, just before it is written.
+    """Refuse a claim that the registry no longer supports, just before it is written.
 
     Args:
         claim: the claim.
         files: of its folder, as `show` returned them.
 
     Raises:
-        Refused: an older registry was put back, which lacks the event, so that what the claim shows would be scored as
-            if it were secret; or the name that the claim carries was erased.
+        Refused: an older registry without the event was put back, so the claim's seeds would be scored as if they were
+            secret. Or the name that the claim carries was erased.
     """
     fields = json.loads(files["claim.json"])
+    if "name.json" in files:
+        name = json.loads(files["name.json"])
+        found = find_record(claim.folder, claim.key.key_id, fields["message"], ())
+        if found is None or (found.user_id, found.salt.hex()) != (name["user_id"], name["salt"]):
+            raise Refused(
+                f"{claim.where}: the name that the claim would carry was erased meanwhile, so it is not written; call "
+                "this again, and it names nobody"
+            )
     number = fields["event"]
     head = hashlib.sha256(files["events.jsonl"].split(b"\n")[number - 1]).hexdigest()
+    # last, because finding a name can take minutes
     shown_since(claim.folder, claim.key, ShownUpTo(number, head))
-    if "name.json" not in files:
-        return
-    name = json.loads(files["name.json"])
-    found = find_record(claim.folder, claim.key.key_id, fields["message"], ())
-    if found is None or (found.user_id, found.salt.hex()) != (name["user_id"], name["salt"]):
-        raise Refused(
-            f"{claim.where}: the name that the claim would carry was erased meanwhile, so it is not written; call this "
-            "again, and it names nobody"
-        )
 
 
 def write(files: Mapping[str, bytes], out: Path) -> None:
-    """Write the folder of a claim, in one step, for its owner alone.
+    """Write the folder of a claim in one step. Only its owner can read it.
 
     Raises:
-        Refused: it is there already, or cannot be written.
+        Refused: the folder exists already, or cannot be written.
     """
     refuse_folder(out)
     unfinished = None
@@ -536,7 +569,7 @@ def write(files: Mapping[str, bytes], out: Path) -> None:
 
 
 def refuse_folder(out: Path) -> None:
-    """Raise Refused where a folder of a claim cannot be written."""
+    """Raise Refused if the folder of a claim cannot be written."""
     if os.path.lexists(out):
         raise Refused(f"--out {out}: is there already; name a folder that is new")
     if not out.absolute().parent.is_dir():

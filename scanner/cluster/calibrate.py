@@ -1,9 +1,9 @@
-"""Calibration on Ray: a corpus is tokenised part by part, then every part is scored under very many keys.
+"""Calibrate on Ray: tokenise a corpus part by part, then score every part under very many keys.
 
-A worker learns a filter once for a tokenizer and window, and all workers read it. A filter has 4 MiB. So it lies in the
-folder of the tokens, and its name alone crosses Ray's object store.
+A worker learns a filter once for a tokenizer and window, and all workers read it. A filter has 4 MiB. It is therefore a
+file in the folder of the tokens, and only its name is sent through Ray's object store.
 
-The workers return sums that can be added; scanner.audit makes the statistics.
+The workers return sums that can be added. scanner.audit makes the statistics.
 """
 
 import functools
@@ -61,7 +61,7 @@ from schemas.registry import AuditedFilter, MasterKey
 class CorpusFilter(NamedTuple):
     """The n-grams that each half of the corpus leaves out, in a file.
 
-    reach: tokens of an n-gram before its last.
+    reach: number of tokens of an n-gram before its last token.
     """
 
     file: str
@@ -87,12 +87,12 @@ def learn_filter(
 
     Args:
         encoding: how the corpus was tokenised.
-        files: of the tokens of each part.
-        reach: tokens of an n-gram before its last.
-        halves: for each half, what is learnt from each part.
-        seed: seed of the hash of n-grams; the corpus is no secret.
-        length: most tokens of a document that are learnt.
-        common_from: distinct texts that make an n-gram common.
+        files: files with the tokens of each part.
+        reach: number of tokens of an n-gram before its last token.
+        halves: for each half, the lesson from each part.
+        seed: seed of the hash of n-grams. The corpus is no secret.
+        length: number of first tokens of a document that are learnt.
+        common_from: number of distinct texts that make an n-gram common.
     """
     common = np.stack(
         [
@@ -121,13 +121,13 @@ def _read(file: str) -> NDArray[np.uint8]:
 
 
 FEWEST_TOKENS_OF_LAW = 64
-"""Fewest tokens of a document that is drawn for the law: a score of few tokens attains no small p-value."""
+"""Fewest tokens of a document that is drawn for the law. The score of fewer tokens cannot reach a small p-value."""
 
 TESTS_A_CALL, DOCUMENTS_A_CALL = 1 << 27, 1 << 15
-"""p-values of the law that are drawn together, and their documents: some seconds of work, so that progress shows."""
+"""Number of p-values of the law that are drawn together, and of their documents: some seconds, to show progress."""
 
 Watch = Callable[[str, int, int], None]
-"""Function that is called with what is done, how many calls of it, and how many there are."""
+"""Function that is called with the current step, the number of its finished calls, and the number of its calls."""
 
 OfFragments = dict[Format, FragmentCounts]
 
@@ -135,7 +135,7 @@ OfFragments = dict[Format, FragmentCounts]
 class CalibrationCounts(NamedTuple):
     """Counts by case, by format and by key id, with the number of documents.
 
-    filters: by key id, of keys that were audited without common n-grams.
+    filters: by key id, of the keys that were audited without common n-grams.
     """
 
     law: dict[LawCase, LawCounts]
@@ -150,13 +150,13 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
     """Run a plan on the cluster and return its counts.
 
     Args:
-        plan: what is to be calibrated.
-        scratch: folder or URI for tokens, which all workers reach; it is removed at the end.
+        plan: the calibration to run.
+        scratch: folder or URI for tokens that all workers can reach. It is removed at the end.
         watch: called with the progress.
 
     Raises:
         ScanFailed: the work had to stop.
-        Refused: the corpus is not there or has too little text.
+        Refused: the corpus does not exist or has too little text.
     """
     make_scratch(scratch)
     try:
@@ -183,7 +183,7 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Calibr
 
 
 class _Corpus:
-    """The parts of the corpus, tokenised once per tokenizer, and the n-grams that many of its texts hold."""
+    """The parts of the corpus, tokenised once for each tokenizer, and the n-grams that many of its texts contain."""
 
     def __init__(self, plan: CalibrationPlan, scratch: str, workers: int, watch: Watch) -> None:
         try:
@@ -217,7 +217,10 @@ class _Corpus:
         return Encoding(str(tokenizer_path(audited.registry, key)), key.tokenizer.sha256, self._scratch)
 
     def filter(self, audited: AuditedKeys, key: MasterKey) -> CorpusFilter | None:
-        """Return the n-grams that a key's audit leaves out, learnt once for its tokenizer and window; None: none."""
+        """Return the n-grams that a key's audit leaves out, learnt once for its tokenizer and window.
+
+        None: there are none.
+        """
         requested, encoding, reach = audited.config, self.encoding(audited, key), reach_of(format_of(key).rule())
         if requested.filter is None or reach < filtering().least_reach:
             return None
@@ -234,7 +237,7 @@ class _Corpus:
 
 
 def _run(calls: Iterator[Call], workers: int, watch: Watch, step: str) -> dict[Any, Any]:
-    """Make calls that return sums, and add the sums of one name, in the order of the calls, whichever ended first."""
+    """Make calls that return sums, and add the sums with the same name. They are added in the order of the calls."""
     listed = list(calls)
     numbered = (Call((number, call.name), call.function, call.arguments) for number, call in enumerate(listed))
     results: dict[int, Any] = {}
@@ -332,15 +335,15 @@ def score_key(
     without: CorpusFilter | None,
     half: int,
 ) -> KeyCounts:
-    """Score one key of the registry on distinct texts of one part, on a worker, which reads the secret itself.
+    """Score one key of the registry on distinct texts of one part, on a worker. The worker reads the secret itself.
 
     Args:
         audited: the registry's keys, and how they are audited.
         key: the key.
-        file: of the tokens of the part.
+        file: file with the tokens of the part.
         documents: places of the texts in the part.
         accounts: the account of each text.
-        without: n-grams that are left out; None: none.
+        without: n-grams that are left out. None: there are none.
         half: the half of the corpus that the texts are in.
     """
     how = audited.config

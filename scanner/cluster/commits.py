@@ -1,8 +1,8 @@
-"""Finished shards on their way into the tables, a few at a time, verdicts last, then counted; and what they cost.
+"""Commit finished shards to the tables, a few at a time and verdicts last, then count them and their cost.
 
-The driver alone reports metrics to Prometheus, through Ray's, which puts `ray_` before each name: after each commit, so
-that the numbers agree with the tables, and workers pay nothing. Labels are `stage`, `state` and `figure`, of a few
-values each, and Ray's own: no key, user, path or text is ever a label.
+Only the driver reports metrics to Prometheus, through Ray's metrics, whose names begin with `ray_`. It does so after
+each commit. The numbers therefore agree with the tables, and workers spend no time on them. Labels are `stage`, `state`
+and `figure`, with a few values each, and Ray's own. A key, user, path or text is never a label.
 """
 
 import functools
@@ -35,12 +35,12 @@ from schemas.words import AuditState
 
 
 class Units(NamedTuple):
-    """Units of work that came back, each a shard or a pack of small ones, by their cost.
+    """Units of work that came back, each a shard or a pack of small shards, by their cost.
 
-    number: how many there are.
-    seconds: core-seconds of all of them.
-    slowest: core-seconds of the slowest.
-    shard: the slowest, or the first of its pack; None: nothing came back.
+    number: number of units.
+    seconds: core-seconds of all units.
+    slowest: core-seconds of the slowest unit.
+    shard: the slowest shard, or the first of the slowest pack. None: nothing came back.
     """
 
     number: int = 0
@@ -60,7 +60,7 @@ NO_UNITS = Units()
 
 
 def costs(totals: "ScanTotals") -> dict[str, object]:
-    """Return the columns of schemas.tables.SCANS that say what a scan cost; without any work, some of them are None."""
+    """Return the columns of schemas.tables.SCANS on the cost of a scan. Without any work, some of them are None."""
     spent, units, hours = totals.seconds, totals.units, totals.seconds.of_workers / 3600
     counts, shard = totals.counts, totals.units.shard
     return {
@@ -81,21 +81,19 @@ _log = logging.getLogger(__name__)
 SHARDS_A_COMMIT = 20
 SECONDS_BETWEEN_COMMITS = 5.0
 LEAST_SECONDS_BETWEEN_COMMITS = 1.0
-"""Least seconds between two commits: hundreds of shards a second are committed together, since a commit costs what its
-log does.
-"""
+"""Least seconds between two commits. The cost of a commit grows with the log, so up to hundreds of shards share one."""
 
 
 @dataclass(frozen=True)
 class ScanTotals:
-    """Totals of what a scan has committed so far.
+    """Totals of a scan's commits so far.
 
-    Seconds, units and retries cover all work that came back, committed or not yet.
+    Seconds, units and retries cover all work that came back, committed or not.
 
-    peak_memory: the most that any worker needed, in bytes.
-    under_way: documents that are scored, and not committed yet.
+    peak_memory: the most memory that any worker needed, in bytes.
+    under_way: number of documents that are scored but not committed.
     waited: seconds that the driver waited for workers.
-    rows_lost: rows that footers promise of shards whose file could not be read.
+    rows_lost: number of rows, by their footers, of shards whose file could not be read.
     """
 
     shards: int = 0
@@ -111,10 +109,10 @@ class ScanTotals:
 
 
 class Committer:
-    """Collects what is finished, and commits it when `due`.
+    """Collects finished work, and commits it when `due`.
 
     second_pass: whether an earlier pass counted these documents. Then only their flags are new, and a document that no
-    worker survives keeps the verdict that it has.
+        worker survives keeps its verdict.
     """
 
     def __init__(self, plan: Plan, scan_id: str, *, second_pass: bool = False) -> None:
@@ -125,8 +123,8 @@ class Committer:
         self._began = datetime.now(UTC)
         self._night = (plan.date or self._began.date()).isoformat()
         self._waiting = _no_entries()
-        self._passing_faults: dict[str, TableEntry] = {}  # of files at fault for now, which are no shard's
-        self._rows: dict[str, dict[str, object]] = {}  # of `shards`, by shard_id
+        self._passing_faults: dict[str, TableEntry] = {}  # of files at fault for now; they belong to no shard
+        self._rows: dict[str, dict[str, object]] = {}  # rows of `shards`, by shard_id
         self._counts: dict[str, DocumentCounts] = {}
         self._files_at_fault: set[str] = set()
         self.to_retry: set[InputFile] = set()  # files at fault for now
@@ -134,7 +132,7 @@ class Committer:
         self.totals = ScanTotals()
 
     def add(self, finished: FinishedShard | FinishedPack) -> None:
-        """Take a finished shard or pack. A shard whose file is at fault leaves only a row for the file."""
+        """Take a finished shard or pack. A shard with a file at fault leaves only a row for the file."""
         if isinstance(finished, FinishedPack):
             self._add_pack(finished)
             return
@@ -163,14 +161,14 @@ class Committer:
             self._enqueue([report.files], pack.shards)
 
     def _enqueue(self, files: Sequence[Files], counts: Mapping[Shard, DocumentCounts]) -> None:
-        """Keep the files of shards, an entry a table, until they are committed."""
+        """Keep the files of shards, with one entry for each table, until they are committed."""
         if unknown := {table for tables in files for table in tables} - self._waiting.keys():
             raise ValueError(f"rows of {', '.join(sorted(unknown))} would be lost: they are not rows on shards")
         first, *others = (shard.shard_id for shard in counts)
         for shard, shard_counts in counts.items():
             self._counts[shard.shard_id] = shard_counts
             self._rows[shard.shard_id] = self._row(shard, shard_counts)
-        for table in self._waiting:  # verdicts last: without them, a shard is not done, whatever interrupts us before
+        for table in self._waiting:  # verdicts last: until they are in, any interruption leaves the shard undone
             table_files = tuple(file for tables in files for file in tables.get(table, ()))
             if table_files or table == "verdicts":
                 self._waiting[table][first] = TableEntry(first, table_files, tuple(others))
@@ -183,8 +181,8 @@ class Committer:
     def add_fault(self, file: InputFile, fault: FileFault) -> None:
         """Take a file that cannot be scanned, for its row in quarantine.
 
-        A lasting fault of a footer counts as done: the next scan finds the file's id in `verdicts`. Shards of a file at
-        which a worker failed are not done: the next scan tries them again, and enters no second row for the file.
+        A lasting fault of a footer counts as done: the next scan finds the file's id in `verdicts`. If a worker failed
+        at a file, its shards are not done. The next scan tries them again, and enters no second row for the file.
         """
         if file.path in self._files_at_fault:
             return
@@ -204,7 +202,7 @@ class Committer:
             self._passing_faults[fault_id] = TableEntry(fault_id, files)
 
     def due(self) -> bool:
-        """Return whether enough waits, something has waited for long enough, or nothing was committed yet."""
+        """Return whether enough work waits, some work has waited for long enough, or nothing was committed yet."""
         shards = len(self._waiting["verdicts"])
         if not shards and not self._passing_faults:
             return False
@@ -215,21 +213,22 @@ class Committer:
         return time.monotonic() - self._last >= least
 
     def flush(self) -> None:
-        """Commit what waits. Raises ScanFailed: a table cannot be written."""
+        """Commit all waiting work. Raises ScanFailed: a table cannot be written."""
         began = time.monotonic()
         tables, done = self._tables, set[str]()
         if self._passing_faults:
             commit(tables, "quarantine", list(self._passing_faults.values()))
         *others, (_, verdicts) = self._waiting.items()
         shards = [shard for entry in verdicts.values() for shard in entry.transactions]
-        entered_by_others = find_committed(tables, "verdicts", shards)  # by another driver
-        for table, entries in others:  # a pack whole or not at all: another driver's shards are taken out below
+        entered_by_others = find_committed(tables, "verdicts", shards)  # by other drivers
+        for table, entries in others:  # a pack enters whole or not at all; `settle` removes other drivers' shards below
             self._enter(
                 table, [entry for entry in entries.values() if not entered_by_others.issuperset(entry.transactions)]
             )
         self._enter("shards", self._entries_of_shards(entered_by_others))
         if verdicts:
-            # a flag cannot be taken back unseen from then on, whatever kills this process; the end tells a failure
+            # from here on, no flag can be removed unnoticed if this process is killed; the end of the scan reports
+            # errors
             keep_signatures(tables.results)
             done = commit(tables, "verdicts", list(verdicts.values()), run_number(self._scan_id))
             settle(tables, shards)
@@ -251,7 +250,7 @@ class Committer:
             enter_side_rows(self._tables, table, entries, self._scan_id)
 
     def _entries_of_shards(self, entered_by_others: set[str]) -> list[TableEntry]:
-        """Write one file for all shards that wait, which are committed together."""
+        """Write one file with the rows of all waiting shards, which are committed together."""
         rows = {shard: row for shard, row in self._rows.items() if shard not in entered_by_others}
         written = write_file(self._plan.results, "shards", [pa.RecordBatch.from_pylist([*rows.values()], SHARDS)])
         files = iter([(written,)] if written else [])
@@ -260,7 +259,7 @@ class Committer:
     def _row(self, shard: Shard, counts: DocumentCounts) -> dict[str, object]:
         if self._second_pass:
             counts = replace(NO_DOCUMENTS, flagged=counts.flagged, canaries=counts.canaries)
-        # rows of a table's file that were scanned before keep their verdicts, which a range would hide
+        # rows that were scanned in another file of the table keep those verdicts, which a range here would hide
         moved = shard.file.rows_not_read(shard.rows.start, shard.rows.stop).all()
         return {
             "night": self._night,
@@ -302,7 +301,7 @@ class Committer:
 
 
 def _no_entries() -> dict[str, dict[str, TableEntry]]:
-    """Return empty entries by table, in the order in which tables are committed; `shards` is made when they are."""
+    """Return empty entries by table, in the order of commits. Rows of `shards` are made when they are committed."""
     return {table: {} for table in (*SIDE_TABLES, "verdicts") if table != "shards"}
 
 
@@ -339,13 +338,13 @@ METRIC_NAMES = {
     WORKER_MEMORY,
     AUDIT_STATE,
 }
-"""Names of the metrics as Prometheus has them, without `ray_`."""
+"""Names of the metrics in Prometheus, without `ray_`."""
 
 
 class Metrics:
-    """The metrics of one scan, which begin at 0.
+    """The metrics of one scan. They begin at 0.
 
-    They have a label of Ray's, WorkerId, that no other scan has.
+    Ray's label WorkerId tells them from those of other scans.
     """
 
     def __init__(self) -> None:
@@ -354,13 +353,13 @@ class Metrics:
         self._gauges: dict[str, Gauge] = {}
 
     def report(self, shards: int, totals: ScanTotals, *, audit: str, moved: Iterable[str] = ()) -> None:
-        """Bring the metrics up to these totals. Without a connection to Ray nothing happens.
+        """Set the metrics to these totals. Without a connection to Ray, do nothing.
 
         Args:
-            shards: how many the scan found to do.
-            totals: the totals of what it has committed.
-            audit: the state whose gauge is 1; all others are 0.
-            moved: figures of the night that are not as on the nights before it.
+            shards: number of shards that the scan found to do.
+            totals: totals of the scan's commits.
+            audit: the state whose gauge is 1. All other gauges of states are 0.
+            moved: figures of the night that differ from those of earlier nights.
         """
         if not ray.is_initialized():
             return
@@ -372,7 +371,7 @@ class Metrics:
         self._set(WORKER_MEMORY, "Most memory that a worker has needed", totals.peak_memory, {})
         for state in AuditState:
             self._set(AUDIT_STATE, "1 for what the audit says", state == audit, {"state": state})
-        # these come last, and a gauge ends with its driver before anyone has looked, but a counter stays
+        # A counter, because an audit comes at the end: a gauge would vanish with its driver before anybody looked.
         self._count(AUDIT_ALARMS, "Scans whose audit raised the alarm", float(audit == AuditState.ALARM), {})
         for figure in moved:
             self._count(FIGURES_MOVED, "Nights with a figure unlike that of earlier nights", 1.0, {"figure": figure})

@@ -1,4 +1,6 @@
-"""A corpus as tokens, part by part: read and tokenised once, kept in a folder that all workers reach, then removed.
+"""Keep a corpus as tokens, part by part.
+
+It is tokenised once, kept in a folder that all workers can reach, then removed.
 
 An audit reads the same tokens under very many keys. Only descriptions of the parts cross Ray's object store.
 """
@@ -43,14 +45,14 @@ class CorpusSource:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The tokenizer, and the folder or URI where the tokens are kept."""
+    """The tokenizer, and the folder or URI for the tokens."""
 
     tokenizer: str
     sha256: str
     scratch: str
 
     def write(self, stem: str, suffix: str, data: bytes) -> str:
-        """Write a file whose name states the SHA-256 of its content, and return its path or URI."""
+        """Write a file with the SHA-256 of its content in its name. Return its path or URI."""
         file = f"{self.scratch}/{self.sha256[:12]}-{stem}-{hashlib.sha256(data).hexdigest()}.{suffix}"
         write_new(file, data)
         return file
@@ -72,11 +74,11 @@ def read_content(file: str) -> io.BytesIO:
 class CorpusPart(NamedTuple):
     """A tokenised part of D documents.
 
-    number: its number.
-    file: of its tokens.
-    lengths: tokens of each document, int64[D].
+    number: number of the part.
+    file: file of its tokens.
+    lengths: number of tokens of each document, int64[D].
     digests: a digest of each document's text, uint64[D].
-    accounts: the account of each document; empty when the corpus names none.
+    accounts: the account of each document. Empty: the corpus names none.
     """
 
     number: int
@@ -91,7 +93,7 @@ def sources(locations: tuple[str, ...], columns: Columns) -> list[CorpusSource]:
 
     Raises:
         Refused: a path does not exist.
-        FileFault: a file cannot be read, since an audit leaves nothing out silently.
+        FileFault: a file cannot be read. An audit leaves nothing out silently.
     """
     corpus_sources: list[CorpusSource] = []
     with Inspector() as inspector:
@@ -112,7 +114,7 @@ def _tokenizer(path: str, sha256: str) -> Tokenizer:
 
 @functools.cache
 def _reader() -> Reader:
-    """Return the reader of this process. It is given one part after another, and goes on where the last one ended."""
+    """Return the reader of this process. It reads one part after another, and continues where the last one ended."""
     return Reader()
 
 
@@ -148,7 +150,7 @@ def _texts(source: CorpusSource) -> Iterator[tuple[str, str]]:
 
 @functools.lru_cache(maxsize=1)
 def load(file: str) -> Tokens:
-    """Return the tokens in the file of a part; the last part is kept. Raises as `read_content`."""
+    """Return the tokens in the file of a part. The last part stays in memory. Raises as `read_content`."""
     with np.load(read_content(file)) as arrays:
         return Tokens(arrays["ids"], arrays["offsets"])
 

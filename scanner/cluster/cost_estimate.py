@@ -1,8 +1,7 @@
-"""The cost of a scan before it runs: a sample of its documents is read and scored as by a worker, and nothing is kept.
+"""Estimate the cost of a scan before it runs: read and score a sample of its documents as a worker does, and keep none.
 
-Places of the sample are spread evenly over the documents that are left, so that a shard is met in proportion to
-its documents. Then the mean of the costs per document that were met is that of all documents, however unlike the shards
-are.
+Places of the sample are spread evenly over the documents that are left, so each shard is sampled in proportion to its
+documents. The mean cost per sampled document is then that of all documents, even if the shards differ.
 """
 
 import heapq
@@ -36,25 +35,25 @@ PLACES_SAMPLED = 12
 """Most places of the input at which documents are sampled."""
 
 SECONDS_A_PLACE = 0.5
-"""Seconds for which documents of a place are scored, about."""
+"""Approximate seconds for which documents of a place are scored."""
 
 FIRST_SAMPLE = 16
-"""Documents that are scored at first, to see how long they take."""
+"""Number of documents that are scored first, to see how long they take."""
 
 LONGEST_SAMPLED = 2**20
-"""Most bytes of a sampled text; longer ones are left out, for the memory that they may take."""
+"""Most bytes of a sampled text. Longer texts are left out because of the memory that they may take."""
 
 
 class Sample(NamedTuple):
     """Cost and content of a place.
 
     seconds: of reading and scoring a document.
-    documents: how many were scored.
+    documents: number of scored documents.
     text_bytes: their bytes.
-    too_short: how many are too short for every key.
-    filtered: how many the filter makes too short.
-    refused: how many are to be put in quarantine.
-    unread: how many have an id, account or time that is not read.
+    too_short: number of them that are too short for every key.
+    filtered: number of them that the filter makes too short.
+    refused: number of them that would be put in quarantine.
+    unread: number of them with an id, account or time that is not read.
     """
 
     seconds: float
@@ -69,11 +68,11 @@ class Sample(NamedTuple):
 class CostEstimate(NamedTuple):
     """The cost of the documents that are left.
 
-    core_seconds: of the workers together.
+    core_seconds: of all workers together.
     low, high: limits of core_seconds, two standard errors of the sample away.
     seconds: of wall time, without the start of Ray.
-    workers: as many as have something to do.
-    memory: most bytes that this process, which holds what a worker holds, has needed.
+    workers: number of workers that have something to do.
+    memory: most bytes that this process has needed. It holds the same as a worker.
     samples: by place.
     """
 
@@ -87,18 +86,18 @@ class CostEstimate(NamedTuple):
 
 
 def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | None:
-    """Score a sample of what is left, and estimate the cost of all of it.
+    """Score a sample of the documents that are left, and estimate the cost of all of them.
 
     Args:
         plan: the scan's plan. Its keys are opened in this process, and scored on its CPU.
         left: shards that are left.
-        workers: workers of the scan.
+        workers: number of workers of the scan.
 
     Returns:
-        The estimate; None where no document can be read.
+        The estimate. None: no document can be read.
 
     Raises:
-        SecretError, TokenizerError, Refused: as open_detector and OpenControls do.
+        SecretError, TokenizerError, Refused: as open_detector and OpenControls.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as a worker does
     pa.set_cpu_count(1)
@@ -113,9 +112,9 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> CostEstimate | 
 
 
 def spread_evenly(shards: Sequence[Shard], count: int) -> Counter[Shard]:
-    """Count the sampled documents of each shard, where it has any.
+    """Count the sampled documents of each shard that has any.
 
-    All documents are cut into `count` equal parts, and the middle one of each part is sampled.
+    All documents are cut into `count` equal parts, and the middle document of each part is sampled.
     """
     ends = list(accumulate(shard.rows.documents for shard in shards))
     total = ends[-1] if ends else 0
@@ -125,7 +124,7 @@ def spread_evenly(shards: Sequence[Shard], count: int) -> Counter[Shard]:
 
 
 def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -> CostEstimate:
-    """Estimate the cost of shards of so many documents, if they cost as much as those of the sample.
+    """Estimate the cost of shards with so many documents, if they cost as much as those of the sample.
 
     samples: at least one.
     """
@@ -141,7 +140,7 @@ def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -
 
 
 def shared_out(costs: Iterable[float], workers: int) -> float:
-    """Return when the last worker is done, if each takes the next piece of work as soon as it is free."""
+    """Return when the last worker finishes, if each takes the next piece of work as soon as it is free."""
     free = [0.0] * workers
     for cost in costs:
         heapq.heapreplace(free, free[0] + cost)
@@ -149,7 +148,7 @@ def shared_out(costs: Iterable[float], workers: int) -> float:
 
 
 Score = Callable[[pa.RecordBatch], tuple[int, int, int]]
-"""Function that scores documents; returns how many are too short, are filtered, and cannot be scored."""
+"""Function that scores documents. It returns the numbers that are too short, are filtered, and cannot be scored."""
 
 
 def _scorer(detector: Detector, origin: BatchOrigin, observer: ScoreObserver | None) -> Score:
@@ -162,7 +161,7 @@ def _scorer(detector: Detector, origin: BatchOrigin, observer: ScoreObserver | N
 
 
 def _samples(plan: Plan, shard: Shard, count: int, score: Score) -> list[Sample]:
-    """Read the first documents of a shard, and score some at so many places among them."""
+    """Read the first documents of a shard, and score some of them at each of `count` places."""
     began = time.perf_counter()
     try:
         batches = read(shard.file, plan.columns, shard.rows.start, shard.rows.stop)
@@ -187,9 +186,9 @@ def _samples(plan: Plan, shard: Shard, count: int, score: Score) -> list[Sample]
 def time_scores(
     score: Score, batch: pa.RecordBatch, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, pa.RecordBatch, tuple[int, int, int]]:
-    """Score the first rows of a batch, more and more until it takes long enough.
+    """Score the first rows of a batch, with more rows each time until it takes long enough.
 
-    Return the last time's seconds and result.
+    Return the seconds, rows and result of the last time.
     """
     size = FIRST_SAMPLE
     while True:

@@ -1,4 +1,4 @@
-"""Ray on this machine, for one driver; it starts in a thread while the driver opens keys and reads footers."""
+"""Start Ray on this machine for one driver, in a thread, while the driver opens keys and reads footers."""
 
 import contextlib
 import errno
@@ -19,7 +19,7 @@ QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 """Options of every connection to Ray."""
 
 _OBJECT_STORE_BYTES = 100 * 2**20
-"""Bytes of Ray's object store: only plans and descriptions of files cross it."""
+"""Bytes of Ray's object store. Only plans and descriptions of files go through it."""
 
 _STARTS = 3
 _TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -27,13 +27,13 @@ _TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 # a private folder is made in one of them
 
 _SOCKET_NAME_BYTES = len("ray/session_2026-01-31_12-00-00_123456_1234567/sockets/plasma_store")
-"""Bytes of the longest name that Ray gives a socket below its folder."""
+"""Length in bytes of the longest name that Ray gives a socket below its folder."""
 
 _LEAST_ROOM = 2**20
-"""Bytes for Ray's files that must be free: its logs take a fifth of it before the first document."""
+"""Bytes that must be free for Ray's files. Its logs take a fifth of this before the first document."""
 
 _LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENAMETOOLONG}
-"""Errors of the system that another try meets again."""
+"""Errors of the system that another attempt would meet again."""
 
 
 @contextlib.contextmanager
@@ -41,10 +41,10 @@ def ray_folder() -> Iterator[str]:
     """Make a private folder for Ray's files and sockets, and remove it afterwards.
 
     The path of a socket has at most 107 bytes (103 on macOS), and Ray's own names take 67 of them. The TMPDIR of SLURM,
-    of macOS and of many test runners is too long for that: then the folder is made elsewhere.
+    of macOS and of many test runners is too long for that. The folder is then made elsewhere.
 
     Raises:
-        ScanFailed: no folder can be written and hold sockets.
+        ScanFailed: there is no folder that can be written and can contain sockets.
     """
     failures = list[str]()
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -67,7 +67,7 @@ def ray_folder() -> Iterator[str]:
 
 
 def _try_to_write(folder: str) -> None:
-    """Raise OSError if a folder has no room for Ray's files, or cannot hold sockets of Ray's names."""
+    """Raise OSError if a folder has no space for Ray's files, or cannot contain sockets with Ray's names."""
     with tempfile.TemporaryFile(dir=folder) as probe:
         probe.write(bytes(_LEAST_ROOM))
     path = f"{folder}/{'s' * _SOCKET_NAME_BYTES}"
@@ -81,17 +81,19 @@ def embedded_ray(workers: int | None) -> Iterator[Callable[[], None]]:
     """Begin to start Ray, for so many workers (None: one for each CPU), and end it afterwards.
 
     Yields:
-        A function that waits until this process is connected to Ray; it may be called several times.
+        A function that waits until this process is connected to Ray. It may be called several times, and raises
+        ScanFailed
+            if Ray does not start.
 
     Raises:
-        ScanFailed: there is no folder for Ray; the function raises it when Ray does not start.
+        ScanFailed: there is no folder for Ray.
     """
     _prepare()
     with ray_folder() as folder, contextlib.ExitStack() as starters:
 
         def begin() -> Future[object]:
-            # Linux ends Ray's processes with the thread that started them: so a thread lives as long as its Ray, and
-            # nothing is left of a try that failed
+            # Linux ends Ray's processes together with the thread that started them. Each thread therefore lives as long
+            # as its Ray, and nothing is left of a failed attempt.
             starters.close()
             starter = starters.enter_context(ThreadPoolExecutor(1))
             return starter.submit(
@@ -100,7 +102,7 @@ def embedded_ray(workers: int | None) -> Iterator[Callable[[], None]]:
                 num_cpus=workers,
                 include_dashboard=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
-                _temp_dir=f"{folder}/ray",  # not the folder itself, which Ray opens to all
+                _temp_dir=f"{folder}/ray",  # not the folder itself, because Ray opens its folder to everybody
                 **QUIET,
             )
 
@@ -108,11 +110,11 @@ def embedded_ray(workers: int | None) -> Iterator[Callable[[], None]]:
 
         def connect() -> None:
             nonlocal started
-            # Ray gives its processes 30 s to start, too few where others use the CPUs
+            # Ray gives its processes 30 s to start, which is too short if other processes use the CPUs
             for left in reversed(range(_STARTS)):
                 try:
                     started.result()
-                except Exception as error:  # Ray raises Exception itself
+                except Exception as error:  # Ray raises bare Exception
                     failure = in_a_line(error)
                     ray.shutdown()
                     if isinstance(error, OSError) and error.errno in _LASTING:
@@ -136,11 +138,11 @@ def embedded_ray(workers: int | None) -> Iterator[Callable[[], None]]:
 
 def _prepare() -> None:
     """Set the variables that Ray's processes inherit."""
-    # Ray's own is 15, at which one other busy process leaves workers 3 % of its CPU: they started in minutes
+    # Ray's default is 15. One other busy process then leaves workers 3 % of its CPU, and they took minutes to start.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    # a process for each CPU, for which the connection waits: actors start theirs when they are made
+    # Ray would start a process for each CPU, and connecting would wait for them. Actors start their own processes.
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     if not any(name in os.environ for name in _TOKEN_SETTINGS):
-        # Ray listens on all addresses and so needs a token; by default it would write one into the home folder, where
-        # it changes how later clusters start
+        # Ray listens on all addresses and so needs a token. By default it would write one into the home folder,
+        # where it changes how later clusters start.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -1,8 +1,8 @@
-"""Ray, started or joined, and its machines: nodes that are gone, GPUs, memory.
+"""Start or join Ray, and watch its machines: nodes that are gone, GPUs, memory.
 
-A worker that holds a GPU, or a share of one, tokenises on its own CPU core and scores on the GPU. So the share says
-how many cores feed a GPU: all workers are alike, and none that scores on a CPU is left with the night's last shard.
-While one worker tokenises or copies, the GPU works for the others.
+A worker with a GPU, or a share of one, tokenises on its own CPU core and scores on the GPU. The share therefore sets
+how many cores feed a GPU. All workers are alike, so the night's last shard never waits for a slower worker that scores
+on a CPU. While one worker tokenises or copies, the GPU works for the others.
 """
 
 import contextlib
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 
 
 _UNANNOUNCED = (0, 2)
-"""Numbers of Ray's NodeDeathInfo: unspecified, and terminated unexpectedly."""
+"""Numbers of Ray's NodeDeathInfo for an end without notice: unspecified, and terminated unexpectedly."""
 
 
 class NodeEnd(Enum):
-    """How a node went."""
+    """The way in which a node ended."""
 
-    ANNOUNCED = "taken"  # it was preempted, drained or told to end, which no document causes
-    DIED = "died"  # its end was not announced: its machine was taken away, or a document brought it down
+    ANNOUNCED = "taken"  # preempted, drained or told to end; no document causes this
+    DIED = "died"  # without notice: its machine was taken away, or a document brought it down
 
 
 class Nodes:
-    """Nodes that are gone. Ray is asked again only about nodes not yet known to be gone."""
+    """Nodes that are gone. Ray is asked only about nodes that are not known to be gone yet."""
 
     def __init__(self) -> None:
         self._gone: dict[str, NodeEnd] = {}
 
     def gone(self, node_id: str | None) -> NodeEnd | None:
-        """Return how a node went; None: it is alive, or unknown."""
+        """Return how a node ended. None: it is alive, or unknown."""
         if node_id is not None and node_id not in self._gone:
             nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-            # added to what is known, since Ray forgets the oldest
+            # keep earlier entries, because Ray forgets the oldest nodes
             self._gone |= {node["NodeID"]: _how(node) for node in nodes if not node["Alive"]}
         return None if node_id is None else self._gone.get(node_id)
 
@@ -61,12 +61,12 @@ def _how(node: dict[str, Any]) -> NodeEnd:
 
 
 def node_of_actor(_actor: object) -> str:
-    """Return the id of the node that this process runs on; to be called by an actor."""
+    """Return the id of the node that this process runs on. Called in an actor."""
     return ray.get_runtime_context().get_node_id()
 
 
 def node_of(begun: Any) -> str | None:  # noqa: ANN401
-    """Return the id of the node on which an actor began, by the reference to its `node_of_actor`; None: it did not."""
+    """Return the node id of an actor, from the reference to its `node_of_actor`. None: the actor did not begin."""
     if not ray.wait([begun], timeout=0)[0]:
         return None
     try:
@@ -80,7 +80,7 @@ _log = logging.getLogger(__name__)
 
 
 def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
-    """Return how many workers there can be, and the share of a GPU that each holds; warn once when there is no GPU.
+    """Return the possible number of workers, and the share of a GPU for each. Warn once if there is no GPU.
 
     Raises:
         Refused: the configuration requires GPUs that the cluster does not have.
@@ -96,18 +96,18 @@ def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
 
 
 def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
-    """Return how many of the workers the cluster's GPUs are enough for, and what is missing if that is 0.
+    """Return how many of the workers fit on the cluster's GPUs, and a sentence on what is missing if none fits.
 
     Args:
-        share: share of a GPU, or number of GPUs, that each worker holds.
-        workers: the most workers.
+        share: share of a GPU, or number of GPUs, for each worker.
+        workers: largest number of workers.
         field: the configuration's field with the share.
     """
     if not share:
         return workers, ""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     gpus = [node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]]
-    # shares of several GPUs are not put together
+    # a worker cannot combine shares of several GPUs
     fit = sum(int(count) * int(1 / share + 1e-9) if share < 1 else int(count / share) for count in gpus)
     return min(workers, fit), f"{field} = {share:g}: the cluster has {sum(gpus):g} GPUs, too few for one worker"
 
@@ -115,7 +115,7 @@ def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
 def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]:
     """Return the device that this worker scores on, or None and the reason.
 
-    The device is None where the worker holds no GPU or cannot use its GPU.
+    The device is None if the worker has no GPU or cannot use its GPU.
 
     Raises:
         Refused: the worker cannot use its GPU, and the configuration requires GPUs.
@@ -130,7 +130,7 @@ def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]
     except ImportError as error:
         gpus, why = [], f"{error}; torch's CUDA build brings what is needed"
     if gpus:
-        wake(gpus[0])  # before the worker's memory is limited: the limit does not count what is mapped by then
+        wake(gpus[0])  # before the worker's memory is limited: memory mapped before is not counted
         return gpus[0], ""
     fault = f"a worker was given a GPU that it cannot use: {why}"
     if config.require_gpus:
@@ -139,13 +139,16 @@ def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]
 
 
 def limit_memory(limit: int, *, more: bool = False) -> None:
-    """Let this process take so many bytes, or so many more than it has; beyond that: MemoryError, or its end (Linux).
+    """Limit the memory of this process to so many bytes, or to so many more than it has (Linux).
 
-    The kernel counts memory that is mapped for data, so mapped memory that is not touched yet (arenas, stacks, a
-    device's address space) is added. A limit on all address space would count libraries and Ray's shared store.
+    Beyond the limit, it gets a MemoryError or is ended.
+
+    The kernel counts memory that is mapped for data. Memory that is mapped but not yet touched (arenas, stacks, a
+    device's address space) is therefore added to the limit. A limit on all address space would count libraries and
+    Ray's shared store.
 
     Raises:
-        ScanFailed: the process takes more already.
+        ScanFailed: the process already takes more.
     """
     if sys.platform != "linux":
         return
@@ -165,33 +168,33 @@ def limit_memory(limit: int, *, more: bool = False) -> None:
 
 
 def give_back_memory() -> None:
-    """Give memory that the allocator holds without using it back to the system (glibc)."""
+    """Return memory to the system that the allocator keeps but does not use (glibc)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process holds; 0 where the system does not say."""
+    """Return the bytes of memory that this process holds. 0 if the system does not tell."""
     return _pages(1)
 
 
 def _pages(field: int) -> int:
-    """Return the bytes of a field of /proc/self/statm (proc(5)); 0 where there is none."""
+    """Return the bytes of a field of /proc/self/statm (proc(5)). 0 if there is none."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text().split()[field]) * resource.getpagesize()
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this process has held."""
+    """Return the largest number of bytes of memory that this process has held so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 WORKER_MEMORY = 4096 * 2**20
-"""Bytes that a worker may take unless configured: the worst text of 16 MiB needs 3.5 GB."""
+"""Bytes that a worker may take unless configured. The worst text of 16 MiB needs 3.5 GB."""
 
 _SHARE = 0.9
-"""Share of the memory that Ray counts as free for work which all workers of a machine may take together."""
+"""Share of the memory that Ray counts as free for work. All workers of a machine together may take this share."""
 
 _KNOCK_SECONDS = 10.0
 
@@ -200,13 +203,13 @@ _KNOCK_SECONDS = 10.0
 def ray_begun(config: ClusterConfig) -> Iterator[Callable[[], None]]:
     """Begin to start Ray, unless it runs or is elsewhere, and disconnect from it afterwards.
 
-    A connection that this process had before is used, and left open.
+    An earlier connection of this process is used, and left open.
 
     Yields:
-        A function that connects this process to Ray; it may be called several times.
+        A function that connects this process to Ray. It may be called several times. It raises ScanFailed too.
 
     Raises:
-        ScanFailed: the cluster cannot be reached or started; the function raises it.
+        ScanFailed: the cluster cannot be reached or started.
     """
     address = config.address or os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
@@ -225,11 +228,12 @@ def ray_begun(config: ClusterConfig) -> Iterator[Callable[[], None]]:
 def cluster(config: ClusterConfig, connect: Callable[[], None] | None = None) -> Iterator[int]:
     """Connect to Ray and yield the number of workers.
 
-    An existing connection of this process is used, and left open. SIGTERM interrupts meanwhile, as Ctrl-C does.
+    An existing connection of this process is used, and left open. During this, SIGTERM interrupts as Ctrl-C does.
 
     Args:
         config: the cluster.
-        connect: the function that `ray_begun` gave, which also ends the connection; None: connect only meanwhile.
+        connect: the function that `ray_begun` yielded. `ray_begun` then also ends the connection. None: connect only
+            for the time of this context.
 
     Raises:
         ScanFailed: the cluster cannot be reached or started.
@@ -244,8 +248,8 @@ def cluster(config: ClusterConfig, connect: Callable[[], None] | None = None) ->
 def worker_memory(config: ScanClusterConfig) -> int:
     """Return the bytes that a worker may take on the cluster that this process is connected to.
 
-    Unless configured, a worker gets at most its CPU's share of the smallest machine, which keeps each machine from
-    running out.
+    Unless configured, a worker gets at most its CPU's share of the smallest machine. No machine then runs out of
+    memory.
     """
     if config.worker_memory_mb is not None:
         return config.worker_memory_mb * 2**20
@@ -260,7 +264,7 @@ def _join(address: str) -> None:
     try:
         _knock(address)
         ray.init(address=address, **QUIET)
-    except Exception as error:  # Ray raises Exception itself
+    except Exception as error:  # Ray raises bare Exception
         fault = f"Ray: the cluster at {address!r} cannot be reached: {in_a_line(error)}"
         raise ScanFailed(
             f"{fault}; see whether it runs, what [cluster] address or RAY_ADDRESS names, and whether RAY_AUTH_TOKEN or "
@@ -269,7 +273,7 @@ def _join(address: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError when there is no answer at the address: Ray itself would try for a quarter of an hour."""
+    """Raise OSError if nothing answers at the address. Ray itself would try for a quarter of an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()

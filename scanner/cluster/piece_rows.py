@@ -1,4 +1,7 @@
-"""Rows that a worker makes of the documents of a piece, by table, until they are written; and their counts."""
+"""Collect the rows that a worker makes from the documents of a piece, by table, until they are written.
+
+Count them too.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +21,9 @@ from schemas.words import Proof
 class Rows:
     """Rows of a piece, or of a pack of shards.
 
-    batches: by table; `verdicts` and `spans` are exact.
-    lengths: lengths of texts, a batch for each of `verdicts`.
-    set_aside: rows of the file that are in no batch, since their texts may need more memory than there is.
+    batches: rows by table. Those of `verdicts` and `spans` are exact.
+    lengths: lengths of texts, one batch for each of `verdicts`.
+    set_aside: rows of the file that are in no batch, because their texts may need more memory than there is.
     unread: documents with an id, account or time that cannot be read, and is null: column `row`.
     """
 
@@ -36,7 +39,7 @@ class Rows:
             self.batches[table] += more
 
     def take_back(self, void: Unreadable) -> None:
-        """Take rows that turned out to be unreadable out of every table whose rows are documents'."""
+        """Remove rows that turned out to be unreadable from every table with rows on documents."""
         for table, batches in self.batches.items():
             if all("row" in batch.schema.names for batch in batches):
                 self.batches[table] = [_readable(void, batch) for batch in batches]
@@ -46,7 +49,7 @@ class Rows:
     def count(self, plan: Plan, file: InputFile, flagged: int) -> None:
         """Count the documents by result.
 
-        flagged: flags that were counted nowhere else, canaries left out.
+        flagged: number of flags that are counted nowhere else, without canaries.
         """
         verdicts, refused = self.batches["verdicts"], sum(map(len, self.batches["quarantine"]))
         keys, future, older, written = {key.key_id: key for key in plan.keys}, 0, 0, file.written
@@ -70,7 +73,7 @@ class Rows:
             older_than_key=older,
             values_not_read=sum(map(len, self.unread)),
             text_bytes=self.text_bytes,
-            tokens=sum(  # as the verdicts show them to everybody
+            tokens=sum(  # as in the published verdicts
                 pc.sum(pc.if_else(exact["flagged"], exact["tokens"], plain["tokens"]), min_count=0).as_py()
                 for exact, plain in zip(verdicts, self.batches["lengths"], strict=True)
             ),
@@ -79,7 +82,7 @@ class Rows:
 
 
 def _sums(lengths: Sequence[pa.RecordBatch]) -> Counter[tuple[str, str]]:
-    """Return `of_keys` of DocumentCounts: what columns that are named for a key come to."""
+    """Return `of_keys` of DocumentCounts: the sums of the columns that are named for a key."""
     sums = Counter[tuple[str, str]]()
     for batch in lengths:
         for name in batch.schema.names:

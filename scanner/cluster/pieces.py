@@ -1,12 +1,12 @@
-"""Questions to actors and their answers: pieces of shards, signs of life, reports, lost documents.
+"""Define questions to actors and their answers: pieces of shards, signs of life, reports, lost documents.
 
-The states of work, which scanner.cluster.todo moves it through:
+The states of work, as scanner.cluster.todo changes them:
 
     shard or pack ── cut to the pace ──► pieces ──► reported
       a pack that fails, or whose third node dies ──► each shard a piece, given alone
       a piece that fails ATTEMPTS times, or whose third node dies ──► halves (HALF), given alone
       a half that fails, or whose node dies ──► halves, down to single documents
-      a piece without progress ──► rows before its last word in batches, the rest one_by_one; announced rows alone
+      a piece without progress ──► rows before its last report in batches, the rest one_by_one; announced rows alone
       a document that its worker set aside for its size ──► a piece of one document (LARGE), given alone
       a single document: out of ATTEMPTS (LARGE: LARGE_ATTEMPTS), of nodes, or of time ──► Lost: only identified
       Lost, once identified, or once that failed too ──► in its shard's list of lost documents
@@ -28,9 +28,9 @@ from scanner.storage.data_files import DataFile
 
 
 class Piece(NamedTuple):
-    """Rows start … stop−1 of a shard's file: the whole shard, or a part of one that failed as a whole.
+    """Rows start … stop−1 of a shard's file: the whole shard, or a part of it.
 
-    one_by_one: a worker made no progress over these rows. Documents are scored one by one, each announced.
+    one_by_one: whether a worker made no progress over these rows. Documents are then scored one by one, each announced.
     """
 
     shard: Shard
@@ -41,19 +41,19 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentCounts:
-    """Documents that were read, by result.
+    """Numbers of documents that were read, by result.
 
     text_bytes: bytes of their texts.
     tokens: tokens of their verdicts.
-    values_not_read: documents whose id, account or time cannot be read, and is null.
-    proved, unproved: flags that a slow path confirmed, or did not.
-    not_offered: flags without a slow path.
-    in_future: documents whose own time, or their file's where they have none, is still to come.
+    values_not_read: documents with an id, account or time that cannot be read, and is null.
+    proved, unproved: flags that a second computation confirmed, or did not.
+    not_offered: flags without a second computation.
+    in_future: documents whose own time is in the future. Without an own time, their file's time counts.
     older_than_key: documents flagged under a key that was made after they existed.
-    filtered: documents of which the filter left too few n-grams to be scored.
-    canaries: flagged texts of canaries that were named right, beside those in `flagged`.
-    of_keys: positions of all texts that a key of which something was shown scored, by (key id, "scored"), and that it
-        left out since their seeds were shown, by (key id, "shown").
+    filtered: documents with too few n-grams left by the filter to be scored.
+    canaries: flagged texts of canaries that were named correctly. They are not in `flagged`.
+    of_keys: positions of all texts, for keys with shown seeds. By (key id, "scored"): positions that the key scored. By
+        (key id, "shown"): positions that it left out because their seeds were shown.
     """
 
     documents: int = 0
@@ -83,9 +83,9 @@ NO_DOCUMENTS = DocumentCounts()
 class Seconds(NamedTuple):
     """Wall seconds by stage: five stages of the workers, summed over them, and `commit` of the driver.
 
-    A worker has one core, which makes its seconds core-seconds. With a GPU, the core waits for it.
+    A worker has one core, so its seconds are core-seconds. With a GPU, they include the core's waits for it.
 
-    score: without the proofs of flags, which are `prove`.
+    score: without the proofs of flags, which are in `prove`.
     """
 
     read: float = 0.0
@@ -97,7 +97,7 @@ class Seconds(NamedTuple):
 
     @property
     def of_workers(self) -> float:
-        """Seconds of the workers, all stages together."""
+        """Return the seconds of the workers, all stages together."""
         return sum(self) - self.commit
 
     def plus(self, other: "Seconds") -> "Seconds":
@@ -109,16 +109,16 @@ NO_TIME = Seconds()
 
 
 Files = Mapping[str, tuple[DataFile, ...]]
-"""Files that are no part of their tables yet, by table; one without rows is left out."""
+"""Files that are not part of their tables yet, by table. Tables without rows are left out."""
 
 
 @dataclass(frozen=True)
 class Report:
     """Result of a piece: the files of its rows, or a fault of its file.
 
-    peak_memory: the worker's, in bytes.
-    set_aside: rows that are in none of the files, since their texts may need more memory than there is. Each is to be a
-        piece of its own.
+    peak_memory: of the worker, in bytes.
+    set_aside: rows that are in none of the files, because their texts may need more memory than there is. Each becomes
+        a piece of its own.
     """
 
     files: Files = field(default_factory=dict)
@@ -131,9 +131,9 @@ class Report:
 
 @dataclass(frozen=True)
 class PackReport:
-    """Results of whole shards that share files, in their order.
+    """Results of whole shards that share files, in order.
 
-    counts: of each shard; None where it is to be scanned by itself, since its file is at fault or a text is large.
+    counts: counts of each shard. None: its file is at fault or a text is large, so it must be scanned by itself.
     """
 
     counts: tuple[DocumentCounts | None, ...]
@@ -143,10 +143,10 @@ class PackReport:
 
 
 class Busy(NamedTuple):
-    """A sign of life: the next one, or the report, is due within so many seconds.
+    """A sign of life. The next one, or the report, is due within `seconds`.
 
-    behind: rows that are done with.
-    row: the only document that is worked on from now on; None: there may be several, or a file is read or written.
+    behind: number of rows that are done.
+    row: the only document that is worked on from now on. None: there may be several, or a file is read or written.
     """
 
     seconds: float
@@ -167,7 +167,7 @@ class LostDocument(NamedTuple):
 class FinishedShard:
     """A finished shard: every row is in a report or lost, unless its file turned out to be at fault.
 
-    retries: how often the shard, or a part of it, failed and was given again, whole or halved.
+    retries: number of times that the shard, or a part of it, failed and was tried again, whole or halved.
     """
 
     shard: Shard
@@ -178,12 +178,12 @@ class FinishedShard:
 
     @property
     def documents(self) -> int:
-        """Documents in a report or lost."""
+        """Return the number of documents in a report or lost."""
         return sum(report.counts.documents for report in self.reports) + len(self.lost)
 
 
 class Pack(NamedTuple):
-    """Small shards that are scanned together, whole, and whose rows share files."""
+    """Small shards that are scanned together, as a whole. Their rows share files."""
 
     shards: tuple[Shard, ...]
 
@@ -197,12 +197,12 @@ class FinishedPack:
 
     @property
     def documents(self) -> int:
-        """Documents of the finished shards."""
+        """Return the number of documents of the finished shards."""
         return sum(counts.documents for counts in self.shards.values())
 
 
 class PieceState(Enum):
-    """States of a piece that is to be scored: as the pace cut it, half of one that failed, or one large document."""
+    """States of a piece that is to be scored: as the pace cut it, half of a failed piece, or one large document."""
 
     CUT = auto()
     HALF = auto()
@@ -211,11 +211,11 @@ class PieceState(Enum):
 
 @dataclass
 class PieceWork:
-    """A piece, the shard that it belongs to, its state, and whether its actor may hold nothing else.
+    """A piece, its shard, its state, and whether its actor may hold nothing else.
 
-    state: Lost: its one document is no longer scored, only identified.
-    failed_on: for each failed attempt, the node whose worker died, None where none died.
-    nodes: how many nodes died over it.
+    state: Lost: its only document is no longer scored, but only identified.
+    failed_on: for each failed attempt, the node whose worker died. None: no worker died.
+    nodes: number of nodes that died while they scanned it.
     """
 
     piece: Piece
@@ -227,27 +227,27 @@ class PieceWork:
 
     @property
     def path(self) -> str:
-        """Path of its file."""
+        """Return the path of its file."""
         return self.piece.shard.file.path
 
     @property
     def documents(self) -> int:
-        """How many documents it has."""
+        """Return the number of its documents."""
         return self.piece.stop - self.piece.start
 
     @property
     def single(self) -> bool:
-        """Whether it is a single document."""
+        """Return whether it is a single document."""
         return self.documents == 1
 
     @property
     def text_bytes(self) -> int:
-        """About how many bytes of text it has: its share of the shard's."""
+        """Return the approximate bytes of its text: its share of the shard's bytes."""
         rows = self.piece.shard.rows
         return rows.text_bytes * self.documents // rows.documents
 
     def cut(self, documents: int) -> "tuple[PieceWork, PieceWork]":
-        """Return its first so many documents, and the rest: two pieces of the shard, which is finished after both."""
+        """Return its first so many documents, and the rest, as two pieces. The shard is finished after both."""
         middle = self.piece.start + documents
         self.shard.open_pieces += 1
         first, rest = self.piece._replace(stop=middle), self.piece._replace(start=middle)
@@ -256,7 +256,7 @@ class PieceWork:
 
 @dataclass
 class PackWork:
-    """A pack, whether its actor may hold nothing else, and how many nodes died over it."""
+    """A pack, whether its actor may hold nothing else, and the number of nodes that died while they scanned it."""
 
     pack: Pack
     exclusive: bool = False
@@ -264,16 +264,16 @@ class PackWork:
 
     @property
     def documents(self) -> int:
-        """How many documents it has."""
+        """Return the number of its documents."""
         return sum(shard.rows.documents for shard in self.pack.shards)
 
     @property
     def text_bytes(self) -> int:
-        """About how many bytes of text it has."""
+        """Return the approximate bytes of its text."""
         return sum(shard.rows.text_bytes for shard in self.pack.shards)
 
     def cut(self, documents: int) -> "tuple[PieceWork | PackWork, PieceWork | PackWork]":
-        """Cut a pack of several shards in two: the first part has so many documents at most, or a single shard."""
+        """Cut a pack of several shards in two. The first part has at most so many documents, or is a single shard."""
         shards, ends = self.pack.shards, accumulate(shard.rows.documents for shard in self.pack.shards)
         first = min(max(sum(end <= documents for end in ends), 1), len(shards) - 1)
         return self._part(shards[:first]), self._part(shards[first:])
@@ -286,7 +286,7 @@ class PackWork:
 
 @dataclass
 class OpenShard:
-    """A shard that is worked on, and how many of its pieces are left."""
+    """A shard that is worked on, with the number of its pieces that are left."""
 
     finished: FinishedShard
     open_pieces: int = 1

@@ -1,15 +1,17 @@
-"""A pool of actors: shards in, finished shards out. Nothing is dropped whole, nothing is retried for ever.
+"""Run a pool of actors: shards in, finished shards out. No shard is lost, and none is retried for ever.
 
-scanner.cluster.todo says what becomes of work that fails. Attempts are counted there, never by Ray, and a node that is
-gone is none (scanner.cluster.machines). An actor that dies may take the result of the piece before with it. So work
-that an actor held when it died is from then on given to an actor that holds nothing else: no document is blamed for its
-neighbour. An actor is asked for the identity of a lost document.
+scanner.cluster.todo decides what happens after work fails. It counts attempts itself, and does not use Ray's retries.
+Work that fails because its node is gone (scanner.cluster.machines) costs no attempt.
 
-An actor whose node is gone is replaced by one that starts wherever there is room; meanwhile the other actors work on.
-When nodes join the cluster, more actors are started.
+When an actor dies, the result of the piece that it finished before may be lost as well. From then on, each piece that
+it held is given to an actor that holds nothing else. No document is then blamed for the piece next to it. For a
+document that was lost, an actor is asked for its identity only.
 
-Work that harms no worker needs less: plain functions (`spread`), or a few actors that hold something heavy, such as a
-language model (`on_actors`); few items are in flight, and the first failure ends it.
+An actor on a lost node is replaced by an actor on any node with room, while the other actors continue. When nodes join
+the cluster, more actors are started.
+
+Work that cannot harm a worker is simpler. It runs as plain functions (`spread`), or on a few actors that hold something
+large, such as a language model (`on_actors`). Few items are in flight, and the first failure ends it.
 """
 
 import functools
@@ -27,27 +29,27 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from scanner.cluster.machines import NodeEnd, Nodes, node_of, node_of_actor
 from scanner.cluster.pieces import Busy, FinishedPack, FinishedShard, LostDocument, Pack, PackWork, PieceWork
 from scanner.cluster.todo import PiecePace, Todo
-from scanner.errors import BrickscanError, Refused, ScanFailed
+from scanner.errors import BrickscanError, Refused, ScanFailed, TableError
 from scanner.input.shards import Shard
 
 IN_FLIGHT = 2
-"""Pieces, or items, that a worker holds: one that it works on, and one that waits."""
+"""Number of pieces, or items, that a worker holds: one that it works on, and one that waits."""
 
 START_ATTEMPTS = 5
-"""Deaths of starting actors in a row that end a scan; with their nodes, twice the number of actors more."""
+"""Deaths of starting actors in a row that end a scan. If their nodes died too, twice the number of actors more."""
 
 GROW_SECONDS = 5.0
-"""Seconds between two looks at how many actors the cluster has room for."""
+"""Seconds between checks of how many actors the cluster has room for."""
 
 UNREACHABLE_SECONDS = 120.0
-"""Longest time for which an actor may be out of reach; Ray finds out in a quarter of it that a node is gone."""
+"""Longest time for which an actor may be out of reach. Ray needs a quarter of it to find that a node is gone."""
 
 _WAIT_SECONDS = 1.0
 _PARTS = 16
-"""Parts into which actors are split for waiting: the cost of a wait grows with the number of actors waited for."""
+"""Number of groups in which actors are waited for, because the cost of a wait grows with the number of actors."""
 
 _SECONDS_FOR_A_PART = 0.1
-"""Longest wait for one part of many actors, well below the time that the next piece at each actor takes."""
+"""Longest wait for one group of many actors. It is well below the time that an actor's next piece takes."""
 
 _COMPLAIN_EVERY = 60.0
 _NOT_BEGUN = "no worker could start for %d s: does the cluster have a free CPU, and do other processes leave it some?"
@@ -62,13 +64,13 @@ _log = logging.getLogger(__name__)
 class _Slot:
     """An actor and its work, in order.
 
-    work: None: the actor was asked to prepare itself.
-    deadline: on the monotonic clock, for a sign of life from its first work. Preparing has none, since Ray may have to
-        wait for a machine.
-    begun: a reference to its node's id, ready once its process runs.
-    behind: rows of its first work that are done.
-    row: the only document that is worked on.
-    out_of_reach: it did not answer, and was asked for a sign of life.
+    calls: references to answers, with their work. None for the work: the actor was asked to prepare itself.
+    begun: reference to its node's id, ready once its process runs.
+    deadline: time on the monotonic clock for a sign of life from its first work. Preparing has none, because Ray may
+        have to wait for a machine.
+    behind: number of finished rows of its first work.
+    row: the only document that it works on.
+    out_of_reach: whether it did not answer, and was asked for a sign of life.
     """
 
     actor: Any
@@ -85,7 +87,7 @@ class _Slot:
         return [work for _, work in list(self.calls)[1:] if work is not None]
 
     def takes(self, work: PieceWork | PackWork, calls_at_once: int) -> bool:
-        """Return whether it can be given one more piece and then holds no more than the stated number."""
+        """Return whether the actor can take one more piece without holding more than `calls_at_once`."""
         if not self.ready or self.out_of_reach or len(self.calls) >= calls_at_once:
             return False
         return not self.calls or not (work.exclusive or any(other and other.exclusive for _, other in self.calls))
@@ -101,18 +103,21 @@ class _Slot:
 
 
 class Pool:
-    """A number of actors with the methods `prepare()`, `scan(Piece)`, `scan_pack(shards)` and `identify(Piece)`.
+    """Several actors with the methods `prepare()`, `scan(Piece)`, `scan_pack(shards)` and `identify(Piece)`.
 
-    The first returns a warning or nothing, the second yields Busy and at last a Report, the third a PackReport, the
-    fourth an Identity.
+    - `prepare` returns a warning or nothing.
+    - `scan` yields Busy any number of times, and at last a Report.
+    - `scan_pack` yields a PackReport, and `identify` an Identity, likewise.
 
     Args:
         start: makes an actor.
-        workers: how many actors there are at a time, at first.
-        stall_seconds: seconds without a sign of life after which a piece is given up; a Busy sets another time.
-        on_devices: an actor holds a device, which an error may have made useless to its process for good.
-        room: how many actors the cluster has room for now, since nodes join it; None: as many as at first.
-        pace: how large pieces may be; None: shards and packs stay whole until they fail.
+        workers: number of actors at first.
+        stall_seconds: seconds without a sign of life after which a piece is given up. A Busy sets another time.
+        on_devices: whether an actor holds a device. After an error, its process may never be able to use the device
+            again.
+        room: returns the number of actors that the cluster has room for now, as nodes join it. None: as many as at
+            first.
+        pace: how large pieces may be. None: shards and packs stay whole until they fail.
     """
 
     def __init__(
@@ -135,13 +140,13 @@ class Pool:
         self._failed_starts = self._lost_starts = 0
         self._began = False
         self._warned: set[str] = set()
-        self.waited = 0.0  # seconds that the driver waited for actors: few mean that actors wait for the driver
+        self.waited = 0.0  # seconds that the driver waited for actors; if few, the driver is the bottleneck
         self._idle = 0.0  # seconds without an answer before any actor is ready
         self._complain_at = _COMPLAIN_EVERY
         self._reported = -math.inf
 
     def run(self, shards: Iterable[Shard | Pack]) -> Iterator[FinishedShard | FinishedPack | None]:
-        """Work through shards and packs of them. Yield finished ones, and None about every second meanwhile.
+        """Work through shards and packs of shards. Yield finished ones, and None about every second in between.
 
         Raises:
             Refused: an actor refused to begin, and none had begun before.
@@ -172,7 +177,10 @@ class Pool:
                     yield finished
 
     def _late(self) -> list[_Slot]:
-        """Return slots past their deadline, unless results wait to be taken: then the driver itself may be late."""
+        """Return slots past their deadline.
+
+        Empty if results are still to be taken: then the driver itself may be late.
+        """
         late = {slot.calls[0][0]: slot for slot in self._slots if slot.calls and slot.deadline < time.monotonic()}
         if not late:
             return []
@@ -181,7 +189,7 @@ class Pool:
 
     @property
     def under_way(self) -> int:
-        """Documents of unfinished shards that are done."""
+        """Return the number of finished documents in unfinished shards."""
         return self._todo.in_parts + sum(slot.behind for slot in self._slots)
 
     def close(self) -> None:
@@ -191,11 +199,11 @@ class Pool:
 
     def _new_slot(self) -> _Slot:
         actor = self._start()
-        begun = actor.__ray_call__.remote(node_of_actor)  # asked first, since an actor does one call after the other
+        begun = actor.__ray_call__.remote(node_of_actor)  # the first call, because an actor runs its calls in order
         return _Slot(actor, deque([(actor.prepare.remote(), None)]), begun)
 
     def _grow(self) -> None:
-        """Start more actors for the work that waits, where nodes have joined the cluster."""
+        """Start more actors for waiting work if nodes have joined the cluster."""
         if self._room is None or time.monotonic() < self._grow_at:
             return
         self._grow_at = time.monotonic() + GROW_SECONDS
@@ -203,7 +211,7 @@ class Pool:
         self._slots += [self._new_slot() for _ in range(more)]
 
     def _complain(self, waited: float) -> None:
-        """Say once a minute that no actor is ready, and what it waits for: a CPU of the cluster, or its machine."""
+        """Warn once a minute that no actor is ready, with the reason: it has no CPU yet, or is still preparing."""
         if any(slot.ready for slot in self._slots):
             return
         self._idle += waited
@@ -222,13 +230,14 @@ class Pool:
                         slot.deadline = time.monotonic() + self._stall_seconds
 
     def _take(self, slot: _Slot) -> FinishedShard | FinishedPack | None:
-        """Take an answer about the first work that an actor was given: a sign of life, its result, or its end."""
+        """Take an answer about an actor's first work: a sign of life, a result, or the actor's end."""
         ref, work = slot.calls[0]
         try:
             answer = ray.get(ref if work is None or slot.out_of_reach else next(ref))
         except RayTaskError as error:
             if work is not None and (self._on_devices or isinstance(error.cause, MemoryError)):
-                # by another actor: this one may hold on to memory or have lost its device, which later pieces need
+                # give the work to another actor: this one may still hold memory, or have lost the device that pieces
+                # need
                 self._replace(slot)
             else:
                 self._begin_next(slot)
@@ -264,7 +273,7 @@ class Pool:
 
     def _raised(self, cause: BaseException, work: PieceWork | PackWork | None) -> FinishedShard | None:
         if work is None:
-            error = Refused if isinstance(cause, Refused) and not self._began else ScanFailed
+            error = Refused if isinstance(cause, Refused | TableError) and not self._began else ScanFailed
             raise error(f"a worker cannot begin: {cause}") from None
         if isinstance(cause, BrickscanError):
             raise ScanFailed(str(cause)) from None
@@ -272,14 +281,14 @@ class Pool:
         return self._todo.retry_or_cut(work, reason, f"{type(cause).__name__}: {cause}"[:500])
 
     def _ask_again(self, slot: _Slot) -> None:
-        """Ask an unreachable actor for a sign of life: Ray then finds out whether the actor or its node is gone."""
+        """Ask an unreachable actor for a sign of life. Ray then finds out whether the actor or its node is gone."""
         if not slot.out_of_reach:
             slot.out_of_reach, slot.deadline = True, time.monotonic() + UNREACHABLE_SECONDS
         self._todo.put_back(slot.waiting)
         slot.calls = deque([(slot.actor.__ray_ready__.remote(), slot.calls[0][1])])
 
     def _died(self, slot: _Slot, reason: str) -> FinishedShard | None:
-        """Replace a dead actor. The work that it was doing has failed, unless its node is gone."""
+        """Replace a dead actor. Its current work counts as failed, unless its node is gone."""
         node_id = node_of(slot.begun)
         gone = self._nodes.gone(node_id)
         _log.warning("a worker died%s: %s", " with its node" if gone else "", reason.splitlines()[0])
@@ -305,22 +314,22 @@ class Pool:
         return None if work is None else self._todo.cut_at_stall(work, slot.behind, slot.row)
 
     def _replace(self, slot: _Slot) -> PieceWork | PackWork | None:
-        """End an actor and start another. Return the work that it was doing; waiting work goes to another actor."""
-        ray.kill(slot.actor)  # it may be alive, but out of reach
+        """End an actor and start another. Return its current work. Waiting work goes to other actors."""
+        ray.kill(slot.actor)  # it may still be alive, but out of reach
         self._todo.put_back(slot.waiting)
         self._slots[self._slots.index(slot)] = self._new_slot()
         return slot.calls[0][1]
 
 
 DEATHS_MADE_GOOD = 2
-"""Most deaths of a worker that are made good, each with another try of its items."""
+"""Largest number of deaths of workers that are made good, each by trying its items again."""
 
 Item = TypeVar("Item")
 Holder = TypeVar("Holder")
 
 
 class Call(NamedTuple):
-    """A function with its arguments. It must be deterministic, since a worker that dies is replaced."""
+    """A function with its arguments. It must be deterministic, because it is called again if a worker dies."""
 
     name: Any
     function: Callable[..., Any]
@@ -330,12 +339,12 @@ class Call(NamedTuple):
 def spread(
     calls: Iterable[Call], workers: int, meanwhile: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[Any, Any]]:
-    """Make all calls on the cluster. Yields (name, result), in the order in which they finish.
+    """Make all calls on the cluster. Yield (name, result) in the order in which they finish.
 
-    `meanwhile` is called about every second while none does.
+    meanwhile: called about every second while no call finishes.
 
     Raises:
-        BrickscanError: of the first call that raised one.
+        BrickscanError: the error of the first call that raised one.
         ScanFailed: a call failed in another way.
     """
 
@@ -361,14 +370,15 @@ def on_actors(
     """Give each item to one of the actors, and yield (item, result) in the order in which they finish.
 
     Args:
-        kind: class of the actors, with a deterministic method `do(item)`, since an actor that dies is replaced.
+        kind: class of the actors, with a method `do(item)`. It must be deterministic, because items of an actor that
+            dies are given to another.
         arguments: arguments of the class.
         items: the items.
-        workers: the most actors, each of one CPU.
+        workers: largest number of actors. Each takes one CPU.
         meanwhile: called about every second while no item is finished.
 
     Raises:
-        BrickscanError: of the first item that raised one.
+        BrickscanError: the error of the first item that raised one.
         ScanFailed: an item failed in another way, or kept killing its actor.
     """
     todo = list(items)
@@ -384,7 +394,7 @@ def on_actors(
             meanwhile,
         )
     finally:
-        if ray.is_initialized():  # not after an interrupt: `kill` and `cancel` would start Ray anew
+        if ray.is_initialized():  # false after an interrupt; then `kill` and `cancel` would start Ray again
             for actor in actors:
                 ray.kill(actor)
 
@@ -396,7 +406,7 @@ def _work_through(
     name: Callable[[Item], str],
     meanwhile: Callable[[], None],
 ) -> Iterator[tuple[Item, Any]]:
-    """Give each item to the first holder that is free; `holders` names one as often as it may hold an item."""
+    """Give each item to the first free holder. `holders` lists a holder as often as the number of items it may hold."""
     waiting: dict[Any, tuple[Holder, Item]] = {}
     turns, free = iter(items), list(holders)
     try:

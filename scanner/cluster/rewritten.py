@@ -1,10 +1,12 @@
-"""Rows that a table's commits wrote into other files: a document that was scanned before is left out, where it moved.
+"""Leave out rows that a table's commits moved into other files, if they were scanned in an earlier file.
 
-A row of a file that took the place of others is the old one if its id (its account, where it has no id) and its text
-agree with those of a document of these files that was scanned under the same tests, k-th copy to k-th copy. It keeps
-its verdict. What was scanned is known by its rows in the tables, so the old files may be gone. Where a row was scanned
-stands with the first range of the file that it moved to (`moved_from`), so that it may move again when the table has
-forgotten that it moved.
+A row of a file that replaced others is an old row if its id (or without an id, its account) and its text agree with
+those of a document of the earlier files that was scanned under the same tests. Of several equal documents, the k-th
+copy is matched with the k-th. An old row keeps its verdict.
+
+Scanned documents are known from their rows in the tables, so the old files may be gone. The files in which a row was
+scanned are recorded with the first range of its new file (`moved_from`). The row may then move again, even after the
+table has forgotten the first move.
 """
 
 import hashlib
@@ -30,7 +32,7 @@ from scanner.results.transactions import read_whole
 from scanner.scan_plan import Plan
 
 _DOCUMENT = ["doc_id", "holder", "text_id"]
-_HOLDER = pl.when(pl.col("doc_id").is_null()).then("account_id").alias("holder")  # equal texts of others are others
+_HOLDER = pl.when(pl.col("doc_id").is_null()).then("account_id").alias("holder")  # equal texts of two accounts differ
 _RUN = ["shard_id", "scan_id"]
 _DOCUMENTS = pl.Schema({"row": pl.Int64, "doc_id": pl.String, "account_id": pl.String, "text_id": pl.Binary})
 
@@ -58,7 +60,7 @@ def _counted(plan: Plan, scanned: pl.DataFrame) -> pl.DataFrame:
 
 
 def _text_ids(ids: TextIds, digests: Sequence[bytes | None]) -> list[bytes | None]:
-    """Return ids of texts by their SHA-256; None where there is no text."""
+    """Return ids of texts by their SHA-256. None: there is no text."""
     text_ids = iter(ids.of(pa.array([digest for digest in digests if digest is not None], pa.binary())).to_pylist())
     return [None if digest is None else next(text_ids) for digest in digests]
 
@@ -79,19 +81,19 @@ def _old_rows(shards: Sequence[Shard], shard_rows: Sequence[pl.DataFrame], count
 
 
 def read_on_ray(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
-    """Return `read_documents` of each shard, by tasks of Ray; no documents where a task fails."""
+    """Return `read_documents` of each shard, by tasks of Ray. A task that fails gives no documents."""
     task, shared = ray.remote(num_cpus=1, max_retries=1)(read_documents), ray.put(plan)
     shard_rows = []
     for answer in [task.remote(shared, _without_parents(shard)) for shard in shards]:
         try:
             shard_rows.append(ray.get(answer))
-        except RayError:  # a file that ends its reader: the scan finds the document that does
+        except RayError:  # a file that ends its reader; the scan will find the document at fault
             shard_rows.append(_DOCUMENTS.to_frame())
     return shard_rows
 
 
 def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
-    """Return the live documents of a shard, as `_DOCUMENTS`; none where its file cannot be read."""
+    """Return the documents of a shard that are not deleted, as `_DOCUMENTS`. Empty: its file cannot be read."""
     ids, frames = open_text_ids(plan), [_DOCUMENTS.to_frame()]
     try:
         for batch in read(shard.file, plan.columns, shard.rows.start, shard.rows.stop):
@@ -100,13 +102,13 @@ def read_documents(plan: Plan, shard: Shard) -> pl.DataFrame:
             texts = [None if text is None else hashlib.sha256(text).digest() for text in batch["text"].to_pylist()]
             columns = {name: batch[name].to_pylist() for name in ("row", "doc_id", "account_id")}
             frames.append(pl.DataFrame({**columns, "text_id": _text_ids(ids, texts)}, schema=_DOCUMENTS))
-    except FileFault:  # the scan tells it
+    except FileFault:  # the scan will report it
         return _DOCUMENTS.to_frame()
     return pl.concat(frames)
 
 
 def _without_parents(shard: Shard) -> Shard:
-    """Return a shard as workers need it: a file may have as many parents as a table has files."""
+    """Return a shard without its file's parents for workers: they may be as many as the files of a table."""
     entry = None if shard.file.entry is None else replace(shard.file.entry, parents=frozenset())
     return replace(shard, file=replace(shard.file, entry=entry))
 
@@ -119,8 +121,8 @@ def leave_out_rewritten(
 ) -> list[Shard]:
     """Return the shards without the rows that were scanned in a file which the shard's file replaced.
 
-    A file whose deleted rows changed is not scanned again, unless rows came back. In that case all of its rows are
-    scanned, and hide their earlier verdicts.
+    A file whose deleted rows changed is not scanned again, unless rows came back. Then all of its rows are scanned, and
+    hide their earlier verdicts.
 
     Args:
         plan: the scan's plan.
@@ -129,7 +131,7 @@ def leave_out_rewritten(
         read_all: reads the documents of shards.
 
     Raises:
-        Refused: rows were scanned in another file by another rule, and no p-value pays for a second look.
+        Refused: rows were scanned in another file by another rule, and no p-value is corrected for a second look.
     """
     moved = [shard for shard in shards if shard.file.entry is not None and shard.file.entry.parents]
     unmoved = live - {shard.file.path for shard in moved}
@@ -164,9 +166,9 @@ def leave_out_rewritten(
 def _origins(
     plan: Plan, moved: Sequence[Shard], unmoved: frozenset[str], tests: Collection[str]
 ) -> tuple[dict[str, set[str]], pl.DataFrame]:
-    """Return the files that rows of each may have been scanned in, itself among them, and their ranges.
+    """Return the files in which rows of each file may have been scanned, including itself, and the files' ranges.
 
-    unmoved: files that are still there.
+    unmoved: files that still exist.
     """
     files = {shard.file.path: shard.file.entry for shard in moved}
     origins = {path: {path} | entry.parents - unmoved for path, entry in files.items() if entry}

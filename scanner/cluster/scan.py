@@ -1,6 +1,6 @@
-"""The driver of a scan: list, find the work, have it done, commit, judge, and record how it ended.
+"""Drive a scan: list the input, find the work, have it done, commit, judge, and record how the scan ended.
 
-Endings stand in one table: cause, exit code, and whether `scans` gets a row.
+One table defines the endings: cause, exit code, and whether `scans` gets a row.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from scanner.comparing import ComparedNight, compare_nights
 from scanner.controls.scan_audit import ScanAudit, audit_scan
 from scanner.detection.attribution import EarlierScans
 from scanner.detection.open_plan import check_plan
-from scanner.errors import BrickscanError, Refused, ScanFailed
+from scanner.errors import BrickscanError, Refused, ScanFailed, TableError
 from scanner.filtering import FILTERS, fix_filter
 from scanner.follow_up import Actor, CommittedScan, Part, Result
 from scanner.input.files import InputFile, empty_in_a_store, list_files
@@ -65,8 +65,8 @@ class ExitCode(IntEnum):
     """Exit codes of every job."""
 
     DONE = 0  # documents in quarantine included
-    FAILED = 1  # what is committed stays; a second run goes on from there
-    REFUSED = 2  # nothing was done: the sentence names file, field and value
+    FAILED = 1  # everything committed stays, and a second run continues from there
+    REFUSED = 2  # nothing was done; the sentence names file, field and value
     ALARM = 3  # an audit says that p-values are too small, or the proof of a flag differs
     TOO_LITTLE_READ = 4  # no document was read, or a larger share than configured is in quarantine
     CANARIES_LOST = 5  # texts that are known to be marked were not found as planned
@@ -88,13 +88,14 @@ class Ending(NamedTuple):
 _RAISED: tuple[tuple[type[BaseException], Ending], ...] = (
     (Terminated, Ending(ExitCode.TERMINATED, recorded=True, commits=True)),
     (KeyboardInterrupt, Ending(ExitCode.INTERRUPTED, recorded=True, commits=True)),
-    (Refused, Ending(ExitCode.REFUSED, recorded=False)),  # unless something had been done
+    (TableError, Ending(ExitCode.REFUSED, recorded=False)),
+    (Refused, Ending(ExitCode.REFUSED, recorded=False)),  # recorded if work had been found
     (BaseException, Ending(ExitCode.FAILED, recorded=True)),
 )
 
 
 def ending_of(error: BaseException, *, work_was_found: bool) -> Ending:
-    """Return the ending that an exception causes: that of the first row that fits."""
+    """Return the ending that an exception causes: the first row of the table that fits."""
     ending = next(ending for kind, ending in _RAISED if isinstance(error, kind))
     return ending._replace(recorded=ending.recorded or work_was_found)
 
@@ -116,10 +117,10 @@ def worse_of(one: ExitCode, other: ExitCode) -> ExitCode:
 
 
 class ScanStart(NamedTuple):
-    """A scan as it began.
+    """A scan at its beginning.
 
     users_head: head of the users' hash chain.
-    share: its share of the input; None: all of it.
+    share: this driver's share of the input. None: all of it.
     """
 
     scan_id: str
@@ -129,7 +130,7 @@ class ScanStart(NamedTuple):
 
 
 def snapshots_of(work: ScanWork) -> list[Snapshot]:
-    """Return the tables of an input as they were read, each at its newest version where the input was listed twice."""
+    """Return the tables of an input as they were read, each at its newest version if the input was listed twice."""
     entries = {shard.file.entry.snapshot for shard in work.shards if shard.file.entry is not None}
     newest = {snapshot.table: snapshot for snapshot in sorted(entries)}
     return [*newest.values()]
@@ -147,8 +148,8 @@ def scan_row(
 ) -> dict[str, object]:
     """Return the row of schemas.tables.SCANS, without `finished_at` and `exit_code`.
 
-    audit: None where the scan was not judged.
-    registry_changed: another registry may have named the users of its flags.
+    audit: None: the scan was not judged.
+    registry_changed: whether another registry may have named the users of its flags.
     """
     return {
         "scan_id": begun.scan_id,
@@ -188,7 +189,7 @@ def scan_row(
 
 
 def _positions_of(totals: ScanTotals, key_id: str) -> dict[str, object]:
-    """Return what `keys` of SCANS says of positions that a key scored and left out; nothing where nothing was shown."""
+    """Return the fields of `keys` of SCANS with a key's scored and shown positions. Null: none were shown."""
     of_keys = totals.counts.of_keys
     columns = {"positions": "scored", "positions_shown": "shown"}
     return {name: of_keys.get((key_id, kind)) for name, kind in columns.items()}
@@ -198,17 +199,17 @@ def _positions_of(totals: ScanTotals, key_id: str) -> dict[str, object]:
 class ScanOutcome:
     """Result of a scan.
 
-    first_commit: seconds from its start; None: there was none.
-    audit: None when interrupted.
-    to_retry: files at fault for now, to be tried again.
-    unread: what it did not read; only the reasons where it was interrupted.
-    stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing any more.
-    dropped: rows of nights that were older than `retain`.
-    share: its share of the input; None: all of it.
-    unsupported_keys: keys that no text was scored under.
-    trial: the registry was made for a trial.
-    looks: what each look did once all documents were committed, by its name.
-    compared: its night, held against the nights before it; empty: it was not.
+    first_commit: seconds from its start. None: there was none.
+    audit: None if the scan was interrupted.
+    to_retry: files that could not be read for now, to be tried again.
+    unread: the part of the input that was not read. If the scan was interrupted, only the reasons.
+    stopped: SIGTERM or Ctrl-C came just before the row was written, so it changed nothing any more.
+    dropped: number of rows dropped because their nights were older than `retain`.
+    share: its share of the input. None: all of it.
+    unsupported_keys: keys under which no text was scored.
+    trial: whether the registry was made for a trial.
+    looks: the result of each look after all documents were committed, by its name.
+    compared: comparison of its night with earlier nights. Empty: there was none.
     """
 
     scan_id: str
@@ -237,21 +238,22 @@ def run_scan(
     share: DriverShare | None = None,
     wait: Callable[[str], None] = lambda step: None,
 ) -> ScanOutcome:
-    """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
+    """Scan everything that is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, and commit finished work.
 
     Args:
         plan: the scan's plan.
-        watch: called before the work, after every commit, and about every second meanwhile.
+        watch: called before the work, after every commit, and about every second in between.
         worker: class of the actors.
-        files: files of the input to scan, for a caller who waits for more; None: all files, of which there must be
-            some.
-        share: the share of the input to scan, beside other drivers; it may be empty. Accounts, canaries that are due
-            and old nights wait for the scan of all files that follows. None: all of it.
-        wait: called with each step that comes before the work, before it.
+        files: files of the input to scan, for a caller that waits for more files. None: all files, of which there must
+            be some.
+        share: the share of the input to scan, beside other drivers. It may be empty. Accounts, canaries that are due
+            and old nights are left to the scan of all files that follows. None: all of it.
+        wait: called with the name of each step before the work, as it begins.
 
     Raises:
-        Refused: something cannot be right; no document was scanned.
-        ScanFailed: the work had to stop; what was committed stays.
+        Refused: the configuration or input cannot be right, and no document was scanned.
+        TableError: a table of results is not as it was signed.
+        ScanFailed: the work had to stop. Everything committed stays.
     """
     with interrupts_noted() as end_on_signal, sigterm_interrupts():
         return _Scan(plan, watch, worker, end_on_signal, share, wait).run(files)
@@ -260,7 +262,7 @@ def run_scan(
 class _Scan:
     """One scan: its state and its steps.
 
-    end_on_signal raises the interrupt that came; the other arguments are those of run_scan.
+    end_on_signal raises the interrupt that came. The other arguments are those of run_scan.
     """
 
     def __init__(
@@ -279,7 +281,7 @@ class _Scan:
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
         self._work = ScanWork(0, 0, (), (), ())
         self._ray_runs = contextlib.ExitStack()
-        self._connect: Callable[[], None] | None = None  # to Ray; None: it does not start yet
+        self._connect: Callable[[], None] | None = None  # connects to Ray; None: Ray does not start yet
         self._users_head: str | None = None
         self._verified = NO_RECORD
         self._first_commit: float | None = None
@@ -306,12 +308,12 @@ class _Scan:
             if not ending.commits:
                 if ending.recorded:
                     self._audit = None
-                    with contextlib.suppress(Exception):  # the error itself must be seen
+                    with contextlib.suppress(Exception):  # the original error must be shown, not this one
                         self._record(ending.exit_code)
-                self._keep_signatures()  # whatever kept the row from being written, as a full disk does
+                self._keep_signatures()  # needed even if the row could not be written, for example on a full disk
                 raise
             exit_code = ending.exit_code
-            open_tables(self._plan.results)  # a table may have come while the input was listed
+            open_tables(self._plan.results)  # again: another process may have made a table while the input was listed
             self._commit()
             self._record(exit_code)
             self._unread = UnreadInput(reasons=reasons_of(self._plan, self._scan_id))
@@ -331,7 +333,7 @@ class _Scan:
 
         with self._ray_runs:
             # 2. Open keys, tokenizers, users, looks and the filter, and refuse what cannot be.
-            if files:  # Ray starts while keys are opened and footers are read
+            if files:  # Ray starts in the background while keys are opened and footers are read
                 self._connect = self._ray_runs.enter_context(ray_begun(plan.config.cluster))
             self._wait("opening keys, tokenizers and users")
             check_plan(plan)
@@ -357,14 +359,14 @@ class _Scan:
                 workers = self._ray_runs.enter_context(cluster(plan.config.cluster, self._connect))
                 self._report_metrics()
                 self._work_through(workers)
-            self._commit()  # while Ray's metrics can still take it
+            self._commit()  # before the connection to Ray ends, so its metrics still receive it
 
             # 4. Run the looks that follow a scan, then judge p-values by every control.
-            keep_signatures(plan.results)  # workers of looks check what they read by what the registry keeps
+            keep_signatures(plan.results)  # the looks' workers check the tables they read against kept signatures
             self._run_looks(whole=whole)
             self._judge(whole=whole)
             looked = any(look.result.counts for look in self._looks.values())
-            if self._committer.totals.counts.flagged or looked:  # somebody may have been named
+            if self._committer.totals.counts.flagged or looked:  # users may have been named
                 try:
                     refuse_changed_since(plan.registry, plan.results, self._scan_id, self._verified)
                 except ScanFailed:
@@ -372,17 +374,17 @@ class _Scan:
                     raise
             refuse_changed_tables(plan.results)
 
-            # 5. Hold the night against earlier ones, learn what later ones leave out, and drop those that are too old.
+            # 5. Compare the night with earlier ones, learn the filter for later ones, and drop nights that are too old.
             if whole:
                 self._compare()
-                self._learn()  # before old nights are dropped, which asks for flags and may fail
+                self._learn()  # before old nights are dropped, because that asks for flags and may fail
         if self._share is None:
             self._drop_old_nights()
 
-        # 6. Say what was not read, and how the scan ends.
+        # 6. Report the input that was not read, and decide how the scan ends.
         self._unread = find_unread(plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over)
         if self._share is not None:
-            self._unread = replace(self._unread, nothing="")  # other parts may hold something
+            self._unread = replace(self._unread, nothing="")  # other drivers' shares may contain documents
         empty = whole and bool(self._unread.nothing) and not self._unread.allowed
         state = self._audit.state if self._audit else None
         return exit_code_of(state, too_little_read=empty or bool(self._unread.too_much))
@@ -390,7 +392,7 @@ class _Scan:
     def _find_work(self, files: Sequence[InputFile], *, strict: bool) -> None:
         """Find the work.
 
-        strict: refuse it where all files lack a column, or one is too old. Otherwise the files have just landed.
+        strict: refuse it if all files lack a column, or if one is too old. If not strict, the files have just landed.
         """
         plan = self._plan
         if plan.config.cluster.require_gpus:
@@ -398,7 +400,7 @@ class _Scan:
                 share_gpus(plan.config.cluster, workers)
         self._wait(f"reading the footers of files: {len(files):,}, and what is done of them")
         inspected = inspect_input(plan, files)
-        if strict:  # a file that lands alone may be the exception
+        if strict:  # a file that lands by itself may be the exception
             refuse_wrong_columns(inspected)
         open_tables(plan.results)
         record_verification(plan.results, self._scan_id, self._verified)
@@ -407,21 +409,21 @@ class _Scan:
         open_tables(plan.results, [table for look in LOOKS for table in look.tables(plan)])
         merge_bookkeeping(plan.results)
         freeze(plan.results, self._started_at)
-        # an old file that lands among others keeps none of these waiting
+        # an old file among the new ones must not keep these waiting
         self._work = without_expired(plan, find_work(plan, inspected), refuse=strict)
         self._watch(self._work, self._committer.totals)
         for file, fault in self._work.faults:
             self._committer.add_fault(file, fault)
 
     def _work_through(self, workers: int) -> None:
-        """Have the shards scanned, and commit them as they come: first the shards that all keys look at."""
+        """Have the shards scanned, and commit them as they come. Shards that all keys look at come first."""
         plan = self._plan
         earlier = read_earlier_scans(plan, {shard.file for shard in self._work.left}, self._started_at)
         live = frozenset(shard.file.path for shard in self._work.shards)
         for key_ids, shards in self._work.by_keys.items():
             under = plan.under(key_ids)
             known = [replace(shard, first_scanned=earlier.files.get(shard.file.path)) for shard in shards]
-            # files come with their shards
+            # the files are recorded with their shards
             self._have_scanned(under, leave_out_rewritten(under, known, live), earlier._replace(files={}), workers)
 
     def _have_scanned(self, plan: Plan, shards: Sequence[Shard], earlier: EarlierScans, workers: int) -> None:
@@ -442,7 +444,7 @@ class _Scan:
             pace=pace,
         )
         before = self._committer.totals.waited
-        waiting = 0  # documents that are finished, and not committed
+        waiting = 0  # documents that are finished but not committed
         try:
             for finished in pool.run(pack_shards(shards, workers)):
                 if finished is not None:
@@ -459,7 +461,7 @@ class _Scan:
             pool.close()
 
     def _go_on(self) -> None:
-        """Raise the interrupt that came, or ScanFailed where the lease of what claims showed is over."""
+        """Raise the interrupt that came, or ScanFailed if the lease on seeds that claims showed has run out."""
         self._end_on_signal()
         self._lease.confirm()
 
@@ -479,7 +481,7 @@ class _Scan:
         )
 
     def _run_looks(self, *, whole: bool) -> None:
-        """Have each look do what follows a scan, now that all documents are committed."""
+        """Run each look's step after a scan, now that all documents are committed."""
         plan = replace(self._plan, documents=sum(shard.rows.documents for shard in self._work.shards))
         scan = CommittedScan(plan, self._scan_id, self._work.shards_under_any_key, self._started_at, whole)
         for look in self._looks.values():
@@ -488,7 +490,7 @@ class _Scan:
     def _judge(self, *, whole: bool) -> None:
         """Audit the scan.
 
-        whole: it covers all files of the input, which all canaries come with.
+        whole: whether it covers all files of the input. Only then all canaries are in it.
         """
         ids, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.shards, self._work.earlier))
         looks = [look.result for look in self._looks.values()]
@@ -498,7 +500,7 @@ class _Scan:
         self._report_metrics()
 
     def _compare(self) -> None:
-        """Say what of the night is not as on the nights before it. Whatever that is, the scan ends as it does."""
+        """Compare the night with earlier nights. The result never changes how the scan ends."""
         night = self._plan.date or self._started_at.date()
         keys = {key.key_id for key in self._plan.keys}
         try:
@@ -517,11 +519,11 @@ class _Scan:
         self, actor: type[Actor[Part, Result]], arguments: tuple[Any, ...], parts: Iterable[Part]
     ) -> Iterator[tuple[Part, Result]]:
         """See scanner.follow_up.OnActors."""
-        if left := [*parts]:  # where nothing is left to do, Ray need not start
+        if left := [*parts]:  # without parts, Ray need not start
             workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
             with contextlib.closing(on_actors(actor, arguments, left, workers, self._go_on)) as finished:
                 for item in finished:
-                    self._go_on()  # many actors leave no second in which none is finished
+                    self._go_on()  # with many actors, some part finishes in every second, so nothing else would check
                     yield item
 
     def _read_again(self, scan: CommittedScan, again: SecondPass) -> SecondPassTotals:
@@ -537,7 +539,7 @@ class _Scan:
             self._dropped = drop_older(plan.results, days, keep_flags=keep_flags, config_sha256=config)
 
     def _record(self, exit_code: ExitCode) -> None:
-        """Write the scan's row, whole, once. An interrupt that comes meanwhile changes nothing of it."""
+        """Write the scan's row, whole, once. An interrupt during the write does not change it."""
         begun = ScanStart(self._scan_id, self._started_at, self._users_head, self._share)
         looks = [look.result for look in self._looks.values()]
         about = self._plan, begun, self._work, self._committer.totals, looks, self._audit

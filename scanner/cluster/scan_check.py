@@ -1,4 +1,4 @@
-"""A scan before it begins: all that it needs is looked at, and its cost is estimated. Nothing is written or kept."""
+"""Check everything that a scan needs before it begins, and estimate its cost. Nothing is written or kept."""
 
 import datetime
 import os
@@ -23,7 +23,7 @@ from scanner.cluster.work import (
 )
 from scanner.controls.observation import OpenControls
 from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
-from scanner.error_shares import looks_in_words
+from scanner.error_shares import looks_in_words, shares_in_words
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.filtering import fix_filter
 from scanner.input.files import empty_in_a_store, list_files
@@ -43,7 +43,7 @@ MIB = 2**20
 
 
 class CheckFinding(NamedTuple):
-    """A thing that was looked at: its name, the finding in a line or several, and the same as JSON values."""
+    """A checked thing: its name, the finding in one or more lines, and the same as JSON values."""
 
     name: str
     says: tuple[str, ...]
@@ -56,22 +56,22 @@ def check_scan(
     share: DriverShare | None = None,
     wait: Callable[[str], None] = lambda step: None,
 ) -> Iterator[CheckFinding]:
-    """Look at registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate its cost.
+    """Check registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate the scan's cost.
 
-    What is cheap comes first: an input without files is refused before users, tokenizers and kernels are looked at.
+    Cheap checks come first: an input without files is refused before users, tokenizers and kernels are checked.
 
     Args:
         config_file: the configuration.
         date: as for make_plan.
-        share: the share of the input that is to be scanned; None: all of it.
-        wait: called with each slow step before it.
+        share: the share of the input that is to be scanned. None: all of it.
+        wait: called with the name of each slow step, before it.
 
     Raises:
-        Refused: at the first thing that cannot be right; everything before it was right.
+        Refused: at the first thing that cannot be right. Everything before it was right.
     """
     try:
         yield from _steps(make_plan(config_file, date), share, wait)
-    except ScanFailed as failed:  # nothing was done, so a scan would fail before any work
+    except ScanFailed as failed:  # refused, because a scan would fail here before any work
         raise Refused(str(failed)) from None
 
 
@@ -113,16 +113,12 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
         yield CheckFinding(*estimate(plan, listed.work.shards_under_any_key))
 
 
-def _corrected(plan: Plan) -> str:
-    stated = plan.weights.digest_fields()
-    shares = "; weights " + ", ".join(f"{name} {weight:g}" for name, weight in stated.items()) if stated else ""
-    if any(key.one_of is not None for key in plan.keys):
-        return f"each with its own weight in the false-positive rate{shares}"
-    return f"p-values corrected for {counted(plan.keys_tested, 'key')} of the registry{shares}"
-
-
 def _registry(plan: Plan) -> CheckFinding:
-    says = [f"{plan.registry}: {counted(len(plan.keys), 'key')} under test, {_corrected(plan)}"]
+    corrected = f"p-values are corrected for {counted(plan.keys_tested, 'key')} of the registry"
+    if any(key.one_of is not None for key in plan.keys):
+        corrected = "each has its own weight in the false-positive rate"
+    says = [f"{plan.registry}: {counted(len(plan.keys), 'key')}; {corrected}"]
+    says += shares_in_words(plan.weights)
     says += looks_in_words(plan.keys, plan.weights)
     says += [f"LEFT OUT: no text will be scored under key {key.key_id}. {key.why}" for key in plan.unsupported_keys]
     facts = {
@@ -135,7 +131,7 @@ def _registry(plan: Plan) -> CheckFinding:
 
 
 def _slow_keys(plan: Plan) -> Iterator[CheckFinding]:
-    """Yield keys that cost a hundred times our green list or more, each timed; nothing if there are none."""
+    """Yield keys that cost at least a hundred times as much as our green list, each timed."""
     timed = [(key, price(format_of(key), open_key(plan.registry, key), key.messages)) for key in plan.keys]
     slow = [(key.key_id, found) for key, found in timed if found is not None]
     if slow:
@@ -146,24 +142,24 @@ def _slow_keys(plan: Plan) -> Iterator[CheckFinding]:
 
 
 def _workers(plan: Plan) -> tuple[int, int, bool]:
-    """Return how many workers there would be, the bytes that each may take, and whether a cluster was reached.
+    """Return the number of workers, the bytes that each may take, and whether a cluster was reached.
 
     Raises:
-        ScanFailed: the cluster cannot be reached or started, or has no folder to be started in.
+        ScanFailed: the cluster cannot be reached or started, or there is no folder to start it in.
         Refused: it has too few GPUs.
     """
     how = plan.config.cluster
     if how.address or os.environ.get("RAY_ADDRESS") or how.require_gpus:
         with cluster(how) as workers:
             return share_gpus(how, workers)[0], worker_memory(how), True
-    with ray_folder():  # the scan would make one too
+    with ray_folder():  # as a scan does
         pass
     most = WORKER_MEMORY if how.worker_memory_mb is None else how.worker_memory_mb * MIB
     return how.workers or len(os.sched_getaffinity(0)), most, False
 
 
 class _Input:
-    """The input of a scan, looked at in steps: its files, then their columns, then how much of it is done."""
+    """The input of a scan, checked in steps: its files, then their columns, then how much of it is done."""
 
     def __init__(self, plan: Plan, share: DriverShare | None) -> None:
         self._plan, self._share = plan, share
@@ -176,12 +172,12 @@ class _Input:
         self.work: ScanWork
 
     def refuse_none(self) -> None:
-        """Raise Refused where no file is listed and a scan would read nothing."""
+        """Raise Refused if no file is listed, so that a scan would read nothing."""
         if not self._files:
             self.files(self._plan)
 
     def files(self, plan: Plan) -> CheckFinding:
-        """Say how many files there are, and which are at fault.
+        """Report the number of files, and the files at fault.
 
         plan: the plan with its filter.
 
@@ -238,7 +234,7 @@ class _Input:
         return CheckFinding("columns", tuple(says), {"columns": [one._asdict() for one in found]})
 
     def done(self) -> CheckFinding:
-        """Say how much is committed, and how much is left.
+        """Report how much is committed, and how much is left.
 
         Raises:
             Refused: a file that is left was last changed longer ago than nights are kept.

@@ -1,12 +1,15 @@
-"""Work that is left: its order, the size of pieces, and what becomes of those that fail.
+"""Order the work that is left, size its pieces, and decide what happens after a piece fails.
 
-A piece has so many documents that the worker takes ten-odd seconds, as far as this scan has shown. A piece that fails
-is tried again, then halved, down to the document that is to blame. A piece that makes no progress is cut at its
-worker's last word, and what follows is scored one by one, so that the next last word names the document: it costs two
-stalls, since each takes minutes. A lost node does not count as an attempt, since nodes are preempted in waves. If
-nobody announced the loss, a document may be the cause. So a piece over which several nodes were lost is halved too,
-which blames no document. A document that was alone while many nodes were lost is given up. scanner.cluster.pieces draws
-the states.
+A piece has as many documents as a worker scores in some 15 seconds, at the speed that this scan has shown.
+
+- A piece that fails is tried again, then halved, down to the document that is to blame.
+- A piece that makes no progress is cut at its worker's last report. The rows after it are scored one by one, so the
+  next last report names the document. That costs two stalls of minutes each.
+- Work on a lost node does not count as an attempt, because nodes are preempted in waves. If nobody announced the loss,
+  a document may be its cause. A piece over which several nodes were lost in this way is therefore halved too, which
+  blames no document. A document that was alone while many nodes were lost is given up.
+
+scanner.cluster.pieces draws the states.
 """
 
 import logging
@@ -37,31 +40,31 @@ from scanner.watermark.formats import format_of
 from scanner.watermark.parts import MOST_SEARCHES
 
 SECONDS_A_PIECE = 15.0
-"""Seconds that a piece is to take; a shard that takes less than twice as long stays whole."""
+"""Target duration of a piece, in seconds. A shard that takes less than twice as long stays whole."""
 
 SLOW_SHARD = 600.0
-"""Seconds of a shard, by the generous count of `seconds_a_byte`, from which on its first piece is a small one; that
-count is 20 to 300 times too long.
+"""Estimated seconds of a shard, by `seconds_a_byte`, from which its first piece is a small one.
+
+The estimate is 20 to 300 times too long.
 """
 
 FIRST_DOCUMENTS = 256
-"""Documents of a piece of a slow shard, before any piece has come back."""
+"""Number of documents of a piece of a slow shard, before any piece has come back."""
 
 LEAST_DOCUMENTS = 16
-"""Fewest documents of a piece, unless its shard has fewer: each piece opens a file and writes others."""
+"""Fewest documents of a piece, unless its shard has fewer. Each piece opens a file and writes others."""
 
 
 def seconds_a_byte(plan: Plan) -> float:
-    """Estimate generously the seconds of scoring a byte of text under a plan's keys: at most a token a byte."""
+    """Return a generous estimate of the seconds to score a byte of text under a plan's keys: at most a token a byte."""
     searches = 1 if plan.weights.span is None else MOST_SEARCHES
     return searches * sum(format_of(key).seconds(key.messages) for key in plan.keys)
 
 
 class PiecePace:
-    """Says how many documents a piece may have, from the pieces that came back, with the newest weighing most.
+    """The number of documents that a piece may have, from the pieces that came back. The newest pieces count most.
 
-    seconds: generous estimate of the seconds of scoring a byte of text; 0: shards stay whole until a piece has come
-        back.
+    seconds: generous estimate of the seconds to score a byte of text. 0: shards stay whole until a piece has come back.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -69,7 +72,7 @@ class PiecePace:
         self._documents = self._seconds = 0.0
 
     def record(self, documents: int, seconds: Seconds) -> None:
-        """Take what a piece took."""
+        """Record the duration of a piece."""
         if documents and seconds.of_workers:
             self._documents = self._documents / 2 + documents
             self._seconds = self._seconds / 2 + seconds.of_workers
@@ -77,7 +80,7 @@ class PiecePace:
     def largest(self, documents: int, text_bytes: int) -> int:
         """Return the size of the next piece of so many documents, with so many bytes of text: a power of two, or all.
 
-        Pieces of one size are read on from where the one before ended (scanner.input.documents.Reader).
+        A piece of the same size is read on from the end of the piece before (scanner.input.documents.Reader).
         """
         if self._seconds:
             longest = max(int(SECONDS_A_PIECE * self._documents / self._seconds), LEAST_DOCUMENTS)
@@ -88,30 +91,31 @@ class PiecePace:
         return documents if documents <= 2 * longest else 1 << longest.bit_length() - 1
 
     def pieces(self, documents: int, text_bytes: int) -> int:
-        """Count the pieces that so many documents, with so many bytes of text, would be cut into now."""
+        """Count the pieces for so many documents, with so many bytes of text, at the present pace."""
         return -(-documents // self.largest(documents, text_bytes)) if documents else 1
 
     def pieces_of(self, shards: Iterable[Shard]) -> int:
-        """Count the pieces that shards would be cut into now, which is how many workers find work."""
+        """Count the pieces for shards at the present pace. So many workers find work."""
         return sum(self.pieces(shard.rows.documents, shard.rows.text_bytes) for shard in shards)
 
 
 ATTEMPTS = 3
-"""Attempts at a shard or a piece that the pace cut, and again at a single document; a half in between is halved at its
-first failure.
+"""Number of attempts at a shard, at a piece cut to the pace, and again at a single document.
+
+A half in between is halved at its first failure.
 """
 
 NODES_A_SHARD = 3
-"""Nodes that are lost without announcement over a shard, a piece or a pack before it is cut; a half is cut at once."""
+"""Number of unannounced losses of nodes over a shard, a piece or a pack before it is cut. A half is cut at once."""
 
 NODES_A_DOCUMENT = 12
-"""Nodes that are lost without announcement over a single document before it is given up."""
+"""Number of unannounced losses of nodes over a single document before it is given up."""
 
 LARGE_ATTEMPTS = 2
-"""Attempts at a document that was set aside for its size."""
+"""Number of attempts at a document that was set aside for its size."""
 
 LARGE_LOST = 3
-"""Lost documents of a file after which its other documents that were set aside for their size are not tried."""
+"""Number of lost large documents of a file. After so many, its other large documents are not tried."""
 
 _NO_PROGRESS = "the worker made no progress; the time it has grows with cluster.stall_seconds"
 _log = logging.getLogger(__name__)
@@ -120,11 +124,11 @@ _log = logging.getLogger(__name__)
 class Todo:
     """Work that waits for an actor, and the open shards.
 
-    in_parts: documents of open shards that are done.
+    in_parts: number of finished documents of open shards.
 
     Args:
         nodes: nodes that are gone.
-        pace: how large pieces may be; None: shards and packs stay whole until they fail.
+        pace: how large pieces may be. None: shards and packs stay whole until they fail.
     """
 
     def __init__(self, nodes: Nodes, pace: PiecePace | None = None) -> None:
@@ -137,16 +141,16 @@ class Todo:
         return len(self._waiting)
 
     def add(self, units: Iterable[Shard | Pack]) -> None:
-        """Append shards and packs of them."""
+        """Append shards and packs of shards."""
         self._waiting.extend(PackWork(unit) if isinstance(unit, Pack) else whole_shard(unit) for unit in units)
 
     @property
     def first(self) -> PieceWork | PackWork:
-        """The next piece of work."""
+        """Return the next piece of work."""
         return self._waiting[0]
 
     def next_work(self) -> PieceWork | PackWork:
-        """Take the next piece of work, cut to the pace. The rest of it comes next."""
+        """Take the next piece of work, cut to the pace. The rest follows next."""
         work = self._waiting.popleft()
         while self._pace and not self._failed_before(work):
             longest = self._pace.largest(work.documents, work.text_bytes)
@@ -172,7 +176,7 @@ class Todo:
         return min(pieces, limit)
 
     def put_back(self, works: Iterable[PieceWork | PackWork]) -> None:
-        """Put back work that was not begun, in its order. It comes next, to an actor that holds nothing else."""
+        """Put back work that was not begun, in its order. It is next, and goes to an actor that holds nothing else."""
         for work in reversed([*works]):
             work.exclusive = True
             self._waiting.appendleft(work)
@@ -182,8 +186,8 @@ class Todo:
     ) -> FinishedShard | None:
         """Try failed work again, or take it apart. A document is given up after its last attempt.
 
-        node_id: the node on which its worker died. Processes of an ending node may die before the node is known to be
-        gone. Once it is known, such an attempt no longer counts.
+        node_id: the node on which the worker died. Processes of an ending node may die before Ray reports the node as
+            gone. As soon as it does, such an attempt no longer counts.
         """
         if isinstance(work, PackWork):
             self._take_apart(work, detail)
@@ -194,8 +198,9 @@ class Todo:
         failures = sum(self._nodes.gone(node_id) is None for node_id in work.failed_on)
         attempts = self._attempts(work)
         if failures < attempts and len(work.failed_on) < NODES_A_DOCUMENT:
-            # behind all else, so that a minute in which all workers are killed blames no document; large ones of a file
-            # are tried one after the other, until enough of them are lost
+            # The last place in the queue, so a minute in which all workers are killed blames no document. Large
+            # documents
+            # of a file are tried one after the other, until enough of them are lost.
             postponed = reason == "killed_worker" and work.single and work.state is not PieceState.LARGE
             self._retry(work, postponed=postponed)
         elif work.single:
@@ -205,10 +210,10 @@ class Todo:
         return None
 
     def cut_at_stall(self, work: PieceWork | PackWork, behind: int, row: int | None) -> FinishedShard | None:
-        """Try work again over which an actor made no progress. A document that was announced by itself is given up.
+        """Handle work on which an actor made no progress: cut it, or give up a document that was announced by itself.
 
-        behind: its rows that were done by the actor's last word.
-        row: the only document that was worked on by then; None: it is not known which.
+        behind: number of rows that were done at the actor's last report.
+        row: the only document that the actor worked on then. None: unknown.
         """
         if isinstance(work, PackWork):
             self._take_apart(work, _NO_PROGRESS, behind)
@@ -225,7 +230,10 @@ class Todo:
         return None
 
     def put_back_or_cut(self, work: PieceWork | PackWork, how: NodeEnd) -> FinishedShard | None:
-        """Put back work whose node is gone, which is no attempt. Cut or give up work over which many nodes died."""
+        """Put back work whose node is gone, without counting an attempt.
+
+        Cut or give up work over which many nodes died.
+        """
         work.nodes += how is NodeEnd.DIED
         detail = f"{work.nodes} nodes of the cluster died while they scanned this"
         if isinstance(work, PackWork):
@@ -244,7 +252,7 @@ class Todo:
         return None
 
     def unpack(self, work: PackWork, report: PackReport) -> FinishedPack:
-        """Give out the finished shards of a pack. Its other shards become pieces."""
+        """Return the finished shards of a pack. Its other shards become pieces."""
         counted = zip(work.pack.shards, report.counts, strict=True)
         done = {shard: counts for shard, counts in counted if counts is not None}
         if self._pace:
@@ -253,13 +261,13 @@ class Todo:
         return FinishedPack(done, report)
 
     def lose(self, work: PieceWork, lost: LostDocument, identity: Identity) -> FinishedShard | None:
-        """Count a document as lost, now that everything about it is known."""
+        """Count a document as lost, now that its identity is known."""
         work.shard.finished.lost.append(lost._replace(whose=identity))
         self.in_parts += 1
         return self._close(work)
 
     def take_report(self, work: PieceWork, report: Report) -> FinishedShard | None:
-        """Take the report of a piece. Return its shard, if the shard is finished."""
+        """Take the report of a piece. If its shard is finished, return the shard."""
         finished = work.shard.finished
         finished.reports.append(report)
         finished.fault = finished.fault or report.fault
@@ -288,7 +296,7 @@ class Todo:
             self.put_back([work])
 
     def _take_apart(self, work: PackWork, detail: str, behind: int | None = None) -> None:
-        """Make each shard a piece. Those that end beyond `behind` rows of the pack are scored one by one."""
+        """Make each shard a piece. Shards that end after row `behind` of the pack are scored one by one."""
         _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
         pieces = [whole_shard(shard, exclusive=True, retries=1) for shard in work.pack.shards]
         ends = accumulate(piece.documents for piece in pieces)
@@ -297,8 +305,9 @@ class Todo:
         self._waiting.extendleft(reversed(pieces))
 
     def _split(self, work: PieceWork, start: int, stop: int) -> None:
-        """Cut work over which an actor made no progress at rows start … stop−1, of which one is to blame."""
-        # What was done before is done again in batches, the rest one by one; a document that was alone is given up.
+        """Cut work that made no progress, so that rows start … stop−1, one of which is to blame, stand apart."""
+        # Rows before them are repeated in batches, these and the rest one by one. A document that was alone is given
+        # up.
         shard, begin, end, one_by_one = work.piece
         work.shard.finished.retries += 1
         rows = f"row {start}" if one_by_one else f"rows {start} to {stop - 1}"
@@ -323,7 +332,7 @@ class Todo:
         self.put_back(PieceWork(Piece(shard, *rows, one_by_one), work.shard, PieceState.HALF) for rows in halves)
 
     def _give_up(self, work: PieceWork, reason: str, detail: str) -> None:
-        """Give a document up: an actor is asked only for its identity."""
+        """Give a document up. An actor is asked only for its identity."""
         self._large_lost[work.path] += work.state is PieceState.LARGE
         work.state, work.nodes = LostDocument(work.piece.start, reason, detail), 0
         self.put_back([work])

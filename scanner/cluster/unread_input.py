@@ -1,4 +1,4 @@
-"""What a scan did not read: files that were passed over, documents and files in quarantine, and limits for these."""
+"""Report the part of the input that a scan did not read: skipped files, quarantine, and the limits for these."""
 
 import shlex
 from collections import Counter
@@ -23,14 +23,14 @@ _ENDINGS_TOLD = 5
 
 @dataclass(frozen=True)
 class UnreadInput:
-    """What a scan did not read.
+    """The part of the input that a scan did not read.
 
     passed_over: paths of files in the input's folders that do not end in .parquet, or are hidden.
     reasons: why documents and files of the input are in quarantine.
-    nothing: a sentence when no document of the input has a verdict, by this scan or an earlier one; else empty.
-    allowed: reading nothing is no fault, since nothing was there and the configuration says `allow_empty`.
+    nothing: a sentence if no document of the input has a verdict, by this scan or an earlier one. Otherwise empty.
+    allowed: whether reading nothing is no fault, because there was nothing and the configuration says `allow_empty`.
     whole: totals of the input.
-    too_much: a sentence for each limit of the configuration that what could not be read exceeds.
+    too_much: a sentence for each limit of the configuration that unread documents and files exceed.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -47,9 +47,9 @@ ALL_READ = UnreadInput()
 def find_unread(
     plan: Plan, scan_id: str, work: ScanWork, totals: "ScanTotals", files: int, passed_over: Sequence[str]
 ) -> UnreadInput:
-    """Tell what a scan did not read, once its work is done.
+    """Report the part of the input that a scan did not read, once its work is done.
 
-    files: how many files of the input were looked at.
+    files: number of files of the input that were checked.
     """
     paths, whole = tuple(passed_over), _whole(plan, work, totals)
     why, lost_files = tuple[Reason, ...](), list[str]()
@@ -60,7 +60,7 @@ def find_unread(
         why = reasons(rows)
         lost_files = rows.filter(pl.col("row").is_null()).select("path").collect()["path"].sort().to_list()
     too_much = tuple(_too_much(plan, work, totals, whole.files_at_fault, lost_files))
-    # rows that a table's commits moved have their verdicts under files that may be gone
+    # rows that a table's commits moved have their verdicts under earlier files, which may be gone
     moved = any(shard.file.entry is not None and shard.file.entry.parents for shard in work.shards)
     if whole.documents > whole.quarantined or moved:
         return UnreadInput(paths, why, whole=whole, too_much=too_much)
@@ -72,7 +72,7 @@ def find_unread(
 def _whole(plan: Plan, work: ScanWork, totals: "ScanTotals") -> WholeInput:
     if totals.shards == work.shard_count and not work.earlier:
         sums = WholeInput.of(totals.counts)
-    else:  # other scans did a part, before or meanwhile
+    else:  # other scans did a part, before or at the same time
         ids, earlier = ([shard.shard_id for shard in shards] for shards in (work.shards, work.earlier))
         sums = whole_input(plan.results, ids, earlier)
     return sums._replace(files_at_fault=totals.files_quarantined + len(work.at_fault) - len(work.faults))
@@ -86,9 +86,9 @@ def reasons_of(plan: Plan, scan_id: str) -> tuple[Reason, ...]:
 def _too_much(
     plan: Plan, work: ScanWork, totals: "ScanTotals", files_at_fault: int, lost: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Write a sentence for each limit that what could not be read exceeds.
+    """Write a sentence for each limit that unread documents and files exceed.
 
-    lost: paths of files, which it names.
+    lost: paths of files to name.
     """
     config, see = plan.config, f"`brickscan quarantine {shlex.quote(plan.results)} --group-by document`"
     named = ": " + ", ".join(map(printable, lost[:EXAMPLES_TOLD])) + " …" * (len(lost) > EXAMPLES_TOLD) if lost else ""
@@ -119,14 +119,14 @@ def _nothing(plan: Plan, files: int, why: Sequence[Reason]) -> str:
 
 
 def other_names(paths: Iterable[str]) -> str:
-    """Count the endings of files that are passed over, for example `.csv 12, .PARQUET 1`; empty: there are none."""
+    """Count the endings of files that are passed over, for example `.csv 12, .PARQUET 1`. Empty: there are none."""
     counts = Counter(PurePosixPath(path).suffix or "no ending" for path in paths)
     endings = [f"{ending} {number:,}" for ending, number in counts.most_common(_ENDINGS_TOLD)]
     return ", ".join([*endings, *(["…"] if len(counts) > _ENDINGS_TOLD else [])])
 
 
 def passed_over_in_words(paths: Sequence[str]) -> Iterator[str]:
-    """Say what lies in the input's folders and is not read: files of other endings, then hidden ones."""
+    """Yield sentences on files in the input's folders that are not read: first other endings, then hidden files."""
     others = [path for path in paths if not path.endswith(".parquet")]
     hidden = [path for path in paths if path.endswith(".parquet")]
     if others:

@@ -1,9 +1,10 @@
-"""The work of a scan: what is left of its input, and under which keys.
+"""Find the work of a scan: the part of its input that is left, and the keys to scan it under.
 
-Shards that were scanned under other keys before meet only the keys that came since. Once keys have weights, a row about
-one key depends on no other key. So a shard that is done under some of the keys under test is scanned under the others
-alone. The rows of both stand beside each other, and the best row of each document is its verdict
-(scanner.results.current_rows). Keys are tried as runs of neighbours in the registry's order, which new keys extend.
+Shards that were scanned under other keys before are scanned only under the keys that came since. Once keys have
+weights, a row about one key depends on no other key. A shard that is done under some of the keys under test is
+therefore scanned under the others only. The rows of both exist side by side, and the best row of each document is its
+verdict (scanner.results.current_rows). Only runs of neighbours in the registry's order of keys are considered. New keys
+extend this order.
 """
 
 import hashlib
@@ -36,8 +37,8 @@ from schemas.registry import MasterKey
 class DoneUnderKeys(NamedTuple):
     """A shard that is done under some of the keys.
 
-    done: as it was scanned.
-    left: under the other keys, if any.
+    done: the shard in the form in which it was scanned.
+    left: the shard under the other keys. None: there are none.
     """
 
     done: tuple[Shard, ...]
@@ -45,7 +46,7 @@ class DoneUnderKeys(NamedTuple):
 
 
 class _PossibleScan(NamedTuple):
-    """Keys that a scan may have had, by their ids, and what decided its verdicts then."""
+    """Keys that an earlier scan may have had, by their ids, and the settings that decided its verdicts."""
 
     key_ids: tuple[str, ...]
     settings: str
@@ -54,14 +55,14 @@ class _PossibleScan(NamedTuple):
 def done_under_others(
     plan: Plan, shards: Sequence[Shard], recorded: Collection[str], find_done: Callable[[Sequence[Shard]], set[str]]
 ) -> dict[str, DoneUnderKeys]:
-    """Return shards that are done under other keys, by their ids; other shards are left out.
+    """Return shards that are done under other keys, by their ids. Other shards are left out.
 
-    Example: a shard was scanned under keys a and b, and c came since. Its id under (a, b, c) is in no log; its id under
-    (a, b) is. So it is done under a and b, and left under c.
+    Example: a shard was scanned under keys a and b, and key c came since. Its id under (a, b, c) is in no log, but its
+    id under (a, b) is. So it is done under a and b, and left under c.
 
     Args:
-        plan: of the scan.
-        shards: that are not done under all of its keys together.
+        plan: the scan's plan.
+        shards: shards that are not done under all keys of the scan together.
         recorded: digests of all sets of keys that any shard was scanned under.
         find_done: returns the committed ids among those of shards.
     """
@@ -87,13 +88,13 @@ def refuse_second_rule(
     rules: Iterable[tuple[str, int, str | None]],
     find_done: Callable[[Sequence[Shard]], set[str]],
 ) -> None:
-    """Refuse another `dedup`, `min_scored` or filter for shards that were scanned: no weight pays for a second look.
+    """Refuse another `dedup`, `min_scored` or filter for scanned shards: no weight corrects for a second look.
 
     rules: dedup, min_scored and digest of the filter, of scans that may have had the same texts. The other arguments
-    are those of `done_under_others`.
+        are those of `done_under_others`.
 
     Raises:
-        Refused: a shard is done under another rule. Names both rules, a file, and what to do.
+        Refused: a shard is done under another rule. The message names both rules, a file, and what to do.
     """
     for rule in set(rules) - {_rule(plan)}:
         done = done_under_others(_under(plan, rule), shards, recorded, find_done)
@@ -105,7 +106,7 @@ def refuse_second_rule(
 class SecondRule(Refused):
     """Texts were scanned by another rule than the plan's.
 
-    earlier: says which texts, and by which rule.
+    earlier: a sentence on the texts and their rule.
     """
 
     def __init__(self, plan: Plan, earlier: str) -> None:
@@ -151,7 +152,7 @@ def _also_done(plan: Plan, shard: Shard, done: Sequence[Shard]) -> DoneUnderKeys
 
 
 def _possible_scans(plan: Plan, recorded: Collection[str]) -> Iterator[_PossibleScan]:
-    """Yield neighbours among the keys under test that were scanned together, the longest run, of all keys, first."""
+    """Yield runs of neighbours among the keys under test that were scanned together, the longest run first."""
     for begin, end in sorted(combinations(range(len(plan.keys) + 1), 2), key=lambda pair: pair[0] - pair[1]):
         keys = plan.keys[begin:end]
         key_ids = tuple(key.key_id for key in keys)
@@ -160,7 +161,7 @@ def _possible_scans(plan: Plan, recorded: Collection[str]) -> Iterator[_Possible
 
 
 def _settings_now_and_before(plan: Plan, keys: Sequence[MasterKey]) -> list[str]:
-    """Return all that decides verdicts under keys, as it is now and as it was before they had weights."""
+    """Return the settings that decide verdicts under keys: as they are now, and as before keys had weights."""
     now = plan.verdict_settings_under(keys)
     if not all(key.key_id in plan.first_keys for key in keys):
         return [now]
@@ -175,15 +176,15 @@ _log = logging.getLogger(__name__)
 class ScanWork:
     """The work of a scan.
 
-    shard_count: of all of its input; a file at fault counts as a shard.
-    skipped: how many of these an earlier scan did.
+    shard_count: number of shards of its whole input. A file at fault counts as a shard.
+    skipped: number of them that an earlier scan did.
     left: shards that are to be scanned.
-    shards: all of sound files, done or not; where some keys came later, as they are scanned under the newest of them.
+    shards: all shards of sound files, done or not. If some keys came later, as scanned under the newest keys.
     faults: files at fault that are not yet in quarantine.
     at_fault: ids of all files at fault.
-    earlier: shards of the same rows as some of `shards`, done under other keys, which do not look at them again.
-    looks_price: how many times the false-positive rate unmarked texts of it may be flagged, since earlier scans had
-        other looks at them (scanner.error_shares.price_of_looks); 1: they had none.
+    earlier: shards of the same rows as some of `shards`, done under other keys. They are not scanned again under them.
+    looks_price: factor by which the false-positive rate of its unmarked texts may grow, because earlier scans had other
+        looks at them (scanner.error_shares.price_of_looks). 1: they had none.
     """
 
     shard_count: int
@@ -202,12 +203,12 @@ class ScanWork:
 
     @property
     def shards_under_any_key(self) -> tuple[Shard, ...]:
-        """Return the shards of all of the input's rows, under whichever keys they are scanned or were."""
+        """Return the shards of all of the input's rows, under any keys that they are, or were, scanned under."""
         return (*self.shards, *self.earlier)
 
     @property
     def by_keys(self) -> dict[tuple[str, ...], list[Shard]]:
-        """The shards that are left, by ids of the keys that look at them; without ids, and first, for all."""
+        """Return the shards that are left, by ids of their keys. Shards for all keys come first, without ids."""
         shards_of_keys: dict[tuple[str, ...], list[Shard]] = {}
         for shard in sorted(self.left, key=lambda shard: len(shard.keys) > 0):
             shards_of_keys.setdefault(shard.keys, []).append(shard)
@@ -220,7 +221,7 @@ class ScanWork:
 
 
 class InspectedInput(NamedTuple):
-    """Content of the footers: the shards of sound files, how many these are, and other files by their whole ids."""
+    """Content of the footers: the shards of sound files, the number of these files, and other files by whole ids."""
 
     shards: list[Shard]
     sound: int
@@ -228,12 +229,12 @@ class InspectedInput(NamedTuple):
 
     @property
     def ids(self) -> list[str]:
-        """Ids under which all of these are committed."""
+        """Return the ids under which all of these files and shards are committed."""
         return [*(shard.shard_id for shard in self.shards), *self.faults]
 
 
 def inspect_input(plan: Plan, files: Sequence[InputFile]) -> InspectedInput:
-    """Read the footers of files, and cut the files. Raises ScanFailed: no process can be started for it."""
+    """Read the footers of files, and cut the files into shards. Raises ScanFailed: no process can be started for it."""
     shards: list[Shard] = []
     faults: dict[str, tuple[InputFile, FileFault]] = {}
     with Inspector() as inspector:
@@ -246,7 +247,7 @@ def inspect_input(plan: Plan, files: Sequence[InputFile]) -> InspectedInput:
 
 
 def refuse_wrong_columns(inspected: InspectedInput) -> None:
-    """Refuse input if every file lacks a configured column. Files of which nothing is known do not count.
+    """Refuse input if every file lacks a configured column. Unreadable files do not count.
 
     Raises:
         Refused: names a column, and a file's columns.
@@ -263,25 +264,26 @@ def refuse_wrong_columns(inspected: InspectedInput) -> None:
 
 
 def find_work(plan: Plan, inspected: InspectedInput) -> ScanWork:
-    """Leave out committed shards, once the leftovers of dead drivers are settled.
+    """Find the shards that are not committed, after settling the leftovers of drivers that died.
 
     Raises:
-        Refused: a part of it was scanned with another `dedup`, `min_scored`, filter or other shares of looks.
+        Refused: a part of the input was scanned with another `dedup`, `min_scored` or filter, or with other shares of
+            looks.
         ScanFailed: a table cannot be written.
     """
     tables = Tables(plan.results)
     work, logged = _compare_with_tables(plan, tables, inspected)
-    settle(tables, logged)  # settle the leftovers of drivers that died over these
+    settle(tables, logged)  # settle the leftovers of drivers that died during these shards
     return work
 
 
 def work_left(plan: Plan, inspected: InspectedInput) -> ScanWork:
-    """Find the work as `find_work` does, and write nothing."""
+    """Find the work as `find_work` does, without writing anything."""
     return _compare_with_tables(plan, Tables(plan.results), inspected)[0]
 
 
 def _compare_with_tables(plan: Plan, tables: Tables, inspected: InspectedInput) -> tuple[ScanWork, set[str]]:
-    """Return the work that is left, and ids of finished shards that are in the log of `verdicts`."""
+    """Return the work that is left, and the ids of finished shards in the log of `verdicts`."""
     logged = find_committed(tables, "verdicts", inspected.ids)
 
     def find_done(shards: Sequence[Shard]) -> set[str]:
@@ -289,11 +291,11 @@ def _compare_with_tables(plan: Plan, tables: Tables, inspected: InspectedInput) 
         logged.update(in_log)
         return in_log | done_in_frozen_nights(tables, [shard for shard in shards if shard.shard_id not in in_log])
 
-    # 1. Shards that are done under all keys together.
+    # 1. Find shards that are done under all keys together.
     unlogged = [shard for shard in inspected.shards if shard.shard_id not in logged]
     done = logged | done_in_frozen_nights(tables, unlogged)
 
-    # 2. Shards that are done under some of the keys. Those that another rule was applied to are refused.
+    # 2. Find shards that are done under some of the keys. Refuse shards that were scanned by another rule.
     others: dict[str, DoneUnderKeys] = {}
     rest = [shard for shard in inspected.shards if shard.shard_id not in done]
     if rest:
@@ -301,18 +303,18 @@ def _compare_with_tables(plan: Plan, tables: Tables, inspected: InspectedInput) 
         refuse_second_rule(plan, rest, recorded, _rules(plan), find_done)
         others = done_under_others(plan, rest, recorded, find_done)
 
-    # 3. What is left, and what its looks cost after those that its texts had.
+    # 3. Return the work that is left, with the price of its looks after earlier looks at the same texts.
     work = leave_out_done(inspected, done, others)
     return replace(work, looks_price=_price_of_looks(plan, inspected.shards, work.left)), logged
 
 
 def _price_of_looks(plan: Plan, shards: Sequence[Shard], left: Sequence[Shard]) -> float:
-    """Return the price of the looks that scans had at the texts of shards, with those that this scan adds.
+    """Return the price of all looks at the texts of shards: those of earlier scans and those that this scan adds.
 
     Raises:
         Refused: a shard is left whose texts had other looks, and `looks_added` is not set.
     """
-    # 1. Shares of the looks that earlier scans had at each file, by path and stamp, and by its path alone: a commit
+    # 1. Collect the shares of earlier looks at each file, by path and stamp, and also by path alone, because a commit
     #    that moved rows to a new file names the paths of the old ones.
     parents_of = {shard.file.path: shard.file.entry.parents for shard in shards if shard.file.entry is not None}
     paths = pl.Series(sorted({shard.file.path for shard in shards}.union(*parents_of.values())), dtype=pl.String)
@@ -321,7 +323,7 @@ def _price_of_looks(plan: Plan, shards: Sequence[Shard], left: Sequence[Shard]) 
     for path, stamp, looks in scanned.select("path", "file", "looks").unique().drop_nulls().collect().iter_rows():
         for file in ((path, stamp), (path, None)):
             shares_of_file.setdefault(file, set()).add(ErrorShares(**json.loads(looks)))
-    # 2. The price of each history, once.
+    # 2. Compute the price of each history once.
     rows_left = {(shard.file.path, shard.rows) for shard in left}
     prices: dict[frozenset[ErrorShares], float] = {frozenset(): 1.0}
     for shard in shards if shares_of_file else ():
@@ -344,7 +346,7 @@ def _price_of_looks(plan: Plan, shards: Sequence[Shard], left: Sequence[Shard]) 
 
 
 def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
-    """Return the rules of scans that may have had the same texts: of their night, with its filter or with none."""
+    """Return the rules of scans that may have had the same texts: scans of their night, with its filter or none."""
     stated = {*rules_ever(plan.results), (plan.config.dedup, plan.config.min_scored)}
     filters = set[str | None]({None})
     if plan.date is not None:
@@ -388,9 +390,10 @@ def leave_out_done(
 
 
 def without_expired(plan: Plan, work: ScanWork, *, refuse: bool) -> ScanWork:
-    """Leave out files that were last changed longer ago than nights are kept, or refuse them.
+    """Leave out, or refuse, files that were last changed longer ago than nights are kept.
 
-    Dropped files would else be scanned again as if they were new. Where a filesystem has no times, all files stay.
+    Otherwise, files of dropped nights would be scanned again as if they were new. If a filesystem has no times, all
+    files stay.
 
     Raises:
         Refused: there are such files, and they are to be refused.
@@ -424,7 +427,7 @@ def _expired(plan: Plan, work: ScanWork) -> list[InputFile]:
 
 
 def _shards_of(file: InputFile, inspection: list[RowGroup] | FileFault, settings: str) -> list[Shard]:
-    """Cut a file into shards. Raises FileFault when its inspection did, or when the file is too large to be cut."""
+    """Cut a file into shards. Raises FileFault: its inspection found a fault, or it is too large to be cut."""
     if isinstance(inspection, FileFault):
         raise inspection
     return [Shard(shard_id(file, rows, settings), file, rows) for rows in cut(inspection)]

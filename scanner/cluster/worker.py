@@ -1,7 +1,8 @@
-"""The actor of a scan: it reads pieces of shards, has their documents scored and proved, and writes the rows as files.
+"""Run the actor of a scan: read pieces of shards, have their documents scored and proved, and write the rows as files.
 
-Only descriptions of the files travel to the driver, which commits them. How documents are scored is not said here:
-a scan scores all texts as written (scanner.cluster.text_scoring), and a look may have a model read them once more.
+Only descriptions of the files are sent to the driver, which commits them. How documents are scored is defined
+elsewhere: a scan scores all texts as written (scanner.cluster.text_scoring), and a look may have a model read them
+    again.
 """
 
 import os
@@ -31,13 +32,13 @@ from scanner.storage.data_files import write_file
 
 
 class Worker:
-    """Scans pieces. Made by the driver with a plan, which holds no secrets.
+    """Scans pieces. The driver makes it with a plan, which holds no secrets.
 
     Args:
-        memory: bytes that this process may take from `prepare` on; None: no limit.
-        earlier: what the scan knew when it began, without files, which come with the shards; None: nothing, it begins
-            now.
-        scoring: what is done with documents; None: all texts are scored, as by a scan.
+        memory: bytes that this process may take from `prepare` on. None: there is no limit.
+        earlier: the scan's knowledge of earlier scans, without files, which come with the shards. None: nothing is
+            known, and the scan begins now.
+        scoring: the way in which documents are scored. None: all texts, as in a scan.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Worker:
         self.scoring: Scoring = scoring or TextScoring(plan, scan_id)
         self._on_device = False
         self._room: int | None = None  # bytes of memory that a text may need; None: no limit
-        self._reader = Reader()  # pieces come in the order of their rows, so that it can go on
+        self._reader = Reader()  # kept, because pieces come in the order of their rows, so it can read on
 
     @cached_property
     def _signs(self) -> SignsOfLife:
@@ -62,21 +63,21 @@ class Worker:
         return SignsOfLife(self._plan, reading, windows_at_once=at_once, on_device=self._on_device)
 
     def prepare(self) -> str:
-        """Open keys, tokenizers and users on this machine, compile kernels, and limit this process to its memory.
+        """Open keys, tokenizers and users on this machine, compile kernels, and limit this process's memory.
 
         Returns:
-            A warning that the driver should show once; empty: none.
+            A warning that the driver should show once. Empty: there is none.
 
         Raises:
-            ScanFailed: the process takes more memory already.
-            Refused: as `open_detector` and `device_of_worker` do.
+            ScanFailed: the process already takes more memory.
+            Refused: as `open_detector` and `device_of_worker`.
         """
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
-        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own pool keeps 20 to 40 MiB that nobody uses
+        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own pool keeps 20 to 40 MiB unused
         device, warning = device_of_worker(self._plan.config.cluster)
         self._on_device = device is not None
-        # here, without a time limit: on a busy machine it takes minutes, for which no document may be blamed
+        # here, without a time limit: it takes minutes on a busy machine, and no document may be blamed for that
         self.scoring.prepare(device)
         give_back_memory()
         if self._memory is not None:
@@ -86,11 +87,11 @@ class Worker:
         return warning
 
     def scan(self, piece: Piece) -> Iterator[Busy | Report]:
-        """Read, score and write a piece: signs of life, and its report at last.
+        """Read, score and write a piece. Yield signs of life, and at last the report.
 
         Raises:
             ScanFailed: results cannot be written.
-            MemoryError: it needs more than this process may take.
+            MemoryError: the piece needs more memory than this process may take.
         """
         clock = _Clock()
         try:
@@ -103,7 +104,7 @@ class Worker:
         yield Report(files, rows.counts, None, memory, Seconds(**clock.seconds), tuple(rows.set_aside))
 
     def scan_pack(self, shards: Sequence[Shard]) -> Iterator[Busy | PackReport]:
-        """Read and score shards whole, and write them together. Raises as `scan`."""
+        """Read and score whole shards, and write them together. Raises as `scan`."""
         clock, rows = _Clock(), Rows()
         counts: list[DocumentCounts | None] = []
         rows_done = 0
@@ -123,13 +124,13 @@ class Worker:
         yield PackReport(tuple(counts), files, memory, Seconds(**clock.seconds))
 
     def identify(self, piece: Piece) -> Iterator[Identity]:
-        """Say whose the document of a single row is, which cannot be scored."""
+        """Yield the identity of the only document of a piece, which cannot be scored."""
         yield identify(piece.shard.file, self._plan.columns, piece.start)
 
     def _score(self, piece: Piece, clock: "_Clock", rows_done: int = 0) -> Generator[Busy, None, Rows]:
-        """Read and score a piece, with signs of life on the way. Raises as `scan` does.
+        """Read and score a piece. Yield signs of life on the way. Raises as `scan`.
 
-        rows_done: rows that were done before it.
+        rows_done: number of rows that were done before it.
         """
         shard, scoring, signs = piece.shard, self.scoring, self._signs
         rows, offset = Rows(), rows_done - piece.start
@@ -139,24 +140,24 @@ class Worker:
         tokenising, proving = scoring.detector.tokenising, scoring.detector.proving
         for batch in self._reader.read(shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
-            # 1. What cannot be decoded is quarantined, also rows that were given before the fault was met.
+            # 1. Quarantine rows that cannot be decoded, including rows that were yielded before the fault was found.
             if isinstance(batch, Unreadable):
                 self._take_back(batch, piece, rows, origin)
                 continue
-            # 2. A text that may need more memory than there is becomes a piece of its own.
+            # 2. Set aside texts that may need more memory than there is. Each becomes a piece of its own.
             if self._room is not None and piece.stop - piece.start > 1:
                 batch, large = without_large(batch, self._room)
                 rows.set_aside += large
             rows.text_bytes += batch.column("text").nbytes
             rows.unread.append(batch.select(["row"]).filter(batch["unread"]))
-            # 3. The rest is scored, proved and named, a few seconds of work between two signs of life.
+            # 3. Score, prove and name the rest, with a few seconds of work between two signs of life.
             for documents in signs.cut(batch, one_by_one=piece.one_by_one):
                 yield from signs.before(documents, offset, single=piece.one_by_one)
                 rows.add(scoring.score(documents, origin, observer, history))
             if piece.one_by_one and len(batch):
                 yield signs.after_single(batch, offset)
             clock.lap("score")
-        # 4. All of it is counted.
+        # 4. Count everything.
         rows.add({"audit_counts": observer.rows() if observer else []})
         flagged = sum(scoring.count_flags(verdicts, shard.file.path) for verdicts in rows.batches["verdicts"])
         rows.count(self._plan, shard.file, flagged)
@@ -165,7 +166,7 @@ class Worker:
         return rows
 
     def _write(self, rows: Rows) -> Files:
-        """Write a file of each table that has rows, into the folder of results; nothing is committed.
+        """Write a file for each table that has rows, into the folder of results, without committing it.
 
         Raises:
             ScanFailed: a file cannot be written.
@@ -175,7 +176,7 @@ class Worker:
         return {table: (file,) for table, file in files.items() if file}
 
     def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: BatchOrigin) -> None:
-        """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""
+        """Move rows that turned out to be unreadable into quarantine, and remove them from all other tables."""
         rows.take_back(void)
         file, span = piece.shard.file, range(void.start, void.stop)
         identities_of_rows = identities(file, self._plan.columns, void.start, void.stop)
@@ -187,7 +188,7 @@ class Worker:
 
 
 def without_large(batch: pa.RecordBatch, room: int) -> tuple[pa.RecordBatch, list[int]]:
-    """Return a batch without rows that may need more memory than so many bytes, and these rows."""
+    """Return a batch without the rows that may need more memory than `room` bytes, and the numbers of these rows."""
     large = pc.greater(pc.fill_null(pc.binary_length(batch["text"]), 0), room // MEMORY_A_BYTE)
     if not large.true_count:
         return batch, []
@@ -202,9 +203,9 @@ class _Clock:
     last: float = field(default_factory=time.perf_counter)
 
     def lap(self, stage: str, **within: float) -> None:
-        """Count the seconds since the previous lap.
+        """Count the seconds since the previous lap for a stage.
 
-        within: seconds of this stage that belong to other stages.
+        within: seconds of this lap that belong to other stages.
         """
         now = time.perf_counter()
         for name, seconds in (*within.items(), (stage, now - self.last - sum(within.values()))):

@@ -1,6 +1,6 @@
-"""What people are told after an alarm: use no flag of the scan, why, and what to do.
+"""Tell people what to do after an alarm: use no flag of the scan, with the reason and advice.
 
-Every summary, list and page says the same sentences first, made from the rows of `audits` by `alarm_advice`.
+Every summary, list and page says the same sentences first. `alarm_advice` makes them from the rows of `audits`.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def alarm_advice(rows: Sequence[Row], unproved: int = 0, unproved_accounts: int 
 
     Args:
         rows: rows of AUDITS of the scan whose audit alarmed.
-        unproved: flags of the scan whose proof gave another result.
-        unproved_accounts: marked accounts of which this is true.
+        unproved: number of flags of the scan whose proof differs.
+        unproved_accounts: number of marked accounts whose proof differs.
     """
     return f"{USE_NO_FLAG} {_cause_and_remedy(rows, unproved, unproved_accounts)}"
 
@@ -40,19 +40,19 @@ def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int
         kinds = ((unproved, "flag"), (unproved_accounts, "marked account"))
         differing = " and ".join(counted(number, kind) for number, kind in kinds if number)
         return (
-            f"A slow path computed {differing} again, with another result: something in this version or on this "
-            "machine is wrong. Run `brickscan selftest` on the machine, and report it."
+            f"A slower method computed {differing} again, with another result. Something is wrong in this version or "
+            "on this machine. Run `brickscan selftest` on the machine, and report it."
         )
     advice = (control.advise(rows, law_holds=law_holds(rows)) for control in CONTROLS)
     changed = (
-        "The registry was changed while it ran, so that its flags may name others than they should: scan its input "
-        "again into another folder."
+        "The registry was changed while it ran, so its flags may name the wrong users. Scan its input again into "
+        "another folder."
     )
     return next(filter(None, advice), changed)
 
 
 def advise_on_scan(results: str, scan_id: str) -> str:
-    """Return `alarm_advice` on a scan's flags, from the tables: of the newest audit that took them in and alarmed.
+    """Return `alarm_advice` on a scan's flags, from the tables: of the newest audit that included them and alarmed.
 
     Raises:
         Refused: there are no results.

@@ -1,10 +1,10 @@
-"""The seam of controls: what each of them gives, on workers and when a scan is judged.
+"""Define the interface of a control: its work on workers, and its part when a scan is judged.
 
-A control counts something whose chance is known, and judges the counts. It is a folder of this package and a line of
-scanner.controls.controls.CONTROLS; nothing else names it.
+A control counts events of known chance and judges the counts. It is a folder of this package and a line of
+scanner.controls.controls.CONTROLS. No other file names it.
 
-Workers import controls too. So a control imports polars and tables inside `count`, `judge` and `conclude`, which only
-the driver calls: they would cost each worker half a second and some 50 MiB.
+Workers import controls too. So a control imports polars and tables only inside `count`, `judge` and `conclude`, which
+only the driver calls. Otherwise these imports would cost each worker half a second and some 50 MiB.
 """
 
 from abc import ABC, abstractmethod
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 
 
 class Subject(StrEnum):
-    """What an observer is shown, with the positions that each key scores of it."""
+    """The texts that an observer is shown, with the positions that each key scores in them."""
 
-    TEXTS = "texts"  # as they are
-    LEVELS = "levels"  # texts whose tokens count by a model
+    TEXTS = "texts"  # texts as they are
+    LEVELS = "levels"  # texts in which a model weighs the tokens
     ACCOUNTS = "accounts"  # all posts of an account as one text
-    REHEARSAL = "rehearsal"  # two texts that compile kernels; they are counted nowhere
+    REHEARSAL = "rehearsal"  # two texts that compile kernels and are not counted
 
 
 class Observer(ScoreObserver, Protocol):
-    """Is shown what a worker scores, and counts."""
+    """An object that is shown the scores of a worker, and counts."""
 
     def rows(self) -> list[pa.RecordBatch]:
         """Return the counts so far as rows of AUDIT_COUNTS."""
 
 
 class DecidedAccounts(NamedTuple):
-    """Decisions on A accounts by all of their posts.
+    """Decisions on A accounts, each by all of its posts.
 
     account_ids, digests: names of the accounts, and their SHA-256.
-    key_ids: of the keys that give the decisions.
-    message: int64[A], the best; −1 where no key scored the account.
-    log10_p: float64[A], corrected; NaN where there is none.
+    key_ids: the keys that give the decisions.
+    message: int64[A], the best message. −1 where no key scored the account.
+    log10_p: float64[A], corrected. NaN where there is none.
     flagged: bool[A].
-    scored: int64[A] of each key, by its id.
+    scored: int64[A] for each key id.
     """
 
     account_ids: Sequence[str]
@@ -68,7 +68,7 @@ class DecidedAccounts(NamedTuple):
 
 
 class DecidesAccounts(Protocol):
-    """Decides on accounts by all of their posts, as the look at accounts does."""
+    """An object that decides on accounts by all of their posts, as the look at accounts does."""
 
     def decide_under(
         self, marks: Mapping[str, Watermark], scores: Sequence[KeyPositions], accounts: NDArray[np.int64], rate: float
@@ -76,18 +76,18 @@ class DecidesAccounts(Protocol):
         """Decide on accounts under other marks in place of the keys. Corrections stay those of the keys.
 
         Args:
-            marks: by the ids of the keys; other keys are left out.
-            scores: of all accounts, as an observer is shown them.
+            marks: a mark for each key id. Other keys are left out.
+            scores: scores of all accounts, as an observer is shown them.
             accounts: int64[A], places of the accounts.
-            rate: false-positive and misnaming rate.
+            rate: false-positive rate and misnaming rate.
 
         Returns:
-            float64[A], log10 p of each decision; NaN where no key scored the account.
+            float64[A], log10 p of each decision. NaN where no key scored the account.
         """
 
 
 class OpenControl(Protocol):
-    """A control in a worker, with what it needs of secrets."""
+    """A control opened in a worker, with the secrets that it needs."""
 
     def observers(
         self,
@@ -97,25 +97,25 @@ class OpenControl(Protocol):
         detector: Detector | None,
         accounts: DecidesAccounts | None,
     ) -> Sequence[Observer]:
-        """Return observers of a piece of work; none where the control counts nothing of this subject.
+        """Return the observers of a piece of work. Empty if the control counts nothing of this subject.
 
         Args:
-            subject: what the observers will be shown.
-            origin: of the piece, as it stands in every row.
-            piece: text that names the piece; one that is worked through again has the same, and the same draws.
-            detector: decides texts whole; None: there is none, as for accounts.
-            accounts: decides accounts whole; None: there is none, as for texts.
+            subject: the texts that the observers will be shown.
+            origin: the origin of the piece, as in each of its rows.
+            piece: name of the piece. A piece that is done again has the same name, and the same draws.
+            detector: decides on whole texts. None for accounts.
+            accounts: decides on whole accounts. None for texts.
         """
 
 
 class ScanRows(NamedTuple):
-    """Rows of a scan's shards, whichever run committed them.
+    """Rows of a scan's shards, from whichever run committed them.
 
     verdicts: rows of VERDICTS on traffic, without texts of canaries.
     every_verdict: rows of VERDICTS, with texts of canaries.
     counts: rows of AUDIT_COUNTS.
-    earlier: ids of shards that hold the same rows, and that scans under other keys committed.
-    whole: whether the shards are all that the configuration names.
+    earlier: ids of shards that hold the same rows, committed by scans under other keys.
+    whole: whether these are all shards that the configuration names.
     """
 
     verdicts: "pl.LazyFrame"
@@ -126,10 +126,10 @@ class ScanRows(NamedTuple):
 
 
 class JudgedScan(NamedTuple):
-    """A scan of which every control was judged.
+    """A scan after all controls were judged.
 
     audit: the run, with the error of one family.
-    rows: of all controls.
+    rows: rows of all controls.
     """
 
     plan: Plan
@@ -140,14 +140,14 @@ class JudgedScan(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """What a control says of a scan.
+    """The conclusion of a control about a scan.
 
-    state: how the audit ends as far as it is concerned; None: it says nothing.
+    state: the end of the audit as far as this control is concerned. None: it has no say.
     alarms: a sentence for each row that alarms, and advice.
-    warnings: sentences on what may be wrong.
-    lines: of the summary, each with its label.
+    warnings: sentences on possible faults.
+    lines: lines of the summary, each with its label.
     log: numbers for logs.
-    facts: values of the summary's JSON.
+    facts: values for the summary's JSON.
     """
 
     state: AuditState | None = None
@@ -164,10 +164,11 @@ Counts = TypeVar("Counts")
 class Control(ABC, Generic[Counts]):
     """A way to notice that p-values are wrong.
 
-    name: of its folder.
-    kinds: of the rows of AUDITS that it writes, each with its name in the summary's table; empty: not shown there.
-    law_kinds: those kinds that test the law itself.
-    families: how many families of tests its rows are, each of which takes the same share of a scan's family error.
+    name: name of its folder.
+    kinds: kinds of the rows of AUDITS that it writes, each with its name in the summary's table. Empty: not shown
+        there.
+    law_kinds: the kinds that test the law itself.
+    families: number of families of tests among its rows. Each takes the same share of a scan's family error.
     """
 
     name: ClassVar[str]
@@ -176,7 +177,7 @@ class Control(ABC, Generic[Counts]):
     families: ClassVar[int] = 1
 
     def open(self, plan: Plan) -> OpenControl | None:
-        """Open the control in this process; None: it observes nothing of this scan.
+        """Open the control in this process. None: it observes nothing of this scan.
 
         Raises:
             SecretError: the audit secret cannot be read.
@@ -185,35 +186,38 @@ class Control(ABC, Generic[Counts]):
         return None
 
     def rows_of_verdicts(self, plan: Plan, exact: Sequence[pa.RecordBatch], ids: "TextIds") -> list[pa.RecordBatch]:
-        """Return rows of AUDIT_COUNTS on exact rows of VERDICTS, before what a key can be learnt from is removed."""
+        """Return rows of AUDIT_COUNTS from exact rows of VERDICTS.
+
+        Later, data that reveals a key is removed from these.
+        """
         del plan, exact, ids
         return []
 
     def rows_of_accounts(
         self, plan: Plan, origin: BatchOrigin, decided: DecidedAccounts, ids: "TextIds"
     ) -> list[pa.RecordBatch]:
-        """Return rows of AUDIT_COUNTS on accounts, of which only flagged ones are written."""
+        """Return rows of AUDIT_COUNTS on accounts. Only flagged accounts have rows in the tables."""
         del plan, origin, decided, ids
         return []
 
     @abstractmethod
     def count(self, plan: Plan, rows: ScanRows) -> Counts:
-        """Count what the tables hold of a scan. It may be called again, on a later snapshot."""
+        """Count a scan's rows in the tables. It may be called again, on a later snapshot."""
 
     @abstractmethod
     def judge(self, plan: Plan, audit: "Audit", traffic: "Traffic", counts: Counts) -> "list[Row]":
-        """Judge the counts: rows of AUDITS, of as many families as `families`, each at the error of the audit."""
+        """Judge the counts. The rows of AUDITS form as many families as `families`, each at the error of the audit."""
 
     @abstractmethod
     def conclude(self, scan: JudgedScan, counts: Counts) -> Conclusion:
-        """Say what the rows of this control mean, beside those of all others."""
+        """Explain the rows of this control, next to those of all others."""
 
     def advise(self, rows: "Sequence[Row]", *, law_holds: bool) -> str | None:
-        """Say why rows of AUDITS alarm, and what to do; None: no row of this control does.
+        """Explain why rows of AUDITS alarm, and what to do. None: no row of this control alarms.
 
         Args:
-            rows: of all controls, of one audit.
-            law_holds: whether rows that test the law find that it holds.
+            rows: rows of all controls in one audit.
+            law_holds: whether the rows that test the law find that it holds.
         """
         del rows, law_holds
         return None

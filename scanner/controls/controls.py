@@ -1,4 +1,4 @@
-"""The table of controls. A line turns a control on; without its line, its folder can be removed."""
+"""List the controls in a table. A line turns a control on. Without its line, its folder can be deleted."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CONTROLS: tuple[Control[Any], ...] = (
     ReservedControl(),
     CanaryControl(),
 )
-"""All controls, those whose advice goes first before others."""
+"""All controls. Those whose advice comes first are before others."""
 
 FAMILIES = sum(control.families for control in CONTROLS)
-"""Families of tests, which share the family error of a scan evenly, whatever the scan counts."""
+"""Number of families of tests. They share the family error of a scan evenly, whatever the scan counts."""

@@ -1,4 +1,4 @@
-"""The controls of a scan as a worker has them: all that observe are shown the same batches."""
+"""Open the controls of a scan in a worker. All that observe are shown the same batches."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ from scanner.scan_plan import Plan
 
 
 class Observers:
-    """The observers of a piece of work, as one."""
+    """The observers of a piece of work, as one observer."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
@@ -50,7 +50,7 @@ class OpenControls:
         detector: Detector | None = None,
         accounts: DecidesAccounts | None = None,
     ) -> Observers | None:
-        """Return the observers of a piece of work, as `OpenControl.observers` does; None: no control observes it."""
+        """Return the observers of a piece of work, as `OpenControl.observers` does. None: no control observes it."""
         observers_by_control = (
             control.observers(subject, origin, piece, detector, accounts) for control in self._opened
         )
@@ -58,7 +58,7 @@ class OpenControls:
         return Observers(observers) if observers else None
 
     def rehearsal(self) -> Observers | None:
-        """Return observers that count nothing, whose kernels are compiled by what they are shown."""
+        """Return observers that count nothing. The batches that they are shown compile their kernels."""
         return self.observers(Subject.REHEARSAL, BatchOrigin("", "", ""), "")
 
 

@@ -1,6 +1,7 @@
-"""The audit of a scan: the counts of all controls, judged. Is any stated rate incompatible with them?
+"""Judge the counts of all controls in the audit of a scan: is any stated rate incompatible with them?
 
-It covers every shard of the scan's input, whichever run committed it, so that a resumed night is judged as a whole.
+The audit covers every shard of the scan's input, from whichever run committed it, so a resumed night is judged as a
+whole.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from scanner.scan_plan import Plan
 from schemas.words import AuditState, Proof
 
 _WORST_FIRST = (AuditState.ALARM, AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING, AuditState.NO_ALARM)
-"""States in which a control may end an audit; where none says a thing, the law was not tested."""
+"""States in which a control may end an audit. If no control states one, the law was not tested."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,10 @@ class ScanAudit:
     """Result of a scan's audit.
 
     state: how it ended.
-    rows: of AUDITS.
+    rows: rows of AUDITS.
     traffic: counts over distinct texts.
     unadmitted: keys under test that never passed an audit.
-    conclusions: of the controls, in the order of the table.
+    conclusions: conclusions of the controls, in the order of the table.
     """
 
     state: AuditState
@@ -45,7 +46,7 @@ class ScanAudit:
     conclusions: tuple[Conclusion, ...] = ()
 
     def fields(self) -> dict[str, object]:
-        """Return numbers of the result for logs. No text among them holds a blank."""
+        """Return numbers of the result for logs. No text among them has a blank."""
         unproved = self.traffic.unproved + self.traffic.unproved_accounts
         return {
             "state": self.state.replace(" ", "_"),
@@ -63,17 +64,17 @@ class ScanAudit:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What controls add to the summary in JSON."""
+        """Return the facts that controls add to the summary in JSON."""
         return {name: value for conclusion in self.conclusions for name, value in conclusion.facts.items()}
 
     @property
     def expected_false(self) -> ExpectedFalseFlags | None:
-        """How many of the distinct texts flagged are expected to be false; None after an alarm."""
+        """Return how many of the flagged distinct texts are expected to be false. None after an alarm."""
         return None if self.state == AuditState.ALARM else self.traffic.false_flags
 
     @property
     def advice(self) -> str | None:
-        """What to do after an alarm, and why; None where there is none."""
+        """Return advice after an alarm, with the reason. None without an alarm."""
         if self.state != AuditState.ALARM:
             return None
         return alarm_advice(self.rows, self.traffic.unproved, self.traffic.unproved_accounts)
@@ -83,7 +84,7 @@ class ScanAudit:
         return [alarm for conclusion in self.conclusions for alarm in conclusion.alarms]
 
     def warnings(self) -> list[str]:
-        """Return a sentence on each thing that may be wrong."""
+        """Return a sentence on each possible fault."""
         return [warning for conclusion in self.conclusions for warning in conclusion.warnings]
 
     def lines(self) -> list[tuple[str, str]]:
@@ -103,18 +104,18 @@ def audit_scan(
 ) -> ScanAudit:
     """Judge the counts of a scan's shards.
 
-    All other shards of the scans that committed them are judged too, unless they were judged before: to scan a part of
-    an interrupted scan's input would else leave verdicts that no audit has seen.
+    All other shards of the scans that committed them are judged too, unless they were judged before. Otherwise,
+    scanning a part of an interrupted scan's input would leave verdicts that no audit has seen.
 
     Args:
-        plan: of the scan.
-        scan_id: of the scan.
+        plan: plan of the scan.
+        scan_id: id of the scan.
         shards: ids of its shards.
-        earlier: ids of shards of the same rows that were scanned under other keys: their texts have the same decoys
-            once more, which count once.
+        earlier: ids of shards of the same rows that were scanned under other keys. Their texts have the same decoys
+            once more, and these count once.
         audited_by_looks: ids under which looks have rows of AUDIT_COUNTS: groups of accounts, shards that a model read.
-        unproved_accounts: marked accounts whose proof came out differently.
-        whole: whether these shards are all that the configuration names, so that all canaries are due.
+        unproved_accounts: number of marked accounts whose proof differs.
+        whole: whether these shards are all that the configuration names. Only then are all canaries due.
 
     Raises:
         Refused: there are no results.
@@ -125,7 +126,8 @@ def audit_scan(
     def read_counts() -> tuple[Traffic, dict[str, Any]]:
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
         every_verdict = queries.verdicts_of(plan.results, [*shards, *earlier], judged.select("scan_id"))
-        # another driver's counts of a shard stand there until they are settled: only those of the verdicts' scan count
+        # another driver's counts of a shard may be there until they are settled, so only those of the verdicts' scan
+        # count
         scans = ["shard_id", "scan_id"]
         every_count = queries.audit_counts(plan.results)
         shard_counts = every_count.join(every_verdict.select(scans).unique(), on=scans, how="semi")
@@ -152,9 +154,9 @@ def audit_scan(
 
 
 def judge_scan(plan: Plan, scan_id: str, traffic: Traffic, counts: Mapping[str, Any]) -> ScanAudit:
-    """Judge what every control counted, by its name.
+    """Judge the counts of every control, by its name.
 
-    FAMILIES of tests, fixed by the table of controls, share the error evenly.
+    The table of controls fixes FAMILIES of tests. They share the error evenly.
     """
     whole = Audit.begin(
         plan.config_sha256, ", ".join(plan.locations), "the audit secret", plan.config.audit.family_error

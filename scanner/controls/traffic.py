@@ -1,7 +1,7 @@
-"""Counts over distinct texts of a scan's verdicts, which several controls judge by.
+"""Count distinct texts of a scan's verdicts, by which several controls judge.
 
-A text posted a million times is one piece of evidence: rows are joined by the digest of their text, over all shards.
-Memory stays flat: digests are taken a share at a time.
+A text posted a million times is one piece of evidence, so rows are joined by the digest of their text, over all shards.
+Digests are taken a share at a time, so memory stays flat.
 """
 
 from collections import Counter
@@ -18,22 +18,22 @@ from schemas.tables import SCORED
 from schemas.words import Naming
 
 ROWS_JOINED_AT_A_TIME = 1 << 23
-"""Rows of verdicts that are joined at a time, about."""
+"""Approximate number of rows of verdicts that are joined at a time."""
 
 
 class Traffic(NamedTuple):
     """Counts of distinct texts.
 
-    texts: that were scored.
-    flagged: that were flagged at all.
-    reserved: that were flagged for a reserved message.
-    unheld: that were flagged for a message that no user holds.
+    texts: texts that were scored.
+    flagged: texts that were flagged at all.
+    reserved: texts that were flagged for a reserved message.
+    unheld: texts that were flagged for a message that no user holds.
     scans: ids of the scans that wrote the verdicts.
-    unproved, unproved_accounts: rows, and accounts, whose proof came out differently.
-    lengths: texts by number of scored positions, as rows have it.
-    pieces: of evidence that the flagged texts are, as fillings of one template are one (scanner.detection.sketches);
-        None: too many to tell.
-    false_flags: how many of the flagged texts are expected to be false; None: not counted.
+    unproved, unproved_accounts: rows, and accounts, whose proof differs.
+    lengths: number of texts for each number of scored positions, as rows have it.
+    pieces: number of pieces of evidence among the flagged texts, where fillings of one template are one piece
+        (scanner.detection.sketches). None: too many to tell.
+    false_flags: expected number of false flags among the flagged texts. None: not counted.
     """
 
     texts: int
@@ -53,7 +53,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
 
     Args:
         verdicts: rows of schemas.tables.VERDICTS, of one list of keys, flagged rows with their p-values.
-        log10_rate: log10 of the false-positive rate: flags at or below it count.
+        log10_rate: log10 of the false-positive rate. Flags at or below it count.
     """
     scored = scored_rows(verdicts)
     rows, scans, unproved = pl.collect_all(
@@ -64,12 +64,12 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         ],
         engine="streaming",
     )
-    # copies of a text have one p-value and one message, whose holder may depend on when a copy was written
+    # copies of a text have one p-value and one message, but its holder may depend on when a copy was written
     texts = scored.select(
         text=pl.col("text_id").hash(0),
         flagged=(pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate)).fill_null(value=False),
         reserved=is_reserved(pl.col("message")),
-        # a key of one message marks for everybody alike, so that nobody holds it
+        # a key of one message marks for everybody alike, so no user holds it
         unheld=pl.col("naming").is_in([Naming.RESERVED, Naming.UNALLOCATED, Naming.HELD_LATER])
         & (pl.col("messages_tested") > 1),
         scored="scored",
@@ -88,8 +88,9 @@ def _totals(texts: pl.LazyFrame, parts: int) -> tuple[tuple[int, int, int, int],
     """Count distinct texts.
 
     Returns:
-        All texts, flagged texts, texts flagged for reserved messages, and for messages that no user held.
-        Texts by number of scored positions.
+        The numbers of all texts, of flagged texts, and of texts flagged for reserved messages and for messages that no
+        user held.
+        The number of texts for each number of scored positions.
     """
     totals, flagged, lengths = np.zeros(4, np.int64), pl.col("flagged"), Counter[int]()
     for_nobody = (pl.col("unheld") | ~flagged).all()  # rows of a text under other keys do not count

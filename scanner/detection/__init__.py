@@ -1,1 +1,1 @@
-"""Detection: a batch of documents becomes verdicts, under the keys that a scan plan names."""
+"""Detection: turn a batch of documents into verdicts, under the keys that a scan plan names."""

@@ -1,14 +1,19 @@
-"""Types that detector and callers share, and the step from a message to a user.
+"""Define types that the detector shares with its callers, and lead from a message to a user.
 
-The step says which text counts, whom its messages name, and since when the document existed.
+Three questions lead there: which text counts, which users its messages name, and since when the document existed.
 
-A user who got a message later than a document existed was not the one it was marked for. A document's own time may be
-wrong, and a scan of today meets documents of years ago. So the earliest of these times counts: its own; its file's,
-where it has none; when a scan first had this file; when one first flagged this text, wherever it stood. The time of
-another copy does not count: whoever posts a copy may choose it.
+A message that a user got after a document existed was not marked for that user. A document's own time may be wrong, and
+a scan of today meets documents of years ago. So the earliest of these times counts:
 
-Two messages of one user are one user (SPEC_3 §4). So a text under two keys of one user, as it comes where one key
-replaces another, names that user. This holds under keys of version 1 too, where several messages that pass name nobody.
+- the document's own time, or that of its file if it has none
+- the time when a scan first had this file
+- the time when a scan first flagged this text, in whichever place
+
+The time of another copy does not count, because a person who posts a copy may choose it.
+
+Two messages of one user are one user (SPEC_3 §4). A text can be under two keys of one user, for example where one key
+replaces another. Then it names that user. This also holds under keys of version 1, where several messages that pass
+name no user.
 """
 
 import functools
@@ -31,18 +36,18 @@ from schemas.registry import MasterKey
 from schemas.words import Naming
 
 if TYPE_CHECKING:
-    from scanner.text import Tokenizer  # whoever reads results needs no tokenizer
+    from scanner.text import Tokenizer  # late: reading results needs no tokenizer
 
 
 class NamesUsers(Protocol):
-    """Says who holds a message, as scanner.registry.Holders does."""
+    """An object that tells who holds a message, as scanner.registry.Holders does."""
 
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
-        """Return whom a message names, for a document that existed at `at`."""
+        """Return the user whom a message names, for a document that existed at `at`."""
 
 
 class BatchOrigin(NamedTuple):
-    """The origin of a batch, as it stands in every row."""
+    """The origin of a batch, as in each of its rows."""
 
     scan_id: str
     shard_id: str
@@ -56,9 +61,9 @@ def stay_on_cpu(mark: Watermark) -> Watermark:
 
 @dataclass(frozen=True)
 class OpenedKey:
-    """A key of the registry, opened, with its tokenizer, and the function that moves its watermark to its device.
+    """A key of the registry, opened, with its tokenizer and the function that moves its watermark to its device.
 
-    shown: buckets whose positions are left out, since their seeds were shown: int64, ascending.
+    shown: buckets whose positions are left out because their seeds were shown, int64 in ascending order.
     """
 
     key: MasterKey
@@ -68,32 +73,38 @@ class OpenedKey:
     shown: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False, compare=False)
 
     def leave_out(self, shown: NDArray[np.int64]) -> "OpenedKey":
-        """Return it without the positions of shown buckets, int64, ascending; these hold all that were shown before."""
+        """Return this key without the positions of shown buckets, int64 in ascending order.
+
+        They include all that were shown before.
+        """
         mark = self.watermark.leave_out(shown) if isinstance(self.watermark, LeavesOut) else self.watermark
         return replace(self, watermark=mark, shown=shown)
 
     def under(self, mark: Watermark) -> "OpenedKey":
-        """Return it with another mark, a decoy's, which leaves out what this one does."""
+        """Return this key with another mark, a decoy's. The mark leaves out the same buckets as this one."""
         mark = mark.leave_out(self.shown) if isinstance(mark, LeavesOut) else mark
         return replace(self, watermark=self.to_device(mark))
 
     @functools.cached_property
     def basis(self) -> str:
-        """Basis of its p-values, as tables have it."""
+        """Return the basis of its p-values, as tables have it."""
         return str(self.watermark.basis)
 
     @functools.cached_property
     def log10_reach(self) -> float:
-        """log10 of the smallest p-value that it may state: by its admission if its law is assumed, −∞ otherwise."""
+        """Return log10 of the smallest p-value that it may state.
+
+        Its admission sets it if its law is assumed, else it is −∞.
+        """
         admission = self.key.admission
         return math.log10(admission.holds_down_to) if self.watermark.basis.assumed and admission else -math.inf
 
 
 class KeyPositions(NamedTuple):
-    """What one key scores of a batch: the positions of D of its documents, and which these are, int64[D].
+    """The positions that one key scores in D documents of a batch, and the places of these documents, int64[D].
 
     spans: spans in these documents, where they are looked for.
-    parts: the parts that were tested; None: none.
+    parts: the tested parts. None: none.
     """
 
     opened_key: OpenedKey
@@ -105,7 +116,7 @@ class KeyPositions(NamedTuple):
 
     @property
     def has_parts(self) -> NDArray[np.bool_]:
-        """Which documents of the batch have parts that are tested: bool[all]."""
+        """Return which documents of the batch have parts that are tested: bool[all]."""
         has_parts = np.zeros(len(self.tokens.offsets) - 1, np.bool_)
         if self.parts is not None:
             has_parts[self.documents] = self.parts.exist_in(self.positions.scored)
@@ -113,14 +124,16 @@ class KeyPositions(NamedTuple):
 
 
 class BatchResult(NamedTuple):
-    """VERDICTS and QUARANTINE of a batch: together one row for every document, each in the order of the batch.
+    """VERDICTS and QUARANTINE of a batch.
 
-    Verdicts are exact, without text_id and p_class. scanner.detection.rows makes of them what tables hold.
+    Together they have one row for every document, each in the order of the batch.
 
-    lengths: row, tokens, scored and shown of each verdict's text as it is written, under the first key that scored it,
-        else the first: int64. They depend on no score. For each key of which something was shown, `scored:KEY` and
-        `shown:KEY` under that key.
-    spans: rows of schemas.tables.SPANS, `keys` left empty.
+    Verdicts are exact, without text_id and p_class. scanner.detection.rows turns them into the rows of tables.
+
+    lengths: int64 columns about each verdict's text as written: row, tokens, scored and shown, under the first key that
+        scored it, else the first key. They depend on no score. For each key with shown seeds, `scored:KEY` and
+        `shown:KEY` have the same under that key.
+    spans: rows of schemas.tables.SPANS, with `keys` left empty.
     """
 
     verdicts: pa.RecordBatch
@@ -130,12 +143,12 @@ class BatchResult(NamedTuple):
 
 
 class ScoreObserver(Protocol):
-    """Is shown the scores while they are made, as the controls of a scan are (scanner.controls)."""
+    """An object that is shown the scores while they are made, as the controls of a scan are (scanner.controls)."""
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
         """Take a batch: SHA-256 of its texts, the scores of each key, and the texts as they were read, by place.
 
-        Where accounts are scored, each stands for a text: SHA-256 of their names, and all posts of an account as one.
+        For accounts, each account counts as a text: SHA-256 of its name, and all of its posts as one text.
         """
 
 
@@ -151,17 +164,17 @@ class DocumentSpan(NamedTuple):
     def characters(self, token_characters: NDArray[np.int64]) -> tuple[int, int]:
         """Return the first character and the one after the last.
 
-        token_characters: the same of each token of the document, int64[N, 2].
+        token_characters: these two for each token of the document, int64[N, 2].
         """
         return int(token_characters[self.first, 0]), int(token_characters[self.last, 1])
 
 
 class EarlierScans(NamedTuple):
-    """A scan's knowledge when it begins.
+    """Times that a scan knows when it begins.
 
-    began: when, before it listed its files.
-    files: by path, when an earlier scan had the same file.
-    texts: by SHA-256, when an earlier scan flagged the text.
+    began: when it began, before it listed its files.
+    files: for each path, when an earlier scan had the same file.
+    texts: for each SHA-256, when an earlier scan flagged the text.
     """
 
     began: datetime
@@ -170,11 +183,11 @@ class EarlierScans(NamedTuple):
 
 
 class FileHistory(NamedTuple):
-    """Knowledge of a file's documents, without their own times.
+    """Times that are known about a file's documents, without their own times.
 
     began, texts: as in EarlierScans.
-    first_scanned: when an earlier scan had the file; None: not before.
-    written: when the file was modified; None: its filesystem does not tell.
+    first_scanned: when an earlier scan had the file. None: never.
+    written: when the file was modified. None: its filesystem does not tell.
     """
 
     began: datetime
@@ -183,14 +196,17 @@ class FileHistory(NamedTuple):
     written: datetime | None
 
     def existed_by(self, created_at: datetime | None, text: bytes) -> datetime | None:
-        """Return the latest time by which a document existed; None: nothing shows that it did before the scan began."""
+        """Return the earliest time at which a document is known to have existed.
+
+        None: nothing shows that it existed before the scan began.
+        """
         times = (self.written if created_at is None else created_at, self.first_scanned, self.texts.get(text))
         first = min((time for time in times if time is not None), default=self.began)
         return first if first < self.began else None
 
 
 class NamedMessage(NamedTuple):
-    """A message that may be named: its key's id, its corrected log10 p, and whom it names."""
+    """A message that may be named: its key's id, its corrected log10 p, and the user whom it names."""
 
     key_id: str
     message: int
@@ -215,12 +231,12 @@ class NameColumns(NamedTuple):
 
     @classmethod
     def of_nobody(cls, naming: NDArray[np.object_]) -> "NameColumns":
-        """Make the columns as they are before anybody is named."""
+        """Make the columns in which no user is named yet."""
         return cls(naming.copy(), *(np.full(len(naming), None) for _ in cls._fields[1:]))
 
     @property
     def first_row(self) -> dict[str, Any]:
-        """Columns of the first document."""
+        """Return the columns of the first document."""
         return {column: values[0] for column, values in self._asdict().items()}
 
     def name_users(
@@ -229,11 +245,11 @@ class NameColumns(NamedTuple):
         """Name users for a document.
 
         entries: entries of the document, the verdict's own first.
-        existed_by: time by which it existed; None: not known to exist before the scan.
+        existed_by: time by which it existed. None: it is not known to exist before the scan.
         """
         user = entries[0].user
         later = began if user.naming == Naming.HELD_LATER else None
-        # in the place of the rule's own word, which is `undecided` where an account is named
+        # replaces the rule's own word, which is `undecided` where an account is named
         self.naming[document], self.user_id[document], self.held_since[document] = user
         self.first_seen_at[document] = existed_by or later
         self.named[document], self.further_messages[document] = each_user_once(entries)
@@ -244,23 +260,25 @@ def each_user_once(
     first_before: Iterable[dict[str, Any]] = (),
     further_before: Iterable[dict[str, Any]] = (),
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-    """Return `named` and `further_messages` of VERDICTS: the first entry of each user, and further ones (None: none).
+    """Return `named` and `further_messages` of VERDICTS: the first entry of each user, and further ones.
 
-    first_before, further_before: entries before these.
+    `further_messages` is None if there are no further ones.
+
+    first_before, further_before: entries that come before these.
     """
     first, further = [*first_before], [*further_before]
     users = {row["user_id"] for row in first}
     for entry in entries:
-        user = entry.user.user_id  # two messages that name nobody need not be of one user
+        user = entry.user.user_id  # two messages that name no user may belong to two
         (further if user is not None and user in users else first).append(entry.row())
         users.add(user)
     return first, further or None
 
 
 class TextOutcomes(NamedTuple):
-    """The text of each of D documents that counts, as written or normalised, what keys found in it, and the decision.
+    """For each of D documents: the text that counts, as written or normalised, its findings, and the decision.
 
-    conflicting: bool[D], another message passes in the other text, and therefore no user is named.
+    conflicting: bool[D], whether another message passes in the other text, so that no user is named.
     """
 
     findings: Sequence[KeyFindings]
@@ -272,7 +290,7 @@ class TextOutcomes(NamedTuple):
     def of_stored_texts(cls, key_findings: Sequence[KeyFindings], rates: tuple[float, float]) -> "TextOutcomes":
         """Judge the texts as they are written.
 
-        rates: at or below which p a text is flagged, and its user named.
+        rates: a p at or below the first flags a text, at or below the second names its user.
         """
         nowhere = np.zeros(len(key_findings[0].scored), np.bool_)
         return cls(key_findings, decide(key_findings, *rates), nowhere, nowhere)
@@ -280,13 +298,13 @@ class TextOutcomes(NamedTuple):
     def with_normalised(
         self, others: Sequence[KeyFindings], rows: NDArray[np.int64], rates: tuple[float, float]
     ) -> "TextOutcomes":
-        """Choose for each document the text that has the smaller p.
+        """Choose for each document the text with the smaller p.
 
-        A key whose law is assumed says nothing about normalised texts, on which it was not audited.
+        A key whose law is assumed has no say on normalised texts, because it was not audited on them.
 
         Args:
             others: findings of each key in the normalised texts of V documents.
-            rows: int64[V], which of the D these are.
+            rows: int64[V], the places of these documents among the D.
             rates: as for `of_stored_texts`.
         """
         others = [findings.of_nothing() if findings.basis.assumed else findings for findings in others]
@@ -309,7 +327,7 @@ class TextOutcomes(NamedTuple):
         return TextOutcomes(chosen, decision._replace(naming=naming), normalised, conflicting)
 
     def messages(self, document: int) -> set[tuple[int, int]]:
-        """Return keys, by their place, and messages of a document that pass."""
+        """Return the messages of a document that pass, each with the place of its key."""
         return {
             (key, int(findings.message[document, c]))
             for key, (findings, passing) in enumerate(zip(self.findings, self.decision.passing, strict=True))
@@ -317,15 +335,15 @@ class TextOutcomes(NamedTuple):
         }
 
     def entries(self, document: int, naming: Naming, user_of: "UserOfMessage") -> list[NamedMessage]:
-        """Return whom a document is named for, by the messages that the rule names, or by all that pass.
+        """Return the users whom a document is named for: by the messages that the rule names, or by all that pass.
 
-        The verdict's message comes first. All that pass are named only if one user had all of them in time, and each of
-        their keys may name users.
+        The verdict's message comes first. All messages that pass are named only if one user had all of them in time,
+        and each of their keys may name users.
 
         Args:
             document: its place.
-            naming: of the document, by its decision and its proof.
-            user_of: key id and named user, by place of the key and message.
+            naming: naming of the document, by its decision and its proof.
+            user_of: returns key id and named user for the place of a key and a message.
         """
         best = int(self.decision.key[document]), int(self.decision.candidate[document])
         if naming == Naming.NAMED:
@@ -340,7 +358,7 @@ class TextOutcomes(NamedTuple):
 
 
 def _smallest(key_findings: Sequence[KeyFindings]) -> NDArray[np.float64]:
-    """Return the smallest corrected log10 p of D documents under any key, float64[D]; infinite where there is none."""
+    """Return the smallest corrected log10 p of D documents under any key, float64[D]. ∞ where there is none."""
     p = np.stack(
         [np.where(findings.message[:, 0] >= 0, findings.log10_p_global[:, 0], np.nan) for findings in key_findings]
     )
@@ -348,7 +366,7 @@ def _smallest(key_findings: Sequence[KeyFindings]) -> NDArray[np.float64]:
 
 
 UserOfMessage = Callable[[int, int], tuple[str, NamedUser]]
-"""Function that gives a key's id and whom a message names, by the place of the key and the message."""
+"""A function that returns the id of a key and the user whom a message names, for the key's place and the message."""
 
 
 def name_candidates(
@@ -365,8 +383,9 @@ def name_candidates(
         chosen: candidates of each key, bool[D, C].
         document: its place.
         best: key, by its place, and candidate of the verdict.
-        user_of: key id and named user, by place of the key and message.
+        user_of: returns key id and named user for the place of a key and a message.
     """
+    # False sorts before True, so the verdict's candidate comes first
     candidates = sorted(
         ((key, c) != best, float(findings.log10_p_global[document, c]), key, c)
         for key, (findings, is_chosen) in enumerate(zip(key_findings, chosen, strict=True))
@@ -383,7 +402,7 @@ def name_candidates(
 def users_at(keys: Sequence[OpenedKey], holders: NamesUsers, at: datetime) -> UserOfMessage:
     """Return a function that names users for a document that existed at `at`.
 
-    It gives key id and named user by place of the key and message.
+    For the place of a key and a message it returns the key id and the named user.
     """
 
     def user_of(key: int, message: int) -> tuple[str, NamedUser]:
@@ -397,7 +416,7 @@ def users_at(keys: Sequence[OpenedKey], holders: NamesUsers, at: datetime) -> Us
 
 
 def of_one_user(entries: Sequence[NamedMessage]) -> bool:
-    """Return whether all are messages of the same user, who had them in time."""
+    """Return whether all messages belong to one user, who had them in time."""
     return all(entry.user.naming == Naming.NAMED for entry in entries) and (
         len({entry.user.user_id for entry in entries}) == 1
     )

@@ -1,7 +1,7 @@
-"""Documents and keys in, verdicts out: one Arrow batch in, a batch of verdicts and a batch for quarantine out.
+"""Turn documents and keys into verdicts: from one Arrow batch, make a batch of verdicts and a batch for quarantine.
 
-A document is tokenised once per tokenizer and scored under every key. The key with the smallest corrected p-value gives
-the verdict, or the best of those who are named (SPEC §3, §4; SPEC_3 §4).
+A document is tokenised once for each tokenizer and scored under every key. The key with the smallest corrected p-value
+gives the verdict, or the best of the keys with a named candidate (SPEC §3, §4; SPEC_3 §4).
 """
 
 import copy
@@ -54,15 +54,18 @@ from schemas.words import Naming, Proof
 _NO_SPANS, _NONE_REFUSED = (pa.RecordBatch.from_pylist([], schema) for schema in (SPANS, QUARANTINE))
 
 MOST_COMPILED_WITH = 2**16
-"""Most tokens that are scored to compile kernels. If min_scored is larger, none are scored, which compiles the same."""
+"""Largest number of tokens that are scored to compile kernels.
+
+If min_scored is larger, none are scored, which compiles the same kernels.
+"""
 
 
 class KeyTerms(NamedTuple):
     """Numbers of a key that are fixed before any text.
 
     of_texts: K of whole texts, float64[variant, has_normal_form, has_parts] (ErrorShares.corrections).
-    of_spans: K of spans; None: they are not tested.
-    most_ranked: scored positions of the longest text that is ranked.
+    of_spans: K of spans. None: they are not tested.
+    most_ranked: number of scored positions of the longest text that is ranked.
     """
 
     of_texts: NDArray[np.float64]
@@ -81,8 +84,9 @@ class TextForms(NamedTuple):
     """The form of D texts, which decides how p is corrected (ErrorShares.corrections).
 
     variant: AS_WRITTEN or NORMALISED.
-    has_normal_form: bool[D], texts whose normalised text differs.
-    has_parts: bool[D] for each key, texts that have parts that are tested; None: the texts are searched for parts now.
+    has_normal_form: bool[D], whether the normalised text differs.
+    has_parts: for each key bool[D], whether the text has parts that are tested. None: the texts are now searched for
+        parts.
     """
 
     variant: int
@@ -91,12 +95,12 @@ class TextForms(NamedTuple):
 
 
 class BatchScores(NamedTuple):
-    """What every key says of D texts.
+    """Scores of D texts under every key.
 
-    findings: of each key.
-    positions: what each key scored, with its spans.
-    shown: positions that each key left out since their seeds were shown, int64[keys, D].
-    whole_is_enough: bool[D], texts that are long enough for a key if no n-gram is left out.
+    findings: findings of each key.
+    positions: positions that each key scored, with its spans.
+    shown: positions that each key left out because their seeds were shown, int64[keys, D].
+    whole_is_enough: bool[D], whether a text is long enough for a key if no n-gram is left out.
     """
 
     findings: list[KeyFindings]
@@ -106,7 +110,7 @@ class BatchScores(NamedTuple):
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Tokens under each key, and `shown`: int64[2, keys, D]."""
+        """Return the number of tokens under each key, and `shown`: int64[2, keys, D]."""
         return np.stack([[np.diff(scored.tokens.offsets) for scored in self.positions], self.shown])
 
 
@@ -114,10 +118,10 @@ class Detector:
     """Scores documents under a fixed list of keys.
 
     Args:
-        keys: every key that is scored, in the registry's order.
-        holders: says whom a message names.
+        keys: all keys to score, in the registry's order.
+        holders: tells the user whom a message names.
         rules: rates, repeats, shares, the filter.
-        prover: computes flags again, with the same keys in the same order; None: no flag is proved.
+        prover: computes flags again, with the same keys in the same order. None: no flag is proved.
     """
 
     def __init__(
@@ -138,7 +142,7 @@ class Detector:
 
     @property
     def searches_windows(self) -> bool:
-        """Whether every key looks for messages in all windows of a document at once."""
+        """Return whether every key searches all windows of a document at once."""
         return all(isinstance(opened_key.watermark, SearchesWindows) for opened_key in self._keys)
 
     def score_batch(
@@ -150,7 +154,7 @@ class Detector:
     ) -> BatchResult:
         """Score a batch of schemas.tables.DOCUMENTS, and show it to an observer.
 
-        history: of their file; None: none, and the scan begins now.
+        history: history of their file. None: it has none, and the scan begins now.
         """
         now, salt = datetime.now(UTC), origin.shard_id.encode()
         history = history or FileHistory(now, {}, None, None)
@@ -175,12 +179,13 @@ class Detector:
         if observer is not None:
             observer.observe(readable["text_sha256"].to_pylist(), scores.positions, stored_text)
 
-        # 3. Decide, on the normalised text where its p is smaller.
+        # 3. Decide. The normalised text counts where its p is smaller.
         outcomes = TextOutcomes.of_stored_texts(scores.findings, self._rules.rates)
         sizes = scores.sizes
         if len(texts.differing):
             has_parts = [scored.has_parts[texts.differing] for scored in scores.positions]
             forms = TextForms(NORMALISED, has_normal_form[texts.differing], has_parts)
+            # without segments, because spans are looked for only in texts as written
             normalised = self._score(texts.normalised, {}, forms)
             outcomes = outcomes.with_normalised(normalised.findings, texts.differing, self._rules.rates)
             sizes[:, :, outcomes.normalised] = normalised.sizes[:, :, outcomes.normalised[texts.differing]]
@@ -194,7 +199,7 @@ class Detector:
             columns |= self._proved(outcomes, lengths, stored_text, salt)
             columns |= self._named(columns["naming"], outcomes, batch) | {"sketch": self._sketches(texts, outcomes)}
 
-        # 5. Write rows, with what spans change in them.
+        # 5. Write rows, with the changes that spans make.
         verdicts, spans = table_of(VERDICTS, readable, origin, now, columns), _NO_SPANS
         if self._parts and any(scored.spans for scored in scores.positions):
             verdicts, spans = self._parts.with_spans(verdicts, self._span_keys(), batch, self._rules.rates[1], salt)
@@ -211,7 +216,7 @@ class Detector:
     def _score(self, tokens: Mapping[str, Tokens], segments: Mapping[str, Segments], forms: TextForms) -> BatchScores:
         """Score D texts under every key.
 
-        tokens, segments: by tokenizer.
+        tokens, segments: of each tokenizer.
         """
         positions: dict[tuple[str, PositionRule], Positions] = {}
         findings, scored, whole_is_enough = [], [], np.zeros(len(forms.has_normal_form), np.bool_)
@@ -223,6 +228,7 @@ class Detector:
                 whole, with_shown = rule.positions(tokens[name], self._rules.dedup), rule_with_shown(rule)
                 if with_shown is not rule:
                     counts[name, rule] = with_shown.positions(tokens[name], self._rules.dedup).scored - whole.scored
+                # before the filter, to tell texts that are too short from texts of which it leaves too little
                 whole_is_enough |= whole.scored >= self._rules.min_scored
                 common = self._rules.ngram_filter.of(name, rule)
                 positions[name, rule] = common.without(tokens[name], whole) if common else whole
@@ -247,7 +253,7 @@ class Detector:
 
         place: place of the key in `forms`.
         """
-        # 1. Find what is to be scored. Which texts and parts these are, no score decides.
+        # 1. Find the texts and parts to score. No score decides which these are.
         scored = self._long_enough(opened_key, tokens, positions, segments, forms)
         mark, messages, documents, counted = (
             opened_key.watermark,
@@ -257,7 +263,7 @@ class Detector:
         )
         has_parts = scored.has_parts if forms.has_parts is None else forms.has_parts[place]
 
-        # 2. Correct p for all looks that a text of this form has, and search the whole texts and their parts.
+        # 2. Correct p for all looks at a text of this form, and search the whole texts and their parts.
         corrections = terms.of_texts[forms.variant, forms.has_normal_form.astype(np.intp), has_parts.astype(np.intp)]
         if self._parts is None or terms.of_spans is None or scored.parts is None:
             findings = search(mark, tokens, counted, messages, corrections[documents])
@@ -268,7 +274,7 @@ class Detector:
             )
             scored = scored._replace(spans=spans)
 
-        # 3. Rank what passes among decoys, under keys without a proven law.
+        # 3. Under keys without a proven law, rank passing candidates among decoys.
         findings = ranked(findings, mark, tokens, counted, messages, self._ranked_rate, terms.most_ranked)
         if len(documents) < len(corrections):
             findings = findings.of_batch(documents, positions.scored, corrections)
@@ -277,7 +283,7 @@ class Detector:
     def _long_enough(
         self, opened_key: OpenedKey, tokens: Tokens, positions: Positions, segments: Segments | None, forms: TextForms
     ) -> KeyPositions:
-        """Leave out short texts, which cost nothing then, and find the parts to be tested under one key."""
+        """Leave out short texts, which then cost no time, and find the parts to be tested under one key."""
         documents, counted = long_enough(positions, self._rules.min_scored)
         scored, mark = KeyPositions(opened_key, tokens, counted, documents), opened_key.watermark
         if self._parts is None or forms.has_parts is not None or not isinstance(mark, ScoresParts) or mark.law is None:
@@ -288,7 +294,7 @@ class Detector:
     def _proved(
         self, outcomes: TextOutcomes, lengths: NDArray[np.int64], stored_text: Callable[[int], str], salt: bytes
     ) -> dict[str, NDArray[np.object_]]:
-        """Return columns of VERDICTS with the proofs of flags, and the naming by them; nothing where none is proved."""
+        """Return columns of VERDICTS with the proofs of flags, and the naming by them. Empty if no flag is proved."""
         if self._prover is None:
             return {}
         began = time.perf_counter()
@@ -311,7 +317,7 @@ class Detector:
         return names._asdict()
 
     def _sketches(self, texts: TokenisedTexts, outcomes: TextOutcomes) -> NDArray[np.object_]:
-        """Sketch the flagged texts among D, as they were scored: object[D]; None for others."""
+        """Sketch the flagged texts among D, as they were scored: object[D]. None for others."""
         decision, sketches = outcomes.decision, np.full(len(outcomes.normalised), None, object)
         place_of_normalised = {int(row): place for place, row in enumerate(texts.differing)}
         for row in np.flatnonzero(decision.flagged).tolist():
@@ -323,14 +329,14 @@ class Detector:
         return sketches
 
     def _span_keys(self) -> list[SpanKey]:
-        """Return what rows of SPANS say of each key."""
+        """Return each key's columns for rows of SPANS."""
         return [
             SpanKey(opened_key.key, opened_key.tokenizer.reference, terms.of_spans or math.nan, opened_key.basis)
             for opened_key, terms in zip(self._keys, self._terms, strict=True)
         ]
 
     def _random_text(self, opened_key: OpenedKey) -> tuple[Tokens, Positions, Segments | None]:
-        """Return random tokens, as of a text that is long enough under a key and of one too short, and their parts."""
+        """Return random tokens of a text that is long enough under a key and of one too short, and their parts."""
         length = min(2 * self._rules.min_scored, MOST_COMPILED_WITH) + opened_key.watermark.rule.context
         ids = np.random.default_rng(0).integers(opened_key.tokenizer.vocab_size, size=length + 1, dtype=np.uint32)
         tokens = Tokens(ids, np.array([0, length, length + 1], np.int64))
@@ -342,12 +348,12 @@ class Detector:
     def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
         """Return a detector with the same rules under other marks. It proves no flag.
 
-        Corrections, ranks and what was shown stay those of this detector.
+        Corrections, ranks and shown seeds stay those of this detector.
 
         Args:
-            marks: by the ids of their keys; other keys are left out.
-            holders: says whom a message names.
-            rate: false-positive and misnaming rate.
+            marks: a mark for each key id. Other keys are left out.
+            holders: tells the user whom a message names.
+            rate: false-positive rate and misnaming rate.
         """
         places = [place for place, opened_key in enumerate(self._keys) if opened_key.key.key_id in marks]
         other = copy.copy(self)
@@ -361,14 +367,16 @@ class Detector:
         return other
 
     def compile(self, observer: ScoreObserver | None = None, further: Sequence[Callable[[], object]] = ()) -> None:
-        """Score random tokens as those of a text and of one too short, so that documents find every kernel compiled.
+        """Score random tokens of one text that is long enough and one too short.
 
-        It scores tokens, not texts, since a tokenizer judges its backend by the first texts that it sees. Processes
+        Then every kernel is compiled before a scan.
+
+        It scores tokens, not texts, because a tokenizer judges its backend by the first texts that it sees. Processes
         that begin at the same time share the work (scanner.watermark.kernel.share_steps).
 
         Args:
             observer: is shown the scores.
-            further: what else compiles kernels.
+            further: other functions that compile kernels.
         """
         forms = TextForms(AS_WRITTEN, np.zeros(2, np.bool_))
 
@@ -393,7 +401,7 @@ class Detector:
 
         share_steps(
             lambda: [self._score_key(*text, forms, 0) for text in random_texts()],
-            lambda: normalise("a text"),  # a proof looks whether a text is its own normal form
+            lambda: normalise("a text"),  # a proof asks whether a text is its own normal form
             *further,
             show,
             search_without_parts,

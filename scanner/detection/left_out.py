@@ -1,6 +1,6 @@
-"""What a scan leaves out of scoring, as scoring and proofs ask for it: nothing, unless a filter is turned on.
+"""Define the interface for n-grams that scoring and proofs leave out. None are, unless a filter is turned on.
 
-The filter itself is a folder of its own, scanner.ngram_filter, of which nothing here knows.
+The filter itself has a folder of its own, scanner.ngram_filter. This file does not depend on it.
 """
 
 from typing import Protocol
@@ -14,12 +14,12 @@ from schemas.words import Dedup
 
 
 class LeftOut(Protocol):
-    """What is left out in tokens of one tokenizer, by the draws of one rule."""
+    """The n-grams that are left out, in tokens of one tokenizer, by the draws of one rule."""
 
     def without(self, tokens: Tokens, positions: Positions, documents: NDArray[np.bool_] | None = None) -> Positions:
         """Return the positions that count.
 
-        documents: bool[D], those that are looked at; None: all of them.
+        documents: bool[D], the documents to look at. None: all of them.
         """
 
     def places(self, ids: NDArray[np.uint32]) -> frozenset[int]:
@@ -27,10 +27,10 @@ class LeftOut(Protocol):
 
 
 class NgramFilter(Protocol):
-    """What a scan leaves out, in tokens of every tokenizer."""
+    """The n-grams that a scan leaves out, in tokens of every tokenizer."""
 
     def of(self, tokenizer: str, rule: PositionRule) -> LeftOut | None:
-        """Return what a rule leaves out in tokens of a tokenizer, by its SHA-256; None: nothing."""
+        """Return the n-grams that a rule leaves out in tokens of a tokenizer, given by its SHA-256. None: none."""
 
 
 class _NoFilter:
@@ -44,7 +44,7 @@ NO_FILTER: NgramFilter = _NoFilter()
 def counted_positions(
     ngram_filter: NgramFilter, tokenizer: str, rule: PositionRule, tokens: Tokens, dedup: Dedup
 ) -> Positions:
-    """Return the scored positions of a batch by a rule, without what the filter leaves out."""
+    """Return the scored positions of a batch by a rule, without those that the filter leaves out."""
     positions, left_out = rule.positions(tokens, dedup), ngram_filter.of(tokenizer, rule)
     return positions if left_out is None else left_out.without(tokens, positions)
 

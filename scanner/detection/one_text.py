@@ -1,4 +1,4 @@
-"""One text under the keys of a registry, each by itself: the verdict of a scan, without Ray and tables."""
+"""Test one text under each key of a registry separately: the verdict of a scan, without Ray and tables."""
 
 import contextlib
 import functools
@@ -41,13 +41,14 @@ NOWHERE = BatchOrigin("", "", "")
 _LEAST_LOG10_P = -1000.0
 
 MOST_INTERPRETED = 2**20
-"""Most bytes of a text, times the numbers that its search counts, for which no kernels are compiled: for example a post
-of 3,000 bytes under one key of 10^5 users, whose 325 groups are counted.
+"""Threshold below which no kernels are compiled for a text: its bytes times the numbers that its search counts.
+
+For example, a post of 3,000 bytes under one key of 10^5 users, whose 325 groups are counted.
 """
 
 
 def _read_scan(config_file: Path) -> tuple[ScanConfig, str, Registry]:
-    """Read the configuration of a scan; return it, its registry's folder, and the registry."""
+    """Read the configuration of a scan. Return it, its registry's folder, and the registry."""
     config = read_config(config_file)
     folder = absolute("registry", config.registry, config_file.absolute().parent)
     return config, folder, load_registry(folder)
@@ -55,7 +56,7 @@ def _read_scan(config_file: Path) -> tuple[ScanConfig, str, Registry]:
 
 @dataclass(frozen=True)
 class TextCheck:
-    """Keys under which a text is tested, the rules, and the record of users that names are held against."""
+    """The keys under which a text is tested, the rules, and the record of users by which messages are named."""
 
     registry: str | Path
     keys: tuple[MasterKey, ...]
@@ -76,12 +77,13 @@ class TextCheck:
 
     @classmethod
     def of_scan(cls, config_file: Path, scan_filter: ScanFilter | None) -> "tuple[TextCheck, tuple[str, ...]]":
-        """Make the check of a scan's configuration under only those keys whose p-values law or audit supports in scans.
+        """Make the check of a scan's configuration, only with keys whose p-values a law or an audit supports in scans.
 
         scan_filter: as for scanner.key_support.lacks.
 
         Returns:
-            The check, and the ids of all keys of its registry.
+            The check.
+            The ids of all keys of its registry.
 
         Raises:
             Refused: the configuration cannot be right, or no key is left.
@@ -105,7 +107,7 @@ class TextCheck:
 
 @dataclass(frozen=True)
 class ScannedKey:
-    """A key as a configuration's scans test it in whole documents that have parts and are their own normal form.
+    """A key as scans of a configuration test it in whole documents that have parts and are their own normal form.
 
     correction: K (SPEC §3).
     looks: in words.
@@ -125,7 +127,7 @@ class ScannedKey:
 
     @classmethod
     def of_config(cls, config_file: Path, key_id: str | None) -> "ScannedKey":
-        """Return the key of this id, or without one the only key under test.
+        """Return the key of this id, or without an id the only key under test.
 
         Raises:
             Refused: the configuration cannot be right, or does not test such a key.
@@ -157,14 +159,14 @@ class ScannedKey:
 
 
 class OpenedCheck:
-    """A check whose keys, tokenizers and users are open, for a process that looks at many texts.
+    """A check with open keys, tokenizers and users, for a process that tests many texts.
 
     Args:
         check: the check.
-        holders: who holds a message; None: who does as of now, by users that are verified.
+        holders: tells who holds a message. None: the present holders, by verified users.
         fast: as for scanner.text.
-        reader: kind of a reader that looks at texts for long, and so holds a lease of what was shown
-            (scanner.registry.leases), which it reads anew each minute; None: a text is looked at now, and no more.
+        reader: kind of a reader that tests texts for a long time. It holds a lease on the shown seeds
+            (scanner.registry.leases), and reads them anew each minute. None: texts are tested now and not later.
 
     Raises:
         SecretError, TokenizerError: a key cannot be opened.
@@ -186,10 +188,10 @@ class OpenedCheck:
         self._lease.follow(self.read_anew)
 
     def read_anew(self) -> dict[str, int]:
-        """Read what was shown of the keys, leave it out from now on, and return the number of each one's last event.
+        """Read the shown seeds of the keys and leave them out from now on. Return the number of each key's last event.
 
         Raises:
-            Refused: it cannot be read, or lacks what was read before.
+            Refused: they cannot be read, or seeds that were read before are missing.
         """
         then = dict(self._shown)
         seeds = {
@@ -205,16 +207,16 @@ class OpenedCheck:
             ]
             self._together = self._detector(opened_keys)
             self.opened_keys, self._shown = opened_keys, shown
-            vars(self).pop("_of_each_key", None)
+            vars(self).pop("_of_each_key", None)  # the cached detectors have the old keys
         return _numbers(shown)
 
     @property
     def holds(self) -> bool:
-        """Whether texts are looked at: once its lease is over, none is any more."""
+        """Return whether texts are tested. Once its lease is over, no text is tested any more."""
         return self._lease.holds
 
     def score_batch(self, texts: Sequence[bytes]) -> BatchResult:
-        """Return the verdicts of a scan on texts as they are stored; `row` is their place, and flags are proved.
+        """Return the verdicts of a scan on texts as stored. `row` is their place, and flags are proved.
 
         Raises:
             ScanFailed: the lease is over.
@@ -223,7 +225,9 @@ class OpenedCheck:
         return self._together.score_batch(_documents(texts), NOWHERE)
 
     def of_each_key(self, raw: bytes) -> list[Mapping[str, Any]]:
-        """Return the verdict of each key by itself on a text: rows of schemas.tables.VERDICTS, in the registry's order.
+        """Return the verdict on a text of each key on its own, in the registry's order.
+
+        These are rows of schemas.tables.VERDICTS.
 
         Raises:
             Refused: the text cannot be read.
@@ -235,13 +239,15 @@ class OpenedCheck:
         return [self._detector([opened_key]) for opened_key in self.opened_keys]
 
     def compile(self) -> None:
-        """Look at texts of several kinds and flag most, so that the first text finds all compiled, imported and read.
+        """Test texts of several kinds and flag most of them.
 
-        The reference tokenizer reads them: a fast one judges itself by the first texts that it reads.
+        Then everything is compiled, imported and read before a first text.
+
+        The reference tokenizer reads them, because a fast one judges itself by the first texts that it reads.
         """
         self._together.compile()
         letters = np.random.default_rng(0).integers(97, 105, 40_000, dtype=np.uint8)
-        letters[::5] = ord(" ")
+        letters[::5] = ord(" ")  # words of four letters
         words = letters.tobytes().decode()
         texts = [
             words,
@@ -252,6 +258,7 @@ class OpenedCheck:
             "\n\n".join(words[begin : begin + 400] for begin in range(0, 2000, 400)),
         ]
         opened_keys = [replace(opened_key, tokenizer=opened_key.tokenizer.reference) for opened_key in self.opened_keys]
+        # at this rate most texts are flagged, so their proofs are compiled too
         flags_most = replace(self._check.rules, false_positive_rate=0.99, misnaming_rate=None)
         for batch in (texts, texts[1:2], texts[:1]):
             self._detector(opened_keys, flags_most).score_batch(_documents([text.encode() for text in batch]), NOWHERE)
@@ -270,7 +277,7 @@ def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:
 
     Flags are proved.
 
-    raw: the text as it is stored, UTF-8.
+    raw: the text as stored, UTF-8.
 
     Raises:
         Refused: the text cannot be read.
@@ -281,9 +288,9 @@ def check_text(check: TextCheck, raw: bytes) -> list[Mapping[str, Any]]:
 
 
 def _costs_little(check: TextCheck, raw: bytes) -> bool:
-    """Return whether Python looks at a text sooner than its kernels are compiled.
+    """Return whether Python tests a text sooner than its kernels are compiled.
 
-    Lanes of version 3 are arrays, which numpy adds at once; other watermarks count one number after the other.
+    Lanes of version 3 are arrays, and numpy adds them at once. Other watermarks count one number after the other.
     """
     labels = [parse_label(format_of(key).label()) for key in check.keys if key.record is not None]
     in_lanes = len(labels) == len(check.keys) and all(label.groups is not None for label in labels)
@@ -312,7 +319,7 @@ def strengths_of(
     messages: NDArray[np.int64],
     dedup: Dedup = "ngram",
 ) -> tuple[Law | None, Strengths]:
-    """Measure how strongly texts are marked with a key for their messages, int64[D], and return its law with that.
+    """Measure how strongly texts are marked with a key for their messages, int64[D]. Return its law too.
 
     dedup: as in the scans.
 
@@ -329,7 +336,7 @@ def canary_strength(
     """Read texts back under the key that marked them for some messages, int64[D], by the search of a scan.
 
     Raises:
-        Refused: no text has a token that is scored.
+        Refused: no text has a scored token.
         SecretError, TokenizerError: the key cannot be opened.
     """
     (opened_key,) = open_keys(registry, [key], fast=False)

@@ -1,4 +1,4 @@
-"""Secrets, tokenizers and users of a plan: looked at before any work, and opened by every worker itself."""
+"""Check the secrets, tokenizers and users of a plan before any work, and open them in every worker."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuse, before any work, what workers could not open. Opens no key, keeps nothing.
+    """Refuse, before any work, everything that workers could not open. It opens no key and keeps nothing.
 
     Raises:
-        SecretError: a secret cannot be read or is not the one on record.
+        SecretError: a secret cannot be read or is not the recorded one.
         TokenizerError: a tokenizer file cannot be read or is not the pinned one.
-        Refused: the users cannot be read, or texts are to be normalised without a normal form.
+        Refused: the users cannot be read, or texts are to be normalised but there is no normal form.
     """
     check_variants(plan.config.variants)
     for look in (check_secrets, check_tokenizers, check_users):
@@ -40,26 +40,38 @@ def check_plan(plan: Plan) -> None:
 
 
 def check_secrets(plan: Plan) -> None:
-    """Check the secrets, a part of `check_plan`. Raises SecretError."""
+    """Check the secrets, a part of `check_plan`.
+
+    Raises:
+        SecretError: as `check_plan`.
+    """
     for key in plan.keys:
         check_secret(plan.registry, key)
     open_text_ids(plan)
 
 
 def check_tokenizers(plan: Plan) -> None:
-    """Check that tokenizers load, a part of `check_plan`. Raises TokenizerError."""
+    """Check that tokenizers load, a part of `check_plan`.
+
+    Raises:
+        TokenizerError: as `check_plan`.
+    """
     _load_tokenizers(plan.registry, plan.keys)
 
 
 def check_users(plan: Plan) -> None:
-    """Check that the users can be read, a part of `check_plan`. Raises Refused."""
+    """Check that the users can be read, a part of `check_plan`.
+
+    Raises:
+        Refused: as `check_plan`.
+    """
     Holders.load(plan.registry, [key.key_id for key in plan.keys])
 
 
 def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter: NgramFilter = NO_FILTER) -> Detector:
-    """Read secrets, tokenizers and users, as every worker does itself. Raises as `check_plan` does.
+    """Read secrets, tokenizers and users, as every worker does for itself. Raises as `check_plan`.
 
-    device: where all messages of a key are scored; None: on the CPU.
+    device: where all messages of a key are scored. None: on the CPU.
     ngram_filter: n-grams that are left out of scoring.
     """
     opened_keys = open_keys(plan.registry, plan.keys, _mover_to(device), shown=plan.shown)
@@ -69,7 +81,11 @@ def open_detector(plan: Plan, device: "torch.device | None" = None, ngram_filter
 
 
 def open_text_ids(plan: Plan) -> TextIds:
-    """Read the audit secret, as every worker does itself. Raises SecretError."""
+    """Read the audit secret, as every worker does for itself.
+
+    Raises:
+        SecretError: it cannot be read.
+    """
     return TextIds(*(read_secret(secret, plan.registry) for secret in (plan.audit_secret, plan.lasting_secret)))
 
 
@@ -79,9 +95,12 @@ def open_prover(
     rules: Rules,
     slow_path: Callable[[ProofPath, OpenedKey], ProofPath] | None = None,
 ) -> Prover:
-    """Open the prover of keys' flags, which reads the secrets once more, for the slow paths. Raises SecretError.
+    """Open the prover of keys' flags. It reads the secrets once more, for the slow paths.
 
-    slow_path: makes of a key's slow path that of a look; None: the plain sum is proved.
+    slow_path: turns a key's slow path into that of a look. None: the plain sum is proved.
+
+    Raises:
+        SecretError: a secret cannot be read.
     """
     keys, secret = [], b""
     for opened_key in opened_keys:
@@ -106,7 +125,7 @@ def open_prover(
 def _opener_of_path(
     opened_key: OpenedKey, secret: bytes, slow_path: Callable[[ProofPath, OpenedKey], ProofPath] | None
 ) -> Callable[[], ProofPath] | None:
-    """Return what opens a key's slow path, once; None: its format has none. Its repr shows no secret."""
+    """Return a function that opens a key's slow path, once. None: its format has none. Its repr shows no secret."""
     how = format_of(opened_key.key)
     if not isinstance(how, Proves):
         return None
@@ -132,14 +151,14 @@ def open_keys(
 
     Args:
         registry: folder or URI.
-        keys: of the registry.
+        keys: keys of the registry.
         to_device: moves a watermark to its device.
         fast: as for scanner.text.
-        shown: up to which event the seeds that were shown of a key, by its id, are left out; of other keys, all are.
+        shown: for each key id, the last event whose shown seeds are left out. For other keys, those of all events are.
 
     Raises:
         SecretError, TokenizerError: a key cannot be opened.
-        Refused: what was shown of a key cannot be read, or not up to that event.
+        Refused: the shown seeds of a key cannot be read, or not up to that event.
     """
     tokenizers, then, opened_keys = _load_tokenizers(registry, keys, fast=fast), dict(shown), list[OpenedKey]()
     for key in keys:

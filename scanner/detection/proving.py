@@ -1,11 +1,13 @@
-"""Every flag is proved before its row is committed: computed again from the stored text and the key's secret.
+"""Prove every flag before its row is committed: compute it again from the stored text and the key's secret.
 
-The slow path has code of its own (scanner.watermark.proof): the reference tokenizer, plain ciphers, and p-values in
-high precision. The number of tests that p is corrected for has a path of its own too
-(scanner.detection.stated_shares). So both paths share the normal form of a text only. A proof covers every message
-that passed, by its whole score and by what names need besides (scanner.watermark.format.UserEvidence), and the second
-best of the key that gives the verdict; spans are proved by scanner.looks.parts. The search is not made again: it can
-only miss. Where a key must beat decoys, their scores are not computed again either.
+The slow path has code of its own: the reference tokenizer, plain ciphers, and p-values in high precision
+(scanner.watermark.proof). The number of tests that corrects p has a path of its own too
+(scanner.detection.stated_shares). So the two paths share only the normal form of a text.
+
+A proof covers every message that passed, by its whole score and by the user evidence that names need
+(scanner.watermark.format.UserEvidence). It also covers the second-best message of the key that gives the verdict. Spans
+are proved by scanner.looks.parts. Two steps are not repeated. The search is not, because its only possible error is a
+miss. The scores of decoys that a key must beat are not computed again either.
 """
 
 import hashlib
@@ -31,30 +33,31 @@ from scanner.watermark.rule import LEAST_RANK, Decision, KeyFindings
 from schemas.words import Naming, Proof
 
 TOKENS_PROVED = 2**18
-"""Tokens of flagged texts that are proved among texts scored together (4 MiB at most, a million tokens or so). If there
-are more, a sample is drawn under a key's secret, so that nobody who posts texts knows which are proved.
+"""Tokens of flagged texts that are proved among texts scored together (4 MiB at most, about a million tokens).
+
+If there are more, a sample is drawn under a key's secret. So people who post texts cannot know which are proved.
 """
 
 TOKENS_A_FLAG = 256
-"""Tokens that the p-values of a flag count as in the cost of a proof."""
+"""Cost of a flag's p-values in a proof, in tokens."""
 
 LONGEST_PROVED = 2**16
-"""Most tokens of a text that may be drawn: a proof's memory grows with them."""
+"""Largest number of tokens in a text that may be drawn. A proof's memory grows with the tokens."""
 
 SECONDS_A_TOKEN = 5e-5
-"""Seconds that a proof may take for a token, generously: the stall limit's price."""
+"""Seconds that a proof may take for a token, a generous estimate. The stall limit is made of it."""
 
 
 class ProvedKey(NamedTuple):
-    """A key under test, as flags are proved.
+    """A key under test, as the proof of a flag needs it.
 
-    open_path: opens its slow path; None: its format has none.
+    open_path: function that opens its slow path. None: its format has none.
     tokenizer: the reference tokenizer.
     messages: M of SPEC §3.
     corrections: K of whole texts, float64[variant, has_normal_form, has_parts] (scanner.detection.stated_shares).
-    correction_of_spans: K of spans; None: spans are not tested.
-    correction_of_accounts: K of all posts of an account; None: accounts are not tested.
-    common: n-grams that are left out of scoring; None: none are.
+    correction_of_spans: K of spans. None: spans are not tested.
+    correction_of_accounts: K of all posts of an account. None: accounts are not tested.
+    common: n-grams that are left out of scoring. None: none are.
     """
 
     open_path: Callable[[], ProofPath] | None
@@ -67,7 +70,7 @@ class ProvedKey(NamedTuple):
 
     @property
     def path(self) -> ProofPath | None:
-        """Return the slow path, which is opened when a flag asks for it: its imports take longer than opening a key."""
+        """Return the slow path. It is opened at the first flag, because its imports take longer than opening a key."""
         return self.open_path and self.open_path()
 
 
@@ -75,7 +78,7 @@ class Claim(NamedTuple):
     """A key's claim about a candidate.
 
     log10_p_global: None where a decoy's score raised it.
-    log10_p_own: None where names need nothing besides.
+    log10_p_own: None where names need no further evidence.
     passes_rank: as in KeyFindings.
     named: whether it is to be named.
     """
@@ -91,7 +94,7 @@ class Claim(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """A flagged document: its place in the batch, its text as it is written, and the variant that was scored."""
+    """A flagged document: its place in the batch, its text as written, and the variant that was scored."""
 
     place: int
     text: str
@@ -112,14 +115,14 @@ class TextReading(NamedTuple):
 
 
 ReadText = Callable[[int, ProofPath], TextReading]
-"""Reads a text for a key, by its place, with the key's slow path."""
+"""A function that reads a text for a key, given the key's place and slow path."""
 
 
 class RecomputedClaim(NamedTuple):
-    """A key's claim, computed again.
+    """A key's claim after it was computed again.
 
-    passes: as a whole.
-    passes_user: also by what it shares with no other.
+    passes: whether it passes by its whole score.
+    passes_user: whether it also passes by its user evidence.
     """
 
     key: int
@@ -129,17 +132,17 @@ class RecomputedClaim(NamedTuple):
 
     @property
     def message(self) -> tuple[int, int]:
-        """The key and the message."""
+        """Return the key and the message."""
         return self.key, self.claim.message
 
 
 class Prover:
-    """Computes flags again.
+    """Proves flags by computing them again.
 
     Args:
-        keys: those of a `Detector`, in its order.
-        draw: secret that decides which flags are drawn, if there are too many: 8 to 64 bytes.
-        rules: of the `Detector`.
+        keys: the keys of a `Detector`, in its order.
+        draw: secret that decides which flags are drawn if there are too many, 8 to 64 bytes.
+        rules: the rules of the `Detector`.
     """
 
     def __init__(self, keys: Sequence[ProvedKey], draw: bytes, rules: Rules) -> None:
@@ -160,15 +163,15 @@ class Prover:
         """Prove the flags of a batch of D documents.
 
         Args:
-            text_of: gives the text of a document as it is written.
-            tokens: int64[D] a key, how many tokens of each document the key reads.
-            findings: of each key.
-            decision: on the D documents.
-            salt: the batch's salt, which decides with the text whether a flag is drawn.
+            text_of: function that returns the text of a document as written.
+            tokens: for each key int64[D], the number of tokens that it reads in each document.
+            findings: the findings of each key.
+            decision: the decision on the D documents.
+            salt: salt of the batch. Together with the text it decides whether a flag is drawn.
             normalised: bool[D], documents whose normalised text was scored.
 
         Returns:
-            object[D]: a schemas.words.Proof; None where nothing is flagged.
+            object[D], a schemas.words.Proof for each document. None where nothing is flagged.
         """
         proofs = np.full(len(decision.flagged), None, object)
         flags = [
@@ -183,7 +186,7 @@ class Prover:
             size = int(tokens[key][flag.place])
             if size > LONGEST_PROVED or size + TOKENS_A_FLAG > tokens_left:
                 proofs[flag.place] = Proof.NOT_DRAWN
-                continue
+                continue  # a shorter text may still fit
             tokens_left -= size + TOKENS_A_FLAG
             sizes = [int(lengths[flag.place]) for lengths in tokens]
             holds = self.confirms(flag.place, partial(self._read, flag), sizes, findings, decision)
@@ -191,16 +194,16 @@ class Prover:
         return proofs
 
     def offers(self, key: int) -> bool:
-        """Return whether a key, by its place, has a slow path."""
+        """Return whether a key has a slow path. `key` is its place."""
         return self._keys.value[key].open_path is not None
 
     def correction_of_accounts(self, key: int) -> float:
-        """Return K of all posts of an account under a key, by its place; NaN where accounts are not tested."""
+        """Return K of all posts of an account under a key, by its place. NaN where accounts are not tested."""
         correction = self._keys.value[key].correction_of_accounts
         return math.nan if correction is None else correction
 
     def prove_spans(self, text: str, key: int, document_spans: Sequence[DocumentSpan]) -> Proof:
-        """Compute spans of one key, by its place, in a text again: `differs` where one differs."""
+        """Compute a key's spans in a text again. The result is `differs` if one of them differs. `key` is its place."""
         proved = self._keys.value[key]
         tests, common = (proved.messages, proved.correction_of_spans or math.nan), proved.common
         return parts_look().prove_spans(
@@ -215,14 +218,14 @@ class Prover:
         most: int | None = None,
         longest: int | None = None,
     ) -> set[int]:
-        """Draw the texts of a batch whose spans are proved, by place.
+        """Draw the texts of a batch whose spans are proved. Return their places.
 
         Args:
-            texts: places, texts, and their tokens under all keys that have spans in them. For accounts: their names,
-                and the tokens of their posts.
+            texts: place, text, and number of its tokens under all keys with spans in it. For accounts: place, name, and
+                number of tokens in all posts.
             salt: as for `prove`.
-            most: tokens in all; None: TOKENS_PROVED.
-            longest: tokens of a text; None: LONGEST_PROVED.
+            most: largest number of tokens in all. None: TOKENS_PROVED.
+            longest: largest number of tokens in a text. None: LONGEST_PROVED.
         """
         tokens_left, longest, drawn = most or TOKENS_PROVED, longest or LONGEST_PROVED, set()
         for place, _, size in sorted(texts, key=lambda text: self._lot(text[1], salt)):
@@ -232,6 +235,7 @@ class Prover:
         return drawn
 
     def _lot(self, text: str, salt: bytes) -> bytes:
+        # keyed, so that people who post texts cannot choose texts that are never drawn
         data = salt + hashlib.sha256(text.encode()).digest()
         return hashlib.blake2b(data, key=self._draw.value, digest_size=16, person=b"proof-draw-v1").digest()
 
@@ -241,13 +245,13 @@ class Prover:
         """Return whether every claim on one of D texts is confirmed, and the rule gives the naming of the decision.
 
         Args:
-            place: of the text.
+            place: place of the text.
             read: reads the text for a key.
-            sizes: tokens of the text under each key.
-            findings: of each key.
-            decision: on the D texts.
+            sizes: number of tokens of the text under each key.
+            findings: the findings of each key.
+            decision: the decision on the D texts.
         """
-        # 1. Compute every claim again; one that differs is enough.
+        # 1. Compute every claim again. A single difference is enough.
         key, candidate, naming = int(decision.key[place]), int(decision.candidate[place]), decision.naming[place]
         recomputed: list[RecomputedClaim] = []
         for number, under_key in enumerate(findings):
@@ -262,7 +266,7 @@ class Prover:
                     return False
                 recomputed += claims_again
 
-        # 2. Name by the rule: by what a message shares with no other, else only where one message passes (SPEC_3 §4).
+        # 2. Name by the rule: by user evidence, or without it only if a single message passes (SPEC_3 §4).
         passing = [claim for claim in recomputed if claim.passes]
         may_be_named = {
             claim.message
@@ -270,7 +274,7 @@ class Prover:
             if (claim.passes_user if findings[claim.key].independent else len(passing) == 1)
         }
 
-        # 3. The verdict's message passes, and nobody is named whom the rule does not name.
+        # 3. Check that the verdict's message passes, and that no user is named against the rule.
         named_messages = {claim.message for claim in recomputed if claim.claim.named}
         verdict = key, int(findings[key].message[place, candidate])
         return (
@@ -290,9 +294,9 @@ class Prover:
     def _recompute(
         self, path: ProofPath, number: int, text: TextReading, sizes: tuple[int, int], claims: Sequence[Claim]
     ) -> list[RecomputedClaim] | None:
-        """Compute a key's claims about a text again; None: one differs.
+        """Compute a key's claims about a text again. None: one of them differs.
 
-        sizes: its tokens and scored positions.
+        sizes: number of its tokens and of its scored positions.
         """
         key, messages = self._keys.value[number], [claim.message for claim in claims]
         ids, left_out, correction = text
@@ -317,7 +321,7 @@ class Prover:
         return recomputed
 
     def _has_parts(self, path: ProofPath, key: ProvedKey, text: str) -> bool:
-        """Return whether a text has parts that are tested under a key, which decides K of the whole."""
+        """Return whether a text has parts that are tested under a key. This decides K of the whole text."""
         if key.correction_of_spans is None or not isinstance(path, ProvesParts) or not PARTS_LOOKS:
             return False
         ids = key.tokenizer.encode([text]).ids
@@ -328,7 +332,7 @@ class Prover:
     def _log10_p_user(
         self, path: ProofPath, evidence: tuple[int, list[float], int] | None, messages: int, correction: float
     ) -> list[float | None]:
-        """Compute log10 p of what each message shares with no other, corrected as in `KeyFindings`; None: not asked."""
+        """Compute log10 p of each message's user evidence, corrected as in `KeyFindings`. None: not needed."""
         from scanner.watermark.proof import log10_any_of
 
         if evidence is None:
@@ -343,18 +347,18 @@ class Prover:
         return (claim.log10_p_own if rounding_decides else log10_p_user) <= self._log10_misnaming
 
     def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float]) -> bool | None:
-        """Return whether a candidate passes; None where one of its p-values differs from the claim.
+        """Return whether a candidate passes. None if one of its p-values differs from the claim.
 
-        tests: M, K of SPEC §3.
+        tests: M and K of SPEC §3.
         """
-        # log10_p is that of the claimed score, so that rounding of scores does not count twice
-        from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
+        # log10_p is taken at the claimed score, so that the rounding of scores does not count twice
+        from scanner.watermark.proof import log10_any_of  # only flags need mpmath
 
         whole = log10_any_of(log10_any_of(log10_p, tests[0]), tests[1])
         stated = whole if claim.log10_p_global is None else claim.log10_p_global
         if not (nearly_equal(claim.log10_p, log10_p) and nearly_equal(stated, whole)):
             return None
-        if nearly_equal(whole, self._log10_rate):  # rounding decides, either way
+        if nearly_equal(whole, self._log10_rate):  # rounding decides, so either result is right
             return claim.passes
         return whole <= self._log10_rate and claim.passes_rank
 
@@ -362,7 +366,7 @@ class Prover:
 def claims_of(
     findings: KeyFindings, named: NDArray[np.bool_], place: int, log10_rate: float, *, second: bool
 ) -> list[Claim]:
-    """Return a key's claims about a document: on the candidates that pass and, if `second`, on its best two anyway.
+    """Return a key's claims about a document: on the candidates that pass and, if `second`, always on its best two.
 
     named: bool[C], candidates that are named.
     """

@@ -1,9 +1,9 @@
-"""Rows of verdicts: columns from what keys found, and what tables show of them to everybody.
+"""Make rows of verdicts: exact columns from the findings of keys, and the rows that tables show to everybody.
 
-Whoever knows texts and their exact scores learns the key: the difference of two sums over nearly the same n-grams is a
-draw, and enough sums at h = 0 are equations whose solution is the green list. The best key or message of a text shows
-some of it too. So rows of `verdicts` state what was flagged and for whom, and otherwise a class of p that few unmarked
-texts leave. A public digest of a short post would show whether a guessed post was there, so rows carry a keyed digest.
+A person who knows texts and their exact scores learns the key. The difference of two sums over nearly the same n-grams
+is a draw. At h = 0 enough sums are equations whose solution is the green list. The best key or message of a text also
+reveals some of it. So rows of `verdicts` state only flags and their users, and otherwise a class of p that few unmarked
+texts leave. A public digest of a short post would reveal whether a guessed post was there, so rows have a keyed digest.
 """
 
 import hashlib
@@ -34,23 +34,23 @@ def verdict_columns(
     reason: pa.Array,
     whole_is_enough: NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """Return columns of VERDICTS on D texts, without those that ids, spans and flags fill.
+    """Return columns of VERDICTS on D texts, without the columns of ids, spans and flags.
 
-    In `naming`, `named`: somebody is named (`decide`).
+    In `naming`, `named` means that a message is to be named (`decide`).
 
     Args:
         keys: the keys under test.
         lengths: tokens under each key, int64[keys, D].
-        shown: positions that each key left out since their seeds were shown, int64[keys, D].
-        outcomes: the texts that count, and what keys found in them.
-        reason: why only a part was scored.
-        whole_is_enough: bool[D], texts that are long enough for a key if nothing is left out.
+        shown: positions that each key left out because their seeds were shown, int64[keys, D].
+        outcomes: the texts that count, and the findings of keys in them.
+        reason: reason why only a part was scored.
+        whole_is_enough: bool[D], whether a text is long enough for a key if nothing is left out.
     """
     key_findings, decision, normalised = outcomes.findings, outcomes.decision, outcomes.normalised
     chosen, naming, rows = decision.key, decision.naming, np.arange(len(decision.key))
     runner_up = np.where(decision.candidate == 0, 1, 0)
 
-    # a key whose every document has fewer candidates is not the one that is chosen there
+    # a key with fewer candidates in every document is never chosen for such a place
     places = [np.minimum(decision.candidate, findings.message.shape[1] - 1) for findings in key_findings]
 
     def choose_key(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
@@ -72,7 +72,7 @@ def verdict_columns(
         "scored": choose_key(findings.scored for findings in key_findings),
         "shown": np.where(scored, choose_key(shown), shown.max(axis=0)),
         "key_id": np.array([opened_key.key.key_id for opened_key in keys], object)[chosen],
-        # undecided: none is shown, since the best may be a stranger
+        # undecided: no message is shown, because the best may be a stranger's
         "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
         "naming": naming,
         "score": choose_candidate(findings.score for findings in key_findings),
@@ -121,7 +121,10 @@ def plain_lengths(
 def table_of(
     schema: pa.Schema, documents: pa.RecordBatch, origin: BatchOrigin, now: datetime, columns: dict[str, Any]
 ) -> pa.RecordBatch:
-    """Return rows of a schema: given columns, the documents' columns, and values shared by all; others are null."""
+    """Return rows of a schema: given columns, the documents' columns, and values shared by all rows.
+
+    Others are null.
+    """
     count, types = len(documents), dict(zip(schema.names, schema.types, strict=True))
     values = dict.fromkeys(types) | dict(zip(documents.schema.names, documents.columns, strict=True)) | columns
     for name, shared in zip((*origin._fields, "scanned_at"), (*origin, now), strict=True):
@@ -153,14 +156,14 @@ EXACT_COLUMNS = (
 """Columns that are null in `verdicts`."""
 
 OF_FLAGS = ("key_id", "message", "messages_tested", "correction", "basis", "variant", "look")
-"""Columns that are null in `verdicts` where the row is not flagged: they show which score was the best."""
+"""Columns that are null in `verdicts` unless the row is flagged. They reveal which score was the best."""
 
 
 class TextIds:
     """Keyed digests of texts. It holds the audit secret, which no repr shows, and refuses to be pickled.
 
     secret: 16 to 64 bytes.
-    lasting: the first audit secret that the registry had, for what is held against earlier nights; None: `secret`.
+    lasting: the registry's first audit secret, for comparisons with earlier nights. None: `secret`.
     """
 
     def __init__(self, secret: bytes, lasting: bytes | None = None) -> None:
@@ -170,23 +173,26 @@ class TextIds:
         raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
 
     def of(self, sha256: pa.Array) -> pa.Array:
-        """Return 16 bytes for each SHA-256 of a text: the same for the same text, whatever was scanned with it."""
+        """Return 16 bytes for each SHA-256 of a text. The same text has the same bytes in every scan."""
         return pa.array(self._digests(sha256, b"text-id-v1"), pa.binary())
 
     def for_audit(self, sha256: pa.Array) -> list[bytes]:
-        """Return digests under another key, which keeps rows of an audit from being joined with verdicts."""
+        """Return digests under another key, so that rows of an audit cannot be joined with verdicts."""
         return list(self._digests(sha256, b"text-audit-v1"))
 
     def for_model_pass(self, digests: Sequence[bytes]) -> NDArray[np.float64]:
         """Return a number from 0 to 1 for each text, by its SHA-256: float64[D].
 
-        Where it is below the share, a model may read the text.
+        If it is below the share, a model may read the text.
         """
         drawn = b"".join(self._digests(pa.array(digests, pa.binary()), b"text-weighed-v1"))
         return np.frombuffer(drawn, "<u8")[::2] / 2.0**64
 
     def for_filter(self, text: bytes) -> bytes:
-        """Return 16 bytes by which a stored text is drawn for a filter of n-grams: the same for a copy of it."""
+        """Return 16 bytes by which a stored text is drawn for a filter of n-grams.
+
+        A copy of the text has the same bytes.
+        """
         return hashlib.blake2b(text, key=self._lasting, digest_size=16, person=b"filter-text-v1").digest()
 
     def ngram_secret(self) -> bytes:
@@ -194,7 +200,10 @@ class TextIds:
         return hashlib.blake2b(b"", key=self._lasting, digest_size=32, person=b"ngram-filter-v1").digest()
 
     def of_accounts(self, account_ids: pa.Array) -> pa.Array:
-        """Return int64 digests of accounts, spread evenly: accounts cannot choose ids that come together."""
+        """Return int64 digests of accounts, spread evenly.
+
+        Accounts cannot choose ids with digests that come together.
+        """
         accounts = pa.array([account.encode() for account in account_ids.to_pylist()])
         made = self._digests(accounts, b"accounts-v1", self._lasting)
         return pa.array([int.from_bytes(digest[:8], "little", signed=True) for digest in made], pa.int64())
@@ -205,7 +214,7 @@ class TextIds:
 
 
 def p_class(log10_p: pa.Array) -> pa.Array:
-    """Return classes of p, int64: k where 10^(-DECADES·(k+1)) < p ≤ 10^(-DECADES·k); null where p is."""
+    """Return classes of p, int64: k where 10^(-DECADES·(k+1)) < p ≤ 10^(-DECADES·k). Null where p is null."""
     p, absent = log10_p.to_numpy(zero_copy_only=False), log10_p.is_null().to_numpy(zero_copy_only=False)
     return pa.array(np.floor(np.abs(np.where(absent, 0.0, p)) / DECADES).astype(np.int64), mask=absent)
 
@@ -213,7 +222,7 @@ def p_class(log10_p: pa.Array) -> pa.Array:
 def with_canaries(exact: pa.RecordBatch, canaries: Collection[Canary]) -> pa.RecordBatch:
     """Fill `canary` in exact rows of VERDICTS.
 
-    It says whether a flagged text is of a canary of the registry, under its own account and named right.
+    It tells whether a flagged text belongs to a canary of the registry, under its own account and named right.
     """
     marks = {(canary.key_id, canary.message, canary.account_id, canary.account_id) for canary in canaries}
     rows = exact.select(["key_id", "message", "user_id", "account_id"]).to_pylist()
@@ -235,7 +244,7 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
     changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT_COLUMNS}
     changed |= {name: pc.if_else(flagged, exact[name], None) for name in OF_FLAGS}
     changed |= {name: pc.if_else(flagged, exact[name], lengths[name]) for name in ("tokens", "scored", "shown")}
-    # whoever filters by `flagged` counts what all lists count; `flags` keeps the row, and `canary` says what it is
+    # a count by `flagged` then equals that of all lists; `flags` keeps the row, and `canary` says what it is
     changed["flagged"] = pc.and_not_kleene(flagged, pc.fill_null(exact["canary"], False))
     some_named = [name for name in ("named", "further_messages") if exact[name].null_count < len(exact)]
     changed |= {name: _without_p(exact[name]) for name in some_named}
@@ -275,7 +284,7 @@ def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.Re
 def quarantine_rows(
     origin: BatchOrigin, rows: Iterable[tuple[int | None, Identity]], reason: str, detail: str
 ) -> pa.RecordBatch:
-    """Return rows of QUARANTINE that share a reason, each with its identity; a row of None means the whole file.
+    """Return rows of QUARANTINE that share a reason, each with its identity. A row of None means the whole file.
 
     Workers call it for rows that they read, and the driver for files at fault and documents that no worker survived.
     """

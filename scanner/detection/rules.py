@@ -1,4 +1,4 @@
-"""The rules by which a text is decided upon, as one value for scans, checks, proofs and replays."""
+"""Define the rules that decide on a text, as one value for scans, checks, proofs and replays."""
 
 import functools
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from schemas.words import Dedup
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides on a text besides its keys and their users.
+    """The rules that decide on a text, besides its keys and their users.
 
     Args:
-        false_positive_rate: a document is flagged when its corrected p-value is at most this.
+        false_positive_rate: a document is flagged if its corrected p-value is at most this.
         keys_tested: number of keys whose p could be reported for a document, scored here or not. Keys without weights
             of their own share equally.
-        misnaming_rate: users of a group are named when the corrected p of what only they have is at most this; None:
-            the false-positive rate.
-        dedup: which repeats are left out.
-        min_scored: scored positions below which a key does not score a document.
-        weights: of looks and of variants. Normalised texts with a weight are scored too, where they differ. Spans with
-            a weight are looked for.
+        misnaming_rate: users of a group are named if the corrected p of their user evidence is at most this. None: the
+            false-positive rate.
+        dedup: the repeats that are left out.
+        min_scored: number of scored positions below which a key does not score a document.
+        weights: weights of looks and of variants. Normalised texts with a weight are scored too, if they differ. Spans
+            with a weight are looked for.
         ngram_filter: n-grams that are left out of scoring.
-        stated: the shares that proofs correct by, as the configuration states them; None: the weights on record.
+        stated: the shares that proofs correct by, as the configuration states them. None: the weights on record.
     """
 
     false_positive_rate: float
@@ -43,7 +43,11 @@ class Rules:
 
     @classmethod
     def of(cls, config: ScanConfig, keys_tested: int, ngram_filter: NgramFilter = NO_FILTER) -> "Rules":
-        """Return the rules of a scan's configuration. Raises Refused: a look at texts is not there."""
+        """Return the rules of a scan's configuration.
+
+        Raises:
+            Refused: a look at texts does not exist here.
+        """
         check_variants(config.variants)
         check_parts(tested=config.spans.tested)
         rates = config.false_positive_rate, keys_tested, config.misnaming_rate
@@ -58,21 +62,25 @@ class Rules:
         weights: ErrorShares = NO_VARIANTS,
         ngram_filter: NgramFilter = NO_FILTER,
     ) -> "Rules":
-        """Return the rules of a scan by its row of SCANS. Raises Refused: it had a look that is not there."""
+        """Return the rules of a scan by its row of SCANS.
+
+        Raises:
+            Refused: it had a look that does not exist here.
+        """
         check_parts(tested=weights.span is not None)
         rates = scan["false_positive_rate"], keys_tested, scan["misnaming_rate"]
         return cls(*rates, scan["dedup"], scan["min_scored"], weights, ngram_filter)
 
     def for_levels(self) -> "Rules":
-        """Return the rules of the look at texts whose tokens count by a model."""
+        """Return the rules of the look at texts with tokens weighed by a model."""
         return replace(self, weights=self.weights.for_levels(), stated=self.shares_of_proofs.of_levels())
 
     @property
     def shares_of_proofs(self) -> StatedShares:
-        """The shares by which proofs correct p-values."""
+        """Return the shares by which proofs correct p-values."""
         return self.stated or StatedShares.on_record(**self.weights._asdict())
 
     @functools.cached_property
     def rates(self) -> tuple[float, float]:
-        """At or below which p a text is flagged, and its user named."""
+        """Return two rates: at or below the first a p flags a text, at or below the second it names its user."""
         return self.false_positive_rate, self.misnaming_rate or self.false_positive_rate

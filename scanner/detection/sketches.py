@@ -1,14 +1,13 @@
-"""Sketches of texts, by which near-duplicates are recognised without their tokens (MinHash, Broder 1997).
+"""Make sketches of texts, by which near-duplicates are recognised without their tokens (MinHash, Broder 1997).
 
-Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|, A and B being their sets of n-grams.
+Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|. A and B are their sets of n-grams.
 
-Texts that share more than a fifth of their n-grams, in a corpus a third, are one **piece**, and so are those that a
-chain of such pairs connects. Where a text is flagged by chance, an edited copy of it, or another filling of its
-template, is flagged far more often than chance has it. So whatever counts independent texts counts pieces
-(`pieces_of`).
+Texts that share more than a fifth of their n-grams (in a corpus: a third) are one **piece**, and so are texts connected
+by a chain of such pairs. If a text is flagged by chance, an edited copy of it, or another filling of its template, is
+flagged far more often than by chance. So code that counts independent texts counts pieces (`pieces_of`).
 
-Keyed n-grams are a sample of the n-grams of a text's bytes by their hash alone (Broder 1997, "mod m"): a piece of text
-has the same ones in whatever text it stands.
+Keyed n-grams are a sample of the n-grams of a text's bytes, chosen only by their hash (Broder 1997, "mod m"). A passage
+has the same ones in every text that contains it.
 """
 
 import hashlib
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 
 SKETCH_PLACES = 64
-"""Places of a sketch."""
+"""Number of places of a sketch."""
 
 SKETCH_BYTES = 4 * SKETCH_PLACES
-"""Bytes of a sketch."""
+"""Number of bytes of a sketch."""
 
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # constants of splitmix64
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -31,40 +30,44 @@ _SEEDS = (np.arange(1, SKETCH_PLACES + 1, dtype=np.uint64) * _STEP)[:, None]
 
 
 EQUAL_PLACES = 4
-"""Equal places of two sketches of 64 from which texts are one piece: texts of one length that share a fifth agree in 7
-on average, and in fewer than 4 in one case of 12; texts that share nothing agree in none.
+"""Number of equal places of two sketches of 64 from which texts are one piece.
+
+Texts of one length that share a fifth agree in 7 places on average, and in fewer than 4 in one case of 12. Texts that
+share nothing agree in none.
 """
 
 
 EQUAL_IN_CORPUS = 13
-"""The same of a corpus, where nobody chose texts by their scores: texts that share a third agree in so many on average.
-Of 8,000 texts by people of 63 sources, chains of pairs that agree in 4 connected 1,499, and of those in 13 no more than
-23; 2,000 fillings of a template with a blank in every eight words were one piece by both.
+"""The same number for a corpus, where no texts were chosen by their scores.
+
+Texts that share a third agree in so many places on average. Example: 8,000 texts by people, of 63 sources. Chains of
+pairs that agree in 4 places connected 1,499 of them, and chains of pairs that agree in 13 places at most 23. 2,000
+fillings of a template with a blank in every eight words were one piece by both numbers.
 """
 
 CORPUS_CONTEXT = 4
-"""Fewest previous tokens of n-grams in a corpus: texts share shorter ones by their language alone."""
+"""Smallest number of previous tokens of n-grams in a corpus. Texts share shorter n-grams merely by their language."""
 
 
 def pieces_of(
     sketches: Sequence[bytes | None], groups: NDArray[np.int64] | None = None, equal_places: int = EQUAL_PLACES
 ) -> NDArray[np.int64]:
-    """Return the piece of each of N texts, by the number of its first text: int64[N], linear in N except for sorting.
+    """Return the piece of each of N texts, as the number of its first text: int64[N]. Linear in N except for sorting.
 
     Args:
-        sketches: as `sketch` makes them; a text without one is a piece of its own.
-        groups: int64[N], texts of two groups are never one piece; None: all are of one.
-        equal_places: equal places from which two texts are one piece.
+        sketches: sketches as `sketch` makes them. A text without one is a piece of its own.
+        groups: int64[N], texts of two groups are never one piece. None: all texts are of one group.
+        equal_places: number of equal places from which two texts are one piece.
 
-    Example: of five texts the second and the fifth are fillings of one template: [0, 1, 2, 3, 1].
+    Example: the second and the fifth of five texts are fillings of one template: [0, 1, 2, 3, 1].
     """
-    # in numpy, since commands that list flags would start half a second later with a compiler
+    # in numpy, because a compiler would make commands that list flags start half a second later
     piece = np.arange(len(sketches))
     texts = np.array([text for text, text_sketch in enumerate(sketches) if text_sketch is not None], np.int64)
     group = np.zeros(len(texts), np.int64) if groups is None else groups[texts]
     places = np.frombuffer(b"".join(filter(None, sketches)), "<u4").reshape(len(texts), SKETCH_PLACES)
     for place in range(SKETCH_PLACES):
-        # 1. texts are neighbours by what they have in this place
+        # 1. texts are neighbours if they have equal values in this place
         order = np.lexsort((places[:, place], group))
         a, b = order[:-1], order[1:]
         near = (group[a] == group[b]) & (places[a, place] == places[b, place]) & (piece[texts[a]] != piece[texts[b]])
@@ -76,7 +79,7 @@ def pieces_of(
             for a_text, b_text in zip(texts[a[pairs][alike]].tolist(), texts[b[pairs][alike]].tolist(), strict=True):
                 first, second = _root(piece, a_text), _root(piece, b_text)
                 piece[max(first, second)] = min(first, second)
-        # 3. each text has the number of its piece again
+        # 3. each text gets the number of its piece again
         while ((settled := piece[piece]) != piece).any():
             piece = settled
     return piece
@@ -93,12 +96,12 @@ def _root(piece: NDArray[np.int64], text: int) -> int:
 
 
 def sketch(ids: NDArray[np.uint32], context: int, places: NDArray[np.int64] | None = None) -> bytes | None:
-    """Return SKETCH_PLACES · 4 bytes of a text's tokens, uint32[T]; None where it has no n-gram that counts.
+    """Return SKETCH_PLACES · 4 bytes of a text's tokens, uint32[T]. None if it has no n-gram that counts.
 
     Args:
         ids: the tokens.
-        context: how many previous tokens a key reads with a token. n-grams have one token more, and at most T.
-        places: where the n-grams that count end, int64[P]; None: all count.
+        context: number of previous tokens that a key reads with a token. n-grams have one token more, and at most T.
+        places: places where the counted n-grams end, int64[P]. None: all count.
     """
     if not len(ids):
         return None
@@ -118,7 +121,7 @@ GRAM_BYTES = 12
 """Bytes of a keyed n-gram: two to three words of English, four letters of Chinese."""
 
 ONE_GRAM_IN = 8
-"""One in so many n-grams of a text is kept: those whose keyed hash is divisible by it, wherever they stand."""
+"""One in so many n-grams of a text is kept: those with a keyed hash divisible by this number, at any place."""
 
 
 def gram_key(secret: bytes) -> NDArray[np.uint64]:
@@ -128,11 +131,11 @@ def gram_key(secret: bytes) -> NDArray[np.uint64]:
 
 
 def keyed_grams(text: str, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return keyed hashes of the n-grams of a text that are kept, ascending, each once: uint64[G].
+    """Return keyed hashes of the kept n-grams of a text, ascending, each once: uint64[G].
 
-    Upper and lower case, and any white space, count as the same. The hashes are never shown.
+    Upper and lower case count as the same, and so does any white space. The hashes are never shown.
 
-    key: as `gram_key` makes it.
+    key: key from `gram_key`.
     """
     raw = np.frombuffer(" ".join(text.casefold().split()).encode(errors="surrogatepass"), np.uint8)
     if len(raw) < GRAM_BYTES:
@@ -157,7 +160,7 @@ _mixed_number = inlined(_mixed)
 def _keyed_hashes(raw: NDArray[np.uint8], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Sum the bytes of each n-gram, each multiplied by the key of its place, and mix: uint64[N - GRAM_BYTES + 1].
 
-    In one kernel: as calls of numpy, mixing takes as long as adding up.
+    It is one kernel, because mixing by calls of numpy takes as long as adding up.
     """
     sums = np.zeros(len(raw) - len(key) + 1, np.uint64)
     for place in range(len(key)):

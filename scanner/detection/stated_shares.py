@@ -1,10 +1,10 @@
-"""The number of tests that proofs correct p-values for, computed plainly from what the configuration states.
+"""Compute, in a plain way from the configuration, the number of tests that proofs correct p-values for.
 
-This is K of SPEC §3. It shares no code with scanner.error_shares, by which texts, parts, accounts and readings of a
-model are judged: a share that is lost there makes p-values too small, and the proofs of its flags differ.
+This is K of SPEC §3. It shares no code with scanner.error_shares, which judges texts, parts, accounts and readings of a
+model. If a share is lost there, p-values become too small, but the proofs of their flags then differ.
 
 Example: one of two keys, with the sections [spans] and [variants] of the default configuration, which state no weights.
-A text with parts and another normal form has K = 2 / (1/2 · 1/2) = 8 as it is written, and its parts 2 / (1/2) = 4.
+A text with parts and another normal form has K = 2 / (1/2 · 1/2) = 8 as written, and its parts have K = 2 / (1/2) = 4.
 """
 
 from fractions import Fraction
@@ -21,11 +21,11 @@ _NONE, _ALL = Fraction(0), Fraction(1)
 
 
 class StatedShares(NamedTuple):
-    """Shares of the false-positive rate, as the configuration states them; 0 for a look that is off.
+    """Shares of the false-positive rate, as the configuration states them. 0 for a look that is off.
 
-    document, span, account, levels: of looks.
-    as_written, normalised: of variants of texts.
-    nights: of a window of accounts, which share the look's part.
+    document, span, account, levels: shares of looks.
+    as_written, normalised: shares of variants of texts.
+    nights: number of nights in a window of accounts. They divide the look's share among them.
     """
 
     document: Fraction = _ALL
@@ -38,7 +38,7 @@ class StatedShares(NamedTuple):
 
     @classmethod
     def of_config(cls, config: ScanConfig) -> "StatedShares":
-        """Read the shares of a scan's configuration; where it states none, looks that are on have equal ones."""
+        """Read the shares of a scan's configuration. If it states none, the looks that are on have equal shares."""
         is_on = {
             "document": True,
             "span": config.spans.windows or config.spans.segments,
@@ -56,20 +56,20 @@ class StatedShares(NamedTuple):
 
     @classmethod
     def on_record(cls, **weights: float | None) -> "StatedShares":
-        """Return weights that stand on record, where no configuration states them; None: the look is off."""
+        """Return recorded weights, where no configuration states them. None: the look is off."""
         shares = {name: Fraction(str(weights[name] or 0)) for name in cls._fields if name in weights}
         return cls(**shares, nights=1)
 
     def of_levels(self) -> "StatedShares":
-        """Return the shares of the look at texts whose tokens count by a model: all that this look has."""
+        """Return the shares of the look at texts with tokens weighed by a model: the whole share of that look."""
         return StatedShares(document=self.levels)
 
 
 def text_corrections(shares: StatedShares, key: MasterKey, keys_tested: int) -> NDArray[np.float64]:
     """Compute K of whole texts under a key: float64[variant, has_normal_form, has_parts].
 
-    Variants are the text as it is written and, where they are scored, the normalised text. keys_tested: keys that share
-    equally, for a key without a weight of its own.
+    Variants are the text as written and, if they are scored, the normalised text. keys_tested: number of keys that
+    share equally, for a key without a weight of its own.
     """
     key_format, variants = format_of(key), 2 if shares.normalised else 1
     table = np.empty((variants, 2, 2))
@@ -81,7 +81,7 @@ def text_corrections(shares: StatedShares, key: MasterKey, keys_tested: int) -> 
                 whole += shares.span
             if not can_have_levels(key):
                 whole += shares.levels
-            # 2. A text that is its own normal form is one variant, as every text is under an assumed law.
+            # 2. A text that is its own normal form is one variant. Under an assumed law every text is.
             written = shares.as_written
             if not has_normal_form or key_format.basis().assumed:
                 written += shares.normalised
@@ -92,12 +92,12 @@ def text_corrections(shares: StatedShares, key: MasterKey, keys_tested: int) -> 
 
 
 def span_correction(shares: StatedShares, key: MasterKey, keys_tested: int) -> float | None:
-    """Compute K of parts of texts under a key; None: they are not tested."""
+    """Compute K of parts of texts under a key. None: they are not tested."""
     return float(1 / (_share_of(key, keys_tested) * shares.span)) if shares.span else None
 
 
 def account_correction(shares: StatedShares, key: MasterKey, keys_tested: int) -> float | None:
-    """Compute K of all posts of an account under a key, on every night of the window; None: they are not tested."""
+    """Compute K of all posts of an account under a key, on every night of the window. None: they are not tested."""
     return float(shares.nights / (_share_of(key, keys_tested) * shares.account)) if shares.account else None
 
 

@@ -1,4 +1,4 @@
-"""Texts of a batch as they are stored, read: digests, tokens, normalised texts and segments, or why one cannot be read.
+"""Read stored texts of a batch: digests, tokens, normalised texts and segments, or the reason why one cannot be read.
 
 A few texts are read, hashed and tokenised at a time, so that they stay in the cache.
 """
@@ -19,23 +19,25 @@ from scanner.watermark import Tokens, join_batches
 from scanner.watermark.parts import Segments, join_segments
 
 FEW_BYTES = 2**19
-"""Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache; fewer
-pay more often for each call of a tokenizer, which short texts and their normal forms feel.
+"""Bytes of text that are worked on at a time.
+
+Decoded and tokenised, they take several times as much of a cache. With fewer bytes, the cost of each call of a
+tokenizer is paid more often, which matters for short texts and their normal forms.
 """
 
 
 class TokenisedTexts(NamedTuple):
-    """D stored texts, R of which can be read, as a whole or in part.
+    """D stored texts. R of them can be read, as a whole or in part.
 
     readable: bool[D].
     manifests: bool[D], texts whose C2PA manifests are cut off.
-    digests: SHA-256 of each stored text; None where nothing is stored.
-    tokens: of the R texts, by tokenizer.
+    digests: SHA-256 of each stored text. None where nothing is stored.
+    tokens: tokens of the R texts, by tokenizer.
     faults: reason and detail by document, of texts that cannot be read (schemas.words.DOCUMENT_REASONS) or only in part
         (PART_REASONS).
-    differing: int64[V], which of the R texts have a normalised text that differs.
+    differing: int64[V], places among the R texts of those whose normalised text differs.
     normalised: tokens of these V normalised texts, by tokenizer.
-    segments: of the R texts, by tokenizer, by their tokens; empty where no segments are tested.
+    segments: segments of the R texts, by tokenizer, by their tokens. Empty if no segments are tested.
     """
 
     readable: NDArray[np.bool_]
@@ -55,13 +57,13 @@ def read_texts(
     normalised: bool = False,
     cut: Callable[[Utf8, Mapping[str, Tokens]], dict[str, Segments]] | None = None,
 ) -> TokenisedTexts:
-    """Read texts as they are stored.
+    """Read stored texts.
 
     Args:
         stored: the texts of D documents.
-        tokenise: gives the tokens of every tokenizer, by its name.
-        normalised: whether to tokenise normalised texts too, where these differ.
-        cut: cuts texts into segments (scanner.looks.text_parts.CutTexts); None: no segments.
+        tokenise: returns the tokens of every tokenizer, by its name.
+        normalised: whether to also tokenise normalised texts that differ.
+        cut: cuts texts into segments (scanner.looks.text_parts.CutTexts). None: no segments.
     """
     readable, manifests = np.ones(len(stored), np.bool_), np.zeros(len(stored), np.bool_)
     digests: list[bytes | None] = []
@@ -85,6 +87,7 @@ def read_texts(
                 manifests[row] = texts[-1] != text and has_manifest(text)
             as_stored = as_stored and not reason and (text is None or texts[-1] == text)
         tokens.append(tokenise(texts))
+        # the stored bytes are used in place unless a text of these few was changed
         as_scored = few if as_stored else pa.array([*map(str.encode, texts)], pa.large_binary())
         if cut is not None:
             segments.append(cut(utf8_of_stored(as_scored), tokens[-1]))
@@ -106,7 +109,7 @@ def read_texts(
 
 
 def split_by_readable(documents: pa.RecordBatch, texts: TokenisedTexts) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return documents that can be read and others, with digests and faults in place of their texts.
+    """Return documents that can be read, and the others with digests and faults in place of their texts.
 
     Texts are not copied.
     """
@@ -131,7 +134,7 @@ def utf8_of_stored(stored: pa.LargeBinaryArray) -> Utf8:
     _, offsets, data = stored.buffers()
     views = np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64)[stored.offset :][: len(stored) + 1]
     for view in views:
-        view.setflags(write=False)  # as kernels are compiled for, whoever made the buffer
+        view.setflags(write=False)  # kernels are compiled for read-only arrays, whoever made the buffer
     return Utf8(*views)
 
 
@@ -140,7 +143,7 @@ def _joined(batches: Sequence[Mapping[str, Tokens]]) -> dict[str, Tokens]:
 
 
 def _few_at_a_time(stored: pa.LargeBinaryArray) -> Iterator[tuple[int, pa.LargeBinaryArray]]:
-    """Yield slices of equally many rows, each with its first row; one slice where there are no rows."""
+    """Yield slices of equally many rows, each with its first row. Without rows, yield one slice."""
     rows = max(len(stored) * FEW_BYTES // max(stored.nbytes, 1), 1)
     for begin in range(0, max(len(stored), 1), rows):
         yield begin, stored[begin : begin + rows]

@@ -1,10 +1,11 @@
-"""Recommend a decision about a flag, and say how often such flags were right.
+"""Recommend a decision about a flag, and tell how often such flags were right.
 
-The decision is advice: it decides nothing, since only a platform's own records tell whose an account is, and what is
-allowed. Beside it stands how often such flags were right. A flag is right where the mark is there, whoever posted it:
-`confirmed`, `quoted` and `allowed` say so, `dismissed` says that it is not. Distinct texts are counted, since copies of
-one text are one piece of evidence. A text on which decisions differ, or that was left unclear, counts for neither, and
-the words say how many such texts there are.
+The recommendation decides nothing: only a platform's own records show who owns an account, and what is allowed. A flag
+is right if the text carries the mark, no matter who posted it. The decisions `confirmed`, `quoted` and `allowed` say
+that it does, and `dismissed` says that it does not.
+
+Distinct texts are counted, because copies of one text are one piece of evidence. A text on which decisions differ, or
+that was left unclear, counts as neither right nor wrong. The sentence says how many such texts there are.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,17 +23,17 @@ from schemas.registry import MasterKey
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof, ReviewDecision
 
 PRECISION_RISK = 0.025
-"""Risk that one limit of the interval misses; both together: 5 %."""
+"""Risk that one limit of the interval misses. For both limits together it is 5 %."""
 
 
 _RIGHT = (ReviewDecision.CONFIRMED, ReviewDecision.QUOTED, ReviewDecision.ALLOWED)
 
 
 class Precision(NamedTuple):
-    """Distinct texts with decisions.
+    """Numbers of distinct texts with decisions.
 
-    right: texts whose flags are right.
-    wrong: texts whose flags are wrong.
+    right: texts with right flags.
+    wrong: texts with wrong flags.
     differ: texts on which decisions differ.
     unclear: texts that every decision leaves unclear.
     """
@@ -44,21 +45,21 @@ class Precision(NamedTuple):
 
     @property
     def texts(self) -> int:
-        """All texts with decisions."""
+        """Return the number of all texts with decisions."""
         return sum(self)
 
     @property
     def share(self) -> float | None:
-        """Share of right texts among right and wrong ones; None where there are none."""
+        """Return the share of right texts among right and wrong ones. None: there are neither."""
         return self.right / (self.right + self.wrong) if self.right + self.wrong else None
 
     @property
     def limits(self) -> Limits | None:
-        """Exact limits of the share (Clopper and Pearson, 95 %), for texts that were drawn at random."""
+        """Return exact limits of the share (Clopper and Pearson, 95 %), for texts that were drawn at random."""
         return binomial_limits(self.right, self.right + self.wrong, PRECISION_RISK) if self.right + self.wrong else None
 
     def in_words(self) -> str:
-        """Return the share of right texts with its interval. The caller says what the share leaves out."""
+        """Return the share of right texts with its interval. The caller adds what the share leaves out."""
         if self.share is None or self.limits is None:
             return "not known"
         low, high = self.limits
@@ -80,7 +81,7 @@ def precision(decisions: pl.DataFrame, flags: Sequence[dict[str, object]] | None
 
     Args:
         decisions: current decisions, as in schemas.tables.DECISIONS.
-        flags: rows of VERDICTS. Only decisions on these flags count; None counts all.
+        flags: rows of VERDICTS. Only decisions on these flags count. None: all decisions count.
     """
     if flags is not None:
         kinds = {name: decisions.schema[name] for name in DECIDED_ON}
@@ -95,15 +96,15 @@ def precision(decisions: pl.DataFrame, flags: Sequence[dict[str, object]] | None
 
 
 SHARE_OF_A_COPY = 0.5
-"""Least share of what was scored that stands in earlier posts of other accounts, for a text to be called a copy."""
+"""Least share of scored tokens that are in earlier posts of other accounts. From here on, a text is called a copy."""
 
 
 class AdviceRule(NamedTuple):
-    """A row of the table.
+    """A row of the table of advice.
 
-    finding: what is seen.
-    decision: what to record, None: nothing.
-    fits: whether a flag fits the row.
+    finding: the finding, in words.
+    decision: the decision to record. None: record nothing.
+    fits: returns whether a flag fits the row.
     """
 
     finding: str
@@ -123,14 +124,14 @@ def _for_nobody_known(explained: Explanation) -> bool:
 
 
 def others_can_mark(key: MasterKey | None) -> bool:
-    """Return whether others than the user can make the mark of a key, as far as its record shows."""
-    if key is None or format_of(key).generator is not None:  # a generator's caution is about marks that are missed
+    """Return whether anybody besides the user can make the mark of a key, as far as its record shows."""
+    if key is None or format_of(key).generator is not None:  # warnings on generators are on missed marks
         return False
     return bool(format_of(key).cautions(key.messages))
 
 
 def version_of(key: MasterKey | None) -> str:
-    """Return the version of this project's format of a key, or the name of a stack's format, in words."""
+    """Return the version of a key's format in words if it is this project's own, or the name of the stack's format."""
     if key is None:
         return "key not on record"
     form = format_of(key)
@@ -154,58 +155,54 @@ def _copied(explained: Explanation) -> bool:
 
 RULES = (
     AdviceRule(
-        "the audit alarmed, or it came out differently when it was computed again",
+        "the scan's audit raised an alarm, or a second computation of the flag gave another result",
         None,
         _not_to_be_used,
     ),
     AdviceRule(
-        "the message is reserved: it belongs to nobody",
+        "the message is reserved and never given to a user",
         ReviewDecision.DISMISSED,
         lambda explained: explained.row["naming"] == Naming.RESERVED,
     ),
     AdviceRule(
-        "a test: the mark of a trial, or of a canary",
+        "a test: the mark of a trial or of a canary",
         ReviewDecision.ALLOWED,
         lambda explained: explained.canary or bool((explained.case.scan or {}).get("trial")),
     ),
     AdviceRule(
-        "nobody checked that the tables are as brickscan wrote them",
+        "the signatures of the results were not checked",
         None,
         lambda explained: explained.not_checked is not None,
     ),
+    AdviceRule("no user is named", ReviewDecision.UNCLEAR, _for_nobody_known),
+    AdviceRule("others can make this key's mark, as with version 1", ReviewDecision.UNCLEAR, _others_can_make_it),
     AdviceRule(
-        "too little to name a user, or the user is not known any more", ReviewDecision.UNCLEAR, _for_nobody_known
-    ),
-    AdviceRule("others can make this key's mark, as under version 1", ReviewDecision.UNCLEAR, _others_can_make_it),
-    AdviceRule(
-        "the text that was scanned cannot be shown, or not weighed",
+        "the scanned text cannot be shown or scored again",
         ReviewDecision.UNCLEAR,
         lambda explained: explained.text is None or explained.text_evidence is None,
     ),
-    AdviceRule("quoted lines carry it all", ReviewDecision.QUOTED, _in_quoted_lines),
-    AdviceRule("most of it stands in earlier posts of other accounts", ReviewDecision.QUOTED, _copied),
+    AdviceRule("only quoted lines carry the mark", ReviewDecision.QUOTED, _in_quoted_lines),
+    AdviceRule("most of the text is in earlier posts of other accounts", ReviewDecision.QUOTED, _copied),
+    AdviceRule("the account is unknown", ReviewDecision.UNCLEAR, lambda explained: explained.row["account_id"] is None),
     AdviceRule(
-        "the account is not known", ReviewDecision.UNCLEAR, lambda explained: explained.row["account_id"] is None
-    ),
-    AdviceRule(
-        "no record of yours says that the account is the user's",
+        "your records do not say that the account is the user's",
         ReviewDecision.UNCLEAR,
         lambda explained: explained.row["naming"] == Naming.NAMED and not explained.owned,
     ),
     AdviceRule(
-        "it is marked for others too than the account's user: see whose each part is",
+        "the text is marked for other users too: see whose mark each part has",
         ReviewDecision.UNCLEAR,
         lambda explained: len(users_of(explained.row)) > 1,
     ),
-    AdviceRule("the mark is there, in words of the account's own", ReviewDecision.CONFIRMED, lambda _: True),
+    AdviceRule("the account's own words carry the mark", ReviewDecision.CONFIRMED, lambda _: True),
 )
 
 
 class Advice(NamedTuple):
     """The advice on a flag.
 
-    rule: the place in RULES of the row that fits.
-    decision: the recommended decision, None: to record nothing.
+    rule: index in RULES of the row that fits.
+    decision: the recommended decision. None: record nothing.
     """
 
     rule: int
@@ -213,7 +210,7 @@ class Advice(NamedTuple):
 
     @property
     def why(self) -> str:
-        """What is seen."""
+        """Return the finding in words."""
         return RULES[self.rule].finding
 
 
@@ -224,20 +221,20 @@ def advise(explained: Explanation) -> Advice:
 
 
 OWNERSHIP = {
-    True: "by your records this user's account",
-    False: "by your records not this user's account",
+    True: "this user's account, by your records",
+    False: "not this user's account, by your records",
     None: "no record says whose account it is",
 }
-"""What is known of an account that posted a flag, by `Explanation.owned`."""
+"""Sentences on the account that posted a flag, by `Explanation.owned`."""
 
 
 def in_short(explained: Explanation) -> str:
-    """Return one line to decide by: for whom the text is marked, who posted it, and under which key."""
+    """Return the deciding facts in one line: for whom the text is marked, who posted it, and under which key."""
     row = explained.row
     users = ", ".join(name(user) for user in users_of(row)[:3])
     marked = f"Marked for {users or 'a user whose name was erased'}"
     if row["naming"] != Naming.NAMED:
-        marked = f"Nobody is named: {WHY_NOBODY[row['naming']]}"
+        marked = f"No user is named: {WHY_NOBODY[row['naming']]}"
     ownership = ""
     if row["naming"] == Naming.NAMED and row["account_id"] is not None:
         ownership = f" ({OWNERSHIP[explained.owned]})"
@@ -247,12 +244,11 @@ def in_short(explained: Explanation) -> str:
 
 
 def by_chance(explained: Explanation) -> str | None:
-    """Say how many flags like this one chance alone gives in a scan of this size.
+    """Return a sentence on how many flags like this chance gives in a scan of this size.
 
-    Returns:
-        A sentence; None where the number is not known.
+    None: the number is not known.
     """
     if explained.expected is None or explained.case.scan is None:
         return None
     documents = counted(explained.case.scan["documents"], "document")
-    return f"In a scan of {documents}, chance alone gives {at_most(explained.expected)} flags with so small a p-value"
+    return f"In a scan of {documents}, expect {at_most(explained.expected)} flags this strong by chance"

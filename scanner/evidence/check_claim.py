@@ -1,28 +1,48 @@
-"""Checks one claim about a watermarked text. It needs Python 3.9 or newer, and for one of its checks a library.
+"""Check one claim about a watermarked text. This needs Python 3.9 or newer, and for one of its checks a library.
 
   python -I check_claim.py FOLDER [LIST HEAD]               where FOLDER has seeds.json: anybody can check it
   python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]   where it has none
 
-Take this file from a copy of brickscan that you trust, never from who makes the claim. FOLDER is theirs, data alone:
-claim.json (what is claimed), text.txt, tokens.csv (each token of the text in order, and whether it is scored),
-tokenizer.json, record.json (the public record of a key of version 3), seeds.json and events.jsonl (the seeds that the
-claim shows, and what claims about other texts showed before), name.json (to whom the message was given, and when), and
-at most scored.txt and README; with anything else in it a claim is refused. SECRET_FILE holds the key as hexadecimal
-text; whoever keeps it in escrow, or a court, has it.
-LIST is a copy of the list of published commitments from where it is public, and HEAD a head of it that somebody kept
-from before the text was posted. The library `tokenizers` tokenises the text again; without it the script checks all the
-rest, says NOT CHECKED of the tokens, and exits with 3. With SECRET_FILE it computes all seeds of a key of version 3,
-which takes a minute for 2^24.
+Take this file from a trusted copy of brickscan, never from the person who makes the claim. The arguments are:
 
-It prints what holds, what FAILS, what was NOT CHECKED for want of something, what it never checks, and a last line that
-sums up. It exits with 1 where something fails, with 3 where something could not be checked, else with 0. Where it was
-called wrongly it checks nothing, and exits with 2. The watermark is specified in SPEC.md and SPEC_3.md of brickscan;
-this file was written from them, and shares no code with what scans.
+- FOLDER: the claim. It comes from the person who makes it and is only read as data. Its files are listed below. With
+  any other file in it, the claim is refused.
+- SECRET_FILE: the key as hexadecimal text. The holder of the key in escrow, or a court, has it.
+- LIST: a copy of the list of published commitments, from the place where it is public.
+- HEAD: a head of that list that somebody kept from before the text was posted.
+
+Files of FOLDER:
+
+- claim.json: the claimed values.
+- text.txt: the text.
+- scored.txt: the text as it is scored, if that differs.
+- tokens.csv: each token of the text in order, and whether it is scored.
+- tokenizer.json: the tokenizer.
+- record.json: the public record of a key of version 3.
+- seeds.json: the seeds that the claim shows.
+- events.jsonl: the seeds that claims about other texts showed before.
+- name.json: the user who has the message, and since when.
+- README: not read.
+
+The library `tokenizers` tokenises the text again. Without it the script checks everything else, prints NOT CHECKED for
+the tokens and exits with 3. With SECRET_FILE it computes all seeds of a key of version 3. For 2^24 seeds this takes a
+minute.
+
+The script prints the checks that hold, those that FAIL, those that were NOT CHECKED for lack of something, the
+questions that it never checks, and a last line that sums up. Its exit code is:
+
+- 0: all checks hold.
+- 1: a check fails.
+- 2: wrong arguments, so no check was made.
+- 3: a check could not be made, and none fails.
+
+The watermark is specified in SPEC.md and SPEC_3.md of brickscan. This file was written from them and shares no code
+with the scanner.
 """
 
 import sys
 
-# a module that is imported from here on could be a forger's, from beside this file or from PYTHONPATH
+# modules imported after this point could be a forger's, from the folder of this file or from PYTHONPATH
 if __name__ == "__main__":
     if not sys.flags.isolated:
         print("run it as: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]", file=sys.stderr)
@@ -49,7 +69,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 M32, M64 = 2**32 - 1, 2**64 - 1
-MOST_BYTES = 2**24  # of a text that are scored
+MOST_BYTES = 2**24  # of a text: the rest is not scored
 LABEL = re.compile(
     r"(greenlist|gumbel)(-v3)?;h=([0-9]|1[0-6])(;gamma=([0-9]{1,3}/[0-9]{1,3}))?(;groups=([0-9]{1,5}))?"
     r"(;seeds=([0-9]{1,2}))?"
@@ -58,14 +78,14 @@ LINE = re.compile(
     r"[1-9][0-9]{0,19} [0-9]{4}-[0-9]{2}-[0-9]{2} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]{0,19} [0-9a-f]{64} "
     r"([0-9a-f]{64}|-) ([1-9][0-9]{0,9}:[0-9a-f]{64}|-) ([1-9][0-9]{0,19}:[0-9a-f]{64}|-) [0-9a-f]{64}"
 )
-NO_RECORD = "-"  # in the list, of a key of version 1
+NO_RECORD = "-"  # in the list, for a key of version 1
 FIELDS = (
     *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "correction", "scored", "score"),
     *("log10_p", "log10_p_global", "variant", "look", "parts", "beacon_value"),
 )
 SHOWN_FIELDS = (
     *("begin", "end", "scored_user", "score_user", "log10_p_user", "log10_p_user_global", "event", "salt"),
-)  # besides, of a claim that shows seeds
+)  # further fields of a claim that shows seeds
 EVENT_FIELDS = ("before", "leaves", "number", "text")
 NAME_FIELDS = ("at", "events", "key_id", "path", "place", "salt", "seq", "text_at", "user_id")
 RECORD_FIELDS = (
@@ -73,22 +93,25 @@ RECORD_FIELDS = (
     "earlier",
 )
 DIGEST = re.compile("[0-9a-f]{64}")
-WEAK = -3.0  # log10 p, corrected, above which a claim fails: chance alone would do that too often
-TRIED = -24.0  # log10 p, corrected, at or below which nobody can have tried as many keys as it takes
+WEAK = -3.0  # a claim fails if its corrected log10 p is above this: chance alone would reach it too often
+TRIED = -24.0  # at or below this corrected log10 p, nobody can have tried as many keys as it takes
 LARGEST = 2**30  # bytes of a file of a claim
+LARGEST_OF = {"claim.json": 2**20, "name.json": 2**20, "seeds.json": 2**23, "events.jsonl": 2**29}  # and of these
 LARGEST_RECORD = 2**23
 LONGEST_VALUE = 4096  # bytes of a beacon's value
+LONGEST_LINE = 6000  # characters of what is printed
 MOST_WORDS = 500  # characters of a beacon's source, and of its round
 MOST_DIGITS = 20  # of a whole number in a claim
-MOST_SEEDS = 24  # n, of 2^n seeds that are computed; each more doubles the time
+MOST_SEEDS = 24  # n: up to 2^n seeds are computed. Each more doubles the time
 LANES = 4096  # seeds that are computed at once
-MOST_POSITIONS = 1000  # that a claim which shows seeds counts
-FEWEST_BEFORE = 3  # h of a key whose seeds are shown: shorter windows stand in too many texts
+MOST_POSITIONS = 1000  # positions that count in a claim with seeds
+FEWEST_BEFORE = 3  # least h of a key whose seeds are shown: shorter windows occur in too many texts
 KNOWN = {
     *("claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "record.json", "README"),
     *("seeds.json", "events.jsonl", "name.json"),
 }
-BLANK = "\u2581"  # the sign of a blank in many tokenizers
+LEFT_BY_SYSTEMS = {".DS_Store", "Thumbs.db", "desktop.ini"}  # made by macOS and Windows; never read
+BLANK = "\u2581"  # stands for a blank in many tokenizers
 UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]{10,}"
@@ -98,9 +121,13 @@ LINE_END = r"[^\S\n]*(?:(?:\*/|-->)[^\S\n]*)?"
 REFERENCE = r"\s{1,2}(?:https?://[!-~]{1,2048}|data:application/c2pa;base64,[A-Za-z0-9+/=_-]{1,1000000})\s{1,2}"
 BLOCK = f"{LINE_BEGIN}-----BEGIN C2PA MANIFEST-----{REFERENCE}-----END C2PA MANIFEST-----{LINE_END}"
 ARMOUR = re.compile(rf"(?:\r?\n|\A){BLOCK}\Z|(?:(?<=\n)|\A){BLOCK}\r?\n")
-MOST_TERMS = 10_000_000  # that are computed for the other messages of a key of version 1: a minute or so
-RESERVED_EVERY = 20  # messages, of which the last is never given to anybody
+MOST_TERMS = 10_000_000  # terms to compute for other messages of a key of version 1: about a minute
+RESERVED_EVERY = 20  # of each 20 messages, the last is given to no user
 PLAIN = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Nmt", "BertNormalizer", "ByteLevel"}
+SPLITS = {
+    *("BertPreTokenizer", "CharDelimiterSplit", "Digits", "FixedLength", "Punctuation", "Split", "UnicodeScripts"),
+    *("Whitespace", "WhitespaceSplit"),
+}  # pre-tokenizers that only cut a text
 CONDITIONS = {
     "text": "that scored.txt, or text.txt, is what is scored of the text",
     "tokens": "that the tokens are those of the text",
@@ -113,7 +140,7 @@ CONDITIONS = {
     "own evidence": "that the text is not as well explained by another message",
     "reserved": "that the message can be given to a user",
 }
-"""What must hold before brickscan names a user by a text, and is checked here; NEVER has the rest of it."""
+"""Conditions under which brickscan names a user by a text, as far as they are checked here. NEVER has the others."""
 NEVER = {
     "holder": "who wrote the text, and who posted it; text can be quoted. Which user the message belongs to, but for "
     "what is said above of the record of a name; and that no other name has a record of the same message",
@@ -159,8 +186,9 @@ def siphash24(key: bytes, data: bytes) -> int:
 
 
 def chacha8_words(start: "list[int]", mask: int) -> "list[int]":
-    """Compute the words of a ChaCha block of 8 rounds, or of many side by side: lane by lane in 64 bits each.
+    """Compute the words of a ChaCha block of 8 rounds, or of many blocks at once, in lanes of 64 bits.
 
+    start: the words of the block. For many blocks, each word is one big number that holds one block in every lane.
     mask: has the lower 32 bits of every lane.
     """
     s = list(start)
@@ -175,13 +203,13 @@ def chacha8_words(start: "list[int]", mask: int) -> "list[int]":
 
 
 def words_of(data: bytes) -> "list[int]":
-    """Return the words of 32 bits that bytes have."""
+    """Split bytes into words of 32 bits."""
     return [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data), 4)]
 
 
 @functools.lru_cache(maxsize=1)
 def in_lanes(lanes: int) -> "tuple[int, int]":
-    """Return two whole numbers whose lanes of 64 bits have 1, 1, 1 … and 0, 1, 2 …."""
+    """Return two whole numbers whose lanes of 64 bits hold 1, 1, 1 … and 0, 1, 2 …."""
     ones, counted = (b"".join(i.to_bytes(8, "little") for i in those) for those in ([1] * lanes, range(lanes)))
     return int.from_bytes(ones, "little"), int.from_bytes(counted, "little")
 
@@ -194,10 +222,10 @@ def chacha8(key: bytes, counter: int, nonce: int) -> "list[int]":
 
 
 class Step(NamedTuple):
-    """What draws the streams of a window.
+    """The inputs to the random streams of one window.
 
     key: 32 bytes.
-    nonces: N; and of version 3 N', with which a token's repeats are told.
+    nonces: N. Version 3 also has N', which tells repeats of a token.
     """
 
     key: bytes
@@ -205,9 +233,9 @@ class Step(NamedTuple):
 
 
 class Mark:
-    """A native watermark under one key: version 1 or 3, green list or Gumbel, with groups of users or without.
+    """A native watermark under one key: version 1 or 3, green list or Gumbel, with or without groups of users.
 
-    secret: the key; or of version 3 the seeds that a claim shows, by bucket, 32 bytes each.
+    secret: the key. For a claim with seeds, the shown seeds by bucket, 32 bytes each.
     beacon: R of a key of version 3, 32 bytes.
     known: leaves of the seeds that earlier claims showed.
     """
@@ -241,7 +269,7 @@ class Mark:
             self.sip, self.beacon = [public[:16], public[16:]], int.from_bytes(beacon, "little")
 
     def _take(self, label: str, secret: bytes) -> None:
-        """Derive from a secret what draws the streams, or the seeds, and the commitment."""
+        """Derive the keys of the streams (or seeds) and the commitment from a secret."""
         if not 16 <= len(secret) <= 64:
             raise ValueError(f"the secret has {len(secret)} bytes; 16 to 64 are allowed")
         data, who = label.encode("ascii"), f"-v{self.version}".encode("ascii")
@@ -251,33 +279,36 @@ class Mark:
         self.chacha, self.sip = keys[:32], [keys[32:]]
 
     def _is_share(self, gamma: str) -> bool:
-        """Return whether γ is n/2^b as the law takes it. Else fewer tokens would be green than it says."""
+        """Return whether γ is n/2^b as the law assumes. Otherwise fewer tokens would be green than γ says."""
         n, whole = self.gamma.numerator, self.gamma.denominator
         return gamma == f"{n}/{whole}" and n < whole <= 256 and whole & (whole - 1) == 0
 
     @functools.lru_cache(maxsize=2**18)  # noqa: B019 - one mark a process
     def nonces(self, window: "tuple[int, ...]") -> "tuple[int, ...]":
-        """Compute the nonce of a window, of version 3 both."""
+        """Compute the nonce of a window. Version 3 has two."""
         data = b"".join(token.to_bytes(4, "little") for token in window)
         return tuple(siphash24(key, data) for key in self.sip)
 
     def place(self, ngram: "tuple[int, ...]") -> "tuple[int, ...]":
-        """Return what tells whether a token repeats: window and token; of version 3 both nonces and token."""
+        """Return the identity of a position, by which repeats are found.
+
+        It is window and token. In version 3 it is both nonces and the token.
+        """
         return ngram if self.version == 1 else (*self.nonces(ngram[:-1]), ngram[-1])
 
     def bucket(self, ngram: "tuple[int, ...]") -> int:
-        """Return the bucket of the seed that a position reads."""
+        """Return the bucket of the seed that a position uses."""
         return self.nonces(ngram[:-1])[0] >> (64 - self.seeds)
 
     def seed(self, bucket: int) -> bytes:
-        """Return the seed of a bucket, 32 bytes: as it is shown, or from the secret."""
+        """Return the seed of a bucket, 32 bytes, from the shown seeds or from the secret."""
         if self.shown is not None:
             return self.shown[bucket]
         return b"".join(word.to_bytes(4, "little") for word in chacha8(self.chacha, 0, bucket)[:8])
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - one mark a process
     def step(self, window: "tuple[int, ...]") -> Step:
-        """Compute key and nonces of a window."""
+        """Compute the key and the nonces of a window."""
         nonces = self.nonces(window)
         if self.version == 1:
             return Step(self.chacha, nonces)
@@ -285,11 +316,11 @@ class Mark:
         return Step((seed ^ self.beacon ^ nonces[1]).to_bytes(32, "little"), nonces)
 
     def is_shared(self, ngram: "tuple[int, ...]") -> bool:
-        """Return whether all users of a group read the same number at this step."""
+        """Return whether all users of a group use the same number at this step."""
         return self.groups is not None and words_of(self.step(ngram[:-1]).key)[7] * 3 >> 32 == 0
 
     def term(self, ngram: "tuple[int, ...]", message: int) -> float:
-        """Compute what one scored token adds to the score of a message."""
+        """Compute the term that one scored token adds to the score of a message."""
         step, number = self.step(ngram[:-1]), message
         if self.groups is not None:
             group, user = divmod(message, self.groups)
@@ -307,7 +338,7 @@ class Mark:
     def score(self, ngrams: "list[tuple[int, ...]]", message: int) -> float:
         """Compute the score of a message.
 
-        Positions that an earlier claim showed add their mean at most: whoever saw that claim can choose words by these
+        Positions that an earlier claim showed add at most their mean. A reader of that claim can choose words by its
         seeds, and a platform can choose which seeds it shows (SPEC_3 §5).
         """
         old: list[float] = []
@@ -320,14 +351,14 @@ class Mark:
         return math.fsum(new + [min(term, 1.0) for term in old])
 
     def digits(self, step: Step, planes: int, digits: int, entry: int, first_block: int = 0) -> int:
-        """Return the number whose binary digits are the bits of an entry in the first planes, the first on top."""
+        """Return the number whose binary digits are the bits of an entry in the first planes, highest digit first."""
         value = 0
         for plane in range(digits):
             value = 2 * value + (self.word(step, planes, plane, entry // 32, first_block) >> entry % 32 & 1)
         return value
 
     def word(self, step: Step, planes: int, plane: int, index: int, first_block: int = 0) -> int:
-        """Return a word of a plane. Its place is part of the specification."""
+        """Return a word of a plane. The specification fixes its place."""
         height = 16 // planes
         if self.version == 1:
             group, r = divmod(index, 16 * height)
@@ -337,12 +368,12 @@ class Mark:
         return chacha8(step.key, first_block + counter, step.nonces[0])[plane * height + row]
 
     def root(self) -> bytes:
-        """Compute the root of the tree over all seeds (SPEC_3 §2), whose leaf b is that of bucket b."""
+        """Compute the root of the tree over all seeds (SPEC_3 §2). Its leaf b is the leaf of bucket b."""
         lanes = min(LANES, 2**self.seeds)
         return root_of([root_of(self.leaves(first, lanes)) for first in range(0, 2**self.seeds, lanes)])
 
     def leaves(self, first: int, lanes: int) -> "list[bytes]":
-        """Compute the leaves of so many buckets: of their seeds, side by side in whole numbers of many bits."""
+        """Compute the leaves of `lanes` buckets at once, by arithmetic on big numbers with one seed in each lane."""
         ones, counted = in_lanes(lanes)
         start = [word * ones for word in words_of(b"expand 32-byte k" + self.chacha)]
         words = chacha8_words([*start, 0, 0, first * ones + counted, 0], M32 * ones)
@@ -351,7 +382,7 @@ class Mark:
         return [leaf_of(seed) for seed in seeds]
 
     def log10_p(self, score: float, scored: int) -> float:
-        """Compute log10 P(a score at least this large), if nothing was marked.
+        """Compute log10 P(a score at least this large) of unmarked text.
 
         It is exact for the green list, and computed in 60 digits for Gumbel.
         """
@@ -378,14 +409,14 @@ def leaf_of(seed: bytes) -> bytes:
 
 
 def root_of(nodes: "list[bytes]") -> bytes:
-    """Return the root above the nodes of one level, a power of two of them."""
+    """Return the root over the nodes of one level. Their number is a power of two."""
     while len(nodes) > 1:
         nodes = [hashlib.sha256(b"\1" + nodes[i] + nodes[i + 1]).digest() for i in range(0, len(nodes), 2)]
     return nodes[0]
 
 
 def root_by(leaf: bytes, bucket: int, path: "list[bytes]") -> bytes:
-    """Return the root to which a leaf's path leads: the bits of its bucket tell the sides, the lowest first."""
+    """Return the root at the end of a leaf's path. The bits of its bucket give the sides, lowest bit first."""
     for height, neighbour in enumerate(path):
         pair = neighbour + leaf if bucket >> height & 1 else leaf + neighbour
         leaf = hashlib.sha256(b"\1" + pair).digest()
@@ -393,9 +424,9 @@ def root_by(leaf: bytes, bucket: int, path: "list[bytes]") -> bytes:
 
 
 def windows_of(counted: int) -> "set[tuple[int, int]]":
-    """Return the windows of so many tokens that are looked at.
+    """Return the windows that a look at parts examines, for so many scored tokens.
 
-    They are all of the tokens, and windows of 24·√2^i tokens, begun anew after each quarter.
+    They are all tokens, and windows of 24·√2^i tokens that start after each quarter of their length.
     """
     lengths = [math.isqrt(24**2 * 2**i - 1) + 1 for i in range(64)]
     found = {(b, b + n) for n in lengths if n < counted for b in (*range(0, counted - n, n // 4), counted - n)}
@@ -404,7 +435,7 @@ def windows_of(counted: int) -> "set[tuple[int, int]]":
 
 def any_of(log10_p: float, tests: float) -> float:
     """Compute log10(1 − (1 − p)^tests)."""
-    if log10_p + math.log10(tests) < -20:  # then it is tests · p, to 20 digits
+    if log10_p + math.log10(tests) < -20:  # then tests · p is right to 20 digits
         return log10_p + math.log10(tests)
     with decimal.localcontext() as context:
         context.prec = 60 + int(-2 * log10_p)
@@ -413,7 +444,7 @@ def any_of(log10_p: float, tests: float) -> float:
 
 
 class Findings:
-    """The findings so far, by condition. Every line is printed as it is found."""
+    """The findings so far, by condition. Each line is printed at once."""
 
     def __init__(self) -> None:
         self.of: dict[str, set[str]] = {}
@@ -422,41 +453,43 @@ class Findings:
 
     @property
     def failed(self) -> bool:
-        """Whether something fails."""
+        """Return whether a check failed."""
         return bool(self.failing)
 
     @property
     def unchecked(self) -> bool:
-        """Whether something was not checked."""
+        """Return whether a check could not be made."""
         return self.lines["NOT CHECKED"] > 0
 
     @property
     def in_sum(self) -> str:
-        """What was found, in a line."""
+        """Return a line that sums up the findings."""
         held, left = self.lines["holds"], self.lines["NOT CHECKED"]
         means = "no fault in what was checked" if left else "all that this file checks holds"
         means = "the claim is void" if self.failed else means
         return f"in sum: {held} hold, {len(self.failing)} fail, {left} not checked: {means}"
 
     def equal(self, condition: str, what: str, found: Any, claimed: Any) -> None:  # noqa: ANN401 - as claims have it
-        """Compare a value with the claimed one, floats to nine digits."""
+        """Compare a computed value with the claimed one. Floats are compared to nine digits."""
         same = type(found) is type(claimed) and found == claimed
         if isinstance(found, float) and type(claimed) in (int, float):
             same = math.isclose(found, claimed, rel_tol=1e-9)
         self.holds(condition, same, f"{what}: {found}" + ("" if same else f", claimed {claimed!a}"))
 
     def holds(self, condition: str, is_so: bool, what: str) -> None:
-        """Note a check that was made."""
+        """Note a check and its result."""
         self.note(condition, "holds" if is_so else "FAILS", what)
 
     def left(self, condition: str, what: str) -> None:
-        """Note what is claimed and was not checked."""
+        """Note a claimed value that was not checked."""
         self.note(condition, "NOT CHECKED", what)
 
     def note(self, condition: str, result: str, what: str) -> None:
         """Print one result."""
         self.of.setdefault(condition, set()).add(result)
         self.lines[result] += 1
+        if len(what) > LONGEST_LINE:  # an error of Python's can hold a whole file of whoever makes the claim
+            what = f"{what[:LONGEST_LINE]} ..."
         if result == "FAILS":
             self.failing.append(what)
         print(f"{result:11} {what}")
@@ -465,7 +498,7 @@ class Findings:
 def first_bytes(raw: bytes) -> bytes:
     """Return at most MOST_BYTES bytes of a text.
 
-    They end where a character does, so up to three bytes of a character that would be cut are left out.
+    They end at the end of a character: up to three bytes of a character that would be cut are left out.
     """
     end = min(len(raw), MOST_BYTES)
     while end < len(raw) and end > MOST_BYTES - 3 and raw[end] & 0xC0 == 0x80:
@@ -474,12 +507,12 @@ def first_bytes(raw: bytes) -> bytes:
 
 
 def without_manifests(text: str) -> str:
-    """Return a text without C2PA manifests (C2PA 2.4, A.8, A.9) and other long runs of unseen characters."""
+    """Return a text without C2PA manifests (C2PA 2.4, A.8, A.9) and without other long runs of invisible characters."""
     return ARMOUR.sub("", UNSEEN.sub("", text))
 
 
 def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Findings) -> str:
-    """Check the text that was scored against the text of the claim, and return it."""
+    """Check the scored text against the text of the claim, and return it."""
     raw = files["text.txt"]
     findings.equal("text", "SHA-256 of text.txt", hashlib.sha256(raw).hexdigest(), claim["text_sha256"])
     name = "scored.txt" if "scored.txt" in files else "text.txt"
@@ -493,9 +526,9 @@ def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fin
 
 
 def scored_text(raw: bytes) -> str:
-    """Return what is scored of a text that was posted, as it stands.
+    """Return the part of a posted text, as it stands, that is scored.
 
-    That is its first 16 MiB without manifests, with U+FFFD for bytes that are no UTF-8.
+    It is the first 16 MiB without manifests, with U+FFFD in place of bytes that are not UTF-8.
     """
     replaced = first_bytes(raw).decode("utf-8", errors="replace").encode("utf-8")
     return without_manifests(first_bytes(replaced).decode("utf-8", errors="replace"))
@@ -505,7 +538,7 @@ def read_tokens(files: "dict[str, bytes]") -> "list[tuple[int, str]]":
     """Read the tokens of the text, and whether each is scored.
 
     Raises:
-        ValueError: a token is no number of 32 bits.
+        ValueError: a token is not a number of 32 bits.
     """
     rows = [(int(token), status) for token, status in csv.reader(io.StringIO(files["tokens.csv"].decode("ascii")))]
     if any(not 0 <= token < 2**32 for token, _ in rows):
@@ -516,11 +549,12 @@ def read_tokens(files: "dict[str, bytes]") -> "list[tuple[int, str]]":
 def check_tokens(
     rows: "list[tuple[int, str]]", claim: "dict[str, Any]", mark: Mark, findings: Findings
 ) -> "tuple[list[tuple[int, ...]], tuple[int, int, int]]":
-    """Check that each scored n-gram is new in the text, and that no token is left out unnoticed.
+    """Check that each scored n-gram is new in the text, and that no token is left out without a reason.
 
     Returns:
-        The scored n-grams of the text, and their part: the place of the first scored one, the place after the last, and
-        how many could be scored.
+        The scored n-grams of the text.
+        Their part: places of the first one and after the last one, among all tokens that could be scored, and the
+        number of these.
     """
     tokens = [token for token, _ in rows]
     met = set()
@@ -552,7 +586,7 @@ def check_tokens(
 def check_part(
     claim: "dict[str, Any]", part: "tuple[int, int, int]", scored: int, log10_p: float, findings: Findings
 ) -> None:
-    """Check that the part of a text is one of those that are looked at in every text, and that all of them count."""
+    """Check that the part is one of those that are examined in every text, and that p is corrected for all of them."""
     begin, end, counted = part
     findings.holds(
         "part", end - begin == scored, f"the part is one run: tokens {begin + 1} to {end} of {counted} that count"
@@ -573,7 +607,7 @@ def check_part(
 
 
 def places_in(mark: Mark, tokens: "list[int]", begin: int, end: int) -> "list[int]":
-    """Return the tokens of a run that count: those with a whole window within it, and of repeats the first."""
+    """Return the tokens of a run that count: those whose whole window is in the run, and of repeats only the first."""
     first: dict[tuple[int, ...], int] = {}
     for at in range(begin + mark.window, end):
         first.setdefault(mark.place(tuple(tokens[at - mark.window : at + 1])), at)
@@ -581,7 +615,7 @@ def places_in(mark: Mark, tokens: "list[int]", begin: int, end: int) -> "list[in
 
 
 def chosen_of(mark: Mark, tokens: "list[int]", places: "list[int]") -> "list[int]":
-    """Return those of a unit's positions that its claim counts, in order: at most 1,000, by a public hash of each."""
+    """Return the positions of a unit that its claim counts, in order: at most 1,000, chosen by a public hash."""
 
     def choice(at: int) -> bytes:
         *nonces, token = mark.place(tuple(tokens[at - mark.window : at + 1]))
@@ -593,10 +627,10 @@ def chosen_of(mark: Mark, tokens: "list[int]", places: "list[int]") -> "list[int
 def check_unit(
     rows: "list[tuple[int, str]]", claim: "dict[str, Any]", mark: Mark, findings: Findings
 ) -> "list[tuple[int, ...]]":
-    """Check unit and positions of a claim that shows seeds (SPEC_3 §5), and return the n-grams that count.
+    """Check unit and positions of a claim with seeds (SPEC_3 §5). Return the n-grams that count.
 
-    A unit has its own positions, as if it were a text. It is the text as a whole, or one of the windows of the text: of
-    its tokens that count, with the h tokens before the first one.
+    A unit has its own positions, as if it were a text. It is the whole text or one of its windows. A window is a run of
+    the text's tokens that count, with the h tokens before the first one.
     """
     tokens, (begin, end) = [token for token, _ in rows], (claim["begin"], claim["end"])
     if not (type(begin) is type(end) is int and 0 <= begin <= end <= len(tokens)):
@@ -631,7 +665,7 @@ class ShownSeed(NamedTuple):
     """A seed that a claim shows.
 
     seed: 32 bytes.
-    path: hashes of 32 bytes, the leaf's neighbour first.
+    path: hashes of 32 bytes, beginning with the neighbour of the leaf.
     """
 
     seed: bytes
@@ -642,7 +676,7 @@ def read_seeds(files: "dict[str, bytes]") -> "dict[int, ShownSeed]":
     """Read the seeds that a claim shows, by their buckets.
 
     Raises:
-        ValueError: seeds.json is none.
+        ValueError: seeds.json is not valid.
     """
     shown = read_json(files["seeds.json"], "seeds.json")
     seeds = {}
@@ -658,7 +692,10 @@ def read_seeds(files: "dict[str, bytes]") -> "dict[int, ShownSeed]":
 def check_seeds(
     shown: "dict[int, ShownSeed]", mark: Mark, ngrams: "list[tuple[int, ...]]", record: "Record", findings: Findings
 ) -> bool:
-    """Check that every position has its seed, each by a path to the record's root; return whether all have one."""
+    """Check that every position has its seed, and that each seed's path leads to the record's root.
+
+    Return whether all positions have one.
+    """
     met = {mark.bucket(ngram) for ngram in ngrams}
     missing, more = len(met - set(shown)), len(set(shown) - met)
     detail = f"; {missing} are missing" if missing else f"; {more} are of no position" if more else ""
@@ -682,12 +719,12 @@ def check_events(
     published: "list[list[str]]",
     findings: Findings,
 ) -> "frozenset[bytes]":
-    """Check the events of the key (SPEC_3 §5), and return the leaves that were shown before the claim's own.
+    """Check the events of the key (SPEC_3 §5). Return the leaves that were shown before the claim's own event.
 
-    Later ones tie it to a head that is published; they are of other claims.
+    Later events belong to other claims. They connect the claim's event to a head that is published.
 
     Raises:
-        ValueError: events.jsonl, or event or salt of the claim, is none.
+        ValueError: events.jsonl, or the claim's event or salt, is not valid.
     """
     lines = files["events.jsonl"].split(b"\n")
     if lines.pop() != b"":
@@ -724,7 +761,7 @@ def check_events(
     what = f"its event names the {len(new)} seeds that it shows first, and no others"
     findings.holds("events", new == leaves, what)
     of_key, counts = events_of(published, claim)
-    # a list that falls back took events away: those that follow anew would be without what was shown before
+    # if the list goes back, events were removed: the ones that follow would not know of the seeds shown before
     fallen = [b for a, b in zip(counts, counts[1:]) if b < a]  # noqa: B905, RUF007 - Python 3.9
     if fallen:
         what = f"events of the key are only ever added: the list goes back to {fallen[0]} of them"
@@ -741,15 +778,16 @@ def check_events(
 
 
 def events_of(published: "list[list[str]]", claim: "dict[str, Any]") -> "tuple[list[str], list[int]]":
-    """Return what each line of a claim's key has of its events, and how many these are."""
+    """Return the field `shown` of each line of the claim's key, and the number of events that it states."""
     of_key = [line[7] for line in published if line[3] == claim["commitment"]]
     return of_key, [0 if shown == "-" else int(shown.split(":")[0]) for shown in of_key]
 
 
 def check_unshown(published: "list[list[str]]", claim: "dict[str, Any]", findings: Findings) -> None:
-    """Tell by the list whether claims showed seeds of a key, of whose claim by the secret all positions count.
+    """Check by the list whether claims showed seeds of the key, for a claim with the secret.
 
-    Whoever saw such a claim can choose words by its seeds (SPEC_3 §5), and nobody tells here which they are.
+    Such a claim counts all positions. But readers of claims with seeds can choose words by them (SPEC_3 §5), and this
+    script cannot tell which words those are.
     """
     _, counts = events_of(published, claim)
     if not counts:
@@ -763,7 +801,7 @@ def check_unshown(published: "list[list[str]]", claim: "dict[str, Any]", finding
 
 
 def check_user(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]", findings: Findings) -> None:
-    """Check the second p-value of a claim that shows seeds: by the steps that no other of the group reads."""
+    """Check the second p-value of a claim with seeds: on the steps that no other user of the group reads."""
     own = [ngram for ngram in ngrams if not mark.is_shared(ngram)]
     score = mark.score(own, claim["message"])
     log10_p = mark.log10_p(score, len(own))
@@ -782,11 +820,11 @@ def check_name(
 ) -> None:
     """Check that the message was given to the user of the claim, and when (SPEC_3 §5).
 
-    The list names, for each key, a root of the tree of RFC 9162 over the records of all messages that were given by
-    then. A line at or before HEAD is from before the text, whoever wrote it.
+    For each key, the list has the root of a tree (RFC 9162) over the records of all messages given until then. A line
+    at or before HEAD is older than the text, whoever wrote it.
 
     Raises:
-        ValueError: name.json is none.
+        ValueError: name.json is not valid.
     """
     if "name.json" not in files:
         return
@@ -795,7 +833,7 @@ def check_name(
     at, place, events = name["at"], name["place"], name["events"]
     when, what = iso_time(at), f"message {claim['message']} was given to {name['user_id']!a}"
     if name["text_at"] is not None:
-        # it names nobody: whoever writes name.json can write any name beside any date
+        # no user is named by these dates: whoever writes name.json can write any name beside any date
         dates = f"the message was given on {when}, and the text is known since {iso_time(name['text_at'])}"
         findings.holds("holder", at <= name["text_at"], f"by the claim's own dates {dates}: the message came first")
     label = f"{len(name['key_id'].encode('utf-8'))}:{name['key_id']}allocated"
@@ -806,7 +844,7 @@ def check_name(
         what = f"that {what} on {when}: no list has a root with its record, and so it is the platform's word"
         findings.left("holder", what)
         return
-    # else every message could be given to everybody, before any text
+    # without this bound, every message could be given to every user before any text
     bound = f"{events} records of names: a message is given once and taken back once, and there are {claim['messages']}"
     findings.holds("holder", events <= 2 * claim["messages"], bound)
     root = root_of_log(leaf, place, events, [bytes.fromhex(node) for node in name["path"]])
@@ -824,10 +862,10 @@ def check_name(
 
 
 def check_name_shape(name: object) -> None:
-    """Check that name.json has its fields, each of its kind.
+    """Check that name.json has its fields, each of the right kind.
 
     Raises:
-        ValueError: it has not.
+        ValueError: it does not.
     """
     if type(name) is not dict or set(name) != set(NAME_FIELDS):
         raise ValueError(f"name.json: no object with the fields {', '.join(NAME_FIELDS)}")
@@ -847,15 +885,15 @@ def check_name_shape(name: object) -> None:
 
 
 def iso_time(microseconds: int) -> str:
-    """Return a time of microseconds since 1970 (UTC), to the second."""
+    """Write a time of microseconds since 1970 (UTC) as text, to the second."""
     began = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)  # noqa: UP017 - Python 3.9 has no UTC
     return f"{began + datetime.timedelta(seconds=microseconds // 10**6):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def root_of_log(leaf: bytes, place: int, leaves: int, path: "list[bytes]") -> "bytes | None":
-    """Return the root of a tree of so many leaves to which a leaf's path leads (RFC 9162, 2.1.3.2).
+    """Return the root of a tree with so many leaves, from a leaf and its path (RFC 9162, 2.1.3.2).
 
-    None: the path has not the length that it has to have.
+    None: the path has the wrong length.
     """
     last = leaves - 1
     for neighbour in path:
@@ -872,14 +910,14 @@ def root_of_log(leaf: bytes, place: int, leaves: int, path: "list[bytes]") -> "b
 
 
 def corrected_p(log10_p: float, messages: int, claim: "dict[str, Any]") -> float:
-    """Compute log10 p of the best of so many messages, of all parts and all tests."""
+    """Compute log10 p of the best of so many messages, corrected for all parts and all tests."""
     return any_of(any_of(any_of(log10_p, messages), claim["parts"]), claim["correction"])
 
 
 def own_p(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]") -> float:
     """Compute log10 p of a group's message on the user steps, corrected (rule 2).
 
-    No other message of the group reads these steps.
+    Only this message of the group reads these steps.
     """
     own = [ngram for ngram in ngrams if not mark.is_shared(ngram)]
     log10_p = mark.log10_p(mark.score(own, claim["message"]), len(own))
@@ -889,10 +927,10 @@ def own_p(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]") 
 def check_own_evidence(
     mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]", score: float, findings: Findings
 ) -> None:
-    """Check that the text speaks for this message, and not for one near it (SPEC_3 §4, "Naming", rule 2).
+    """Check that the text is evidence for this message and not for a similar one (SPEC_3 §4, "Naming", rule 2).
 
-    Text that was marked for somebody of a group raises the scores of the whole group, on the steps that it shares. Text
-    that was marked under version 1 can raise those of any message.
+    Text that was marked for one user of a group raises the scores of the whole group on the shared steps. Text that was
+    marked under version 1 can raise the score of any message.
     """
     messages, message = claim["messages"], claim["message"]
     if mark.groups is not None:
@@ -905,7 +943,7 @@ def check_own_evidence(
         findings.left("own evidence", f"that none of {messages} messages is found as well: it would take too long")
     else:
         scores = [0.0] * messages
-        for ngram in ngrams:  # one after the other, so that a block of the cipher serves many messages
+        for ngram in ngrams:  # n-grams in the outer loop, because one block of the cipher serves many messages
             scores = [sum_before + mark.term(ngram, other) for other, sum_before in enumerate(scores)]
         best, other = max((scores[other], other) for other in range(messages) if other != message)
         p = corrected_p(mark.log10_p(best, len(ngrams)), messages, claim)
@@ -919,7 +957,7 @@ def check_own_evidence(
 def check_tokenizer(
     files: "dict[str, bytes]", claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings
 ) -> None:
-    """Check that the tokens are those of the text."""
+    """Check that the tokens are the tokens of the text."""
     data = files["tokenizer.json"]
     digest = hashlib.sha256(data).hexdigest()
     findings.equal("tokens", "SHA-256 of tokenizer.json", digest, claim["tokenizer_sha256"])
@@ -929,10 +967,11 @@ def check_tokenizer(
     try:
         import tokenizers
     except ImportError:
-        findings.left("tokens", "that the tokens are those of the text: install the library `tokenizers`")
+        what = "install the library `tokenizers` into a venv, since -I does not see what is installed for you alone"
+        findings.left("tokens", f"that the tokens are those of the text: {what}")
         return
-    if not adds_nothing(json.loads(data)["normalizer"]):
-        what = "that the tokenizer puts no marked words into any text: its normalizer could; read it"
+    if not puts_nothing(data):
+        what = "that the tokenizer puts no marked words into any text: its normalizer or pre-tokenizer could; read it"
         findings.left("tokens", what)
     inner = tokenizers.Tokenizer.from_buffer(data)
     inner.encode_special_tokens = True
@@ -943,13 +982,37 @@ def check_tokenizer(
     findings.holds("tokens", token_ids == tokens, what)
 
 
-def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
-    """Return whether a tokenizer's normalizer can put nothing into a text but the sign of a blank."""
-    if normalizer is None:
-        return True
+def puts_nothing(tokenizer: bytes) -> bool:
+    """Return whether a tokenizer can insert only one sign of a blank before each piece of a text.
+
+    If a field stands twice, the library may read another one than this file does, and insert anything.
+    """
+    try:
+        fields = read_json(tokenizer, "tokenizer.json")
+    except ValueError:
+        return False
+    normalizers, cutters = steps_of(fields.get("normalizer")), steps_of(fields.get("pre_tokenizer"))
+    # two signs are an alphabet: put before each other, they spell any words that a vocabulary was made for
+    return (
+        all(map(adds_nothing, normalizers))
+        and all(map(cuts_alone, cutters))
+        and sum(step["type"] == "Prepend" for step in normalizers) + sum(map(begins_anew, cutters)) <= 1
+    )
+
+
+def steps_of(step: "dict[str, Any] | None") -> "list[dict[str, Any]]":
+    """Return the steps of a normalizer or pre-tokenizer, with those of sequences within it."""
+    if step is None:
+        return []
+    if step["type"] != "Sequence":
+        return [step]
+    inner = [*step.get("normalizers", ()), *step.get("pretokenizers", ())]
+    return [one for each in inner for one in steps_of(each)]
+
+
+def adds_nothing(normalizer: "dict[str, Any]") -> bool:
+    """Return whether a step of a normalizer can insert only the sign of a blank into a text."""
     kind = normalizer["type"]
-    if kind == "Sequence":
-        return all(map(adds_nothing, normalizer["normalizers"]))
     if kind == "Prepend":
         return bool(normalizer["prepend"] in (" ", BLANK))
     if kind == "Replace":
@@ -957,14 +1020,27 @@ def adds_nothing(normalizer: "dict[str, Any] | None") -> bool:
     return kind in PLAIN
 
 
+def cuts_alone(step: "dict[str, Any]") -> bool:
+    """Return whether a step of a pre-tokenizer can insert only the sign of a blank into a text."""
+    return step["type"] in SPLITS | {"ByteLevel"} or (step["type"] == "Metaspace" and step["replacement"] == BLANK)
+
+
+def begins_anew(step: "dict[str, Any]") -> bool:
+    """Return whether a step of a pre-tokenizer puts the sign of a blank before what it is given."""
+    if step["type"] == "Metaspace":
+        return step.get("prepend_scheme") != "never"
+    return step["type"] == "ByteLevel" and step.get("add_prefix_space") is not False
+
+
 def read_list(paths: "list[str]") -> "tuple[list[list[str]], int | None]":
     """Read the published list.
 
     Returns:
-        The words of its lines; and how many of them are up to the head, None: it has no such head.
+        The words of its lines.
+        The number of lines up to the head. None: the list does not have that head.
 
     Raises:
-        ValueError: a line is not as it was written.
+        ValueError: a line was changed.
     """
     head, lines, at = "0" * 64, [], None
     for number, line in enumerate(Path(paths[0]).read_text(encoding="ascii").splitlines() if paths else (), start=1):
@@ -986,7 +1062,7 @@ def check_list(
     log10_p: float,
     findings: Findings,
 ) -> None:
-    """Check that key, record, messages and tokenizer stand in the published list, up to a head that somebody kept."""
+    """Check that key, record, messages and tokenizer are in the published list, at or before the kept head."""
     lines, at = published
     if not paths:
         findings.left(
@@ -1019,11 +1095,11 @@ def check_number_of_keys(
     log10_p: float,
     findings: Findings,
 ) -> None:
-    """Check that p is corrected for all keys that are known of, by a list or as earlier ones by the record.
+    """Check that p is corrected for all known keys: those of a list, and the earlier ones that the record names.
 
-    Where seeds are shown it is corrected for the look's share of the rate too, by the record.
+    Where seeds are shown, p is also corrected for the look's share of the rate, which the record states.
     """
-    # a key counts once for each tokenizer that reads texts, and once for each record, which each draw anew
+    # each tokenizer and each record of a key counts as a key of its own, because each gives another draw
     others = set(record.fields["earlier"] if record else ()) - {line[6] for line in announced}
     ours = {(claim["commitment"], claim["tokenizer_sha256"], record.sha256 if record else NO_RECORD)}
     keys = len({(line[3], line[5], line[6]) for line in announced} | ours) + len(others)
@@ -1046,9 +1122,9 @@ def check_number_of_keys(
 class Record(NamedTuple):
     """The public record of a key of version 3 (SPEC_3 §2).
 
-    fields: of the record.
-    sha256: of its bytes, as hex.
-    value: of the beacon that it names; empty where it names none.
+    fields: fields of the record.
+    sha256: SHA-256 of its bytes, as hex.
+    value: value of the beacon that it names. Empty if it names none.
     """
 
     fields: "dict[str, Any]"
@@ -1057,17 +1133,18 @@ class Record(NamedTuple):
 
     @property
     def beacon(self) -> bytes:
-        """R, 32 bytes."""
+        """Return R, 32 bytes."""
         return hashlib.sha256(b"brickscan-beacon-v3" + bytes.fromhex(self.sha256) + self.value).digest()
 
 
 def read_record(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Findings) -> "Record | None":
-    """Read the record of the claim's key, None of version 1, and hold it against the claim.
+    """Read the record of the claim's key and compare it with the claim. None for version 1.
 
-    R is never taken from the claim: whoever chose it after the text could have any text marked for anybody.
+    R is always computed and never taken from the claim. A person who chose R after the text could make any text look
+    marked for any user.
 
     Raises:
-        ValueError: the record is not there, or is none.
+        ValueError: the record is missing or not valid.
     """
     raw, value = files.get("record.json"), claim["beacon_value"]
     if not str(claim["label"]).startswith(("greenlist-v3;", "gumbel-v3;")):
@@ -1101,10 +1178,10 @@ def read_record(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fi
 
 
 def check_shape(record: object) -> None:
-    """Check that a record has the fields of SPEC_3 §2, each of its kind.
+    """Check that a record has the fields of SPEC_3 §2, each of the right kind.
 
     Raises:
-        ValueError: it has not.
+        ValueError: it does not.
     """
     if type(record) is not dict or set(record) != set(RECORD_FIELDS):
         raise ValueError(f"record.json: no object with the fields {', '.join(RECORD_FIELDS)}")
@@ -1133,7 +1210,7 @@ def is_digest(value: object) -> bool:
 
 
 def have_words(value: object, *names: str) -> bool:
-    """Return whether a value is an object of exactly these fields, each with a few words."""
+    """Return whether a value is an object with exactly these fields, each a short text."""
     return (
         type(value) is dict
         and set(value) == set(names)
@@ -1142,12 +1219,12 @@ def have_words(value: object, *names: str) -> bool:
 
 
 def check_choice(record: Record, log10_p: float, findings: Findings) -> None:
-    """Check whether p is so small that nobody made it by trying keys (SPEC_3 §2).
+    """Check whether p is too small to be reached by trying keys (SPEC_3 §2).
 
-    A record can be chosen among as many as somebody makes, and stamps at once: p of ordinary text is as small under one
-    of them as their number is large. What rules that out is no part of a claim, so that a p above TRIED is no lie, and
-    is told as NOT CHECKED. A beacon of which the value came after all records leaves nothing to choose; without one,
-    nobody but the key's maker knows how many there were.
+    The maker of a key can create many records, stamp them all at once and publish the best one. The more records, the
+    smaller p can get for an ordinary text. The evidence against this is not part of a claim. So a p above TRIED does
+    not make the claim false, and is reported as NOT CHECKED. If a beacon's value came after all records, nothing was
+    left to choose. Without a beacon, only the key's maker knows how many records there were.
 
     log10_p: the larger one of both rules, corrected.
     """
@@ -1170,7 +1247,7 @@ def check_choice(record: Record, log10_p: float, findings: Findings) -> None:
 
 
 def check_root(mark: Mark, record: Record, findings: Findings) -> None:
-    """Check that the record's root is that of the key's seeds."""
+    """Check that the record's root is the root over the key's seeds."""
     what = "the root of the record is that of the key's seeds"
     if findings.failed:
         findings.left("key", f"that {what}: those of a claim that fails are not computed")
@@ -1181,10 +1258,10 @@ def check_root(mark: Mark, record: Record, findings: Findings) -> None:
 
 
 def read_json(raw: bytes, name: str) -> Any:  # noqa: ANN401 - any JSON
-    """Read JSON in which no name stands twice, and no whole number is longer than any of a claim.
+    """Read JSON without repeated names, and without whole numbers longer than those of a claim.
 
     Raises:
-        ValueError: it is no such.
+        ValueError: it is not such JSON.
     """
 
     def distinct(pairs: "list[tuple[str, object]]") -> "dict[str, Any]":
@@ -1201,7 +1278,7 @@ def read_json(raw: bytes, name: str) -> Any:  # noqa: ANN401 - any JSON
 
 
 def read_claim(files: "dict[str, bytes]", findings: Findings) -> "dict[str, Any]":
-    """Read the claim, and check that its numbers are such as a claim can have."""
+    """Read the claim, and check that its numbers are in range."""
     claim: dict[str, Any] = read_json(files["claim.json"], "claim.json")
     fields = {*FIELDS, *(SHOWN_FIELDS if "seeds.json" in files else ())}
     for name in sorted(fields ^ set(claim)):
@@ -1231,30 +1308,32 @@ def read_folder(folder: Path) -> "dict[str, bytes]":
     """Read the files of a claim, by their names.
 
     Raises:
-        ValueError: the folder has what no claim has, such as a module that hides another, a link to somewhere else or a
-            pipe that never ends; or a file of more than LARGEST bytes.
+        ValueError: a file has more than LARGEST bytes, or the folder has an entry that no claim has, such as a module
+            that shadows another, a link to another place or a pipe that never ends.
     """
-    for path in sorted(folder.iterdir()):
+    paths = [path for path in sorted(folder.iterdir()) if path.name not in LEFT_BY_SYSTEMS]
+    for path in paths:
         if path.name not in KNOWN or path.is_symlink() or not path.is_file():
-            raise ValueError(f"{path.name!a} is no file of a claim: {', '.join(sorted(KNOWN))}")
-        if path.stat().st_size > LARGEST:
-            raise ValueError(f"{path.name!a} has more than {LARGEST} bytes")
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "README"}
+            what = "; delete it if you, or your computer, put it there"
+            raise ValueError(f"{path.name!a} is no file of a claim: {', '.join(sorted(KNOWN))}{what}")
+        if path.stat().st_size > (largest := LARGEST_OF.get(path.name, LARGEST)):
+            raise ValueError(f"{path.name!a} has more than {largest} bytes")
+    return {path.name: path.read_bytes() for path in paths if path.name != "README"}
 
 
 def check(
     files: "dict[str, bytes]", secret: "bytes | None", paths: "list[str]", findings: Findings
 ) -> "tuple[Mark, Record | None] | None":
-    """Check a claim, but for the root of a record whose seeds are not shown.
+    """Check a claim, except for the root of a record whose seeds are not shown.
 
-    files: of the claim's folder, by their names.
-    secret: the key; None: the claim shows seeds.
+    files: files of the claim's folder, by their names.
+    secret: the key. None: the claim shows seeds.
 
     Returns:
-        The mark, and the record of its key; None: a claim that fails at once.
+        The mark, and the record of its key. None: the claim fails at once.
 
     Raises:
-        ValueError: a file of it cannot be read as what it is.
+        ValueError: a file of it cannot be read.
     """
     if (secret is None) != ("seeds.json" in files):
         which = "shows no seeds: name SECRET_FILE" if secret is None else "shows the seeds: leave SECRET_FILE out"
@@ -1311,7 +1390,10 @@ def check(
 
 
 def failing(files: "dict[str, bytes]", secret: "bytes | None", paths: "Sequence[str]" = ()) -> "list[str]":
-    """Return what fails of a claim, and print nothing. Its key's seeds are not computed: keys are made with them."""
+    """Return the checks of a claim that fail, and print nothing.
+
+    It does not compute the key's seeds: the root in the record was computed from them when the key was made.
+    """
     findings = Findings()
     with contextlib.redirect_stdout(io.StringIO()):
         check(files, secret, list(paths), findings)
@@ -1319,13 +1401,15 @@ def failing(files: "dict[str, bytes]", secret: "bytes | None", paths: "Sequence[
 
 
 def read_arguments(words: "list[str]") -> "tuple[Path, bytes | None, list[str]]":
-    """Read what whoever checks has named. A mistake of theirs is no fault of the claim.
+    """Read the arguments. A mistake in them does not make the claim false.
 
     Returns:
-        The claim's folder; the secret, None: none was named; the list's path and head, or nothing.
+        The claim's folder.
+        The secret. None: none was given.
+        The list's path and head, or nothing.
 
     Raises:
-        ValueError: what was named is not there, or is no such thing.
+        ValueError: an argument leads to nothing, or to a wrong kind of file.
     """
     if not 1 <= len(words) <= 4:
         raise ValueError("name the claim's folder, and what you have besides")
@@ -1353,7 +1437,7 @@ def main() -> int:
     """Check the claim of a folder.
 
     Returns:
-        0 where all holds, 1 where something fails, 2 for wrong arguments, 3 where something could not be checked.
+        0: all checks hold. 1: a check fails. 2: wrong arguments. 3: a check could not be made.
     """
     try:
         folder, secret, paths = read_arguments(sys.argv[1:])
@@ -1366,7 +1450,7 @@ def main() -> int:
         checked = check(read_folder(folder), secret, paths, findings)
         if checked is not None and checked[1] is not None and secret is not None:
             check_root(checked[0], checked[1], findings)
-    except BaseException as error:  # a tokenizer's fault ends the library in a panic, which is no Exception
+    except BaseException as error:  # a fault in a tokenizer makes the library panic, and a panic is no Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         findings.holds("claim", False, f"this cannot be read: {error!a}")

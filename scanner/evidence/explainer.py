@@ -1,6 +1,6 @@
-"""Explaining flags: their rows, scans, keys and texts are found again, and put together for a person.
+"""Explain flags: find their rows, scans, keys and texts again, and put them together for a person.
 
-The text is read again from its file, and is shown only if it is, byte for byte, the one that was scanned.
+The text is read again from its file. It is shown only if its bytes are those that were scanned.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ from schemas.registry import Canary, MasterKey, Registry
 from schemas.words import AuditState, Naming
 
 EARLIER_TEXTS_HELD = 256
-"""Earlier posts that are held, since many flags may share runs with the same ones."""
+"""Number of earlier posts that are held in memory, because many flags may share runs with the same posts."""
 
 _OF_POST = ("path", "row", "text_sha256", "variant", "key_id")
 _DOCUMENT = ("scan_id", "shard_id", "path", "row")
@@ -67,7 +67,7 @@ LONGEST_LINE = 160
 
 
 class Glance(NamedTuple):
-    """The beginning of a text, in one line, and the share of its characters that stand in quoted lines."""
+    """The beginning of a text, in one line, and the share of its characters in quoted lines."""
 
     line: str
     quoted: float
@@ -86,7 +86,7 @@ class _TextFindings(NamedTuple):
 
 
 MOST_OTHER_USERS = 3
-"""Most users besides the first for whom a text's tokens are weighed: a page has as many hues."""
+"""Most users besides the first whose evidence is shown token by token. A page has so many colours."""
 
 
 def _as_scored(case: FlagCase, stored_text: StoredText) -> str:
@@ -94,10 +94,10 @@ def _as_scored(case: FlagCase, stored_text: StoredText) -> str:
 
 
 class Explainer:
-    """Explains flags of one folder of results. Keys are opened once, when the first flag under them is explained.
+    """Explains flags of one folder of results. A key is opened once, when the first flag under it is explained.
 
     Args:
-        path: the file of a scan's configuration; or a folder or URI of results, with which no text is shown.
+        path: the file of a scan's configuration. Or a folder or URI of results: then no text is shown.
 
     Raises:
         Refused: the configuration cannot be right.
@@ -126,10 +126,10 @@ class Explainer:
         return None if path is None else read_owners(Path(absolute("evidence.account_owners", path, self._base)))
 
     def is_owned(self, row: Mapping[str, Any]) -> bool | None:
-        """Return whether the account of a flag belongs to a user whom the flag names, by the platform's record.
+        """Return whether the account of a flag belongs to a named user, by the platform's record.
 
         Returns:
-            None where the configuration names no record.
+            None: the configuration names no record.
 
         Raises:
             Refused: the record cannot be read.
@@ -139,16 +139,16 @@ class Explainer:
         return not self._owners.get(row["account_id"], frozenset()).isdisjoint(users_of(row))
 
     def explain(self, document: str) -> Explanation:
-        """Explain a flagged document, named by its id or as PATH:ROW.
+        """Explain a flagged document, given by its id or as PATH:ROW.
 
         Raises:
-            Refused: there is no such flag, or no registry any more.
+            Refused: there is no such flag, or the registry is gone.
         """
         (explained,) = self.explain_cases([find_case(self.results, self.rate, document)])
         return explained
 
     def explain_cases(self, cases: Sequence[FlagCase]) -> Iterator[Explanation]:
-        """Explain flags that were found. Raises as `explain` does."""
+        """Explain flags that were already found. Raises as `explain` does."""
         rows = [case.row for case in cases]
         place = self.results, self.rate
         counts_by_columns = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
@@ -221,7 +221,7 @@ class Explainer:
         return text, opened_key.tokenizer.reference.encode([text]), opened_key
 
     def common(self, case: FlagCase) -> LeftOut | None:
-        """Return the n-grams that the scan of a flag left out under its key; None where it left out none.
+        """Return the n-grams that a flag's scan left out under its key. None: it left out none.
 
         Raises:
             Refused: they are not known any more.
@@ -232,38 +232,38 @@ class Explainer:
             raise Refused("its scan did not end, so that the n-grams that it left out are not on record; scan again")
         opened_key = self._open(self._key(case), case.scan)
         digest = (case.scan or {}).get("filter_sha256")
-        if digest not in self._filters:  # opened once, for all flags of a night
+        if digest not in self._filters:  # each filter is opened once, for all flags of a night
             self._filters[digest] = filter_of(self.results, self._folder, case)
         return self._filters[digest].of(opened_key.key.tokenizer.sha256, opened_key.watermark.rule)
 
     def stored_text(self, case: FlagCase) -> bytes:
-        """Return the text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
+        """Return a flag's text as its file had it during the scan. Raises as `scored_text` does."""
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
         return self._texts.of(case).text
 
     @property
     def reads_texts(self) -> bool:
-        """Whether a configuration says where texts are."""
+        """Return whether a configuration names the place of the texts."""
         return self._config is not None
 
     @property
     def parts_tested(self) -> PartKinds:
-        """Kinds of parts of a text at which the configuration has documents tested."""
+        """Return the kinds of parts of a text that the configuration tests."""
         if self._config is None:
             raise Refused("parts of a text are known by the scan's configuration; name it instead of its results")
         return ErrorShares.of(self._config).part_kinds
 
     def open_key(self, key_id: str, scan: Mapping[str, Any] | None) -> OpenedKey:
-        """Open a key with its reference tokenizer, as a scan had it, by its row of SCANS. Raises as `scored_text`."""
+        """Open a key with its reference tokenizer as in a scan, by the scan's row of SCANS. Raises as `scored_text`."""
         return self._open(find_key(self._registry, key_id), scan)
 
     def open_filter(self, sha256: str) -> NgramFilter:
-        """Open the filter of a digest. Raises as `common` does."""
+        """Open the filter with a digest. Raises as `common` does."""
         return filter_of(self.results, self._folder, FlagCase({}, {"filter_sha256": sha256}))
 
     def glance(self, case: FlagCase) -> "Glance | None":
-        """Return a line of a flag's text, and how much of the text is quoted; None where the text cannot be read."""
+        """Return a line of a flag's text, and the quoted share of the text. None: the text cannot be read."""
         if self._config is None:
             return None
         try:
@@ -274,7 +274,7 @@ class Explainer:
         return Glance(" ".join(text[: 4 * LONGEST_LINE].split())[:LONGEST_LINE], quoted / max(len(text), 1))
 
     def key_on_record(self, key_id: str) -> MasterKey | None:
-        """Return the registry's record of a key; None where there is no configuration, or the key is gone."""
+        """Return the registry's record of a key. None: there is no configuration, or the key is gone."""
         try:
             return find_key(self._registry, key_id) if self._config else None
         except Refused:
@@ -286,7 +286,10 @@ class Explainer:
         return False
 
     def _copied(self, case: FlagCase, earlier_posts: Sequence[Mapping[str, Any]]) -> CopiedShare | None:
-        """Compute what a flag's text shares with those earlier posts that can be read; None where there is none."""
+        """Compute the share of a flag's text that is also in earlier posts that can be read.
+
+        None: there are no such posts.
+        """
         posts: list[EarlierPost] = []
         for row in earlier_posts:
             with contextlib.suppress(Refused):
@@ -306,17 +309,17 @@ class Explainer:
         return copied_share(tokens.ids, positions.index, reach_of(rule), posts)
 
     def _read_tokens(self, *post: object) -> NDArray[np.uint32]:
-        """Return the tokens of a flagged post, by the columns of _OF_POST. Raises as `scored_text` does."""
+        """Return the tokens of a flagged post, given by the columns of _OF_POST. Raises as `scored_text` does."""
         return self.scored_text(FlagCase(dict(zip(_OF_POST, post, strict=True)), None))[1].ids
 
     @property
     def registry(self) -> str:
-        """Folder or URI of the registry that the configuration names."""
+        """Return the folder or URI of the registry that the configuration names."""
         return self._folder
 
     @property
     def canaries(self) -> tuple[Canary, ...] | None:
-        """Canaries of the registry, whose flags are left out of lists; None where it cannot be read."""
+        """Return the registry's canaries, whose flags are left out of lists. None: the registry cannot be read."""
         if self._config is None:
             return None
         try:
@@ -331,7 +334,11 @@ class Explainer:
 
     @cached_property
     def text_ids(self) -> TextIds:
-        """Digests under the registry's audit secret.
+        """Return digests under the registry's audit secret.
+
+        Raises:
+            Refused: the registry has no audit secret.
+            SecretError: the audit secret cannot be read.
 
         Raises:
             Refused: the registry has no audit secret.
@@ -353,7 +360,7 @@ class Explainer:
         return self._opened[key.key_id, then]
 
     def _as_it_counted(self, case: FlagCase, text: str) -> OpenedKey:
-        """Open the key of a flag, under which tokens count as they did for the flag. Raises as `scored_text` does."""
+        """Open a flag's key so that it counts the same tokens as in the flag's scan. Raises as `scored_text` does."""
         opened_key, look = self._open(self._key(case), case.scan), row_look(case.row["look"], case.where)
         if look is None:
             return opened_key
@@ -368,12 +375,12 @@ class Explainer:
             return _TextFindings(why_none=str(error))
         text = _as_scored(case, stored_text)
         parts, message = parts_of(text), case.row["message"]
-        if message is None:  # undecided: the best may be a stranger
+        if message is None:  # undecided: the best message may be a stranger's
             why = "no message is shown for this flag"
             return _TextFindings(text, None, stored_text.not_from_file, parts, None, why)
         try:
             opened_key, common = self._as_it_counted(case, text), self.common(case)
-        except Refused as error:  # a missing key keeps no other flag from being explained
+        except Refused as error:  # other flags are still explained if one key is missing
             return _TextFindings(text, None, stored_text.not_from_file, parts, None, str(error))
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = opened_key.tokenizer.reference
@@ -385,14 +392,14 @@ class Explainer:
     def _other_users(
         self, case: FlagCase, text: str, omissions: Omissions, parts: Sequence[TextPart]
     ) -> tuple[UserRuns, ...]:
-        """Compute how a text speaks for users whom its flag names besides the first, at most MOST_OTHER_USERS."""
+        """Compute the evidence for the users whom a flag names besides the first, at most MOST_OTHER_USERS."""
         own_place, user_runs = (case.row["key_id"], case.row["message"]), list[UserRuns]()
         for name in case.row["named"] or ():
             place = name["key_id"], name["message"]
             if place == own_place or name["naming"] != Naming.NAMED or len(user_runs) == MOST_OTHER_USERS:
                 continue
             key = self.key_on_record(name["key_id"])
-            with contextlib.suppress(Refused):  # a secret that cannot be read shades nothing
+            with contextlib.suppress(Refused):  # without the secret, nothing is coloured for this user
                 if key is not None:
                     opened_key = self._open(key, case.scan)
                     about = text, name["message"], key.messages, omissions, parts

@@ -1,7 +1,7 @@
-"""An explanation: how strongly one text speaks for one message, and what a person must know about the flag.
+"""Explain a flag: how strongly one text supports one message, and everything a person must know about the flag.
 
-Nothing here decides or names anybody: the scan's verdict goes by the whole text. The message was chosen by these very
-positions, so the p-value of a run or a part of them is stated as that of the best of all messages.
+Nothing here decides or names anybody: the scan's verdict uses the whole text. The message was chosen by these same
+positions. The p-value of a part is therefore that of the best of all messages.
 """
 
 import math
@@ -27,20 +27,20 @@ from schemas.registry import MasterKey
 from schemas.words import LEVELS, Naming
 
 TOKENS_A_RUN = 8
-"""Scored tokens that are shown as one: a single token's score is material of the key."""
+"""Number of scored tokens that are shown together. The score of a single token would reveal material of the key."""
 
 RUN_STRENGTHS = (-0.5, -1.0, -2.0, -4.0)
-"""log10 p of a run at or below which it speaks for the mark: a little, some, strongly, very strongly."""
+"""log10 p of a run at or below which it supports the mark: a little, some, strongly, very strongly."""
 
 
 class ScoreRun(NamedTuple):
-    """Scored tokens that follow each other.
+    """Consecutive scored tokens.
 
     begin: place of their first character.
     end: place after their last character.
     scored: number of scored tokens.
     unscored: number of tokens in between that are not scored.
-    log10_p: of the run under the message alone; NaN where the format has no law.
+    log10_p: of the run under the message alone. NaN where the format has no law.
     """
 
     begin: int
@@ -51,14 +51,14 @@ class ScoreRun(NamedTuple):
 
     @property
     def level(self) -> int:
-        """How strongly it speaks for the mark: 0, not at all, to len(RUN_STRENGTHS)."""
+        """Return how strongly the run supports the mark, from 0, not at all, to len(RUN_STRENGTHS)."""
         return sum(self.log10_p <= level for level in RUN_STRENGTHS)
 
 
 class PartFinding(NamedTuple):
-    """The evidence of the parts of one kind together.
+    """The evidence of all parts of one kind.
 
-    log10_p: of the message that the verdict found, as the best of all M.
+    log10_p: of the verdict's message, as the best of all M messages.
     log10_p_any: of the best message of these parts.
 
     Both are NaN where there is no law, and 0 where nothing is scored.
@@ -72,9 +72,9 @@ class PartFinding(NamedTuple):
 
 
 class UserEvidenceFinding(NamedTuple):
-    """What the positions say that a message reads alone, and shares with no other of its group of so many.
+    """The evidence of positions that only one message of a group reads. No other message of the group shares them.
 
-    log10_p: of their score alone, not corrected.
+    log10_p: of the score of these positions only, not corrected.
     """
 
     scored: int
@@ -87,12 +87,12 @@ class TextEvidence(NamedTuple):
 
     tokens: number of tokens of the text.
     scored: number of tokens that are scored.
-    repeats: tokens left out since their n-gram came before.
-    unscored: tokens without a whole window, or of no draw.
+    repeats: number of tokens left out because their n-gram came before.
+    unscored: number of tokens without a whole window, or without a draw.
     user_evidence: None where messages share nothing.
-    common: tokens left out since many texts hold their n-grams.
-    log10_p: of the message alone, not corrected, NaN where the format has no law.
-    shown: tokens left out since claims showed their seeds.
+    common: number of tokens left out because many texts contain their n-grams.
+    log10_p: of the message alone, not corrected. NaN where the format has no law.
+    shown: number of tokens left out because claims showed their seeds.
     """
 
     tokens: int
@@ -109,17 +109,17 @@ class TextEvidence(NamedTuple):
 
 
 class UserRuns(NamedTuple):
-    """How a text speaks for one of several users whom its flag names."""
+    """The evidence of a text for one of several users whom its flag names."""
 
     user_id: str | None
     runs: list[ScoreRun]
 
 
 class Omissions(NamedTuple):
-    """What is left out of scoring.
+    """The positions that are left out of scoring.
 
     dedup: the rule for repeats.
-    common: n-grams that many texts hold, None: none of these.
+    common: n-grams that many texts contain. None: none are left out for that.
     """
 
     dedup: Dedup
@@ -136,17 +136,17 @@ def evidence_of_text(
     parts: Sequence[TextPart],
     run: int = TOKENS_A_RUN,
 ) -> TextEvidence:
-    """Weigh a text.
+    """Compute the evidence of a text for a message.
 
     Args:
         mark: the watermark under the flag's key.
         tokenizer: the key's reference tokenizer.
         text: the text as it was scored.
-        message: the message whose evidence is weighed.
-        messages: how many messages the key has.
-        omissions: what is left out of scoring.
+        message: the message whose evidence is computed.
+        messages: number of messages of the key.
+        omissions: the positions that are left out of scoring.
         parts: the quoted and own parts of the text.
-        run: number of scored tokens that are shown as one.
+        run: number of scored tokens that are shown together.
     """
     ids, offsets = tokenizer.encode_with_offsets(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
@@ -184,7 +184,7 @@ def _runs(
 ) -> list[ScoreRun]:
     """Score each run as a document of its own.
 
-    A run begins where the text does, so that each draw is what it is in the text.
+    Each document begins at the start of the text, so its draws are the same as in the text.
     """
     if not len(index):
         return []
@@ -210,7 +210,7 @@ def _findings(
     messages: int,
     parts: Sequence[TextPart],
 ) -> list[PartFinding]:
-    """Compute the evidence by kind of part; empty if the text is a single part, whose evidence is the verdict's."""
+    """Compute the evidence of each kind of part. Empty: the text is a single part, with the verdict's evidence."""
     if len(parts) < 2:
         return []
     begins = np.array([part.begin for part in parts], np.int64)
@@ -232,33 +232,33 @@ def _findings(
 
 
 P_OF_UNMARKED = 0.01
-"""Largest p-value of a part that does not read like text without a mark."""
+"""Largest p-value of a part that counts as evidence for a mark. Above it, the part reads like text without a mark."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A flag explained.
+    """The explanation of a flag.
 
     case: its row and scan.
-    key: the key's record, None without a configuration, or if it is gone.
-    text: the text as it was scored, None where it cannot be shown.
+    key: the key's record. None: there is no configuration, or the key is gone.
+    text: the text as it was scored. None: it cannot be shown.
     no_text: why the text cannot be shown.
-    not_from_file: why the text is the one that the scan kept.
+    not_from_file: why the text comes from the scan's copy and not from its file.
     parts: parts of the text.
-    text_evidence: how the text speaks for the verdict's message, None for the reason `no_evidence`.
-    of_user: flags that name the flag's own user, None where nobody is named.
+    text_evidence: evidence of the text for the verdict's message. None for the reason in `no_evidence`.
+    of_user: flags that name the flag's own user. None: nobody is named.
     of_message: flags with the same message.
     of_account: flags with the same account.
     of_text: flags with the same text.
-    near_duplicates: flags of one piece of evidence with this, None: too many to tell.
-    expected: N·p, how many texts of its scan chance alone brings to this p-value at most; None: the scan did not end,
-        or its audit alarmed.
-    spans: its marked parts, rows of schemas.tables.SPANS in the order in which they stand.
-    copied: what it shares with earlier flagged posts of other accounts, None: no such post is alike, or the texts
+    near_duplicates: flags that are one piece of evidence with this flag. None: there are too many to tell.
+    expected: N·p, an upper bound on how many texts of its scan reach this p-value by chance. None: the scan did not
+        end, or its audit alarmed.
+    spans: its marked parts, rows of schemas.tables.SPANS in the order of the text.
+    copied: text that it shares with earlier flagged posts of other accounts. None: no such post is alike, or the texts
         cannot be read.
     canary: whether it names a canary of the registry.
-    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
-    offer: how others can check it; None: without a configuration, or where no claim can be made.
+    not_checked: why nobody checked that the tables are as brickscan wrote them. None: they are.
+    offer: how others can check the flag. None: there is no configuration, or no claim can be made.
     """
 
     case: FlagCase
@@ -281,32 +281,34 @@ class Explanation:
     canary: bool = False
     not_checked: str | None = None
     alarm: str | None = None
-    """What to do, and why, where the audit of its scan alarmed."""
+    """What to do, and why, if the audit of its scan alarmed. None: it did not."""
     owned: bool | None = None
-    """Whether the platform's record says that the account belongs to a user whom the flag names; None: no record."""
+    """Whether the platform's record says that the account belongs to a named user. None: there is no record."""
     others: Sequence[UserRuns] = ()
-    """Evidence for further users whom the flag names."""
+    """Evidence for the other users whom the flag names."""
     offer: str | None = None
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """Its row of schemas.tables.VERDICTS."""
+        """Return the flag's row of schemas.tables.VERDICTS."""
         return self.case.row
 
     @property
     def user_evidence(self) -> UserEvidenceFinding | None:
-        """Evidence that tells the named user from others of a group; None: nobody is named, or there is no group.
+        """Return evidence that tells the named user from others of a group.
 
-        It is also None for a text that is flagged by a part of it, since its names go by that part alone.
+        None: nobody is named, or there is no group.
+
+        It is also None for a text that is flagged because of a part of it: its names depend on that part only.
         """
         named = self.row["naming"] == Naming.NAMED and self.row["look"] in (None, LEVELS)
         return self.text_evidence.user_evidence if named and self.text_evidence else None
 
     @property
     def log10_p_own(self) -> float | None:
-        """log10 p of the second rule (SPEC_3 §4): the chance to name a stranger of the group.
+        """Return log10 p of the second rule (SPEC_3 §4), the chance to name a stranger of the group.
 
-        None as `user_evidence`.
+        None as for `user_evidence`.
         """
         if self.user_evidence is None:
             return None
@@ -314,24 +316,30 @@ class Explanation:
 
     @property
     def generator(self) -> str | None:
-        """Generator whose random numbers made the mark, if its stack draws others on another device, else None."""
+        """Return the generator whose random numbers made the mark. None: the numbers are the same on all devices."""
         keys = (self.case.scan or {}).get("keys") or []
         name = next((key["method"] for key in keys if key["key_id"] == self.row["key_id"]), None)
         return generator_of(name or (self.key.format if self.key else ""))
 
     @property
     def findings_of_parts(self) -> list[PartFinding]:
-        """Findings in quoted lines and in own words, if the text has both."""
+        """Return the evidence in quoted lines and in own words, if the text has both."""
         return self.text_evidence.parts if self.text_evidence and len(self.text_evidence.parts) > 1 else []
 
     @property
     def silent(self) -> set[Kind]:
-        """Kinds of part that by themselves read like text without the mark: no run of theirs is shown to speak."""
+        """Return the kinds of part that read like text without the mark.
+
+        None of their runs is shown as support for it.
+        """
         return {part.kind for part in self.findings_of_parts if part.log10_p > math.log10(P_OF_UNMARKED)}
 
     @property
     def carried_by(self) -> Kind | None:
-        """The part that alone carries the mark, if the other reads like text without one: `quoted`, `own` or None."""
+        """Return the only part that carries the mark, `quoted` or `own`.
+
+        None: the other part does not read as unmarked.
+        """
         log10_p_of = {part.kind: part.log10_p_any for part in self.findings_of_parts}
         orders: tuple[tuple[Kind, Kind], ...] = (("quoted", "own"), ("own", "quoted"))
         for kind, other in orders:

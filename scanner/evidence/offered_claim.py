@@ -1,4 +1,4 @@
-"""Which claim of a flag others can check: one that anybody checks, or one for whoever holds the key's secret."""
+"""Decide which claim of a flag others can check: one for anybody, or one for a holder of the key's secret."""
 
 import shlex
 from collections.abc import Collection, Mapping
@@ -16,14 +16,14 @@ from schemas.registry import MasterKey
 from schemas.words import LEVELS, AuditState
 
 OTHER_WAY = "`brickscan replay --proof` writes a claim for whoever holds the key's secret, such as a court or an escrow"
-"""The way that is left where nobody can check a flag without the key."""
+"""The other way, if nobody can check a flag without the key."""
 
 
 class ClaimRefusal(NamedTuple):
-    """Why a flag has no claim that anybody can check.
+    """The reason why a flag has no claim that anybody can check.
 
     why: in words, after the name of the flag and a colon.
-    by_secret: whether it has one for whoever holds the key's secret.
+    by_secret: whether it has one for a holder of the key's secret.
     """
 
     why: str
@@ -41,13 +41,13 @@ def look_of_record(look: str | None, variant: str | None) -> str:
 def refusal(
     row: Mapping[str, Any], scan: Mapping[str, Any] | None, key: MasterKey, looks: Collection[str]
 ) -> ClaimRefusal | None:
-    """Return why a flag has no claim that anybody can check, None: it has one, unless its p is too large there.
+    """Return why a flag has no claim that anybody can check. None: it has one, unless its p is too large there.
 
     Args:
-        row: of schemas.tables.VERDICTS.
-        scan: of schemas.tables.SCANS; None: it has not ended.
-        key: of the flag.
-        looks: that the key's public record has; none of a key without a record.
+        row: row of schemas.tables.VERDICTS.
+        scan: row of schemas.tables.SCANS. None: the scan has not ended.
+        key: the flag's key.
+        looks: looks in the key's public record. Empty for a key without a record.
     """
     form, look = format_of(key), look_of_record(row["look"], row["variant"])
     if row["message"] is None:
@@ -79,17 +79,17 @@ def refusal(
 
 
 def offer(case: FlagCase, key: MasterKey | None, registry: str, config: Path, settings: ClaimsConfig) -> str | None:
-    """Say how others can check a flag: what such a claim shows and costs, who may ask for it, and the command.
+    """Describe how others can check a flag: what the claim shows and costs, who may ask for it, and the command.
 
     Args:
         case: the flag.
-        key: of the flag, None: it is gone.
-        registry: its folder.
-        config: the file of the scan.
-        settings: of that file.
+        key: the flag's key. None: it is gone.
+        registry: folder of the registry.
+        config: file of the scan's configuration.
+        settings: settings in that file.
 
     Returns:
-        A sentence or more; None where no claim can be made at all.
+        One or more sentences. None: no claim can be made at all.
     """
     if key is None:
         return None

@@ -1,7 +1,7 @@
 """Render a flag as a page: one file that needs no script, no network and no other file, and prints as it looks.
 
-The text comes from a stranger. Everything is escaped (Jinja2's autoescape), what no eye sees is shown as escapes, and
-the page's policy (`default-src 'none'`) lets nothing in it load or run.
+The text comes from a stranger. Everything is escaped (Jinja2's autoescape), invisible characters are shown as escapes,
+and the page's policy (`default-src 'none'`) lets nothing in it load or run.
 """
 
 import functools
@@ -22,15 +22,15 @@ from scanner.printable import amount, printable, safe
 from schemas.words import LEVELS, Naming
 
 CHARACTERS_A_PAGE = 40_000
-"""Most characters of a text on a page; fewer where escapes or many short runs would take TEXT_BYTES_A_PAGE and more."""
+"""Most characters of a text on a page. It has fewer if escapes or many short runs would take TEXT_BYTES_A_PAGE."""
 
 
 TEXT_BYTES_A_PAGE = 180_000
-"""Most bytes of the text with its marks, so that a page stays below 200 kB."""
+"""Most bytes of the text with its marks. The page then stays below 200 kB."""
 
 
 LONGEST_TITLE = 400
-"""Most characters of a document's id above its page: an id may have as many as a text."""
+"""Most characters of a document's id above its page. An id may be as long as a text."""
 
 
 _SPAN_BYTES = len('<span class="l4 u3 q pb pe" title="very strongly"></span>')
@@ -44,10 +44,10 @@ class PageSegment(NamedTuple):
 
     text: str
     level: int | None
-    """Strength of their run, a place in LEVEL_WORDS; None: they are not scored."""
+    """Strength of their run, an index in LEVEL_WORDS. None: they are not scored."""
     quoted: bool
     user: int = 0
-    """Whose mark their run speaks for: a place in `marked_users`."""
+    """User whose mark their run supports: an index in `marked_users`."""
     marked: bool = False
     """Whether they are in a part that is marked by itself."""
     begins_part: bool = False
@@ -55,11 +55,11 @@ class PageSegment(NamedTuple):
 
 
 MOST_HUES = 4
-"""Most users whose evidence is shaded in one text, each in a hue of its own."""
+"""Most users whose evidence is shown in one text, each in its own colour."""
 
 
 def marked_users(explained: Explanation) -> list[str]:
-    """Return the users whose evidence is shaded, the flag's own first; one user where nobody is named."""
+    """Return the users whose evidence is shown, the flag's own user first. It is one user if nobody is named."""
     first_user = (
         name(explained.row["user_id"]) if explained.row["naming"] == Naming.NAMED else "the message of this flag"
     )
@@ -69,19 +69,19 @@ def marked_users(explained: Explanation) -> list[str]:
 def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[PageSegment]:
     """Cut a text's first characters wherever evidence or kind of part changes."""
     text = (explained.text or "")[:most]
-    # 1. runs of tokens, the flag's own user first; parts that are marked by themselves, where the text is as it stood
+    # 1. collect runs of tokens, the flag's own user first, and marked parts, if the text is shown as written
     user_runs = [explained.text_evidence.runs if explained.text_evidence else []]
     user_runs += [other.runs for other in explained.others[: MOST_HUES - 1]]
     spans = explained.spans if explained.row["variant"] is None else ()
     ends = ("char_from", "char_to")
-    # 2. cuts, none of them within a letter
+    # 2. collect the cuts, none of them within a letter
     edges = [edge for runs in user_runs for run in runs for edge in (run.begin, run.end)]
     edges += [edge for part in explained.parts for edge in (part.begin, part.end)]
     edges += [span[end] for span in spans for end in ends]
     behind = _behind_letters(text, [0, *edges, len(text)])
     marked_ranges = [tuple(behind[span[end]] for end in ends) for span in spans]
     bounds = sorted({*behind.values()})
-    # 3. the strongest run of any user over each segment
+    # 3. find the strongest run of any user in each segment
     places, part = [0] * len(user_runs), 0
     speaking = {kind: kind not in explained.silent for kind in ("quoted", "own")}
     characters, page_segments = shown_characters(text), []
@@ -106,7 +106,7 @@ def segments(explained: Explanation, most: int = CHARACTERS_A_PAGE) -> list[Page
 
 
 class PageLine(NamedTuple):
-    """A line of a text, with a line in its margin where a marked part reaches into it."""
+    """A line of a text, with a line in its margin if a marked part reaches into it."""
 
     segments: list[PageSegment]
     marked: bool
@@ -125,10 +125,10 @@ def lines_of(found: Sequence[PageSegment]) -> list[PageLine]:
 
 
 def _behind_letters(text: str, places: Iterable[int]) -> dict[int, int]:
-    """Find, for each place, the next one of the text that is not within what a reader sees as one letter or emoji."""
+    """Find, for each place, the next place of the text that is not inside a letter or emoji as a reader sees it."""
     behind, end = {}, 0
     for place in sorted({*places}):
-        # a letter that holds several places is walked once: a text may be one letter of 40,000 characters
+        # go through a letter with several places only once: a text may be one letter of 40,000 characters
         end = max(end, min(place, len(text)))
         while is_inside_letter(text, end):
             end += 1
@@ -137,7 +137,7 @@ def _behind_letters(text: str, places: Iterable[int]) -> dict[int, int]:
 
 
 def _fitting(explained: Explanation) -> tuple[list[PageSegment], int]:
-    """Return the text as far as a page holds it, and how many of its characters that are."""
+    """Return as much of the text as fits on a page, and the number of its characters."""
     length = min(CHARACTERS_A_PAGE, len(explained.text or ""))
     while True:
         page_segments = segments(explained, length)
@@ -180,7 +180,7 @@ def about(explained: Explanation) -> dict[str, Any]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new file that only its owner can read. Raises OSError: it is there."""
+    """Write a new file that only its owner can read. Raises OSError: it already exists."""
     with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)
 
@@ -200,5 +200,5 @@ def environment() -> jinja2.Environment:
     return templates
 
 
-if len(LEVEL_WORDS) != len(RUN_STRENGTHS) + 1:  # a level without a word would be shown as nothing
+if len(LEVEL_WORDS) != len(RUN_STRENGTHS) + 1:  # a level without a word would be invisible
     raise ValueError("each level of evidence needs its word")

@@ -1,4 +1,7 @@
-"""A flag as JSON, and in sentences that a moderator, a user and a court can follow: no more than the numbers say."""
+"""Write a flag as JSON, and in sentences that a moderator, a user and a court can follow.
+
+They claim only the numbers.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,7 +21,7 @@ from schemas.words import LEVELS, WHY_NOBODY, AuditState, Naming, Proof
 LONGEST_ID = 60
 
 PARTS_TOLD = 8
-"""Most marked parts that get a sentence, in the order in which they stand."""
+"""Most marked parts that get a sentence, in the order of the text."""
 
 SHARE_OF_QUOTED_LINES = 0.9
 """Share of quoted characters from which a part counts as quoted lines."""
@@ -30,20 +33,20 @@ DOES_NOT_SAY = (
 )
 
 _AUDIT: Mapping[str | None, str] = {
-    None: "no audit has judged this scan yet",
-    AuditState.ALARM: "the audit of this scan ALARMED",
-    AuditState.CANARIES_LOST: "the audit of this scan found too few of its canaries: marks were missed",
-    AuditState.POSSIBLE_FRAMING: "the audit of this scan saw signs of framing: names may be wrong",
+    None: "this scan has not been audited yet",
+    AuditState.ALARM: "ALARM: this scan's check of its own error rate failed",
+    AuditState.CANARIES_LOST: "this scan missed marked texts that were planted to test it",
+    AuditState.POSSIBLE_FRAMING: "this scan saw signs of framing, so names may be wrong",
 }
 
 
 def name(value: str | None) -> str:
-    """Return an id as it is shown; `unknown` where there is none."""
+    """Return an id for display. It is `unknown` if there is none."""
     return "unknown" if value is None else printable(value, LONGEST_ID)
 
 
 def account_of(row: Mapping[str, Any]) -> str:
-    """Say whose post a row is: `account x`, an id that begins with the word by itself, or `an unknown account`."""
+    """Return whose post a row is: `account x`, an id that itself begins with the word, or `an unknown account`."""
     if row["account_id"] is None:
         return "an unknown account"
     account = name(row["account_id"])
@@ -51,12 +54,12 @@ def account_of(row: Mapping[str, Any]) -> str:
 
 
 def signature_in_words(not_checked: str | None) -> str:
-    """Say whether the tables were held against their signatures."""
+    """Return a sentence on whether the tables were checked against their signatures."""
     if not_checked is not None:
         return f"not checked: {not_checked}"
     return (
-        "the tables that this was read from are as brickscan wrote them, in every byte, under the audit secret of the "
-        "registry that the configuration names"
+        "valid: all that was read for this is exactly as brickscan wrote it, by the audit secret of the registry that "
+        "the configuration names"
     )
 
 
@@ -68,13 +71,13 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     yield "Document", f"{name(row['doc_id'])}, row {row['row']} of {printable(row['path'])}"
     posted = "at an unknown time" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d %H:%M} UTC"
     if row["manifest"] is not None:
-        yield "C2PA", "the text carries a C2PA manifest, which is not scored; who issued it is not verified"
+        yield "C2PA", "the text carries a C2PA manifest. It is not scored, and its issuer is not verified"
     if row["status"] == "scored_in_part":
-        yield "Text", f"a part of it alone was looked at ({row['reason']})"
+        yield "Text", f"only a part of it was scored ({row['reason']})"
     if explained.not_from_file is not None:
-        yield "Text kept by the scan", f"it is shown as the scan kept it, since of its file: {explained.not_from_file}"
+        yield "Text kept by the scan", f"you see the copy that the scan kept. Its file: {explained.not_from_file}"
     if row["variant"] is not None:
-        yield "Variant", f"the text was scored {row['variant']}: without what hides a mark; it is shown like that"
+        yield "Variant", f"the text was scored, and is shown, {row['variant']}: without characters that hide a mark"
     yield "Posted", f"by {account_of(row)}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
     yield "Signature", signature_in_words(explained.not_checked)
@@ -97,8 +100,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     if explained.expected is not None and explained.case.scan is not None:
         yield (
             "Chance in a night of this size",
-            f"among the {counted(explained.case.scan['documents'], 'document')} of this scan, chance alone makes "
-            f"{at_most(explained.expected)} flags with so small a p-value",
+            f"among the {counted(explained.case.scan['documents'], 'document')} of this scan, expect "
+            f"{at_most(explained.expected)} flags this strong by chance",
         )
     if explained.key is not None:
         yield "Key", _key(explained)
@@ -106,8 +109,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     if explained.generator is not None:
         yield (
             "Drawn by",
-            f"torch's {explained.generator}: text that the same code marked on a GPU has another mark, which is not "
-            "found, so that a text without a flag may be marked",
+            f"torch's {explained.generator}. The same code on a GPU makes another mark, which is not found. So a text "
+            "without a flag may be marked",
         )
     yield "Other flags", _others(explained)
     if explained.offer is not None:
@@ -117,8 +120,10 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
 def _marked_for(explained: Explanation) -> str:
     row = explained.row
     if row["naming"] != Naming.NAMED:
-        return f"nobody is named: {WHY_NOBODY[row['naming']]}"
-    since = "" if row["held_since"] is None else f", who holds the message since {row['held_since']:%Y-%m-%d %H:%M} UTC"
+        return f"no user is named: {WHY_NOBODY[row['naming']]}"
+    since = (
+        "" if row["held_since"] is None else f", who has had the message since {row['held_since']:%Y-%m-%d %H:%M} UTC"
+    )
     user = "a user whose name was erased" if row["user_id"] is None else f"user {name(row['user_id'])}"
     sentence = f"the text contains text marked for {user}{since}"
     others = [
@@ -136,31 +141,31 @@ def _account_and_user(explained: Explanation) -> str:
     account = f"account {name(explained.row['account_id'])}"
     if explained.owned is not None:
         return f"your records say that {account} is {'' if explained.owned else 'not '}the account of {user}"
-    equal = ", though both have the same name, which anybody can take" if explained.row["account_id"] in users else ""
-    return f"brickscan does not know whether {account} is the account of {user}{equal}. Ask your own records"
+    equal = " Equal names prove nothing: anyone can take a name." if explained.row["account_id"] in users else ""
+    return f"brickscan does not know whether {account} belongs to {user}.{equal} Your own records decide"
 
 
 def _how_sure(explained: Explanation) -> str | None:
-    """Say how seldom chance names somebody else of the group, for a key with groups; None where there is no group."""
+    """Return how rarely chance names another user of the group, for a key with groups. None: there is no group."""
     finding, scan = explained.user_evidence, explained.case.scan
     if finding is None:
         return None
     question = ""
     if scan is not None:
         rate = scan["misnaming_rate"] or scan["false_positive_rate"]
-        question = f"; this scan asked for {one_in(math.log10(rate))}"
+        question = f". This scan asks for {one_in(math.log10(rate))} or less"
     return (
-        f"the {finding.group:,} users of a group share a part of the mark, and "
-        f"{counted(finding.scored, 'scored token')} tell them apart: if these were marked for none of them, "
-        f"{one_in(explained.log10_p_own or 0.0)} texts would speak so strongly for any{question}"
+        f"{finding.group:,} users share a part of this mark, and {counted(finding.scored, 'scored token')} tell them "
+        f"apart. If these tokens were marked for none of them, {one_in(explained.log10_p_own or 0.0)} texts would "
+        f"point to one of them as strongly{question}"
     )
 
 
 _WHICH = {
-    None: "score so high",
-    LEVELS: "score so high where a token counts the more, the less a language model expected it,",
+    None: "score as high",
+    LEVELS: "score as high, when a token counts more the less a language model expected it,",
 }
-"""Words for what chance alone does, by the look of a flag."""
+"""Words for the results of chance, by the look of a flag."""
 
 
 def _chance(explained: Explanation) -> str:
@@ -168,57 +173,57 @@ def _chance(explained: Explanation) -> str:
     correction, messages = row["correction"], row["messages_tested"]
     if row["basis"] == "assumed":
         return (
-            f"anyone can make this mark; among decoy keys {one_in(log10_p_shown(row))} unmarked texts would score so "
-            f"high, and by the hash alone, which an audit counted on traffic, {one_in(row['log10_p_global'])}"
+            f"anyone can make this mark. Under decoy keys, {one_in(log10_p_shown(row))} unmarked texts would score as "
+            f"high. By the format's hash, which an audit counted on traffic, {one_in(row['log10_p_global'])}"
         )
-    which = _WHICH.get(row["look"], "have a part that scores so high")
+    which = _WHICH.get(row["look"], "have a part that scores as high")
     by_hash = row["basis"] not in (None, "key")
-    by_hash_words = f"; by the hash alone, {one_in(row['log10_p_global'])}" if by_hash else ""
+    by_hash_words = f". By the format's hash, {one_in(row['log10_p_global'])}" if by_hash else ""
     return (
-        f"if nothing here were marked, {one_in(log10_p_shown(row))} texts would {which} for any of the {messages:,} "
-        f"message{'s' * (messages > 1)} of this key{' or of a decoy' * by_hash}, corrected for "
-        f"{round(correction, 1):g} test{'s' * (correction > 1)} of keys "
-        f"({row['scored']:,} of {row['tokens']:,} tokens scored){by_hash_words}"
+        f"{one_in(log10_p_shown(row))} unmarked texts would {which} for any of this key's "
+        f"{counted(messages, 'message')}{' or of a decoy' * by_hash}, after a correction for "
+        f"{round(correction, 1):g} test{'s' * (correction > 1)}. "
+        f"{row['scored']:,} of {row['tokens']:,} tokens were scored{by_hash_words}"
     )
 
 
 def _key(explained: Explanation) -> str:
     key = explained.key
     if key is None or key.admission is None or key.admitted_by is None:
-        return f"{explained.row['key_id']}: no audit has admitted it to a level of p-values"
+        return f"{explained.row['key_id']}: not calibrated yet, so its p-values rest on theory and on each scan's audit"
     tried = key.admission.candidates
-    factor = f"; it was chosen among {tried} keys that were tried, so multiply p by {tried}" if tried > 1 else ""
-    filtered = ", where a filter leaves out common n-grams" if key.admission.filter else ""
-    held = f"hold down to {key.admission.holds_down_to:g}{filtered}"
-    return f"{key.key_id}: an audit showed that its p-values {held}{factor}"
+    factor = f". It was chosen among {tried} keys that were tried, so multiply p by {tried}" if tried > 1 else ""
+    filtered = ", with a filter that leaves out common n-grams" if key.admission.filter else ""
+    down_to = f"{key.admission.holds_down_to:g}{filtered}"
+    return f"{key.key_id}: a calibration on unmarked texts showed that its p-values hold down to {down_to}{factor}"
 
 
 def _holders(key: MasterKey) -> str:
     if format_of(key).basis().assumed:
-        return "anyone: no flag under this key tells who made the text"
-    others = "who else has its secret is not on record" if key.held_by is None else f"so has {printable(key.held_by)}"
-    return f"whoever has its secret, for anybody: the registry's owner has it; {others}"
+        return "anyone, so a flag under this key does not tell who made the text"
+    others = "No other holder is on record" if key.held_by is None else f"So has {printable(key.held_by)}"
+    return f"anyone who has the key's secret, for any user. The registry's owner has it. {others}"
 
 
 def _proof(row: Mapping[str, Any]) -> str:
     long = (row["tokens"] or 0) > LONGEST_PROVED
     meaning: Mapping[str | None, str] = {
-        Proof.PROVED: "a slow path of its own found the same score and p-value before the row was written",
-        Proof.DIFFERS: "a slow path found something else: this flag must not be used",
-        Proof.NOT_OFFERED: "this format has no slow path: the flag stands as it was found",
-        Proof.NOT_DRAWN: f"not computed again: texts of more than {LONGEST_PROVED:,} tokens are not"
+        Proof.PROVED: "yes: a slower method, which shares no code, found the same score and p-value",
+        Proof.DIFFERS: "yes, and the slower method found something else: do not use this flag",
+        Proof.NOT_OFFERED: "no: there is no second method for this format",
+        Proof.NOT_DRAWN: f"no: the text has more than {LONGEST_PROVED:,} tokens"
         if long
-        else "not computed again: too many flags came together, and a sample was drawn",
+        else "no: too many flags came at once, and a sample of them was computed again",
     }
     return meaning.get(row["proof"], "not on record")
 
 
 def _others(explained: Explanation) -> str:
     def in_words(around: GroupCounts, which: str) -> str:
-        """Say how many there are with this flag, which is one of them."""
+        """Say how many flags there are, including this one."""
         documents, texts, accounts = around
         if documents == 1:
-            return f"this alone {which}"
+            return f"only this one {which}"
         accounts_of = f", of {counted(accounts, 'account')}" if accounts > 1 else ""
         return f"with this one {documents:,} flagged documents ({counted(texts, 'distinct text')}{accounts_of}) {which}"
 
@@ -243,33 +248,33 @@ def _others(explained: Explanation) -> str:
 
 
 def _copied(copied: CopiedShare | None) -> str:
-    """Return a sentence on what a text may have copied; empty where nothing is known."""
+    """Return a sentence on the part of a text that may be copied. Empty: nothing is known."""
     if copied is None or not copied.posts:
         return ""
     posts = f"{copied.posts:,} earlier flagged post{'s' * (copied.posts != 1)}"
     where = f"{printable(copied.path or '')}:{copied.row}"
     others = f"{copied.accounts:,} other account{'s' * (copied.accounts != 1)}"
-    sentence = f". {copied.share:.0%} of what was scored stands in {posts} of {others}, so that it may be copied"
-    return f"{sentence}; most of it in {where}"
+    sentence = f". {copied.share:.0%} of what was scored is also in {posts} of {others}, so it may be copied"
+    return f"{sentence}. Most of it is in {where}"
 
 
 def _spans(explained: Explanation) -> str:
     """Return a sentence for each marked part.
 
-    It says where the part is, its user, and how seldom chance makes such a part anywhere in a text.
+    It gives the part's place, its user, and how rarely chance makes such a part anywhere in a text.
     """
     spans = "; ".join(_span(span) for span in explained.spans[:PARTS_TOLD])
     more = len(explained.spans) - PARTS_TOLD
     rest = f"; and {more:,} more" if more > 0 else ""
     if all(span["quoted"] >= SHARE_OF_QUOTED_LINES for span in explained.spans):
-        rest += ". All of them stand in quoted lines: whoever posted this quotes marked text"
+        rest += ". All of them are in quoted lines: the account that posted this quotes marked text"
     return spans + rest
 
 
 def _span(span: Mapping[str, Any]) -> str:
     where = f"characters {span['char_from']:,} to {span['char_to']:,} ({counted(span['tokens'], 'token')}"
     where += f", {span['quoted']:.0%} of it quoted)" if span["quoted"] > 0 else ")"
-    by_chance = f"as by chance in {one_in(span['log10_p_global'])} texts"
+    by_chance = f"as strong as chance makes it in {one_in(span['log10_p_global'])} texts"
     if span["naming"] == Naming.NAMED:
         return f"{where}: text marked for user {name(span['user_id'])}, {by_chance}"
     return f"{where}: marked text, {by_chance}; {WHY_NOBODY[span['naming']]}"
@@ -278,11 +283,11 @@ def _span(span: Mapping[str, Any]) -> str:
 def _parts(explained: Explanation) -> str:
     findings = "; ".join(_part(part, explained.row) for part in explained.findings_of_parts)
     conclusion = {
-        "quoted": " The quoted lines alone carry the mark: whoever posted this quotes marked text.",
-        "own": " The own words alone carry the mark.",
+        "quoted": " Only the quoted lines carry the mark: the account that posted this quotes marked text.",
+        "own": " Only the account's own words carry the mark.",
         None: "",
     }[explained.carried_by]
-    return f"{findings}. These numbers decide nothing and name nobody.{conclusion}"
+    return f"{findings}. These numbers are for you to look at: they neither flag a text nor name a user.{conclusion}"
 
 
 def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
@@ -293,7 +298,7 @@ def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
         chance = "p is not known"
     else:
         part_row = {**row, "log10_p_global": part.log10_p_any, "p_rank": None}
-        chance = f"as by chance in {one_in(log10_p_shown(part_row))} texts"
+        chance = f"as strong as chance makes it in {one_in(log10_p_shown(part_row))} texts"
     return f"{which}: {chance} ({counted(part.scored, 'token')} scored)"
 
 
@@ -309,7 +314,7 @@ _OF_SPANS = (
 
 
 def record_of(explained: Explanation) -> dict[str, Any]:
-    """Return a record for json.dumps. Missing numbers are null; begin and end count characters of the text."""
+    """Return a record for json.dumps. Missing numbers are null. `begin` and `end` count characters of the text."""
     row, evidence = explained.row, explained.text_evidence
     return {
         **{name: row[name] for name in _FIELDS},

@@ -1,6 +1,6 @@
-"""Completing prompts, marked with a message a prompt or not at all, also as other stacks choose tokens.
+"""Complete prompts: unmarked, or marked with a message for each prompt, also as other stacks choose tokens.
 
-Their marks serve trials, canaries and comparisons.
+Marks of other stacks serve trials, canaries and comparisons.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +31,12 @@ from scanner.watermark.format import format_name
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are sampled. The defaults are those of the paper's experiments (three bricks, sections 4 and 6).
+    """How completions are sampled.
+
+    The defaults are those of the paper's experiments (three bricks, sections 4 and 6).
 
     Raises:
-        Refused: a value that is not allowed, by name.
+        Refused: a value is not allowed. The message names it.
     """
 
     max_new_tokens: int = 256
@@ -42,7 +44,7 @@ class Sampling:
     top_k: int = 0  # 0: all tokens
     top_p: float = 0.95  # 1: all tokens
     delta: float = 3.0  # δ of the green list, in logits
-    skip_used_windows: bool = False  # leave a window that the completion has used before unmarked
+    skip_used_windows: bool = False  # leave a window unmarked if the completion has used it before
 
     def __post_init__(self) -> None:
         check_sampling(self.temperature, self.top_k, self.top_p)
@@ -52,10 +54,10 @@ class Sampling:
 
 
 class Completion(NamedTuple):
-    """A model's answer: the text without prompt and control tokens, and the number of tokens it took."""
+    """A model's answer: the text without prompt and control tokens, and its number of tokens."""
 
     text: str
-    tokens: int  # the end of the turn left out
+    tokens: int  # without the end of the turn
 
 
 MARKING: Mapping[str, Marking] = {
@@ -66,11 +68,11 @@ MARKING: Mapping[str, Marking] = {
     **vllm.MARKING,
     **sglang.MARKING,
 }
-"""Formats that text can be marked with, and how."""
+"""Formats that text can be marked with, with the processor of each."""
 
 
 def marking_of(mark: Watermark) -> Marking:
-    """Return how a watermark marks text.
+    """Return the way a watermark marks text.
 
     Raises:
         Refused: no text can be marked with it.
@@ -90,23 +92,23 @@ def complete(
     messages: Sequence[int] = (),
     watch: Callable[[int], object] | None = None,
 ) -> list[Completion]:
-    """Complete a batch of prompts, marked for a message each or, with no `mark`, unmarked.
+    """Complete a batch of prompts, marked for a message each. Without `mark` they stay unmarked.
 
-    The same arguments give the same text on the same machine and versions. A Gumbel mark decides every token by key,
-    window and message: there the seed does not matter.
+    The same arguments give the same text on the same machine and versions. For a Gumbel mark, key, window and message
+    decide every token, so the seed does not matter.
 
     Args:
         model: the model.
         prompts: a prompt for each completion.
-        sampling: how completions are sampled.
-        seed: of everything random; torch's global generator is left as it was.
+        sampling: the way completions are sampled.
+        seed: seed of everything random. torch's global generator is left unchanged.
         mark: one for all prompts or one for each, all of one method.
-        messages: a message for each prompt, where there is a mark.
+        messages: a message for each prompt, if there is a mark.
         watch: called before each token, with the number of tokens of each completion.
 
     Raises:
-        Refused: a prompt has no tokens, is too short for the key's window or too long for the model; marks do not fit
-            the prompts; or a processor refuses.
+        Refused: a prompt has no tokens, is too short for the key's window or too long for the model. Or marks do not
+            fit the prompts, or a processor refuses.
     """
     ids, attention = model.encode(prompts)
     lengths = attention.sum(dim=1).tolist()
@@ -151,7 +153,7 @@ def _marking(
     sampling: Sampling,
     seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
-    """Make the processors of a batch, and the options with which `generate` is to sample after them."""
+    """Make the processors of a batch, and the options for sampling by `generate` after them."""
     if isinstance(mark, Sequence):
         return _marking_each(model, mark, messages, lengths, width, sampling, seed)
     how: dict[str, Any] = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
@@ -173,7 +175,7 @@ def _marking_each(
     sampling: Sampling,
     seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
-    """Make processors as `_marking`, with a watermark for each row: rows of one watermark are marked together."""
+    """Make processors as `_marking` does, with a watermark for each row. Rows of one watermark are marked together."""
     if not len(marks) == len(messages) == len(lengths):
         raise Refused(f"{len(marks)} marks and {len(messages)} messages for {len(lengths)} prompts; give one of each")
     if len({type(mark) for mark in marks}) > 1:

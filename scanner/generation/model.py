@@ -1,7 +1,7 @@
-"""A local causal language model, with the exact tokenizer.json that lies beside it. Nothing is ever downloaded.
+"""Run a local causal language model, with the tokenizer.json beside it. Nothing is ever downloaded.
 
-Its view of a text is the probability of each token given those before it, batched, on the model's device. As a reader
-of texts that it did not write, it has no prompt, and says how much each character surprised it.
+Its view of a text is the probability of each token given the tokens before it. It is computed in batches on the model's
+device. As a reader of texts that it did not write, it has no prompt, and tells how much each character surprised it.
 """
 
 import hashlib
@@ -42,19 +42,20 @@ from schemas.config import ReaderDtype
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model, its tokenizer and the writer of its chats. Made by `load_model`."""
+    """A model, its tokenizer and the writer of its chats. `load_model` makes it."""
 
     model: PreTrainedModel
     tokenizer: Tokenizer
     tokenizer_sha256: str
-    chat: PreTrainedTokenizerBase | None  # used for its chat template only; tokens always come from `tokenizer`
+    chat: PreTrainedTokenizerBase | None  # used only for its chat template; tokens always come from `tokenizer`
     eos_ids: tuple[int, ...]
 
     def encode(self, prompts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokenise prompts, as user turns of the model's chat template if it has one, padded on the left.
 
         Returns:
-            ids int64 [B, W] and attention mask int64 [B, W], 0 on the padding.
+            ids: int64 [B, W].
+            attention mask: int64 [B, W], 0 on the padding.
         """
         encoded = _encode(self.tokenizer, self.chat, prompts)
         width = max(len(ids) for ids in encoded)
@@ -71,17 +72,17 @@ class LocalModel:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens that the tokenizer knows: one more than the largest id."""
+        """Return the number of tokens that the tokenizer knows: one more than the largest id."""
         return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     @property
     def positions(self) -> int | None:
-        """Tokens that a prompt and its completion may have together; None: the model sets no limit."""
+        """Return how many tokens a prompt and its completion may have together. None: the model sets no limit."""
         return _positions(self.model.config)
 
     @property
     def pad_id(self) -> int:
-        """The token that fills up rows; no mark and no text depends on it."""
+        """Return the token that fills up rows. No mark and no text depends on it."""
         return self.eos_ids[0] if self.eos_ids else 0
 
 
@@ -95,9 +96,9 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: Reade
         dtype: precision of its weights.
 
     Raises:
-        Refused: the folder is none that check_model_folder lets pass, the model cannot be loaded, or it gives no
-            probabilities in this precision.
-        TokenizerError: tokenizer.json is missing, is not one, or knows tokens that the model does not.
+        Refused: check_model_folder refuses the folder, the model cannot be loaded, or it gives no probabilities in this
+            precision.
+        TokenizerError: tokenizer.json is missing, is no tokenizer, or knows tokens that the model does not.
     """
     file, named = folder / "tokenizer.json", f"model {str(folder)!r}"
     check_model_folder(folder, named)
@@ -126,14 +127,14 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: Reade
 
 
 def load_pretrained(auto: type[_BaseAutoModelClass], folder: Path, named: str, dtype: torch.dtype) -> Any:  # noqa: ANN401
-    """Load a model of transformers from a folder that `check_model_folder` lets pass.
+    """Load a model of transformers from a folder that `check_model_folder` accepts.
 
     It asks no hub, and runs no code from the folder.
 
-    named: how errors name the folder.
+    named: name of the folder in errors.
 
     Raises:
-        Refused: it cannot be loaded, or lacks weights, which would be drawn at random.
+        Refused: it cannot be loaded, or lacks weights, which would then be drawn at random.
     """
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # a table of weights that do not fit
@@ -153,7 +154,7 @@ def load_pretrained(auto: type[_BaseAutoModelClass], folder: Path, named: str, d
             trust_remote_code=False,
             output_loading_info=True,
         )
-        # a pooler is of sentences alone, and unused
+        # a pooler is only for sentences, and unused
         lacking = sorted(name for name in found["missing_keys"] if "pooler" not in name)
         if lacking:
             raise Refused(f"{named}: its weights lack {lacking[0]} and {len(lacking) - 1} more; save the model anew")
@@ -162,13 +163,16 @@ def load_pretrained(auto: type[_BaseAutoModelClass], folder: Path, named: str, d
 
 @contextmanager
 def refused_alike(named: str) -> Iterator[None]:
-    """Refuse in a sentence whatever transformers raises for the files of a folder; named: how errors name it."""
+    """Turn any error of transformers about the files of a folder into a refusal.
+
+    named: name of the folder in errors.
+    """
     try:
         yield
     except BrickscanError:
         raise
     except Exception as error:
-        # what the library says is advice on its own arguments; only its files' format states facts
+        # the library's own sentences advise on its arguments; only the file format's library states facts
         fact = f": {printable(str(error), 200)}" if type(error).__module__.startswith("safetensors") else ""
         raise Refused(
             f"{named} cannot be used by transformers {transformers.__version__} ({type(error).__name__}{fact}): its "
@@ -180,11 +184,12 @@ def prompt_lengths(folder: Path, prompts: Sequence[str]) -> tuple[list[int], int
     """Count each prompt's tokens in the form that a folder's model gets it, without loading the model.
 
     Returns:
-        The number of tokens of each prompt, and the model's `positions`.
+        The number of tokens of each prompt.
+        The model's `positions`.
 
     Raises:
-        Refused: the folder is none that check_model_folder lets pass, or config.json is not one.
-        TokenizerError: tokenizer.json is missing or is not one.
+        Refused: check_model_folder refuses the folder, or config.json is not valid.
+        TokenizerError: tokenizer.json is missing or is no tokenizer.
     """
     tokenizer, _ = _load_tokenizer(folder / "tokenizer.json")
     named = f"model {str(folder)!r}"
@@ -239,13 +244,16 @@ def _positions(config: PretrainedConfig) -> int | None:
 
 
 BATCH_TOKENS = 2048
-"""Tokens that go through the model at a time, padding included."""
+"""Number of tokens that go through the model at a time, padding included."""
 
 TOKENS_A_WINDOW = 2048
-"""Tokens that the model sees at a time. A longer text is cut, and each part sees half as many tokens before it."""
+"""Number of tokens that the model sees at a time.
+
+A longer text is cut, and each part sees half as many tokens before it.
+"""
 
 LOGIT_ROWS = 128
-"""Rows of logits that are looked at together."""
+"""Number of rows of logits that are looked at together."""
 
 
 def token_log_probabilities(
@@ -257,19 +265,19 @@ def token_log_probabilities(
     top_k: int = 0,
     top_p: float = 1.0,
 ) -> list[NDArray[np.float64]]:
-    """Compute ln p of every token of some texts, as it would be sampled with these parameters.
+    """Compute ln p of every token of some texts, as sampling with these parameters would draw it.
 
     Args:
-        model: A local model.
-        texts: Token ids of its tokenizer.
-        contexts: Tokens before each text when it was written, such as the prompt in its chat template; None: unknown.
-        temperature: As for marking (GumbelProcessor).
-        top_k: As for marking.
-        top_p: As for marking.
+        model: a local model.
+        texts: token ids of its tokenizer.
+        contexts: tokens before each text when it was written, such as the prompt in its chat template. None: unknown.
+        temperature: as for marking (GumbelProcessor).
+        top_k: as for marking.
+        top_p: as for marking.
 
     Returns:
-        For each text float64 of its length: −∞ for tokens that top-k or top-p leaves out, NaN for a first token without
-        any context, which the model cannot judge.
+        float64 for each token of each text. −∞ for a token that top-k or top-p leaves out. NaN for a first token
+        without context, which the model cannot judge.
 
     Raises:
         Refused: sampling parameters cannot be right.
@@ -290,7 +298,7 @@ def token_log_probabilities(
 
 
 def _parts(length: int, context: int, longest: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (begin, first, end) of parts that the model sees as a whole; each gives ln p of tokens first … end−1."""
+    """Yield (begin, first, end) of parts that the model sees as a whole. Each gives ln p of tokens first … end−1."""
     first = max(context, 1)
     while first < length:
         begin = max(0, first - longest // 2) if length > longest else 0
@@ -300,7 +308,7 @@ def _parts(length: int, context: int, longest: int) -> Iterator[tuple[int, int, 
 
 
 def _batches(parts: list[tuple[int, int, int, int]]) -> Iterator[list[tuple[int, int, int, int]]]:
-    """Yield parts of like length together, at most BATCH_TOKENS with padding, or a single part."""
+    """Yield parts of similar length together, at most BATCH_TOKENS with padding, or a single part."""
     batch: list[tuple[int, int, int, int]] = []
     for part in sorted(parts, key=lambda part: part[3] - part[1]):
         if batch and (len(batch) + 1) * (part[3] - part[1]) > BATCH_TOKENS:
@@ -345,14 +353,14 @@ def _of(
 
 
 FIRST_SURPRISE = 4.0
-"""Surprise of a text's first token, which no model can judge without a prompt."""
+"""Surprise of a text's first token. No model can judge it without a prompt."""
 
 SAMPLE_TEXT = "It was a quiet day at the harbour, and nobody on the pier had expected a ship. "
-"""Ordinary text, by which a model is tried."""
+"""Ordinary text with which a model is tried."""
 
 
 class TextReader:
-    """A model that reads texts at temperature 1, with its own tokenizer, which reads no control tokens.
+    """A model that reads texts at temperature 1. Its own tokenizer does not read control tokens.
 
     Args:
         folder: the model's folder, as for `load_model`.
@@ -367,14 +375,14 @@ class TextReader:
     def __init__(self, folder: Path, device: str = "cpu", dtype: ReaderDtype = "float32") -> None:
         self._model: LocalModel = load_model(folder, device=device, dtype=dtype)
         for weights in (*self._model.model.parameters(), *self._model.model.buffers()):
-            weights.data = weights.data.clone()  # else they are the file's own pages, which change with it
+            weights.data = weights.data.clone()  # without a copy they are the file's own pages, and change with it
         self._tokenizer = HuggingFaceTokenizer(read_named(folder / "tokenizer.json", MOST_TOKENIZER))
 
     def surprise(self, texts: Sequence[str]) -> list[NDArray[np.uint8]]:
         """Compute steps of surprise of each text's first CHARACTERS_READ characters (scanner.watermark.level_laws).
 
         Returns:
-            For each text uint8 of its number of characters read.
+            uint8 for each read character of each text.
         """
         texts = [text[:CHARACTERS_READ] for text in texts]
         tokens = self._tokenizer.encode(texts)

@@ -1,10 +1,12 @@
-"""Marking one step of generation: logits processors for `model.generate`, a message a row (SPEC §2, SPEC_3 §1, §4).
+"""Mark one step of generation: logits processors for `model.generate`, with a message for each row.
 
-`generate` runs custom processors after its penalties and before temperature, top-k and top-p. So the green list
-adds its bias in the right place and leaves sampling to `generate`; Gumbel does temperature, top-k and top-p itself,
-chooses the token, and returns scores under which that token wins whatever `generate` does next.
+Specified in SPEC §2 and SPEC_3 §1, §4. `generate` runs custom processors after its penalties and before temperature,
+top-k and top-p. The green list therefore only adds its bias and leaves sampling to `generate`. Gumbel does temperature,
+top-k and top-p itself and chooses the token. It returns scores under which that token wins, whatever `generate` does
+next.
 
-A processor serves one batch whose rows stay in place until it ends; rows may have processors of several keys.
+A processor serves one batch, and each row keeps its place until the batch ends. Rows may use several keys
+(`RowsProcessor`).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 def sampling_weights(
     logits: npt.NDArray[np.float32], temperature: float, top_k: int, top_p: float
 ) -> npt.NDArray[np.float64]:
-    """Compute weights to sample a token by: float64[V], probabilities over the largest one, for logits float32[V]."""
+    """Compute the weights to sample a token by: float64[V], probabilities divided by the largest one.
+
+    logits: float32[V].
+    """
     weights: npt.NDArray[np.float64] = np.subtract(logits, logits.max(), dtype=np.float64)
     weights /= temperature
     np.exp(weights, out=weights)
@@ -35,10 +40,10 @@ def sampling_weights(
 
 
 def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """Refuse sampling parameters under which there is nothing to sample.
+    """Refuse sampling parameters that leave nothing to sample.
 
     Raises:
-        Refused: the message names the parameter, its value and what is allowed.
+        Refused: the message names the parameter, its value and the allowed range.
     """
     if not 0 < temperature < float("inf"):
         raise Refused(f"temperature = {temperature} is not allowed; a number above 0 is needed")
@@ -49,13 +54,14 @@ def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
 
 
 class OneBatch(LogitsProcessor):
-    """Base of the processors. Transformers' continuous batching asks each whether it can be used, and is refused."""
+    """Base of the processors. It refuses the continuous batching of transformers, which asks each processor."""
 
     @property
     def supports_continuous_batching(self) -> NoReturn:  # type: ignore[override]
         """Refuse when transformers asks, before anything is generated.
 
-        An answer of no would have the mark dropped, and no answer would have it misplaced.
+        After the answer False, transformers would drop the mark. Without an answer, it would put the mark on wrong
+        rows.
 
         Raises:
             Refused: always.
@@ -69,13 +75,13 @@ class OneBatch(LogitsProcessor):
 _Ids = npt.NDArray[np.int64]
 
 _LOG_PROBABILITIES = 1e-3
-"""Distance from 1 within which the sum of exponentials shows log-probabilities; a model's logits practically never sum
-so.
+"""A row whose sum of exponentials is this close to 1 holds log-probabilities. The logits of a model practically never
+have such a sum.
 """
 
 
 class _Marking(OneBatch):
-    """The rows of a batch that are marked at a step, and the nonces of their windows; subclasses do the rest."""
+    """Find the rows of a batch to mark at a step, and the nonces of their windows. Subclasses mark them."""
 
     def __init__(
         self,
@@ -108,9 +114,9 @@ class _Marking(OneBatch):
         check_prompts(lengths.tolist(), mark.window)
 
     def _nonces(self, input_ids: torch.Tensor) -> tuple[_Ids, npt.NDArray[np.uint64]]:
-        """Return the rows to mark at this step, int64[R], and the nonce of each one's window, of version 3 both.
+        """Return the rows to mark at this step, int64[R], and the nonce of each row's window: uint64[R].
 
-        They are uint64[R], of version 3 uint64[R, 2].
+        A key of version 3 has two nonces a window: uint64[R, 2].
         """
         self._check_rows(*input_ids.shape)
         ids = input_ids.cpu().numpy().astype(np.uint32)
@@ -123,21 +129,21 @@ class _Marking(OneBatch):
             chosen = ~(windows[:, first:-1] == windows[:, -1:]).all(axis=2).any(axis=1)
         marked = np.flatnonzero(chosen)
         nonces = self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
-        if isinstance(self._mark, Version3Mark):  # whoever read a claim can mark the windows of its seeds (SPEC_3 §4)
+        if isinstance(self._mark, Version3Mark):  # a reader of a claim can mark the windows of its seeds (SPEC_3 §4)
             unshown = ~self._mark.are_shown(nonces)
             marked, nonces = marked[unshown], nonces[unshown]
         return marked, nonces
 
     def _stays_on(self, device: torch.device) -> bool:
-        """Return whether a step is marked on the device with its logits.
+        """Return whether a step is marked on the device that holds its logits.
 
-        Looking for used windows needs the host, and for seeds that were shown.
+        The search for used windows and the check for shown seeds need the host.
         """
         leaves_out = isinstance(self._mark, Version3Mark) and self._mark.leaves_out_any
         return device.type == "cuda" and not self._skip_used and not leaves_out
 
     def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors | SeededVectors", torch.Tensor, torch.Tensor]:
-        """Return the key's vectors on the ids' device, each row's window, int64[B, h], and its message, int64[B]."""
+        """Return the key's vectors on the device of the ids, each row's window, int64[B, h], and message, int64[B]."""
         from scanner.gpu.marks import vectors_of
 
         rows, width = input_ids.shape
@@ -160,7 +166,7 @@ class _Marking(OneBatch):
             raise Refused(f"the sequences have {width} tokens, less than the prompts' {self._width}; pass input_ids")
 
     def _check(self, scores: torch.Tensor) -> None:
-        """Refuse logits from which no token can be chosen, or tokens that the key's tokenizer could not read back."""
+        """Refuse logits that allow no choice of a token, and tokens that the key's tokenizer could not read back."""
         if self._vocabulary is not None and scores.shape[1] > self._vocabulary:
             raise Refused(
                 f"the model writes {scores.shape[1]} different tokens, but the key's tokenizer knows"
@@ -178,24 +184,24 @@ class _Marking(OneBatch):
 
 
 class GreenListProcessor(_Marking):
-    """Adds δ to the logits of green tokens (Kirchenbauer et al.; SPEC §2), before temperature, top-k and top-p.
+    """Add δ to the logits of green tokens (Kirchenbauer et al., SPEC §2), before temperature, top-k and top-p.
 
-    For sampling with any temperature, top-k and top-p, or greedily, or with beams (repeat messages and lengths):
-    `model.generate(**batch, do_sample=True, logits_processor=[GreenListProcessor(mark, messages, lengths, delta=2)])`.
+    It works with sampling at any temperature, top-k and top-p, with greedy decoding and with beams (repeat messages and
+    lengths for each beam):
 
     Args:
-        mark: The key's green list; its window is h.
+        mark: The key's green list. Its window is h.
         messages: The message of each row.
-        prompt_lengths: Tokens of each row's prompt, left padding not counted; at least 1, and at least h.
-        prompt_width: Width of the left-padded prompts; None: the longest prompt's.
+        prompt_lengths: Tokens of each row's prompt without left padding, at least 1 and at least h.
+        prompt_width: Width of the left-padded prompts. None: the length of the longest prompt.
         delta: δ, in logits, more than 0.
         skip_used_windows: Leave a window that this completion has used before unmarked (SPEC §2, option).
-        key_messages: M, how many messages the key has; None: not checked.
-        vocabulary: How many tokens the key's tokenizer knows; None: not checked.
+        key_messages: M, how many messages the key has. None: not checked.
+        vocabulary: How many tokens the key's tokenizer knows. None: not checked.
 
     Raises:
-        Refused: arguments that do not fit each other or the key; when called, a batch of another size, logits for
-            more tokens than `vocabulary`, or that are NaN or infinite.
+        Refused: arguments that do not fit each other or the key. When called: a batch of another size, logits for
+            more tokens than `vocabulary`, or logits that are NaN or infinite.
     """
 
     def __init__(
@@ -215,7 +221,7 @@ class GreenListProcessor(_Marking):
         self._green, self._delta = mark, delta
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return logits [B, |V|] with δ added to the green tokens of each marked row; leave `scores` unchanged."""
+        """Return logits [B, |V|] with δ added to the green tokens of each marked row. `scores` is left unchanged."""
         if self._stays_on(scores.device):
             self._check(scores)
             return scores + self._delta * self._green_on_device(input_ids, scores).to(scores)  # type: ignore[return-value]
@@ -234,23 +240,23 @@ class GreenListProcessor(_Marking):
 
 
 class GumbelProcessor(_Marking):
-    """Chooses the token of smallest −ln(r)/p (Aaronson et al.; SPEC §2), where p is the distribution without the mark.
+    """Choose the token of smallest −ln(r)/p (Aaronson et al., SPEC §2), where p is the distribution without the mark.
 
-    Temperature, top-k and top-p belong here, not to `generate`, which is best called with `do_sample=False`; with
-    sampling the same tokens come out, since one token has score 0 and all others −∞. A row that is not marked at a step
+    Temperature, top-k and top-p are set here, not in `generate`. Call `generate` with `do_sample=False`. With sampling
+    it gives the same tokens, because one token has score 0 and all others −∞. A row that is not marked at a step
     (skip_used_windows) is sampled from p with this processor's own generator.
 
     Args:
-        mark: The key's Gumbel watermark; its window is h.
+        mark: The key's Gumbel watermark. Its window is h.
         messages, prompt_lengths, prompt_width, skip_used_windows, key_messages, vocabulary: As for GreenListProcessor.
         temperature: Divides the logits, more than 0 (as it nears 0 the text becomes greedy and carries no mark).
-        top_k: Keep the k most probable tokens; 0 keeps all.
-        top_p: Keep the most probable tokens that add up to this much, more than 0; 1 keeps all.
+        top_k: Keep the k most probable tokens. 0 keeps all.
+        top_p: Keep the most probable tokens that add up to this much, more than 0. 1 keeps all.
         seed: For the tokens that are sampled without the mark.
 
     Raises:
-        Refused: arguments that do not fit each other or the key; when called, whatever GreenListProcessor refuses, and
-            beam search.
+        Refused: arguments that do not fit each other or the key. When called: everything that GreenListProcessor
+            refuses, and beam search.
     """
 
     def __init__(
@@ -274,7 +280,7 @@ class GumbelProcessor(_Marking):
         self._random = np.random.default_rng(seed)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return scores [B, |V|] that are 0 for the token chosen in each row and −∞ for every other."""
+        """Return scores [B, |V|]: 0 for the token chosen in each row, −∞ for all others. `scores` is left unchanged."""
         self._check_rows(*input_ids.shape)
         self._check(scores)
         self._refuse_beams(input_ids, scores)
@@ -293,7 +299,10 @@ class GumbelProcessor(_Marking):
         return vectors.choose(windows, messages, weights(scores, self._temperature, self._top_k, self._top_p))
 
     def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, Any]) -> _Ids:
-        """Choose the token of each row, int64[B], row by row to stay in the cache; rows without a nonce are sampled."""
+        """Choose the token of each row: int64[B]. Rows without a nonce are sampled.
+
+        It goes row by row, because one row fits the cache.
+        """
         chosen = np.empty(len(logits), np.int64)
         for row, of_row in enumerate(logits):
             weights = sampling_weights(of_row, self._temperature, self._top_k, self._top_p)
@@ -304,7 +313,7 @@ class GumbelProcessor(_Marking):
         return chosen
 
     def _refuse_beams(self, input_ids: torch.Tensor, scores: torch.Tensor) -> None:
-        """Refuse beam search where it shows: it hands on log-probabilities, and begins with equal rows."""
+        """Refuse beam search where it can be noticed: the first scores are log-probabilities, and rows begin equal."""
         if input_ids.shape[1] != self._width or not (input_ids[1:] == input_ids[:-1]).all(dim=1).any():
             return
         if scores.float().logsumexp(dim=1).abs().max() < _LOG_PROBABILITIES:
@@ -315,10 +324,10 @@ class GumbelProcessor(_Marking):
 
 
 def check_prompts(lengths: Sequence[int], window: int, new_tokens: int = 0, positions: int | None = None) -> None:
-    """Refuse prompts that are empty or too long, or that leave the first steps without a whole window and so unmarked.
+    """Refuse prompts that are empty, too long for the model, or shorter than the window (first steps stay unmarked).
 
     Raises:
-        Refused: the message names the row, its length and what is needed.
+        Refused: the message names the row, its length and the required length.
     """
     for row, length in enumerate(lengths):
         if length < 1:
@@ -340,24 +349,24 @@ def check_delta(delta: float) -> None:
     """Refuse a bias that marks nothing.
 
     Raises:
-        Refused: the message names the value and what is allowed.
+        Refused: the message names the value and the allowed range.
     """
     if not 0 < delta < float("inf"):
         raise Refused(f"delta = {delta} does not mark text; a number above 0 is needed, for example 2.0")
 
 
 class RowsProcessor(OneBatch):
-    """A processor that gives each group of rows to its own processors.
+    """Give each group of rows to its own processors.
 
     Args:
-        groups: places of rows, and the processors of these rows; each row is in at most one group.
+        groups: the places of rows, and the processors for these rows. Each row is in at most one group.
     """
 
     def __init__(self, groups: Sequence[tuple[Sequence[int], LogitsProcessorList]]) -> None:
         self._groups = [(torch.tensor(list(rows)), processors) for rows, processors in groups]
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return scores [B, |V|] after each row's processors; `scores` itself is not changed."""
+        """Return scores [B, |V|] after the processors of each row. `scores` is left unchanged."""
         out = scores.clone()
         for rows, processors in self._groups:
             at = rows.to(scores.device)
@@ -366,7 +375,7 @@ class RowsProcessor(OneBatch):
 
 
 class Marking(NamedTuple):
-    """How a format marks text: its processor, and whether that samples itself or leaves it to `generate`."""
+    """The processor of a format, and whether it samples itself or leaves sampling to `generate`."""
 
     processor: Callable[..., LogitsProcessor]
     samples: bool

@@ -1,10 +1,13 @@
-"""Kernels in Triton: both ciphers, scores of all numbers of runs, and secret vectors. Only constants have annotations.
+"""Define kernels in Triton: two ciphers, scores of all numbers of runs, and secret vectors.
 
-ChaCha with 8 rounds and SipHash-2-4 (SPEC §1) stay in registers; tensors have any shape: a block, or a hash, an entry.
+Only constants are annotated.
 
-Runs of version 3 (scanner.gpu.runs): a thread has a block of a run, one step after another, each under its own key, and
-where a run has fewer blocks than a warp has threads, several take turns at its steps. Every run begins with a block, so
-that nothing is shifted and threads share nothing until their counts are added up.
+ChaCha with 8 rounds and SipHash-2-4 (SPEC §1) stay in registers. Tensors may have any shape, with a block or a hash for
+each entry.
+
+In runs of version 3 (scanner.gpu.runs), a thread computes one block of a run, step after step, each step under its own
+key. If a run has fewer blocks than a warp has threads, several threads share its steps. Every run begins with a block,
+so nothing is shifted, and threads share nothing until their counts are added up.
 """
 
 import triton
@@ -42,14 +45,14 @@ def load_key(key):
 
 @triton.jit
 def chacha8(key, counter, n0, n1, high=None):
-    """Compute blocks of the stream: a tuple of 16 uint32 tensors shaped as `counter`.
+    """Compute blocks of the stream: a tuple of 16 uint32 tensors with the shape of `counter`.
 
     Args:
         key: from load_key.
         counter: uint32, the low word.
-        n0: uint32, low word of the nonces, of counter's shape or broadcast to it.
+        n0: uint32, low word of the nonces, with counter's shape or broadcast to it.
         n1: uint32, high word of the nonces, likewise.
-        high: uint32, the counter's high word, which tokens of 32 bits and messages of 31 never reach in version 1.
+        high: uint32, the counter's high word. In version 1 it is always 0, with tokens of 32 bits and messages of 31.
     """
     none = counter ^ counter
     s0, s1, s2, s3 = none + 0x61707865, none + 0x3320646E, none + 0x79622D32, none + 0x6B206574
@@ -140,7 +143,10 @@ def below(block, k: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, HEIGHT: t
 
 @triton.jit
 def _load_step(ids, nonces, keys, at, on, count):
-    """Load token, N as two words, and key of steps `at` of a Batch of `count` steps, zeros where they are not on."""
+    """Load token, N as two words, and key of steps `at` of a Batch of `count` steps.
+
+    Steps that are not on get zeros.
+    """
     token = tl.load(ids + at, mask=on, other=0).to(tl.uint32, bitcast=True)
     n0 = tl.load(nonces + 2 * at, mask=on, other=0).to(tl.uint32, bitcast=True)
     n1 = tl.load(nonces + 2 * at + 1, mask=on, other=0).to(tl.uint32, bitcast=True)
@@ -153,7 +159,7 @@ def _load_step(ids, nonces, keys, at, on, count):
 
 @triton.jit
 def _leading_ones(block, k: tl.constexpr, on):
-    """Return the leading ones of word k's 32 numbers where a step is on, four rows of bits, the last digit first.
+    """Return the leading ones of word k's 32 numbers, where a step is on, as four rows of bits, the last digit first.
 
     The eight planes of a block have two words each, next to each other.
     """
@@ -171,7 +177,7 @@ def _leading_ones(block, k: tl.constexpr, on):
 
 @triton.jit
 def _added(counters, first: tl.constexpr, rows, LEVELS: tl.constexpr):
-    """Return the vertical counters from `first` on, LEVELS of them, with four rows of bits added to them."""
+    """Add four rows of bits to LEVELS vertical counters from `first` on. Return these counters."""
     sums = ()
     carry = rows[0] ^ rows[0]
     for level in tl.static_range(LEVELS):
@@ -191,22 +197,22 @@ def count_runs(
     ids, nonces, keys, begins, ends, firsts, out, count, blocks, tiles,
     LEVELS: tl.constexpr, STEPS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Count the rough score of each number of runs (SPEC_3 §4) in vertical counters: bit l of 32 counts in a word.
+    """Count the rough score of each number of runs (SPEC_3 §4) in vertical counters: word l has bit l of 32 counts.
 
     Args:
-        ids: of a Batch.
-        nonces: of a Batch.
-        keys: of a Batch.
+        ids: ids of a Batch.
+        nonces: nonces of a Batch.
+        keys: keys of a Batch.
         begins: int32[R], each run's first step.
-        ends: int32[R], one past its last.
+        ends: int32[R], one past its last step.
         firsts: int32[R], its first block.
         out: int32[R, STEPS, LEVELS, 2, blocks], written, for `spread_counts`.
-        count: steps of the Batch.
+        count: number of steps of the Batch.
         blocks: number of blocks of a run.
-        tiles: number of programs a run.
-        LEVELS: binary digits that no score exceeds, four or more.
-        STEPS: steps that a program computes side by side.
-        BLOCKS: blocks that a program computes.
+        tiles: number of programs for a run.
+        LEVELS: number of binary digits that no score exceeds, four or more.
+        STEPS: number of steps that a program computes side by side.
+        BLOCKS: number of blocks that a program computes.
     """
     run, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     begin, end = tl.load(begins + run), tl.load(ends + run)
@@ -243,12 +249,12 @@ def spread_counts(
     """Write counts as whole numbers, summed over the steps that were counted side by side.
 
     Args:
-        counters: of `count_runs`.
+        counters: from `count_runs`.
         out: int32[R, blocks, 64], written.
         blocks: number of blocks of a run.
-        LEVELS: as of `count_runs`.
-        STEPS: as of `count_runs`.
-        AT_ONCE: words that a program turns into numbers.
+        LEVELS: as in `count_runs`.
+        STEPS: as in `count_runs`.
+        AT_ONCE: number of words that a program turns into numbers.
     """
     words = 2 * blocks
     run, word = tl.program_id(0).to(tl.int64), tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
@@ -285,7 +291,7 @@ def green_entries(
     sip, key, windows, starts, strips, out, count,
     N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, WINDOW: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Write which entries start … start+count−1 of each row's vector are green: 1, else 0.
+    """Write whether entries start … start+count−1 of each row's vector are green: 1 or 0.
 
     Args:
         sip: int64[2].
@@ -294,12 +300,12 @@ def green_entries(
         starts: int64[R].
         strips: int32[R, chunks · WORDS], scratch.
         out: int8[R, count], written.
-        count: number of entries a row.
+        count: number of entries of a row.
         N: n of the GreenRule.
         BITS: bits of the GreenRule.
         PLANES: planes of the GreenRule.
         WINDOW: h.
-        GROUPS: groups of blocks that a program computes.
+        GROUPS: number of groups of blocks that a program computes.
     """
     HEIGHT: tl.constexpr = 16 // PLANES
     WORDS: tl.constexpr = GROUPS * 16 * HEIGHT
@@ -323,7 +329,7 @@ def green_entries(
 def draw_entries(
     sip, key, windows, starts, out, count, WINDOW: tl.constexpr, GROUPS: tl.constexpr
 ):  # fmt: skip
-    """Write draws start … start+count−1 of each row's vector to out, int32[R, count]; the rest as in green_entries."""
+    """Write draws start … start+count−1 of each row's vector to out, int32[R, count]. Arguments as in green_entries."""
     block, place = _vector_blocks(sip, key, windows, starts, 256, 1, WINDOW, GROUPS)
     row = out + tl.program_id(0).to(tl.int64) * count
     for i in tl.static_range(16):
@@ -332,7 +338,7 @@ def draw_entries(
 
 
 STEP_WORDS = tl.constexpr(11)
-"""Words of a step in memory: its key's eight, N's two, the lower one first, and the number that is read there."""
+"""Words of a step in memory: eight of its key, two of N, the lower one first, and the number that is read there."""
 
 
 @triton.jit(do_not_specialize=["users"])
@@ -340,7 +346,7 @@ def open_steps(
     window_key, secrets, windows, messages, steps, users,
     SEEDS: tl.constexpr, GROUPED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Write each row's step of version 3 to steps, int32[R, STEP_WORDS] (SPEC_3 §1). A program has one row.
+    """Write each row's step of version 3 to `steps`, int32[R, STEP_WORDS] (SPEC_3 §1). A program has one row.
 
     Args:
         window_key: int64[4].
@@ -348,7 +354,7 @@ def open_steps(
         windows: int64[R, h].
         messages: int64[R].
         steps: written.
-        users: B where GROUPED.
+        users: B if GROUPED.
         SEEDS: n, of 2^n seeds.
         GROUPED: whether messages are in groups.
         WINDOW: h.
@@ -395,7 +401,7 @@ def _load_opened(step):
 
 @triton.jit
 def _entry_block(key, n0, n1, token, number, SHIFT: tl.constexpr, TOP: tl.constexpr):
-    """Return the blocks in which tokens read numbers, where a block holds 2^SHIFT; TOP is added to high words."""
+    """Return the blocks in which tokens read numbers. A block has 2^SHIFT numbers, and TOP is added to high words."""
     counter = (token.to(tl.int64) << (32 - SHIFT)) | (number >> SHIFT)
     low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32) | TOP
     return chacha8(key, low, n0, n1, high)
@@ -406,7 +412,7 @@ def _draw(key, n0, n1, token, number, DIGITS: tl.constexpr, WORDS: tl.constexpr)
     """Return draws (SPEC_3 §1).
 
     DIGITS: whether they begin with eight digits from planes.
-    WORDS: whether there is more of them, from a word.
+    WORDS: whether they also have digits from a word.
     """
     if WORDS:
         block = _entry_block(key, n0, n1, token, number, 4, 0)
@@ -431,15 +437,15 @@ def draws_at(ids, nonces, keys, places, numbers, out, count, pairs, AT_ONCE: tl.
     """Write draws under labels with groups to out, int32[pairs].
 
     Args:
-        ids: of a Batch.
-        nonces: of a Batch.
-        keys: of a Batch.
-        places: int32[pairs], the step of each.
-        numbers: int64[pairs], what is read there.
+        ids: ids of a Batch.
+        nonces: nonces of a Batch.
+        keys: keys of a Batch.
+        places: int32[pairs], the step of each pair.
+        numbers: int64[pairs], the number that is read there.
         out: written.
-        count: steps of the Batch.
-        pairs: how many.
-        AT_ONCE: pairs that a program computes.
+        count: number of steps of the Batch.
+        pairs: number of pairs.
+        AT_ONCE: number of pairs that a program computes.
     """
     pair = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     on = pair < pairs
@@ -453,18 +459,18 @@ def green_of_steps(
     steps, wanted, out, count,
     N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, SHIFT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Write which of the wanted tokens 0 … count−1 are green at each row's step: 1, else 0.
+    """Write whether the wanted tokens 0 … count−1 are green at each row's step: 1 or 0.
 
     Args:
-        steps: of `open_steps`.
+        steps: from `open_steps`.
         wanted: int8[R, count].
         out: int8[R, count], written.
-        count: number of tokens a row.
+        count: number of tokens of a row.
         N: n of the GreenRule.
         BITS: bits of the GreenRule.
         PLANES: planes of the GreenRule.
         SHIFT: log2 of the entries of a block.
-        AT_ONCE: tokens that a program computes.
+        AT_ONCE: number of tokens that a program computes.
     """
     HEIGHT: tl.constexpr = 16 // PLANES
     step, number, token, place, on = _of_step(steps, wanted, count, AT_ONCE)
@@ -482,7 +488,7 @@ def green_of_steps(
 
 @triton.jit(do_not_specialize=["count"])
 def draws_of_steps(steps, wanted, out, count, DIGITS: tl.constexpr, WORDS: tl.constexpr, AT_ONCE: tl.constexpr):
-    """Write draws of the wanted tokens to out, int32[R, count], else 0; as green_of_steps and `_draw` have it."""
+    """Write draws of wanted tokens to out, int32[R, count], and 0 for others. See green_of_steps and `_draw`."""
     step, number, token, place, on = _of_step(steps, wanted, count, AT_ONCE)
     draw = tl.zeros((AT_ONCE,), tl.uint32)
     if tl.max(on.to(tl.int32), axis=0) > 0:

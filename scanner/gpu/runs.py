@@ -1,8 +1,8 @@
-"""Gumbel's numbers of largest rough score on a device, with the CPU's answers, and draws in full (SPEC_3 §1, §4).
+"""Find numbers with the largest rough scores on a device, and compute draws, as the CPU would (SPEC_3 §1, §4).
 
-A kernel counts the score of each number of a run, over steps that each have a key of their own, and torch finds the
-largest. Scores are whole numbers, so that a device and a CPU agree in every one. So they do in draws; their logarithms
-are left to the CPU, where they are published from.
+A kernel counts the score of each number of a run, over steps with a key of their own, and torch finds the largest.
+Scores are whole numbers, so a device and a CPU agree in every one. They also agree in draws. The logarithms of draws
+are left to the CPU, because its values are published.
 """
 
 from typing import NamedTuple
@@ -16,19 +16,19 @@ from scanner.gpu.kernels import count_runs, draws_at, spread_counts
 
 
 def devices() -> list[torch.device]:
-    """List every CUDA device; under TRITON_INTERPRET=1 the CPU, where Triton's interpreter runs the kernels instead."""
+    """List every CUDA device. Under TRITON_INTERPRET=1 list the CPU, where Triton's interpreter runs the kernels."""
     if knobs.runtime.interpret:
         return [torch.device("cpu")]
     return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
 
 
 def wake(device: torch.device) -> None:
-    """Make this process known to the device, which maps its address space."""
+    """Register this process with the device, which maps its address space."""
     torch.zeros(1, device=device)
 
 
 class Batch(NamedTuple):
-    """Steps on a device, in the kernels' types. Their keys are secret; the repr shows none.
+    """Steps on a device, in the kernels' types. Their keys are secret, and the repr shows none.
 
     ids: int32[P].
     nonces: int32[P, 2], low and high words.
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
         """Copy uint32[P], uint64[P] and uint32[8, P] to a device.
 
         Raises:
-            ValueError: 2^28 steps or more were given: scores of up to 8 a step have 31 bits.
+            ValueError: there are 2^28 steps or more. Scores of up to 8 a step have 31 bits.
         """
         if len(ids) >= 2**28:
             raise ValueError(f"{len(ids)} steps are too many for one batch; fewer than 2^28 can be")
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 
 
 SUMS_BYTES = 1 << 30
-"""Bytes that scores of all numbers take at a time, for as many runs as fit."""
+"""Bytes of memory for scores of all numbers at a time. As many runs are scored together as fit."""
 
 BYTES_A_NUMBER = 96
 
@@ -73,23 +73,23 @@ MOST_BLOCKS = 128
 """Most blocks of a run that a program computes, one a thread."""
 
 WORDS_A_PROGRAM = 32
-"""Words of counters that a program turns into 32 numbers each."""
+"""Number of words of counters that a program turns into 32 numbers each."""
 
 PAIRS_A_PROGRAM = 128
-"""Draws that a program computes, one a thread."""
+"""Number of draws that a program computes, one a thread."""
 
 NUMBERS_A_BLOCK = 64
-"""Numbers whose eight digits a block holds."""
+"""Number of numbers whose eight digits are in a block."""
 
 _NUMBERS = 1 << 16
 
 
 class Runs(NamedTuple):
-    """Runs of numbers, R of them, each over steps of a batch.
+    """R runs of numbers, each over steps of a batch.
 
     begins, ends: int64[R], the steps.
-    first: int64[R], the first number, which begins a block.
-    length: how many numbers each has, 2^16 at most.
+    first: int64[R], the first number. It begins a block.
+    length: count of numbers of each run, 2^16 at most.
     """
 
     begins: NDArray[np.int64]
@@ -104,9 +104,9 @@ class Runs(NamedTuple):
 
 
 def best_rough(batch: Batch, runs: Runs, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the numbers of largest rough score of each run, from 0 on, best first, ties to the smaller, and the scores.
+    """Find the numbers with the largest rough scores of each run, counted from 0, and the scores.
 
-    Both are int64[R, most], −1 and 0 where there are fewer.
+    The best comes first, and ties go to the smaller number. Both are int64[R, most]. Missing entries are −1 and 0.
     """
     shape = len(runs.begins), most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
@@ -125,9 +125,9 @@ def rough_scores(batch: Batch, runs: Runs) -> torch.Tensor:
     device, rows = batch.ids.device, len(runs.begins)
     blocks = -(-runs.length // NUMBERS_A_BLOCK)
     lanes = min(1 << (blocks - 1).bit_length(), MOST_BLOCKS)
-    steps, tiles = max(32 // lanes, 1), -(-blocks // lanes)  # a warp at least: several steps side by side fill it
+    steps, tiles = max(32 // lanes, 1), -(-blocks // lanes)  # a warp at least, filled by several steps side by side
     highest = 8 * int((runs.ends - runs.begins).max(initial=0))
-    levels = max(-(-highest.bit_length() // 4) * 4, 4)  # few sizes: each is compiled
+    levels = max(-(-highest.bit_length() // 4) * 4, 4)  # only multiples of 4, because each size is compiled
     begins, ends, firsts = (
         torch.from_numpy(values.astype(np.int32)).to(device)
         for values in (runs.begins, runs.ends, runs.first // NUMBERS_A_BLOCK)

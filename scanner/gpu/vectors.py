@@ -1,11 +1,11 @@
-"""Marking on a device: the secret vectors of a step, and Gumbel's choice of a token (SPEC §1, §2, SPEC_3 §1).
+"""Mark on a device: draw the secret vectors of a step, and choose its token by Gumbel's rule (SPEC §1, §2, SPEC_3 §1).
 
-Vectors are drawn by kernels where Triton is, else in torch alone. There tensors of 32 and 64 bits stand for unsigned
-integers: sums wrap, and a shift to the right clears what it copied in.
+Kernels draw the vectors if Triton is installed, and torch draws them otherwise. In torch, signed tensors of 32 and 64
+bits represent unsigned integers: sums wrap, and after a shift to the right the copied sign bits are cleared.
 
-In version 3 a draw under a label with groups begins with eight digits from planes, and its other 24 cost another block.
-The eight say between which costs the token's lies. So a choice draws in full only those tokens that the eight digits of
-no other token beat, a few of all that can be written: it costs one block a token.
+In version 3, a draw under a label with groups begins with eight digits from planes, and its other 24 digits cost
+another block. The first eight digits bound the token's cost from both sides. `choose` therefore completes the draws of
+only a few tokens: those that no other token beats by its first eight digits. That costs one block a token.
 """
 
 from abc import ABC, abstractmethod
@@ -20,10 +20,10 @@ from scanner.gpu.kernels import STEP_WORDS, draw_entries, draws_of_steps, green_
 
 
 class GreenRule(NamedTuple):
-    """The share of green tokens as kernels need it (SPEC §1).
+    """The share of green tokens in the form that kernels need (SPEC §1).
 
     n, bits: γ = n / 2^bits in lowest terms.
-    planes: number of planes a block carries.
+    planes: number of planes in a block.
     """
 
     n: int
@@ -32,9 +32,9 @@ class GreenRule(NamedTuple):
 
 
 def minus_ln_r(draws: torch.Tensor) -> torch.Tensor:
-    """Compute −ln r of draws as marking uses it, exact near r = 1 (SPEC §2).
+    """Compute −ln r of draws, exact near r = 1 (SPEC §2).
 
-    It is float64 for uint32 in int32, of the same shape.
+    Takes uint32 in int32, and returns float64 of the same shape.
     """
     w = (draws.long() & 0xFFFFFFFF).double()
     high = -torch.log1p((w - 4294967295.5) * 2.0**-32)
@@ -42,10 +42,10 @@ def minus_ln_r(draws: torch.Tensor) -> torch.Tensor:
 
 
 def weights(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
-    """Compute probabilities over that of the most probable token: float64[B, V] (scanner.watermark.cut).
+    """Divide each token's probability by that of the most probable token: float64[B, V] (scanner.watermark.cut).
 
-    Tokens that are cut have 0. Top-k comes first, then top-p: the smallest set of most probable tokens that holds at
-    least top_p of what top-k left. Tokens exactly as probable as the last token kept are kept too.
+    Tokens that are cut get 0. Top-k is applied first, then top-p: it keeps the smallest set of most probable tokens
+    that has at least top_p of the probability that top-k left. Ties with the last token of the set are kept too.
     """
     as_floats = logits.float()
     w = torch.exp((as_floats - as_floats.amax(dim=1, keepdim=True)).double() / temperature)
@@ -64,9 +64,9 @@ class RowSampling(NamedTuple):
 
     temperature: divides the logits.
     top_p: 1 keeps all tokens.
-    min_p: least share of the most probable token's probability, 0 keeps all.
-    top_k: int64[B], 0 keeps all.
-    cuts: whether any row has a top_k or top_p, which the host knows without asking the device.
+    min_p: least share of the most probable token's probability. 0 keeps all tokens.
+    top_k: int64[B]. 0 keeps all tokens.
+    cuts: whether any row has a top_k or top_p. The host knows this without asking the device.
     """
 
     temperature: torch.Tensor
@@ -77,7 +77,7 @@ class RowSampling(NamedTuple):
 
 
 def weights_of_rows(logits: torch.Tensor, how: RowSampling) -> torch.Tensor:
-    """Compute `weights` with a temperature, min-p, top-k and top-p for each row: float64[B, V]."""
+    """Compute `weights` with a temperature, min-p, top-k and top-p of its own for each row: float64[B, V]."""
     as_floats = logits.float()
     w = torch.exp((as_floats - as_floats.amax(dim=1, keepdim=True)).double() / how.temperature[:, None])
     w = w.where(w >= how.min_p[:, None], 0.0)
@@ -94,26 +94,28 @@ def weights_of_rows(logits: torch.Tensor, how: RowSampling) -> torch.Tensor:
 
 
 def choose(draws: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Choose the token of least −ln(r)/weight of each row, ties to the smallest id: int64[B] for [B, V] both."""
+    """Choose the token with the least −ln(r)/weight in each row, ties to the smallest id: int64[B] for [B, V] both."""
     cost = torch.where(weights > 0, minus_ln_r(draws) / weights, torch.inf)
     return cost.argmin(dim=1)  # the first of equal costs
 
 
 BLOCKS_AT_ONCE = 1 << 15
-"""Blocks that are computed at a time: they stay in a core's cache, and outweigh the cost of a call of torch."""
+"""Number of blocks computed at a time. So many fit into a core's cache, and are worth the cost of a call of torch."""
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _LOW = 0xFFFFFFFF
 
 
 class SeedSource(NamedTuple):
-    """What draws the keys of a label's steps (SPEC_3 §1). It is as secret as the master key; its repr shows nothing.
+    """The values from which a label draws the keys of its steps (SPEC_3 §1).
+
+    They are as secret as the master key, and the repr does not show them.
 
     seed_key: uint32[8].
     beacon: R, 32 bytes.
     window_key: uint64[4], public.
     seeds: n, of 2^n seeds.
-    groups: B; None: no groups.
+    groups: B. None: no groups.
     """
 
     seed_key: NDArray[np.uint32]
@@ -127,7 +129,7 @@ class SeedSource(NamedTuple):
 
 
 class PlainVectors:
-    """Secret vectors of one key of version 1 on one device, as scanner.gpu.vectors.Vectors. Its repr shows nothing.
+    """Secret vectors of one key of version 1 on one device, by torch alone. See `Vectors`. The repr shows no secret.
 
     Args:
         chacha: uint32[8].
@@ -142,7 +144,7 @@ class PlainVectors:
     def green(
         self, windows: torch.Tensor, messages: torch.Tensor, wanted: torch.Tensor, rule: GreenRule
     ) -> torch.Tensor:
-        """Return which tokens are green: int8[R, V]; arguments as for Vectors.green."""
+        """Return which tokens are green: int8[R, V]. Arguments as for Vectors.green."""
         height, count = 16 // rule.planes, wanted.shape[1]
         blocks, offsets = self._blocks(windows, messages, count, 512 * height)
         planes = [
@@ -154,19 +156,19 @@ class PlainVectors:
         return ((words >> (entries & 31).int()) & 1).to(torch.int8)
 
     def draws(self, windows: torch.Tensor, messages: torch.Tensor, count: int) -> torch.Tensor:
-        """Return draws of the tokens 0 … count−1, uint32 in int32[R, count]; arguments as for `green`."""
+        """Return draws of the tokens 0 … count−1, uint32 in int32[R, count]. Arguments as for `green`."""
         blocks, offsets = self._blocks(windows, messages, count, 256)
         entries = offsets[:, None] + torch.arange(count, device=windows.device)
         return blocks.permute(1, 2, 0, 3).flatten(1).gather(1, entries)
 
     def choose(self, windows: torch.Tensor, messages: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the token of each row, int64[R]; arguments as for Vectors.choose."""
+        """Return the token of each row, int64[R]. Arguments as for Vectors.choose."""
         return choose(self.draws(windows, messages, weights.shape[1]), weights)
 
     def _blocks(
         self, windows: torch.Tensor, starts: torch.Tensor, count: int, entries_a_group: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the groups of version 1 that hold each row's run, and where in them it begins.
+        """Compute the groups of version 1 that contain each row's run, and the run's start within them.
 
         Returns:
             int32[16, R, G, 16] and int64[R].
@@ -181,7 +183,7 @@ class PlainVectors:
 
 
 def _below(planes: list[torch.Tensor], rule: GreenRule) -> torch.Tensor:
-    """Return bits of the entries whose digits, most significant first, make a number below n, which is odd."""
+    """Return which entries are below n, as bits. Digits come most significant first, and n is odd."""
     out = ~planes[-1]
     for q in range(1, rule.bits):
         plane = ~planes[-1 - q]
@@ -192,7 +194,7 @@ def _below(planes: list[torch.Tensor], rule: GreenRule) -> torch.Tensor:
 def chacha8(key: torch.Tensor, counters: torch.Tensor, nonces: torch.Tensor) -> torch.Tensor:
     """Compute blocks of ChaCha with 8 rounds, int32[16, N], for counters and nonces of int64[N].
 
-    key: int32[8], of all blocks, or int32[8, N], of each.
+    key: int32[8] for all blocks, or int32[8, N] with one key for each block.
     """
     a = torch.tensor(_CONSTANTS, dtype=torch.int64, device=key.device).int()[:, None].repeat(1, len(counters))
     b, c = (key.view(8, -1)[at : at + 4].expand(4, len(counters)).clone() for at in (0, 4))
@@ -207,7 +209,7 @@ def chacha8(key: torch.Tensor, counters: torch.Tensor, nonces: torch.Tensor) -> 
 
 
 def _quarter_rounds(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> None:
-    """Run four quarter rounds side by side, one in each row of int32[4, N], in place."""
+    """Run four quarter rounds side by side and in place, one for each row of int32[4, N]."""
     for by_d, by_b in ((16, 12), (8, 7)):
         a.add_(b)
         _rotate(d.bitwise_xor_(a), by_d)
@@ -257,16 +259,16 @@ def _rotate64(words: torch.Tensor, by: int) -> torch.Tensor:
 
 
 GROUPS_A_PROGRAM = 2
-"""Groups of blocks that a program computes, one block a thread."""
+"""Number of groups of blocks that a program computes, one block a thread."""
 
 TOKENS_A_PROGRAM = 512
-"""Tokens that a program computes in version 3, four blocks a thread."""
+"""Number of tokens that a program computes in version 3, four blocks a thread."""
 
 
 class Vectors:
     """Secret vectors of one key of version 1 on one device. Its sub-keys are as secret as the master key.
 
-    Its repr shows nothing.
+    The repr shows no secret.
 
     Args:
         chacha: uint32[8].
@@ -286,7 +288,8 @@ class Vectors:
         Args:
             windows: int64[R, h], the tokens before the step, contiguous.
             messages: int64[R].
-            wanted: bool[R, V], the tokens that matter; only its shape is used here, since all are computed.
+            wanted: bool[R, V], the tokens that matter. Only its shape is used here, because all tokens are
+                computed.
             rule: γ.
         """
         (rows, count), device = wanted.shape, windows.device
@@ -301,7 +304,7 @@ class Vectors:
         return out
 
     def draws(self, windows: torch.Tensor, messages: torch.Tensor, count: int) -> torch.Tensor:
-        """Return draws of the tokens 0 … count−1, uint32 in int32[R, count]; arguments as for `green`."""
+        """Return draws of the tokens 0 … count−1, uint32 in int32[R, count]. Arguments as for `green`."""
         out = torch.empty((len(windows), count), dtype=torch.int32, device=windows.device)
         draw_entries[(len(windows), _chunks(count, 256))](
             self._sip, self._key, windows, messages, out, count,
@@ -310,33 +313,33 @@ class Vectors:
         return out
 
     def choose(self, windows: torch.Tensor, messages: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the token of least −ln(r)/weight of each row, ties to the smallest id: int64[R].
+        """Return the token with the least −ln(r)/weight in each row, ties to the smallest id: int64[R].
 
         Args:
             windows: int64[R, h], the tokens before the step, contiguous.
             messages: int64[R].
-            weights: float64[R, V], 0 for what cannot be written; a row of zeros gets any token.
+            weights: float64[R, V], 0 for tokens that cannot be written. A row of zeros gets any token.
         """
         return choose(self.draws(windows, messages, weights.shape[1]), weights)
 
 
 def _chunks(count: int, entries_a_group: int) -> int:
-    """Return the number of programs a row: their groups hold any run of so many entries."""
+    """Return the number of programs for a row, so that their groups contain any run of `count` entries."""
     return -(-(count + entries_a_group - 1) // (GROUPS_A_PROGRAM * entries_a_group))
 
 
 Opened = TypeVar("Opened")
-"""What a device keeps of steps whose keys are known."""
+"""State that a device keeps for opened steps."""
 
 _ROOM = 1e-9
-"""Share of a cost that is more than the rounding of logarithms, so that it decides nothing."""
+"""Margin of costs, as a share. It exceeds the rounding of logarithms, so rounding never decides a comparison."""
 
 
 class _SeededVectors(ABC, Generic[Opened]):
-    """Secret vectors of one key of version 3 on one device. Its repr shows nothing.
+    """Secret vectors of one key of version 3 on one device. The repr shows no secret.
 
     Args:
-        source: of the steps' keys.
+        source: source of the steps' keys.
         device: the device.
     """
 
@@ -351,32 +354,35 @@ class _SeededVectors(ABC, Generic[Opened]):
 
     @abstractmethod
     def _open(self, windows: torch.Tensor, messages: torch.Tensor) -> Opened:
-        """Return the steps after windows, int64[R, h], and the numbers that messages, int64[R], read there."""
+        """Open the steps after windows, int64[R, h], with the numbers that messages, int64[R], read in them."""
 
     @abstractmethod
     def _green(self, steps: Opened, wanted: torch.Tensor, rule: GreenRule) -> torch.Tensor:
-        """Return which of the wanted tokens are green: int8[R, V] for bool[R, V], 0 where not wanted."""
+        """Return which of the wanted tokens are green: int8[R, V] for bool[R, V], 0 for other tokens."""
 
     @abstractmethod
     def _draws(self, steps: Opened, wanted: torch.Tensor, digits: bool, words: bool) -> torch.Tensor:
-        """Return draws of wanted tokens, uint32 in int32[R, V], 0 where not wanted.
+        """Return draws of wanted tokens, uint32 in int32[R, V], 0 for other tokens.
 
-        digits: whether they begin with eight digits from planes.
-        words: whether there is more, from a word; what is left out is 0.
+        digits: whether draws begin with eight digits from planes.
+        words: whether draws also have digits from a word. Digits that are left out are 0.
         """
 
     def green(
         self, windows: torch.Tensor, messages: torch.Tensor, wanted: torch.Tensor, rule: GreenRule
     ) -> torch.Tensor:
-        """Return which tokens are green: int8[R, V]; what is not wanted is 0. Arguments as for Vectors.green."""
+        """Return which tokens are green: int8[R, V], 0 for tokens that are not wanted.
+
+        Arguments as for Vectors.green.
+        """
         return self._green(self._open(windows, messages), wanted, rule)
 
     def draws(self, windows: torch.Tensor, messages: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        """Return draws, uint32 in int32[R, V]; what is not wanted is 0. Arguments as for `green`."""
+        """Return draws, uint32 in int32[R, V], 0 for tokens that are not wanted. Arguments as for `green`."""
         return self._draws(self._open(windows, messages), wanted, self._source.groups is not None, True)
 
     def choose(self, windows: torch.Tensor, messages: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the token of each row, int64[R]; arguments as for Vectors.choose."""
+        """Return the token of each row, int64[R]. Arguments as for Vectors.choose."""
         steps, can_win = self._open(windows, messages), weights > 0
         if self._source.groups is None:
             return choose(self._draws(steps, can_win, False, True), weights)
@@ -389,11 +395,11 @@ class _SeededVectors(ABC, Generic[Opened]):
 
 
 class PlainSteps(NamedTuple):
-    """Steps in torch. Their keys are secret; the repr shows none.
+    """Steps in torch. Their keys are secret, and the repr shows none.
 
     keys: int32[8, R].
     nonces: uint64 in int64[R].
-    numbers: int64[R], what is read there.
+    numbers: int64[R], the numbers that messages read in the steps.
     """
 
     keys: torch.Tensor
@@ -405,11 +411,11 @@ class PlainSteps(NamedTuple):
 
 
 _ROUGH = -(2**63)
-"""2^63 in int64: counters that have it added are those of the eight planes."""
+"""2^63 in int64. Counters with this offset are those of the eight planes."""
 
 
 class PlainSeededVectors(_SeededVectors[PlainSteps]):
-    """Secret vectors of version 3 in torch alone; the host waits for the device. Arguments as for SeededVectors."""
+    """Secret vectors of version 3 in torch alone. The host waits for the device. Arguments as for SeededVectors."""
 
     def __init__(self, source: SeedSource, device: torch.device) -> None:
         super().__init__(source, device)
@@ -463,14 +469,14 @@ class PlainSeededVectors(_SeededVectors[PlainSteps]):
         added: int,
         read: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Read entries with `read` in each wanted token's block, some at a time: int32[R, V].
+        """Read entries with `read` in each wanted token's block, some blocks at a time: int32[R, V].
 
         Args:
             steps: R steps.
             wanted: bool[R, V].
-            per_block: numbers of a block.
-            added: to the counters.
-            read: what a block, of int32[16, N], holds for numbers, int64[N].
+            per_block: number of entries of a block.
+            added: offset of the counters.
+            read: returns the entries of a block, int32[16, N], for numbers, int64[N].
         """
         out = torch.zeros(wanted.shape, dtype=torch.int32, device=wanted.device)
         shift = per_block.bit_length() - 1
@@ -484,10 +490,10 @@ class PlainSeededVectors(_SeededVectors[PlainSteps]):
 
 
 class SeededVectors(_SeededVectors[torch.Tensor]):
-    """Secret vectors of one key of version 3 on one device, by Triton. Its repr shows nothing.
+    """Secret vectors of one key of version 3 on one device, by Triton. The repr shows no secret.
 
     Args:
-        source: of the steps' keys.
+        source: source of the steps' keys.
         device: the device.
     """
 
@@ -498,7 +504,7 @@ class SeededVectors(_SeededVectors[torch.Tensor]):
         self._window_key = torch.from_numpy(source.window_key.view(np.int64).copy()).to(device)
 
     def _open(self, windows: torch.Tensor, messages: torch.Tensor) -> torch.Tensor:
-        """Return steps as `kernels.open_steps` writes them: int32[R, STEP_WORDS]."""
+        """Return steps in the layout of `kernels.open_steps`: int32[R, STEP_WORDS]."""
         groups = self._source.groups
         steps = torch.empty((len(windows), STEP_WORDS.value), dtype=torch.int32, device=windows.device)
         open_steps[(len(windows),)](

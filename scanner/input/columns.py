@@ -1,7 +1,7 @@
-"""The columns of a file that are scanned, and the times in them.
+"""Read the columns of a file that are scanned, and the times in them.
 
-Times stand in files as timestamps with a zone or without one, dates, ISO 8601 as text, or seconds since 1970, also as
-text. They are read into UTC. A time that cannot be read is null, and costs its document nothing.
+A file has times as timestamps with or without a zone, as dates, as ISO 8601 text, or as seconds since 1970, also as
+text. They are converted to UTC. A time that cannot be read becomes null, without harm to its document.
 """
 
 import re
@@ -19,33 +19,35 @@ from scanner.errors import FileFault
 from schemas.config import InputConfig
 from schemas.tables import DOCUMENTS
 
-_YEAR_1, _YEAR_10000 = -62135596800, 253402300800  # seconds; what Python's datetime can hold
+_YEAR_1, _YEAR_10000 = -62135596800, 253402300800  # seconds; limits of Python's datetime
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UTC = DOCUMENTS.field("created_at").type
 _DAY = timedelta(days=1)
 _LAST = _DAY - timedelta(microseconds=1)  # the last moment of a day
 _LONGEST_TIME = 64  # bytes; a poster's text may be long
 _SECONDS, _MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 1e11, 1e14, 1e17, 2.0**63
-"""Sizes of numbers, whatever their sign, below which they are seconds, milliseconds, microseconds or nanoseconds: so
-each unit holds its times from 1973 to 5138.
+"""Absolute values below which numbers are seconds, milliseconds, microseconds or nanoseconds.
+
+Each unit then covers times from 1973 to 5138.
 """
 
 
 _SINCE_1970 = re.compile(rb"1(\d{9}|\d{12}|\d{15}|\d{18})(\.\d{1,9})?")
-"""Numbers as text: of 2001 to 2033 in seconds, milliseconds, microseconds or nanoseconds. Other digits may be of a
-calendar: 2026083112 is an hour.
+"""Numbers as text: times from 2001 to 2033 in seconds, milliseconds, microseconds or nanoseconds.
+
+Other digits may be a calendar time: 2026083112 is an hour.
 """
 
 
 class Times(NamedTuple):
-    """The moments that each value can mean: for a date, its first and its last."""
+    """The moments that each value can mean. For a date, these are its first and its last."""
 
     earliest: pa.Array
     """timestamp[us, UTC]"""
     latest: pa.Array
     """timestamp[us, UTC]"""
     unread: NDArray[np.bool_]
-    """bool[n]: values that are there and cannot be read as times. They are null in both arrays."""
+    """bool[n]: values that exist but cannot be read as times. They are null in both arrays."""
 
 
 def times(array: pa.Array, zone: str) -> Times:
@@ -76,7 +78,7 @@ def times(array: pa.Array, zone: str) -> Times:
 
 
 def _times_of_numbers(array: pa.Array) -> Times:
-    """Read times since 1970, in the unit that a number's size tells."""
+    """Read times since 1970, in the unit that the size of a number shows."""
     valid = np.asarray(array.is_valid(), np.bool_)
     whole = pa.types.is_integer(array.type)
     value = np.asarray((array if whole else array.cast(pa.float64())).fill_null(0))
@@ -91,7 +93,7 @@ def _times_of_numbers(array: pa.Array) -> Times:
 
 
 def _times_of_texts(array: pa.Array, zone: str) -> Times:
-    """Read ISO 8601, also with ` UTC` behind it as some databases write it. Each distinct value is read once."""
+    """Read ISO 8601, also followed by ` UTC` as some databases write it. Each distinct value is read once."""
     encoded = array.cast(pa.large_binary()).dictionary_encode()
     distinct = _times_of_values(encoded.dictionary, zone)
     rows = np.asarray(encoded.indices.fill_null(len(distinct.unread)))
@@ -123,7 +125,7 @@ def _parsed(text: bytes) -> datetime | None:
     """Read a time by a zone's clocks or in UTC.
 
     Returns:
-        None for text that is neither ISO 8601 nor a number that can be no other time.
+        None for text that is neither ISO 8601 nor a number that must be a time.
     """
     if number := _SINCE_1970.fullmatch(text):
         since = Decimal(text.decode()).scaleb(6 - (len(number[1]) - 9))  # in microseconds
@@ -138,7 +140,7 @@ def _parsed(text: bytes) -> datetime | None:
 
 
 def _is_day(text: bytes) -> bool:
-    """Return whether a text that was read is a date without a time."""
+    """Return whether a text that was read as a time is a date without a time of day."""
     try:
         date.fromisoformat(text.decode("ascii"))
     except ValueError:
@@ -158,7 +160,7 @@ def _within_years(array: pa.TimestampArray) -> pa.TimestampArray:
 
 def _in_utc(clock_times: pa.TimestampArray, zone: str, ambiguous: Literal["earliest", "latest"]) -> pa.Array:
     """Return when the clocks of a zone showed these times."""
-    # By polars, which brings its own time-zone database: a machine need not have one, and all have the same.
+    # polars brings its own time-zone database, so it is the same on all machines, and a machine need not have one.
     if zone == "UTC":
         return clock_times.cast(_UTC)
     import polars as pl  # half a second, which those that only look into footers need not spend
@@ -176,15 +178,16 @@ def _in_utc(clock_times: pa.TimestampArray, zone: str, ambiguous: Literal["earli
 
 
 MAX_ID_BYTES = 4096
-"""Bytes beyond which an id is null: it stands in every table, and a file of some kB may hold a 16 MB id for each of its
-rows.
+"""Most bytes of an id. A longer id is null.
+
+Every table contains the id, and a file of some kB may have an id of 16 MB for each of its rows.
 """
 
 
 class Columns(NamedTuple):
-    """Names of the columns that are read; None: no such column.
+    """Names of the columns that are read. None: there is no such column.
 
-    text: None only where ids alone are asked for.
+    text: None only if just ids are requested.
     time_zone: the zone of times without one.
     """
 
@@ -196,12 +199,12 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, config: InputConfig) -> "Columns":
-        """Take the names out of a configuration."""
+        """Take the names from a configuration."""
         return cls(config.text, config.id, config.account, config.time, config.time_zone)
 
     @property
     def names(self) -> dict[str, str | None]:
-        """The names alone, by the columns' contents."""
+        """Return only the names, by the columns' roles."""
         return {"text": self.text, "id": self.id, "account": self.account, "time": self.time}
 
 
@@ -212,13 +215,13 @@ NO_COLUMNS = Columns(None, None, None, None)
 class ColumnSource(NamedTuple):
     """Where the rows of one file have a column.
 
-    A file of an Iceberg table has the column `body` by its id 1, under the name `text` that it had when it was written.
+    Example: a file of an Iceberg table has the column `body` by its id 1, under its earlier name `text`.
 
-    names: names that the file may have it under. The first that is there counts.
-    field_id: the id that tells it in a file whose columns have ids, None: names tell.
-    has_value: whether a table or the names of folders give its value where the file lacks it. Else such a file is at
+    names: names that the file may have for it. The first that exists counts.
+    field_id: its id in a file whose columns have ids. None: only names count.
+    has_value: whether a table or the names of folders give its value if the file lacks it. If not, such a file is at
         fault.
-    value: that value, null where rows have none.
+    value: that value. Null: rows have none.
     """
 
     names: Sequence[str]
@@ -230,7 +233,7 @@ class ColumnSource(NamedTuple):
         """Return the places of the column in a file's schema.
 
         Raises:
-            FileFault: nothing in the file tells them.
+            FileFault: neither a name nor an id in the file shows them.
         """
         if self.field_id is not None:
             ids = [_field_id(field) for field in schema]
@@ -246,16 +249,16 @@ class ColumnSource(NamedTuple):
 
 
 def _field_id(field: pa.Field) -> int:
-    """Return the id of a column in a Parquet file, 0 where it has none."""
+    """Return the id of a column in a Parquet file. 0: it has none."""
     return int((field.metadata or {}).get(b"PARQUET:field_id", 0))
 
 
 Sources = Mapping[str, ColumnSource]
-"""Where a file has the columns that are asked for, by what they hold: text, id, account, time."""
+"""Where a file has the requested columns, by their roles: text, id, account, time."""
 
 
 def check_columns(schema: pa.Schema, columns: Columns, sources: Sources) -> None:
-    """Check that the columns exist, and that the texts' column is of a type that can be scanned.
+    """Check that the columns exist, and that the text column has a type that can be scanned.
 
     Raises:
         FileFault: missing_column or wrong_type.
@@ -275,10 +278,10 @@ def check_columns(schema: pa.Schema, columns: Columns, sources: Sources) -> None
 
 
 def readable(schema: pa.Schema, columns: Columns, sources: Sources) -> Columns:
-    """Return the columns under the names that a file has them by.
+    """Return the columns under the names that the file has for them.
 
-    A name is None where the file lacks the column, or where it is not read. Ids, accounts and times are not read if
-    they have no plain text form, or if their names stand twice.
+    A name is None if the file lacks the column, or if it is not read. Ids, accounts and times are not read if they have
+    no plain text form, or if the file has their name twice.
     """
 
     def read(role: str) -> str | None:
@@ -292,7 +295,7 @@ def readable(schema: pa.Schema, columns: Columns, sources: Sources) -> Columns:
 
 
 def _times_there(schema: pa.Schema, indices: Sequence[int]) -> int:
-    """Count the columns of an id and of the name that goes with it, and return the larger number."""
+    """Count the columns with an id and those with its name. Return the larger number."""
     return max(len(indices), len(schema.get_all_field_indices(schema.field(indices[0]).name)))
 
 
@@ -337,12 +340,12 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def is_allowed(role: str, kind: pa.DataType) -> bool:
-    """Return whether a column of this type can have a role: hold texts, ids, accounts or times."""
+    """Return whether a column of this type can have a role: texts, ids, accounts or times."""
     return {"text": is_text, "id": _is_name, "account": _is_name, "time": _is_time}[role](plain_type(kind))
 
 
 def lengths(array: pa.Array) -> NDArray[np.int64]:
-    """Compute the bytes that each value takes when it is decoded, int64[len].
+    """Compute the decoded size of each value in bytes, int64[len].
 
     Dictionaries are measured without decoding them.
     """
@@ -364,15 +367,15 @@ def documents_of(
     beside: Mapping[str, pa.Scalar],
     types: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
-    """Make rows of DOCUMENTS of rows of a file.
+    """Convert rows of a file to rows of DOCUMENTS.
 
     Args:
         batch: the rows of the file.
-        columns: the columns that are read, by the names that the file has.
+        columns: the columns that are read, by the file's names.
         first: number of the first row.
-        all_read: whether every column that the configuration names is read.
-        beside: values of columns that the file lacks, by what the column holds.
-        types: types that a table gives to columns, whatever an older file has.
+        all_read: whether every configured column is read.
+        beside: values of columns that the file lacks, by their roles.
+        types: types that a table gives to columns, even if an older file has others.
     """
     values = {}
     for role, name in columns.names.items():
@@ -400,19 +403,19 @@ def documents_of(
 
 
 def _widened(array: pa.Array, kind: pa.DataType | None) -> pa.Array:
-    """Return numbers in the type that a table gives to all of them, so that an id is written alike in old files."""
+    """Return numbers in the type that a table gives to all of them. An id then has the same text in old files."""
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if kind is None or not all(any(test(type_) for test in numbers) for type_ in (array.type, kind)):
         return array
     try:
         return array.cast(kind)
-    except pa.ArrowException:  # the file has values beyond it
+    except pa.ArrowException:  # the file has values outside of this type
         return array
 
 
 def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
-        if len(array) == 1 and array.null_count == 0:  # without a copy, since it may be very long
+        if len(array) == 1 and array.null_count == 0:  # without a copy, because it may be very long
             return array.dictionary.slice(array.indices[0].as_py(), 1)
         return array.dictionary_decode()
     return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
@@ -422,7 +425,7 @@ class _Names(NamedTuple):
     """Ids as text.
 
     names: string[n].
-    unread: bool[n], ids that are there but have no text form, which are null.
+    unread: bool[n], ids that exist but have no text form. They are null.
     """
 
     names: pa.Array
@@ -430,7 +433,7 @@ class _Names(NamedTuple):
 
 
 def _names(array: pa.Array) -> _Names:
-    """Return ids as string, each by itself where the column as a whole cannot be written."""
+    """Return ids as string. If the column as a whole cannot be converted, convert each id by itself."""
     try:
         written = _written(array)
     except pa.ArrowException:
@@ -452,9 +455,9 @@ def _written_singly(value: pa.Array) -> str | None:
 def _written(array: pa.Array) -> pa.Array:
     """Write ids as string.
 
-    Binary of fixed size, such as a UUID, is written in hex; other bytes that are no UTF-8 with escapes.
+    Binary of fixed size, such as a UUID, is written in hex. In other bytes, those that are no UTF-8 are escaped.
     """
-    # A time with a zone is written in UTC, since a file may name a zone that this machine does not know.
+    # A time with a zone is written in UTC, because a file may name a zone that this machine does not know.
     if pa.types.is_fixed_size_binary(array.type):
         return pa.array([None if value is None else value.hex() for value in array.to_pylist()], pa.string())
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:

@@ -1,6 +1,6 @@
-"""Deletion vectors of a Delta table, read in a process that may end over them.
+"""Read deletion vectors of a Delta table in another process, because a bad vector can end the process that reads it.
 
-A vector of 40 bytes may claim more rows than memory holds; deltalake makes a list of as many and ends its process.
+A vector of 40 bytes may claim more rows than fit into memory. deltalake makes a list of so many, and ends its process.
 """
 
 import base64
@@ -29,16 +29,16 @@ from scanner.input.tables import LOG_OF_DELTA, pack_rows
 from scanner.storage.locations import filesystem_of
 
 STALL_SECONDS = 120.0
-"""Seconds without CPU time after which the process waits for what never comes, as a FIFO that a log names."""
+"""Seconds without CPU time after which the process is taken to wait for ever, for example for a FIFO in a log."""
 
 CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.[0-9]{10}\.([0-9]{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
-"""Names of checkpoints: the version, and how many parts there are."""
+"""Names of checkpoints: the version, and the number of parts."""
 
 _LEAVES = ("add.path", "add.deletionVector.cardinality", "sidecar.path")
 
 
 class VectorRows(NamedTuple):
-    """Rows that a vector takes away: a set, as `pack_rows` packs it, and how many."""
+    """Rows that a vector deletes: a set, packed by `pack_rows`, and their number."""
 
     packed: bytes
     number: int
@@ -47,9 +47,9 @@ class VectorRows(NamedTuple):
 class DeletionVectors(NamedTuple):
     """Deletion vectors of a table.
 
-    rows: rows that are gone, by the URIs of its files.
-    checkpoint: version of the checkpoint that was read, -1: none.
-    stated: how many rows each vector takes away according to that, by its file's path in the log.
+    rows: deleted rows, by the URIs of its files.
+    checkpoint: version of the checkpoint that was read. −1: none.
+    stated: number of rows that each vector deletes according to the checkpoint, by its file's path in the log.
     """
 
     rows: dict[str, VectorRows]
@@ -62,13 +62,13 @@ def read_deletion_vectors(location: str, opened: str, version: int, *, checkpoin
 
     Args:
         location: path or URI of the table.
-        opened: the table's folder, as deltalake reads it.
+        opened: the table's folder in the form that deltalake reads.
         version: version of the table.
-        checkpoint: whether to read the newest checkpoint too, as the log has not all of its commits any more.
+        checkpoint: whether to read the newest checkpoint too, because the log lacks some of its commits.
 
     Raises:
-        ScanFailed: a vector is damaged, claims rows beyond what fits into memory, or lies where nothing is to be read;
-            a checkpoint cannot be read.
+        ScanFailed: a vector is damaged, claims more rows than fit into memory, or cannot be read. Or a checkpoint
+            cannot be read.
     """
     code, out = _ended(json.dumps([opened, version, checkpoint]).encode())
     if code is None or code:
@@ -89,7 +89,7 @@ def read_deletion_vectors(location: str, opened: str, version: int, *, checkpoin
 
 
 def _ended(request: bytes) -> tuple[int | None, bytes]:
-    """Have a process read vectors, and return its exit status and what it wrote.
+    """Have a process read vectors. Return its exit status and its output.
 
     The status is None if the process stalled and was ended.
     """
@@ -112,7 +112,7 @@ def _ended(request: bytes) -> tuple[int | None, bytes]:
 
 
 def _cpu_ticks(pid: int) -> int:
-    """Return the CPU time of a process in ticks of the kernel (proc(5): utime and stime); 0 where it is not known."""
+    """Return the CPU time of a process in ticks of the kernel (proc(5): utime and stime). 0: unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -121,7 +121,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 def _answer(location: str, version: int, checkpoint: bool) -> list[object] | str:
-    """Return the fields of DeletionVectors, each vector as packed rows and their number, or what is wrong with one."""
+    """Return the fields of DeletionVectors, each vector as packed rows and their number. Or return a vector's fault."""
     deleted = {}
     try:
         for batch in DeltaTable(location, version=version).deletion_vectors():
@@ -138,7 +138,8 @@ def _stated(location: str, version: int) -> tuple[int, dict[str, int]]:
     """Read the newest checkpoint up to a version.
 
     Returns:
-        Its version, -1: there is none; and the rows that vectors take away by it, by paths in the log.
+        Its version. −1: there is none.
+        The number of rows that vectors delete according to it, by paths in the log.
     """
     # A checkpoint is one file, or several, or names others (Delta protocol, "Checkpoints").
     filesystem, inner = filesystem_of(location)
@@ -158,10 +159,11 @@ def _stated(location: str, version: int) -> tuple[int, dict[str, int]]:
 
 
 def _actions(filesystem: fs.FileSystem, path: str) -> tuple[dict[str, int], list[str]]:
-    """Read what a file of a checkpoint names.
+    """Read the entries of a file of a checkpoint.
 
     Returns:
-        Stated rows of vectors by paths of files, and other files of the checkpoint.
+        Stated numbers of deleted rows, by paths of files.
+        Other files of the checkpoint.
     """
     with filesystem.open_input_file(path) as file:
         if path.endswith(".json"):
@@ -184,5 +186,5 @@ def _actions(filesystem: fs.FileSystem, path: str) -> tuple[dict[str, int], list
 
 if __name__ == "__main__":
     limit_memory()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # a trace may hold what a log says
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # a trace may contain text from a log
     sys.stdout.write(json.dumps(_answer(*json.load(sys.stdin))))

@@ -1,8 +1,8 @@
-"""Delta tables of the input: the data files that a log names at one version, and what it says of each of them.
+"""Read Delta tables of the input: the data files in a log at one version, and the log's record of each.
 
-A data file is never written again: its path, size and entry in the log identify it, its deletion vector says which of
-its rows are gone, and no filesystem is asked for its times. A commit that removes files and adds others may have
-rewritten rows. So each file knows the files that went into it, as far back as the log still reaches (Delta protocol,
+A data file is never written again. Its path, size and entry in the log identify it, and its deletion vector says which
+of its rows are deleted. No filesystem is asked for its times. A commit that removes files and adds others may have
+rewritten rows, so for each file we find the files that went into it, as far back as the log reaches (Delta protocol,
 "Actions").
 """
 
@@ -44,11 +44,11 @@ from scanner.printable import printable
 from scanner.storage.delta import TABLE_VERSION
 from scanner.storage.locations import filesystem_of, is_uri, parse_json
 
-_MAPPING = "delta.columnMapping."  # beginning of what a log says of columns and their names in files
-_MAPS_COLUMNS = 2  # version of readers that know of it; in later ones it is a feature
+_MAPPING = "delta.columnMapping."  # beginning of a log's properties on columns and their names in files
+_MAPS_COLUMNS = 2  # version of readers that know column mapping; in later versions it is a feature
 _MILLISECOND = 10**6  # nanoseconds
 _FORM_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""Errors that a log raises which is no log: deltalake reads it by other means, and may find nothing wrong."""
+"""Errors for a log with a wrong form. deltalake reads it by other means, and may find nothing wrong."""
 _READER_FEATURES = {
     "columnMapping",
     "deletionVectors",
@@ -58,31 +58,31 @@ _READER_FEATURES = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
-"""Features of the Delta protocol that readers must know, and that are read here."""
+"""Features of the Delta protocol for readers that are supported here."""
 _WRITE_ROWS = "write the rows that stand into Parquet files in a folder of their own, and name that"
 _ADVICE = {
     ("nsupported", "not supported"): f"; {_WRITE_ROWS}",
     ("Json error", "Arrow error", "Checkpoint"): "; restore the files of its _delta_log from a backup",
 }
-"""What to do, by words of deltalake's errors."""
+"""Advice, by words of deltalake's errors."""
 _UNUSUAL = r"%|:/|//|(^|/)\.|^/|/$|^$"
-"""Paths that may be written in another way, or lead out of a folder: others are what they seem."""
+"""Paths that may be another spelling, or may lead out of a folder. All other paths can be taken as they are."""
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/|.*://", re.DOTALL)
-"""Paths and URIs of another folder; Spark writes file:/tmp too."""
-_TOGETHER = 10_000  # files that are read at a time
+"""Paths and URIs of another folder. Spark also writes file:/tmp."""
+_TOGETHER = 10_000  # files that are read together
 
 
 class _Version(NamedTuple):
-    """What a log says of a table at one version.
+    """A log's description of a table at one version.
 
     number: the version.
-    uri: of the table, as deltalake writes it.
-    columns: of its schema.
+    uri: URI of the table, as deltalake writes it.
+    columns: columns of its schema.
     partitions: the columns that it is partitioned by.
     actions: path, bytes, time and values of partitions of each file.
     vectors: whether files may have deletion vectors.
     log: its commits.
-    created: nanoseconds since 1970 by which the table can have been made.
+    created: latest time at which the table can have been made, in nanoseconds since 1970.
     """
 
     number: int
@@ -99,19 +99,19 @@ def read_delta(location: str, reading: TableReading) -> TableFiles:
     """Return the data files of a Delta table at one version.
 
     Raises:
-        Refused: it is a table of results, needs what is not read, has no such version, or `where` is no SQL of columns
-            of its partitions.
+        Refused: it is a table of results, needs an unsupported feature, or has no such version. Or `where` is no SQL on
+            columns of its partitions.
         ScanFailed: its log cannot be read.
     """
     return TableFiles(_read(location, reading))
 
 
 def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
-    """Yield the files of `read_delta`, some after the other, since there may be a million."""
+    """Yield the files of `read_delta`, some at a time, because there may be a million."""
     folder = location.rstrip("/")
 
     def named(path: str) -> str:
-        """Return a path in the log as results show it, whatever characters its writer escaped."""
+        """Return a path in the log as results show it, with any escapes of its writer undone."""
         return f"{folder}/{posixpath.normpath(_decoded(path) if '%' in path else path)}"
 
     _refuse_special_files(location)
@@ -140,7 +140,7 @@ def _read(location: str, reading: TableReading) -> Iterator[FileColumns]:
 
 
 def _names(location: str, paths: pa.Array, named: Callable[[str], str]) -> pa.LargeStringArray:
-    """Return paths in a log as `named` gives them.
+    """Return paths in a log in the form that `named` returns.
 
     Raises:
         Refused: a path leads out of the table's folder.
@@ -164,7 +164,7 @@ def _names(location: str, paths: pa.Array, named: Callable[[str], str]) -> pa.La
 
 
 def _decoded(path: str) -> str:
-    """Return a path without its escapes. Bytes that are no UTF-8 stay apart, lest two files become one."""
+    """Return a path without its escapes. Bytes that are no UTF-8 stay distinct, so two files do not become one."""
     return unquote(path, errors="backslashreplace")
 
 
@@ -178,7 +178,7 @@ def _entries(
 ) -> Iterator[LogEntry]:
     """Yield the entries of rows of actions.
 
-    `entry` is that of a file without all of these, with an unknown origin.
+    entry: entry of a file without all of these, with an unknown origin.
     """
     unknown = FileOrigin(entry.parents, entry.since)
     columns = [names, *rows.columns[3:]]
@@ -186,13 +186,13 @@ def _entries(
         values = tuple(None if value is None else str(value) for value in partition_values)
         origin = origins.get(name, unknown)
         fields = (tuple(zip(partitions, values, strict=True)), deleted.get(name, b""), *origin)
-        if fields != (entry.values, entry.deleted, entry.parents, entry.since):  # of most files in a row they are equal
+        if fields != (entry.values, entry.deleted, entry.parents, entry.since):  # equal for most files in a row
             entry = LogEntry(entry.snapshot, *fields, entry.columns)
         yield entry
 
 
 def _refuse_special_files(location: str) -> None:
-    """Raise Refused for what is no file of a table's log on this machine: a link out of the table, a FIFO, a device."""
+    """Raise Refused if a table's log on this machine has a link out of the table, a FIFO or a device."""
     if "://" in location:
         return
     table = os.path.realpath(location).rstrip("/")
@@ -213,9 +213,9 @@ def _refuse_special_files(location: str) -> None:
 
 @contextlib.contextmanager
 def _opened_folder(location: str) -> Iterator[str]:
-    """Yield the folder under a name that deltalake reads as it stands.
+    """Yield the folder under a name that deltalake reads unchanged.
 
-    For a folder `a%20b` on this machine deltalake would read `a b`.
+    For a local folder `a%20b`, deltalake would read `a b`.
     """
     real = os.path.realpath(location)
     if is_uri(location) or not re.search(r"[%\\\x00-\x1f\x7f]", real):
@@ -228,9 +228,9 @@ def _opened_folder(location: str) -> Iterator[str]:
 
 
 def _read_version(location: str, opened: str, reading: TableReading, named: Callable[[str], str]) -> _Version:
-    """Read the version of a table that is to be read. Raises as deltalake does.
+    """Read the requested version of a table. Raises as deltalake does.
 
-    What deltalake keeps of the table goes with this call.
+    deltalake's own copy of the table is freed when this returns.
     """
     filesystem, inner = filesystem_of(location)
     table = _open(location, opened, reading)
@@ -245,7 +245,7 @@ def _read_version(location: str, opened: str, reading: TableReading, named: Call
 def _columns(table: DeltaTable) -> dict[str, TableColumn]:
     """Return columns of a table as its files have them.
 
-    They have them by names, or by names and ids of their own ("Column Mapping").
+    Files have them by names, or by names and ids of their own ("Column Mapping").
     """
     protocol, columns = table.protocol(), dict[str, TableColumn]()
     can_map = protocol.min_reader_version == _MAPS_COLUMNS or "columnMapping" in (protocol.reader_features or ())
@@ -260,7 +260,7 @@ def _columns(table: DeltaTable) -> dict[str, TableColumn]:
             column = column._replace(names=(str(physical),))
             if mode == "id":  # files without ids have the physical name, which no other column ever had
                 column = column._replace(field_id=int(number))
-        if field.name in partitions:  # the log has its values, whatever a file says
+        if field.name in partitions:  # the log has its values, and they count even if a file has others
             column = column._replace(names=(), field_id=None)
         columns[field.name] = column
     return columns
@@ -274,17 +274,17 @@ def _deleted(
     removed: Collection[str],
     named: Callable[[str], str],
 ) -> dict[str, bytes]:
-    """Return the rows that are gone of files, by path as results show it.
+    """Return the deleted rows of files, by path as results show it.
 
     Raises:
-        ScanFailed: the rows are not known, or log and vector differ.
+        ScanFailed: the rows are unknown, or log and vector differ.
     """
     read_vectors = read_deletion_vectors(location, opened, version.number, checkpoint=not version.log.whole)
     stated = version.log.stated_rows(commits, read_vectors.checkpoint, read_vectors.stated)
     vectors: dict[str, VectorRows] = {}
     for uri, rows in read_vectors.rows.items():
         name = named(uri.removeprefix(version.uri))
-        if name not in vectors or rows.number == stated.get(name):  # an older vector, by another spelling, has fewer
+        if name not in vectors or rows.number == stated.get(name):  # an older vector, under another spelling, has fewer
             vectors[name] = rows
     unmatched = set(vectors)
     for path in chain.from_iterable(_rows(version.actions.select(["path"]))):
@@ -307,8 +307,8 @@ def _deleted(
 
 def _removed(commits: Iterable[Commit]) -> set[str]:
     """Return the files that commits removed, and that none added again."""
-    # deltalake lists such a file if the commit that removed it escaped other characters of its path than the one that
-    # added it, as its own commits do in tables of other engines.
+    # deltalake lists such a file if the commit that removed it escaped other characters of its path than the commit
+    # that added it. deltalake's own commits do so in tables of other engines.
     removed = set[str]()
     for commit in commits:
         removed.update(commit.removes)
@@ -322,7 +322,7 @@ def _rows(actions: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 
 def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
-    """Open the table at the version that is to be read. Raises as `read_delta`."""
+    """Open the table at the requested version. Raises as `read_delta`."""
     moment = reading.timestamp if reading.version is None else reading.version
     try:
         table = DeltaTable(opened, version=reading.version)  # an older version needs no newer commits
@@ -346,7 +346,7 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
 
 
 def _why_not_opened(location: str, version: int | None, said: str) -> str:
-    """Say why a table cannot be opened, and what to do. `said` has deltalake's words."""
+    """Return why a table cannot be opened, and what to do. `said` is deltalake's message."""
     if "catalog-managed" in said:
         return f"a catalog has its newest commits (catalogManaged), which are not in its folder; {_WRITE_ROWS}"
     filesystem, inner = filesystem_of(location)
@@ -370,7 +370,7 @@ def _why_not_opened(location: str, version: int | None, said: str) -> str:
 
 
 def _in_words(error: Exception) -> str:
-    """Return what deltalake says in words. A brace begins what its code prints of itself."""
+    """Return the words of deltalake's message. Its code prints its own values after a brace."""
     return in_a_line(error).partition(" {")[0]
 
 
@@ -385,10 +385,10 @@ def _is_json(filesystem: fs.FileSystem, path: str) -> bool:
 
 
 def _refuse_later(location: str, version: int, time: datetime.datetime) -> None:
-    """Raise Refused for a version that was committed after a time: deltalake reads the oldest where there was none."""
+    """Raise Refused for a version that was committed after a time. deltalake reads the oldest version in that case."""
     filesystem, inner = filesystem_of(location)
     file = filesystem.get_file_info(posixpath.join(inner, LOG_OF_DELTA, f"{version:020d}.json"))
-    if file.type != fs.FileType.File:  # the log has a checkpoint of it alone
+    if file.type != fs.FileType.File:  # the log has only a checkpoint of it
         return
     with filesystem.open_input_file(file.path) as opened:
         infos = [action.get("commitInfo", {}) for action in actions_of(io.BufferedReader(opened), b"commitInfo")]
@@ -400,16 +400,16 @@ def _refuse_later(location: str, version: int, time: datetime.datetime) -> None:
 
 
 def _files_where(location: str, actions: pa.Table, where: str | None) -> pa.Table:
-    """Return the actions of files in partitions that `where` chooses.
+    """Return the actions of files in partitions that `where` selects.
 
     Raises:
-        Refused: `where` is no SQL of their columns.
+        Refused: `where` is no SQL on their columns.
     """
     if where is None:
         return actions
     rows = cast(pl.DataFrame, pl.from_arrow(actions.select(actions.column_names[3:])))
     rows = rows.rename({name: name.removeprefix("partition.") for name in rows.columns})
-    rows = rows.with_columns(pl.selectors.date().cast(pl.String))  # as {date} is written
+    rows = rows.with_columns(pl.selectors.date().cast(pl.String))  # in the form of {date}
     columns = f"the table is partitioned by: {', '.join(rows.columns) or 'nothing'}"
     try:
         condition = pl.sql_expr(where)

@@ -1,6 +1,6 @@
-"""Documents out of open Parquet files, and whose a document is that could not be scored.
+"""Read documents from open Parquet files, and the ids and accounts of documents that could not be scored.
 
-Read with pyarrow, since texts may be invalid UTF-8. Batches are small, because a text of 10 MB may stand in any row.
+pyarrow reads them, because texts may be invalid UTF-8. Batches are small, because any row may have a text of 10 MB.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ _BUFFER_BYTES = 4 * 2**20
 
 
 class FileSource(NamedTuple):
-    """A file that is read: by `as_values` and by `as_dictionaries`.
+    """A file that is read, by `as_values` or by `as_dictionaries`.
 
-    columns: the columns asked for.
+    columns: the requested columns.
     readable: the columns that are read, as the file names them.
     names: their names.
     numbers: their numbers.
-    beside: values of columns that the file lacks, by what the column holds.
+    beside: values of columns that the file lacks, by their role.
     types: types that its table gives to columns.
-    all_read: whether all columns that were asked for are read, or have a value beside the file.
+    all_read: whether all requested columns are read, or have a value beside the file.
     """
 
     file: InputFile
@@ -47,9 +47,9 @@ class FileSource(NamedTuple):
     all_read: bool
 
     def check_bytes(self, group: int) -> None:
-        """Raise FileFault when the file changed, or its bytes cannot be read.
+        """Raise FileFault if the file changed, or if its bytes cannot be read.
 
-        If neither is so, the content is at fault.
+        If it does not raise, the content is at fault.
         """
         self.file.check_unchanged()
         metadata = self.as_values.metadata.row_group(group)
@@ -67,7 +67,7 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
     """Open a file that was inspected.
 
     Raises:
-        FileFault: it is gone, is another one than was listed, or its bytes cannot be read.
+        FileFault: it is gone, is not the file that was listed, or its bytes cannot be read.
     """
     with contextlib.ExitStack() as closing:
         opened = closing.enter_context(file.open())
@@ -85,12 +85,12 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
             }
             names = [name for name in dict.fromkeys(read.values()) if name is not None]
             options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
-            options["page_checksum_verification"] = True  # for pages that have a checksum
+            options["page_checksum_verification"] = True  # has an effect on pages that have a checksum
             options["coerce_int96_timestamp_unit"] = INT96_UNIT
             as_values = pq.ParquetFile(opened, **options)
             as_dictionaries = pq.ParquetFile(opened, read_dictionary=names, **options)
             numbers = leaves(metadata.schema, names)
-        except MemoryError:  # no fault of the file
+        except MemoryError:  # not a fault of the file
             raise
         except Exception as error:  # it was readable when the shard was cut
             file.check_unchanged()
@@ -106,7 +106,7 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
 MAX_TEXT_BYTES = 16 * 2**20
 """Most bytes of a text, as UTF-8, that are scored."""
 MEMORY_A_BYTE = 220
-"""Bytes of memory for each byte of the worst text for the slower tokenizer; the faster one takes 50."""
+"""Bytes of memory per byte of the worst text, with the slower tokenizer. The faster one takes 50."""
 
 MAX_ROWS_AT_A_TIME = 64
 """Most rows that are decoded together in row groups of more than LARGEST_READ bytes."""
@@ -116,15 +116,15 @@ LARGEST_READ = 2**28
 """Most bytes that several rows may take when they are decoded together."""
 BATCH_TEXT_BYTES = 4 * 2**20
 _SPARE_BYTES = 64 * 2**20
-"""Bytes, more than a decompressor takes for its own use."""
+"""Spare bytes of memory. They are more than a decompressor needs for itself."""
 _SHIFTED = "columns do not have the same size"
-"""Message of Arrow when a column's pages hold fewer values than the others': earlier rows may be shifted too."""
+"""Message of Arrow if a column's pages have fewer values than the others'. Earlier rows may then be shifted too."""
 
 
 class Unreadable(NamedTuple):
-    """Rows start … stop−1 of a file, whose bytes are there but cannot be decoded, and why.
+    """Rows start … stop−1 of a file, whose bytes exist but cannot be decoded, and the reason.
 
-    Documents that were given of these rows before are void.
+    Documents of these rows that were yielded before are void.
     """
 
     start: int
@@ -133,7 +133,7 @@ class Unreadable(NamedTuple):
 
 
 def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
-    """Read rows start … stop−1 of one file, once: as `Reader.read` does, and with its errors."""
+    """Read rows start … stop−1 of one file, once, as `Reader.read` does and with its errors."""
     reader = Reader()
     try:
         yield from reader.read(file, columns, start, stop)
@@ -142,11 +142,10 @@ def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[p
 
 
 class Reader:
-    """Reads ranges of rows. A range that lies behind the previous one in its row group goes on where that ended.
+    """Reads ranges of rows. A range that follows the previous one in its row group continues from there.
 
-    A row group can be decoded from its first row alone, so each range of a large one would decode all rows before it.
-    The rows read are the same either way. It keeps one file open, and a batch of it, while a row group is not at its
-    end.
+    A row group can only be decoded from its first row on. Otherwise, each range of a large group would decode all rows
+    before it. The rows are the same either way. Within a row group, one file and one batch of it stay open.
     """
 
     def __init__(self) -> None:
@@ -159,12 +158,12 @@ class Reader:
             group.source.opened.close()
 
     def read(self, file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
-        """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
+        """Read rows start … stop−1, in order, in batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
 
         Rows that the file leaves out (InputFile.rows_not_read) are in no batch.
 
         Raises:
-            FileFault: the file is gone, is another one than was listed, lacks these rows, or its bytes cannot be read.
+            FileFault: the file is gone, is not the file that was listed, lacks these rows, or its bytes cannot be read.
         """
         held: list[pa.RecordBatch] = []
         size, reached = 0, start
@@ -174,7 +173,7 @@ class Reader:
         file.check_unchanged()
         for part in itertools.chain(self._read_small(file, columns, start, stop), (None,)):
             if held and (part is None or isinstance(part, Unreadable) or size + part.nbytes > BATCH_TEXT_BYTES):
-                yield held[0] if len(held) == 1 else pa.concat_batches(held)  # a single one is not copied
+                yield held[0] if len(held) == 1 else pa.concat_batches(held)  # do not copy a single batch
                 held, size = [], 0
             if part is None:
                 break
@@ -186,7 +185,7 @@ class Reader:
             if not_read[first : reached - start].any():
                 part = part.filter(pa.array(~not_read[first : reached - start]))
             if part.nbytes >= BATCH_TEXT_BYTES:
-                yield part  # without a copy, since it may be very long
+                yield part  # without a copy, because it may be very long
             else:
                 held.append(part)
                 size += part.nbytes
@@ -199,7 +198,7 @@ class Reader:
     ) -> Iterator[pa.RecordBatch | Unreadable]:
         if self._group is not None and (self._group.source.file, self._group.source.columns) != (file, columns):
             self.close()
-        group, self._group = self._group, None  # set again when all went well
+        group, self._group = self._group, None  # set again only if everything went well
         source = open_source(file, columns) if group is None else group.source
         try:
             for number, first, rows in _ranges(source.as_values.metadata, start, stop):
@@ -226,9 +225,9 @@ class Reader:
 
 
 def _ranges(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[int, int, range]]:
-    """Yield the row groups that hold some of the rows start … stop−1.
+    """Yield the row groups that contain some of the rows start … stop−1.
 
-    Each has its number, its first row, and which of these rows it holds.
+    Each has its number, its first row, and the range of these rows in it.
     """
     first = 0
     for number in range(metadata.num_row_groups):
@@ -239,10 +238,10 @@ def _ranges(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[
 
 
 def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
-    """Return which of two readers a row group needs, and the most rows at a time, so that they fit LARGEST_READ."""
-    # No value is longer than all bytes of its column, but one that is stored once may stand in every row. The reader
-    # `as_dictionaries` holds it once in memory too; but it collects all values that it read of a row group, which takes
-    # time in a large one.
+    """Return the reader that a row group needs, and the most rows at a time so that they fit LARGEST_READ."""
+    # No value is longer than all bytes of its column, but a value that is stored once may be in every row. The reader
+    # `as_dictionaries` keeps it once in memory too, but collects all values that it has read of a row group. In a large
+    # group that takes time.
     metadata = source.as_values.metadata.row_group(group)
     size = max(bytes_of(metadata, source.numbers), 1)
     max_rows = MANY_ROWS_AT_A_TIME if size <= LARGEST_READ else MAX_ROWS_AT_A_TIME
@@ -256,12 +255,12 @@ def _reader(source: FileSource, group: int) -> tuple[pq.ParquetFile, int]:
 
 
 def _longest_in_dictionary(source: FileSource, group: int) -> int | None:
-    """Compute the bytes of the longest row that a row group's dictionaries can make; None: unknown."""
+    """Compute the bytes of the longest row that a row group's dictionaries can make. None: unknown."""
     try:
         row = next(source.as_dictionaries.iter_batches(1, row_groups=[group], columns=source.names, use_threads=False))
     except MemoryError:
         raise
-    except Exception:  # an encoding that is not read in this way, or a corrupt page, which will be met again
+    except Exception:  # an encoding that is not read in this way, or a corrupt page, which the reader will find too
         return None
     longest = 0
     for column in map(row.column, source.names):
@@ -275,7 +274,10 @@ def _longest_in_dictionary(source: FileSource, group: int) -> int | None:
 
 
 def _split(first: int, batch: pa.RecordBatch, source: FileSource) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cut rows, the first of which is row `first`, so that a part takes BATCH_TEXT_BYTES when decoded, or is a row."""
+    """Cut rows, beginning with row `first`, into parts of BATCH_TEXT_BYTES when decoded.
+
+    A longer row is a part itself.
+    """
     beside = sum(value.as_buffer().size for value in source.beside.values() if is_text(value.type) and value.is_valid)
     sizes = np.full(len(batch), beside, np.int64)
     ends = np.cumsum(sum((lengths(batch.column(name)) for name in source.names), sizes))
@@ -287,9 +289,9 @@ def _split(first: int, batch: pa.RecordBatch, source: FileSource) -> Iterator[tu
 
 
 class _Group:
-    """A row group decoded from its first row on, in batches of one size, wherever the ranges asked for begin."""
+    """A row group that is decoded from its first row on, in batches of one size, for ranges that begin anywhere."""
 
-    # stop: the first row behind it, as its footer says; batch_rows: how many of its rows are asked for at first
+    # stop: the first row after it, by its footer; batch_rows: number of its rows that are read at first
 
     def __init__(self, source: FileSource, number: int, first: int, batch_rows: int) -> None:
         self.source, self._number, self._first = source, number, first
@@ -299,12 +301,12 @@ class _Group:
         self._batches = self._reader.iter_batches(
             self._at_a_time, row_groups=[number], columns=source.names, use_threads=False
         )
-        self._batch: pa.RecordBatch | None = None  # the last one that was decoded, whose first row is _begin
+        self._batch: pa.RecordBatch | None = None  # the last decoded batch, whose first row is _begin
         self._begin = self._next = first
-        self._corrupt = ""  # what was wrong with row _next
+        self._corrupt = ""  # the fault of row _next
 
     def goes_on(self, number: int, rows: range) -> bool:
-        """Return whether these rows are still to come, and a read from the beginning would give the same batches."""
+        """Return whether these rows still come, and a read from the beginning would give the same batches."""
         same = number == self._number and self._at_a_time == self._rows_at_a_time(len(rows))
         return same and rows.start >= self._begin
 
@@ -312,7 +314,7 @@ class _Group:
         return min(self._max_rows, batch_rows) if self._reader is self.source.as_values else self._max_rows
 
     def read(self, rows: range) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
-        """Yield the rows asked for, each batch with its first row.
+        """Yield the requested rows, each batch with its first row.
 
         Raises:
             FileFault: the file changed or is corrupt.
@@ -332,20 +334,20 @@ class _Group:
                 mismatch = f"it has {self._next - self._first} rows, the footer {self.stop - self._first}"
                 if self._next <= rows.start:
                     raise FileFault("unreadable", f"row group {self._number} is too short: {mismatch}")
-                yield Unreadable(rows.start, rows.stop, mismatch)  # nobody knows which rows are missing
+                yield Unreadable(rows.start, rows.stop, mismatch)  # all of them, because the missing rows are unknown
                 return
 
     def _decode(self) -> bool:
-        """Take the next batch, None at the end. False where a page is corrupt, and at every later call."""
+        """Take the next batch, None at the end. Return False if a page is corrupt, and at every later call."""
         if self._corrupt:
             return False
         self._batch, self._begin = None, self._next
         try:
             self._batch = next(self._batches, None)
-        except MemoryError:  # this process may take no more: the rows are sound
+        except MemoryError:  # this process may take no more memory: the rows are sound
             raise
-        except Exception as error:  # a corrupt page makes the reader raise many things
-            np.empty(_SPARE_BYTES, np.uint8)  # a decompressor that gets no memory calls its data corrupt
+        except Exception as error:  # for a corrupt page, the reader raises many kinds of errors
+            np.empty(_SPARE_BYTES, np.uint8)  # a decompressor without memory calls its data corrupt
             self.source.check_bytes(self._number)
             self._corrupt = in_words(error)
             return False
@@ -354,7 +356,7 @@ class _Group:
 
 
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
-    """Return a stored text as it is scored: as `decode_text` reads it, without C2PA manifests."""
+    """Return a stored text in the form that is scored: as `decode_text` reads it, without C2PA manifests."""
     text, reason, detail = decode_text(raw)
     return None if text is None else without_manifests(text), reason, detail
 
@@ -363,11 +365,14 @@ def decode_text(raw: bytes | None) -> tuple[str | None, str, str]:
     """Decode a stored text as far as it can be scored.
 
     A long text is cut to its first MAX_TEXT_BYTES. Bytes that are no UTF-8, such as surrogates, are replaced by U+FFFD
-    as Unicode recommends (3.9, "U+FFFD Substitution of Maximal Subparts"). The result follows from the stored bytes
-    alone, so p-values hold for it as for any text (SPEC §3).
+    as Unicode recommends (3.9, "U+FFFD Substitution of Maximal Subparts"). The result depends only on the stored bytes,
+    so p-values hold for it as for any text (SPEC §3).
 
     Returns:
-        (text, "", ""); (what is scored, reason, detail) by schemas.words.PART_REASONS; (None, "null_text", detail).
+        One of these:
+        (text, "", "");
+        (scored part, reason, detail), with a reason of schemas.words.PART_REASONS;
+        (None, "null_text", detail).
     """
     if raw is None:
         return None, "null_text", "there is no text"
@@ -381,7 +386,7 @@ def decode_text(raw: bytes | None) -> tuple[str | None, str, str]:
     try:
         text, reason, detail = scored.decode(), "", ""
     except UnicodeDecodeError as error:
-        # a replacement may be longer than what it replaces
+        # a replacement may be longer than the bytes that it replaces
         text = _first_bytes(scored.decode(errors="replace").encode()).decode()
         reason, detail = _invalid(scored, error)
     return (text, "too_long", cut) if cut else (text, reason, detail)
@@ -406,7 +411,7 @@ def _invalid(raw: bytes, error: UnicodeDecodeError) -> tuple[str, str]:
 
 
 class Identity(NamedTuple):
-    """Fields that identify a document, null where they cannot be read.
+    """Fields that identify a document. Null: they cannot be read.
 
     text_sha256: digest of the text as it is stored.
     """
@@ -422,7 +427,7 @@ UNKNOWN_IDENTITY = Identity()
 def identities(file: InputFile, columns: Columns, start: int, stop: int) -> list[Identity]:
     """Read ids and accounts, but no text, of rows start … stop−1.
 
-    Each column is read by itself, since others may be corrupt.
+    Each column is read by itself, because others may be corrupt.
     """
     ids = _strings(file, NO_COLUMNS._replace(id=columns.id), "doc_id", start, stop)
     accounts = _strings(file, NO_COLUMNS._replace(account=columns.account), "account_id", start, stop)
@@ -430,7 +435,7 @@ def identities(file: InputFile, columns: Columns, start: int, stop: int) -> list
 
 
 def identify(file: InputFile, columns: Columns, row: int) -> Identity:
-    """Read ids and account of one row, with its text's digest. It may cost this process as much as reading the text."""
+    """Read ids and account of one row, with its text's digest. Like reading the text, it may end this process."""
     (identity,) = identities(file, columns, row, row + 1)
     try:
         for part in read(file, Columns(columns.text, None, None, None), row, row + 1):

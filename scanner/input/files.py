@@ -1,7 +1,7 @@
-"""The files of the input: found in folders and tables, recognised when they change.
+"""Find the files of the input in folders and tables, and notice when they change.
 
-A file is listed once, with its size and modification mark. Whoever reads it later checks these before and after, so
-that no verdict rests on a file that changed in between.
+A file is listed once, with its size and modification mark. Code that reads it later compares these before and after, so
+no verdict rests on a file that changed in between.
 """
 
 import bisect
@@ -54,13 +54,13 @@ class InputFile:
     """A file as it was listed.
 
     path: absolute path or URI, as the tables show it.
-    location: the configured path it was found under, which tells the filesystem.
+    location: the configured path that it was found under. It tells the filesystem.
     inner: its path on that filesystem.
     size: in bytes.
-    modified: nanoseconds since 1970, or 0 where the filesystem does not tell.
-    entry: what a table's log says of it, whose time `modified` is then, None: it is in no table.
-    rewritten: rows that stood in another file of the table when they were scanned, as `pack_rows` gives them.
-    moved_from: paths of these files.
+    modified: nanoseconds since 1970. 0: the filesystem does not tell.
+    entry: the record of a table's log about the file. `modified` is then the log's time. None: the file is in no table.
+    rewritten: rows that were in another file of the table when they were scanned, as from `pack_rows`.
+    moved_from: paths of these other files.
     """
 
     path: str
@@ -75,17 +75,17 @@ class InputFile:
     def __hash__(self) -> int:
         """Return the hash of the path, which is computed once.
 
-        A look of `--follow` finds each file among those of the last one.
+        With `--follow`, each new listing looks up every file among those of the last listing.
         """
         return hash(self.path)
 
     @property
     def values(self) -> Mapping[str, str | None]:
-        """Values of columns that may stand beside the file: in the log of its table, else in the names of folders."""
+        """Return the values of columns that may be given outside the file: in its table's log, or in folders' names."""
         return dict(values_of_path(self.inner) if self.entry is None else self.entry.values)
 
     def sources(self, columns: Columns) -> Sources:
-        """Return where the file has the columns that are asked for.
+        """Return where the file has the requested columns.
 
         Raises:
             FileFault: its table lacks one.
@@ -96,7 +96,7 @@ class InputFile:
         values = self.values
         beside = pa.scalar(values[name], pa.string()) if name in values else None
         if self.entry is None or not self.entry.columns:
-            is_beside = beside is not None and role != "text"  # a text is never the name of a folder
+            is_beside = beside is not None and role != "text"  # a folder's name never gives the text
             return ColumnSource((name,), None, is_beside, beside if is_beside else None)
         column = self.entry.columns.get(name)
         if column is None:
@@ -112,19 +112,19 @@ class InputFile:
         return ColumnSource(column.names, column.field_id, has_value=True, value=value)
 
     def types(self, columns: Columns) -> dict[str, pa.DataType]:
-        """Return the types that its table gives to ids and accounts, which are written into tables of results."""
+        """Return the types that its table gives to ids and accounts. They are written into tables of results."""
         fields = {} if self.entry is None else self.entry.columns
         named = {"id": columns.id, "account": columns.account}
         return {role: fields[name].type for role, name in named.items() if name is not None and name in fields}
 
     @property
     def stamp(self) -> str:
-        """Size and time of the last change, as the column `file` of SHARDS has them."""
+        """Return size and time of the last change, as in the column `file` of SHARDS."""
         return f"{self.size}:{self.modified}"
 
     @property
     def written(self) -> datetime.datetime | None:
-        """When it was modified, where its filesystem says so. In a table: since when any of its rows was there."""
+        """Return when the file was modified. In a table: the earliest time of any of its rows. None: unknown."""
         time_ns = self.entry.since or self.modified if self.entry else self.modified
         return time_of_ns(time_ns) if time_ns else None
 
@@ -153,12 +153,12 @@ class InputFile:
             raise FileFault("io_error", f"the file cannot be opened: {error}") from None
 
     def check_unchanged(self) -> None:
-        """Raise FileFault when the file is gone, is another one than was listed by size and mark, or cannot be one."""
+        """Raise FileFault if the file is gone, differs in size or mark from its listing, or is no regular file."""
         if not _is_utf8(self.inner):
             raise FileFault("unreadable", "the file's name is no UTF-8; rename it")
         try:
             now = filesystem_of(self.location)[0].get_file_info(self.inner)
-        except (OSError, ValueError) as error:  # such as a NUL in the path, which a table's log may name
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path, which a table's log may have
             raise FileFault("io_error", f"the file cannot be looked up: {error}") from None
         if now.type == fs.FileType.NotFound:
             raise self._gone()
@@ -170,7 +170,7 @@ class InputFile:
             )
         if now.type != fs.FileType.File:  # opening a FIFO would wait for its writer
             raise FileFault("no_regular_file", "this is a FIFO, socket, device or folder, not a regular file")
-        if self.entry is not None and now.size != self.size:  # its log has another time than its disk
+        if self.entry is not None and now.size != self.size:  # size only, because the log's time is not the disk's
             raise FileFault(
                 "changed",
                 f"the file has {now.size:,} bytes, where its table states {self.size:,}: another one was written in "
@@ -196,7 +196,7 @@ class InputFile:
     def _leads_out(self) -> bool:
         """Return whether links lead from a data file out of its table's folder.
 
-        It is False where that is not known, or not on this machine.
+        False if that is unknown, or if the file is on another machine.
         """
         if is_uri(self.location):
             return False
@@ -205,15 +205,15 @@ class InputFile:
 
 
 def resolve(path: str, base: Path, date: datetime.date | None) -> str:
-    """Fill in {date}, and make a plain path absolute. A URI stays a URI, but a local one becomes a plain path.
+    """Fill in {date}, and make a plain path absolute. A URI stays a URI, except that a local one becomes a plain path.
 
     Args:
-        path: the path as it is configured.
-        base: folder where relative paths start.
-        date: fills {date}, as 2026-08-31.
+        path: the configured path.
+        base: folder that relative paths start from.
+        date: replaces {date}, as 2026-08-31.
 
     Raises:
-        Refused: {date} without a date, a password in a URI.
+        Refused: the path has {date} and there is no date, or a URI has a password.
     """
     if "{date}" in path:
         if date is None:
@@ -230,14 +230,14 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
 
 
 def newest_date(path: str, base: Path) -> str:
-    """Find the newest date whose files are there, for advice.
+    """Find the newest date with files, for advice.
 
     Args:
         path: a path with {date}.
-        base: folder where relative paths start.
+        base: folder that relative paths start from.
 
     Returns:
-        The date; "yesterday" where there is none, or for a URI.
+        The date. "yesterday" if there is none, or for a URI.
     """
     if is_uri(path):
         return "yesterday"
@@ -255,34 +255,36 @@ def list_files(
     before: Iterable[InputFile] = (),
     reading: TableReading = NEWEST_TABLES,
 ) -> Sequence[InputFile]:
-    """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
+    """List the Parquet files of resolved paths, sorted and without repeats, even if links lead to a file several times.
 
-    A path of a file is taken whatever its name. In a folder, at any depth, files that end in .parquet are taken, but no
+    A path of a file is listed with any name. In a folder, at any depth, files that end in .parquet are listed, except
     hidden ones. A file is hidden if its name or folder begins with `_` or `.` (unfinished and internal files, by the
-    convention of Arrow and Spark), unless the folder is a partition `name=value`. Anything that is no regular file, or
-    has a name in a folder that is no UTF-8, is listed too: `check_unchanged` reports its fault. If a folder is a Delta
-    table, the files are taken that its log names.
+    convention of Arrow and Spark), unless the folder is a partition `name=value`. Entries that are no regular files, or
+    whose names are no UTF-8, are listed too: `check_unchanged` reports their fault. If a folder is a Delta table, the
+    files in its log are listed.
 
     Args:
         locations: the paths.
-        missing: called with a path that does not exist, which then counts as empty, None: it is refused.
-        passed_over: called with each file in a folder that does not end in .parquet, unless it is hidden, and with each
-            hidden one that does, or a hidden folder that cannot be listed.
-        before: files listed some seconds ago. For an unchanged file in no table the same object is returned, which
-            costs less.
+        missing: called with a path that does not exist, which then counts as empty. None: such a path is refused.
+        passed_over: called with each file in a folder that does not end in .parquet, unless it is hidden. Also with
+            each hidden file that does, and with each hidden folder that cannot be listed.
+        before: files listed some seconds ago. An unchanged file in no table is returned as the same object, which is
+            cheaper.
         reading: version, time and rows of tables that are read.
 
     Raises:
-        Refused: a path that does not exist, or cannot be written down; a table above or below a path, or at it if it
-            cannot be read; a file with two paths from which two tables, or a table twice, take other rows away;
-            `reading` asks for what is not there.
-        ScanFailed: a folder or a table that cannot be listed.
+        Refused: one of these:
+            a path does not exist, or cannot be written down;
+            a table is above or below a path, or is at the path and cannot be read;
+            a file has two paths, from which two tables, or one table twice, delete different rows;
+            `reading` asks for a version, time or rows that do not exist.
+        ScanFailed: a folder or a table cannot be listed.
     """
     locations = [*locations]
     if (reading.version, reading.timestamp) != (None, None) and len(locations) > 1:
         raise Refused("input: version and timestamp are of one table; name that alone in paths")
     files: dict[str, InputFile] = {}
-    target_of: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
+    target_of: dict[str, object] = {}  # equal for all paths that lead to one file; without an entry: the path itself
     listed_before: dict[tuple[str, str], InputFile] | None = None
     for location in locations:
         folders = _table_folders(location)
@@ -314,17 +316,17 @@ def list_files(
 
 
 def find_file(path: str) -> InputFile:
-    """Find a file that was listed before, as it is now, whatever became of its folder.
+    """Find a file that was listed before, as it is now, even if its folder has changed.
 
     Args:
         path: path of the file, as the tables show it, with the options of its URI.
 
     Raises:
         Refused: it does not exist, or cannot be written down.
-        ScanFailed: it cannot be looked at.
+        ScanFailed: it cannot be read.
     """
     address = urlsplit(path)._replace(query="").geturl() if "://" in path else path
-    # a name below a URI is shown as it is in the store, which may hold what a URI has to escape
+    # below a URI, tables show a name as the store has it, with characters that a URI has to escape
     for location in [*([_escaped(path)] if "://" in path else []), path]:
         with _faults_of(path):
             filesystem, inner = filesystem_of(location)
@@ -336,7 +338,7 @@ def find_file(path: str) -> InputFile:
 
 
 class InputTables:
-    """The tables of an input, listed when one of their files is looked for.
+    """The tables of an input. They are listed when one of their files is first asked for.
 
     locations: resolved paths of the input.
     """
@@ -347,9 +349,9 @@ class InputTables:
         self._missed: set[str] = set()
 
     def find(self, path: str) -> InputFile:
-        """Find a file as its table has it, else by its path alone: as `find_file`, and with its errors.
+        """Find a file as its table has it, or otherwise by its path, as `find_file` does and with the same errors.
 
-        Its deleted rows are not left out. A file that is in its table no more has the table's columns.
+        Deleted rows are not left out. A file that has left its table still gets the table's columns.
         """
         for location in self._locations:
             is_iceberg, folder = location.startswith(ICEBERG_PREFIX), location.removeprefix(DELTA_PREFIX).rstrip("/")
@@ -358,7 +360,7 @@ class InputTables:
             if not is_iceberg and not _table_folders(location).is_delta(filesystem_of(folder)[1]):
                 break
             file = self._in_table(location, path)
-            if file is None and path not in self._missed:  # it may be newer than the listing
+            if file is None and path not in self._missed:  # the file may be newer than the listing
                 self._listed.pop(location, None)
                 file = self._in_table(location, path)
             if file is not None and file.entry is not None:
@@ -380,7 +382,7 @@ class InputTables:
 
 
 def _escaped(uri: str) -> str:
-    """Return a URI, whose path is written in a store's own names, with escapes."""
+    """Return a URI with escapes, from one whose path has a store's own names."""
     parts = urlsplit(uri)
     return parts._replace(path=quote(parts.path, safe="/=")).geturl()
 
@@ -390,10 +392,10 @@ def _missing(location: str, more: str = "") -> Refused:
 
 
 def empty_in_a_store(location: str) -> None:
-    """Let a missing prefix of a store count as empty, for `missing` of `list_files`: a store has no empty folders.
+    """Count a missing prefix of a store as empty, for `missing` of `list_files`: a store has no empty folders.
 
     Raises:
-        Refused: it is a path of this machine.
+        Refused: it is a path on this machine.
     """
     if not is_uri(location):
         raise _missing(location, "; allow_empty is for a folder that is there and holds nothing")
@@ -401,7 +403,7 @@ def empty_in_a_store(location: str) -> None:
 
 @contextlib.contextmanager
 def _faults_of(location: str) -> Iterator[None]:
-    """Raise errors about a path as Refused or ScanFailed, which tell the path."""
+    """Turn errors about a path into Refused or ScanFailed, with the path in the message."""
     try:
         yield
     except UnicodeError as error:
@@ -414,7 +416,7 @@ def _faults_of(location: str) -> Iterator[None]:
 
 
 def _refuse_other_rows(first: InputFile, other: InputFile) -> None:
-    """Raise Refused for two paths of one file, if tables take other rows away by the one than by the other."""
+    """Raise Refused for two paths of one file if tables delete other rows by the one path than by the other."""
     if first.entry is not None and other.entry is not None and first.entry.deleted != other.entry.deleted:
         raise Refused(
             f"input.paths: {first.path!r} and {other.path!r} are one file, of which tables take other rows away by "
@@ -423,18 +425,18 @@ def _refuse_other_rows(first: InputFile, other: InputFile) -> None:
 
 
 def _table_folders(named: str) -> TableFolders:
-    """Return what is known of tables at and above a path."""
+    """Return the folders of tables at and above a path."""
     location = "/" if named.startswith(ICEBERG_PREFIX) else named.removeprefix(DELTA_PREFIX)
     with _faults_of(location):
         return TableFolders(location, filesystem_of(location)[0])
 
 
 def _files_of_table(named: str, folders: TableFolders, reading: TableReading) -> "_FilesOfTable | None":
-    """Return the files of a path that is a table, sorted; None where it is none. Raises as `list_files`."""
+    """Return the files of a path that is a table, sorted. None: it is no table. Raises as `list_files`."""
     if named.startswith(ICEBERG_PREFIX):
         from scanner.input.iceberg_tables import read_iceberg  # late: it loads catalogs
 
-        with _faults_of(named):  # a store may not answer
+        with _faults_of(named):  # the store may not answer
             files = read_iceberg(named, reading)
             for root in set(map(_root, files.paths())):
                 filesystem_of(root)
@@ -453,7 +455,7 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
 
 
 def _in_delta_table(location: str, reading: TableReading) -> "_FilesOfTable":
-    from scanner.input.delta_tables import read_delta  # late: those who look into footers need neither polars nor Delta
+    from scanner.input.delta_tables import read_delta  # late: reading footers needs neither polars nor Delta
 
     if is_uri(location) and "?" in location:
         address = location.partition("?")[0]
@@ -465,9 +467,9 @@ def _in_delta_table(location: str, reading: TableReading) -> "_FilesOfTable":
 
 
 class _FilesOfTable(Sequence[InputFile]):
-    """Data files of a table, each made into an InputFile when it is read.
+    """Data files of a table. Each becomes an InputFile only when it is accessed.
 
-    location: path of the folder in which they lie.
+    location: path of the table's folder.
     """
 
     def __init__(self, files: TableFiles, location: str | None) -> None:
@@ -502,7 +504,7 @@ class _FilesOfTable(Sequence[InputFile]):
 
 
 def _root(path: str) -> str:
-    """Return the store of a path, as the URI of all that is in it; for a path of this machine, its root."""
+    """Return the store of a path, as the URI of everything in it. For a local path, return the root."""
     return urlsplit(path)._replace(path="").geturl() if "://" in path else "/"
 
 
@@ -512,7 +514,7 @@ def _listed_under(
     missing: Callable[[str], None] | None,
     passed_over: Callable[[str], None],
 ) -> "tuple[int, list[_ListedFile]]":
-    """Return how long a path is on its filesystem, and the files at it. Raises as `list_files`."""
+    """Return the length of a path on its filesystem, and the files at it. Raises as `list_files`."""
     if is_uri(location):
         ask_many_at_once()
     with _faults_of(location):
@@ -535,7 +537,7 @@ def _listed_under(
 
 
 def _is_utf8(name: str) -> bool:
-    """Return whether a name is UTF-8: Python puts lone surrogates for bytes that are not."""
+    """Return whether a name is UTF-8. Python represents other bytes by lone surrogates."""
     try:
         return name.isascii() or bool(name.encode())
     except UnicodeEncodeError:
@@ -549,7 +551,7 @@ def _printable(path: str) -> str:
 class _ListedFile(NamedTuple):
     """Fields of an InputFile.
 
-    real: the file at the end of its links, None: its path alone identifies it.
+    real: the file at the end of its links. None: only its path identifies it.
     """
 
     inner: str
@@ -582,7 +584,7 @@ def _in_folder(
 def _in_local_folder(
     _: fs.FileSystem, folder: str, tables: TableFolders, passed_over: Callable[[str], None]
 ) -> Iterator[_ListedFile]:
-    """Yield files as in Arrow's own listing, at a fifth of its cost. A link that leads nowhere is listed too."""
+    """Yield files as Arrow's own listing does, at a fifth of its cost. Broken links are listed too."""
     hidden, listed = list[str](), list[_ListedFile]()
     for real, files in _walk(folder, tables, hidden):
         for file in files:
@@ -600,7 +602,7 @@ def _in_local_folder(
     read = {_real_path(item) for item in listed} if hidden else set()  # a link may lead to a hidden file
     for path in hidden:
         for lost in _parquet_below(path) if os.path.isdir(path) else [path]:
-            if os.path.lexists(lost) and os.path.realpath(lost) not in read:  # what is written may be gone meanwhile
+            if os.path.lexists(lost) and os.path.realpath(lost) not in read:  # an unfinished file may be gone by now
                 passed_over(_printable(lost))
 
 
@@ -623,7 +625,7 @@ def _parquet_below(hidden: str) -> Iterator[str]:
 
 
 def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
-    """List a file by one look at it, or a link by a look at its target.
+    """List a file with one system call, or a link with a call for its target.
 
     `real` is its path without that link.
     """
@@ -641,10 +643,10 @@ def _listed_by_entry(file: os.DirEntry[str], real: str | None) -> _ListedFile:
 def _walk(folder: str, tables: TableFolders, hidden: list[str]) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
     """Yield the real path and the files of a local folder, and of each folder below it.
 
-    The path is empty where the folder is not behind a link. Nothing hidden is listed: `hidden` gets the hidden folders,
-    and the hidden files that end in .parquet.
+    The path is empty for a folder that is not behind a link. Hidden entries are not listed. Instead, `hidden` gets the
+    hidden folders, and the hidden files that end in .parquet.
     """
-    # Each real folder is entered once, lest links go round in circles; OSError: one cannot be listed.
+    # Each real folder is entered once, so links cannot lead in circles. OSError: a folder cannot be listed.
     entered = {os.path.realpath(folder)}
     todo = [folder]
     while todo:
@@ -679,5 +681,5 @@ def _walk(folder: str, tables: TableFolders, hidden: list[str]) -> Iterator[tupl
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to a target that cannot be looked at
+    except OSError:  # a link whose target cannot be read
         return False

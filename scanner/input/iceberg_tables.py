@@ -1,8 +1,8 @@
-"""Iceberg tables of the input: the data files of one snapshot, by pyiceberg and its own configuration of catalogs.
+"""Read Iceberg tables of the input: the data files of one snapshot, by pyiceberg and its own configuration of catalogs.
 
-A data file is never written again: its path, size and place in the table's sequence identify it, and delete files say
-which of its rows are gone. A snapshot that removes files and adds others may have rewritten rows. So each file knows
-the files that went into it, as far back as the table has its snapshots (Iceberg's specification, "Scan Planning").
+A data file is never written again. Its path, size and place in the table's sequence identify it. Delete files say which
+of its rows are deleted. A snapshot that removes files and adds others may have rewritten rows, so for each file we find
+the files that went into it, as far back as the table has snapshots (Iceberg's specification, "Scan Planning").
 """
 
 import re
@@ -45,23 +45,26 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot as TableSnapshot
 
 _MILLISECOND = 10**6  # nanoseconds
-_UNKNOWN = 1  # a time before all others, of files whose snapshot the table has no more
-_PATH = 2147483546  # id of the column of paths in files of deletes
+_UNKNOWN = 1  # a time before all others, for files whose snapshot the table has forgotten
+_PATH = 2147483546  # id of the column of paths in delete files
 _SECRET = re.compile("token|secret|credential|password|key", re.IGNORECASE)
-_SHORTEST_SECRET = 4  # characters of a part of a URI; shorter ones are words of errors
+_SHORTEST_SECRET = 4  # characters of a part of a URI; shorter parts could be words of an error
 
 
 def read_iceberg(named: str, reading: TableReading) -> TableFiles:
     """Return the data files of an Iceberg table at one snapshot.
 
     Args:
-        named: `iceberg:` and the table's name, whose first part is the catalog's, such as `iceberg:lake.forum.posts`.
-        reading: the version, time and partitions that are read.
+        named: `iceberg:` and the table's name. Its first part is the catalog's name: `iceberg:lake.forum.posts`.
+        reading: the version, time and partitions to read.
 
     Raises:
-        Refused: there is no such catalog, table or snapshot; pyiceberg is not installed; the table has equality
-            deletes, or files other than Parquet; `where` is no expression of partitions.
-        ScanFailed: it cannot be read.
+        Refused: one of these:
+            there is no such catalog, table or snapshot;
+            pyiceberg is not installed;
+            the table has equality deletes, or files other than Parquet;
+            `where` is no expression on partitions.
+        ScanFailed: the table cannot be read.
     """
     try:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, NotInstalledError
@@ -83,7 +86,7 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
         raise Refused(f"input.paths: Iceberg table {named!r} cannot be read: {_in_a_line(error, named)}") from None
     except Refused:
         raise
-    except Exception as error:  # catalogs raise what their services do
+    except Exception as error:  # catalogs raise the errors of their services
         raise ScanFailed(f"input.paths: Iceberg table {named!r} cannot be read: {_in_a_line(error, named)}") from None
     read = Snapshot(named, "Iceberg", snapshot.snapshot_id)
     files = []
@@ -106,7 +109,7 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
 
 
 def _in_a_line(error: Exception, named: str) -> str:
-    """Return the message of an error without what the configuration of the table's catalog keeps secret."""
+    """Return the message of an error without the secrets in the configuration of the table's catalog."""
     line = in_a_line(error)
     for secret in sorted(_secrets(_catalog_of(named)), key=len, reverse=True):
         line = line.replace(secret, "…").replace(quote(secret, safe=""), "…")
@@ -116,8 +119,8 @@ def _in_a_line(error: Exception, named: str) -> str:
 def _secrets(catalog: str) -> Iterator[str]:
     """Yield parts of a catalog's properties that may be secret.
 
-    These are some properties by their names, and of URIs the user and the query. The path of a service's address may
-    hold a token. The path of a warehouse or of a database's file is no secret.
+    These are the values of some properties, and the user and query of each URI. The path in a service's address may
+    contain a token. The path of a warehouse or of a database's file is no secret.
     """
     from pyiceberg.utils.config import Config
 
@@ -137,12 +140,15 @@ def _catalog_of(named: str) -> str:
 
 
 def _path(uri: str) -> str:
-    """Return a file's URI as tables of results show it: a plain path where it is on this machine."""
+    """Return a file's URI as in tables of results: a plain path if it is on this machine."""
     return uri.removeprefix("file:").replace("///", "/", 1) if uri.startswith("file:") else uri
 
 
 def _place(uri: str) -> str:
-    """Return a file's path in its store, which writers name by several schemes: s3://bucket/a and s3a://bucket/a."""
+    """Return a file's path in its store.
+
+    Writers use several schemes for the same file: s3://bucket/a and s3a://bucket/a.
+    """
     return urlsplit(uri).path if "://" in uri else _path(uri)
 
 
@@ -154,7 +160,7 @@ def _rows(where: str | None) -> "BooleanExpression":
         return AlwaysTrue()
     try:
         return parse(where)
-    except Exception:  # the parser's own, whose text lists its grammar
+    except Exception:  # the parser's own error, whose text lists its grammar
         raise Refused(
             f"input.where: {where!r} is no condition that Iceberg reads, such as \"day = '{{date}}'\""
         ) from None
@@ -169,14 +175,14 @@ def _open(named: str) -> "Table":
     if not name:
         raise Refused(f"input.paths: {named!r}: write iceberg:CATALOG.NAMESPACE.TABLE")
     table = load_catalog(catalog, **properties_of(catalog)).load_table(name)
-    table.io = RegularFiles(table.io.properties)  # the table's own properties may name another
+    table.io = RegularFiles(table.io.properties)  # the table's own properties may name another implementation
     return table
 
 
 def _columns(table: "Table", schema: "Schema") -> dict[str, TableColumn]:
-    """Return columns of a schema as files have them: by ids, and by names that the table maps to these.
+    """Return columns of a schema as files have them: by ids, and by the names that the table maps to the ids.
 
-    The names are for files without ids. A column that was added has its initial default in older rows (Iceberg's
+    The names are for files without ids. A column that was added later has its initial default in older rows (Iceberg's
     specification, "Column Projection").
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -194,7 +200,7 @@ def _columns(table: "Table", schema: "Schema") -> dict[str, TableColumn]:
 
 
 def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapshot | None":
-    """Return the snapshot that is read; None where the table has none yet."""
+    """Return the snapshot that is read. None: the table has none yet."""
     if reading.timestamp is not None:
         snapshot = table.snapshot_as_of_timestamp(int(reading.timestamp.timestamp() * 1000))
     elif reading.version is not None:
@@ -208,22 +214,26 @@ def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapsh
 
 
 def _values(table: "Table", schema: "Schema", file: "DataFile") -> tuple[tuple[str, str | None], ...]:
-    """Return the values of the columns that a file's partition is by, by their names in a schema."""
+    """Return the values of the columns of a file's partition, by their names in a schema."""
     from pyiceberg.transforms import IdentityTransform
 
     values = []
     for i, field in enumerate(table.specs()[file.spec_id].fields):
         name, value = schema.find_column_name(field.source_id), file.partition[i]
         if name is not None and isinstance(field.transform, IdentityTransform):
-            kind = schema.find_type(field.source_id)  # a date is a number in the manifest
+            kind = schema.find_type(field.source_id)  # the manifest has a date as a number
             values.append((name, None if value is None else field.transform.to_human_string(kind, value)))
     return tuple(values)
 
 
 def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
-    """Yield what led to a snapshot, as far back as the table has it, the oldest first; a transaction is one commit."""
-    # A transaction writes metadata with the time of its last snapshot. pyiceberg overwrites by two: one removes files,
-    # and one adds others (Iceberg's specification, "Table Metadata Fields": metadata-log, last-updated-ms).
+    """Yield the commits that led to a snapshot, the oldest first, as far as the table has them.
+
+    A transaction is one commit.
+    """
+    # A transaction writes metadata with the time of its last snapshot. pyiceberg overwrites by two snapshots: one
+    # removes files, and one adds others (Iceberg's specification, "Table Metadata Fields": metadata-log,
+    # last-updated-ms).
     ends = {table.metadata.last_updated_ms, *(entry.timestamp_ms for entry in table.metadata.metadata_log)}
     adds, removes = dict[str, int](), list[str]()
     steps = _steps(table, last)
@@ -231,16 +241,16 @@ def _commits(table: "Table", last: "TableSnapshot") -> Iterator[Commit]:
         (added, removed), time_ms = _changes(table, snapshot), snapshot.timestamp_ms
         adds |= dict.fromkeys(removed if undone else added, time_ms * _MILLISECOND)
         removes += removed
-        if undone:  # what came back may hold rows of what took its place
+        if undone:  # files that came back may contain rows of the files that had replaced them
             removes += added
-        ended = time_ms in ends or time_ms < min(ends)  # older metadata is forgotten
+        ended = time_ms in ends or time_ms < min(ends)  # the table has forgotten older metadata
         if next_undone is not undone or (not undone and ended and next_snapshot.timestamp_ms != time_ms):
             yield Commit(adds, removes if undone else [path for path in removes if path not in adds])
             adds, removes = {}, []
 
 
 def _steps(table: "Table", last: "TableSnapshot") -> list[tuple["TableSnapshot", bool]]:
-    """Return the snapshots that led to one, in order, each with whether it was undone then, by a rollback.
+    """Return the snapshots that led to one, in order, each with whether a rollback has undone it.
 
     Raises:
         ValueError: a snapshot is a parent of its own parents.
@@ -262,7 +272,7 @@ def _steps(table: "Table", last: "TableSnapshot") -> list[tuple["TableSnapshot",
                 raise ValueError(f"snapshot {snapshot_id} is a parent of its own parents")
         while snapshot_id in line and next(reversed(line)) != snapshot_id:
             steps.append((line.popitem()[1], True))
-        if snapshot_id not in line:  # the table has no more what led from one to the other
+        if snapshot_id not in line:  # the table has forgotten the snapshots between the two
             line.clear()
         line.update(reversed(newer.items()))
         steps += [(snapshot, False) for snapshot in reversed(newer.values())]
@@ -285,11 +295,11 @@ def _changes(table: "Table", snapshot: "TableSnapshot") -> tuple[list[str], list
 
 
 class _Vector(NamedTuple):
-    """What a manifest says of a deletion vector: one of those in a Puffin file.
+    """A manifest's entry of a deletion vector, one of those in a Puffin file.
 
-    data_file: the file that it takes rows away from, None: only the Puffin file tells.
-    offset: where it begins in the Puffin file, None: only the Puffin file tells.
-    number: how many rows it takes away.
+    data_file: the file whose rows it deletes. None: only the Puffin file tells.
+    offset: its first byte in the Puffin file. None: only the Puffin file tells.
+    number: number of rows that it deletes.
     """
 
     path: str
@@ -301,12 +311,12 @@ class _Vector(NamedTuple):
 def _deletions(
     table: "Table", snapshot: "TableSnapshot", tasks: Sequence["FileScanTask"], *, chosen: bool
 ) -> dict[str, bytes]:
-    """Return the rows of files that delete files take away, by the files' paths.
+    """Return the rows that delete files delete, by the data files' paths.
 
-    `chosen` says whether the tasks are a choice of the table's files, by `where`.
+    chosen: whether the tasks are only some of the table's files, chosen by `where`.
 
     Raises:
-        Refused: it is not known of which files they are.
+        Refused: it is unknown which files they belong to.
         ValueError: a delete file has other rows than the table says.
     """
     gone: dict[str, NDArray[np.bool_]] = {}
@@ -324,14 +334,14 @@ def _deletions(
     for task in tasks:
         for deletes in task.delete_files:
             path = _path(task.file.file_path)
-            if deletes.file_format.name != "PUFFIN":  # a vector has a manifest's entry of its own
+            if deletes.file_format.name != "PUFFIN":  # a vector has a manifest entry of its own
                 if deletes.file_path not in positions:
                     positions[deletes.file_path] = _positions(table.io, deletes)
                 if path in positions[deletes.file_path]:
                     take_away(deletes.file_path, path, positions[deletes.file_path][path])
     partitions = {(task.file.spec_id, task.file.partition) for task in tasks} if chosen else None
     planned = {deletes.file_path for task in tasks for deletes in task.delete_files}
-    # an entry that does not say of which file it is counts where pyiceberg plans it, by its partition and age
+    # an entry that does not name its file counts where pyiceberg plans it, by its partition and age
     vectors = [
         vector
         for vector in _vectors(table, snapshot, partitions)
@@ -342,7 +352,7 @@ def _deletions(
         by_place[_place(path)].append(path)
 
     def data_file(uri: str) -> str | None:
-        """Return the data file that a vector names; None where it was removed."""
+        """Return the data file that a vector names. None: it was removed."""
         named = [_path(uri)] if _path(uri) in size_of else by_place.get(_place(uri), [])
         if len(named) > 1:
             raise ValueError(f"{uri} is the name of several files, in other stores")
@@ -356,9 +366,12 @@ def _deletions(
 
 
 def _vectors(table: "Table", snapshot: "TableSnapshot", partitions: Collection[object] | None) -> list[_Vector]:
-    """Return the deletion vectors of data files in partitions, each by a spec's id and its values; None: of all."""
-    # pyiceberg plans by the second version of the format, in which no entry has a place in a Puffin file, and takes
-    # two entries of one Puffin file for one.
+    """Return the deletion vectors of data files in partitions, each by a spec's id and its values.
+
+    None: of all files.
+    """
+    # pyiceberg plans by the second version of the format, in which no entry has a place in a Puffin file. It takes two
+    # entries of one Puffin file for the same entry.
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         DATA_FILE_TYPE,
@@ -395,16 +408,16 @@ def _vectors(table: "Table", snapshot: "TableSnapshot", partitions: Collection[o
 def _rows_of_vectors(
     io: "FileIO", path: str, vectors: Sequence[_Vector], data_file: Callable[[str], str | None]
 ) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield the data files of a Puffin file's vectors, each with its rows that are gone.
+    """Yield the data files of a Puffin file's vectors, each with its deleted rows.
 
-    The file may hold more vectors than the table has: those of files for which a newer vector stands elsewhere. A newer
-    one takes the same rows away, and more. So where nothing tells them apart, an old one does no harm. Nor does one of
-    a data file that was removed, which some writers leave in the table.
+    The file may contain more vectors than the table has: those of files with a newer vector elsewhere. A newer vector
+    deletes the same rows and more, so an old one does no harm if nothing tells them apart. A vector of a data file that
+    was removed does none either. Some writers leave such vectors in the table.
 
-    `data_file` is a function that gives the data file of a URI, None: the table has it no more.
+    data_file: returns the data file of a URI. None: the table does not have it any more.
 
     Raises:
-        Refused: it is not known of which data file a vector is.
+        Refused: it is unknown which data file a vector belongs to.
         ValueError: the file is damaged, or lacks one of the vectors.
     """
     from pyiceberg.table.puffin import PuffinFile
@@ -427,7 +440,7 @@ def _rows_of_vectors(
             raise ValueError(f"{path} lacks the deletion vector of {vector.data_file}, which the table has")
         _refuse_other_number(path, len(rows_of[matches[0]]), vector.number)
         matching.append(matches[0])
-    if unnamed:  # their entries say how many rows they take away, and not of which files
+    if unnamed:  # their entries have the number of deleted rows, but not the data file
         others = [i for i in range(len(blobs)) if i not in matching]
         numbers = Counter(len(rows_of[i]) for i in others)
         if unnamed - numbers:
@@ -451,8 +464,8 @@ def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
     Raises:
         ValueError: it is damaged, or has too many rows.
     """
-    # Behind a length and a magic number, 4 bytes each, stand the number of bitmaps and, for each, the upper half of
-    # its rows and a Roaring bitmap; a checksum of 4 bytes ends it. 40 bytes can claim more than memory holds.
+    # After a length and a magic number, 4 bytes each, come the number of bitmaps and, for each, the upper half of
+    # its rows and a Roaring bitmap. A checksum of 4 bytes ends it. 40 bytes can claim more rows than fit into memory.
     from pyroaring import BitMap
 
     if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
@@ -469,10 +482,10 @@ def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
 
 
 def _positions(io: "FileIO", deletes: "DataFile") -> dict[str, NDArray[np.int64]]:
-    """Return the rows that a delete file takes away, by data files.
+    """Return the rows that a delete file deletes, by data files.
 
     Raises:
-        Refused: it is of a kind that is not read.
+        Refused: it is of a kind that is not supported.
         ValueError: it is damaged.
     """
     if deletes.file_format.name != "PARQUET":
@@ -481,12 +494,15 @@ def _positions(io: "FileIO", deletes: "DataFile") -> dict[str, NDArray[np.int64]
         rows = pq.read_table(pa.BufferReader(file.read()), columns=["file_path", "pos"])
     _refuse_other_number(deletes.file_path, len(rows), deletes.record_count)
     rows_of: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
-    for path in pc.unique(rows["file_path"]).to_pylist():  # engines write file:/ and file:///
+    for path in pc.unique(rows["file_path"]).to_pylist():  # may be one file: engines write file:/ and file:///
         rows_of[_path(path)].append(rows.filter(pc.equal(rows["file_path"], path))["pos"].to_numpy())
     return {path: np.concatenate(parts) for path, parts in rows_of.items()}
 
 
 def _refuse_other_number(path: str, taken_away: int, stated: int) -> None:
-    """Raise ValueError for a delete file that lacks rows: they would be read although they were deleted."""
+    """Raise ValueError for a delete file that lacks rows.
+
+    Otherwise these rows would be read although they are deleted.
+    """
     if taken_away != stated:
         raise ValueError(f"{path} takes {taken_away:,} rows away, where the table says {stated:,}")

@@ -1,8 +1,9 @@
-"""Untrusted footers, read in processes of their own: a file that ends such a process costs itself, no scan.
+"""Read untrusted footers in separate processes. A file that ends such a process does not end the scan.
 
-The driver reads a footer's bytes and hands them over. Behind it stands a server, this file run as
-`python -m scanner.input.inspector FD`, which forks in some milliseconds a process for as many footers as it survives.
-They get no path, no secret and no credentials: whoever takes one over has nothing but the footers that it was sent.
+The driver reads a footer's bytes and sends them to a process. A server, this file run as
+`python -m scanner.input.inspector FD`, forks a new process in some milliseconds. The process reads as many footers as
+it survives. It gets no path, no secret and no credentials. An attacker who takes it over has only the footers sent to
+it.
 """
 
 import contextlib
@@ -31,14 +32,14 @@ from scanner.input.footers import RowGroup, read_footer, row_groups
 from scanner.storage.locations import REQUESTS_AT_ONCE, is_uri
 
 CPU_SECONDS = 20.0
-"""CPU seconds that a footer may take; the largest that is read takes one or two."""
+"""CPU seconds that a footer may take. The largest allowed footer takes one or two."""
 
 FOOTER_MEMORY = 2 * 2**30
-"""Bytes of memory that a footer may take; the largest takes a fraction."""
+"""Bytes of memory that a footer may take. The largest one takes a fraction."""
 
-_THREADS = 24  # threads that read footers of this machine's disks; as many more for a store, whose requests are slow
-_PROCESSES = 2  # processes that look into footers: one may be busy with a slow footer
-_TOGETHER = 32  # files, and bytes of their footers, that are handed over at once
+_THREADS = 24  # threads that read footers on local disks; as many more for a store, whose requests are slow
+_PROCESSES = 2  # processes that read footers: one may be busy with a slow footer
+_TOGETHER = 32  # files, and bytes of their footers, that are sent together
 _TOGETHER_BYTES = 2**20
 _STARTS = 2  # attempts to start a process, each with a server
 _NUMBER = struct.Struct("<q")  # process ids and wait statuses
@@ -48,7 +49,7 @@ Answer = list[RowGroup] | FileFault
 
 
 class _Footer(NamedTuple):
-    """The footer of a file of so many bytes.
+    """The footer of a file, and the size of the file.
 
     sources: where the file has the columns.
     """
@@ -63,10 +64,10 @@ class _Process(NamedTuple):
     connection: Connection
 
     def ask(self, columns: Columns, footers: Sequence[_Footer]) -> Iterator[Answer]:
-        """Yield one answer for each footer, in their order.
+        """Yield one answer for each footer, in order.
 
         Raises:
-            EOFError, OSError: the process ended over a footer.
+            EOFError, OSError: a footer ended the process.
         """
         asked = [[footer.size, footer.data.size, _without_values(footer.sources)] for footer in footers]
         head = json.dumps([list(columns), asked]).encode()
@@ -79,7 +80,7 @@ class _Process(NamedTuple):
 
 
 class Inspector:
-    """Inspects files, from any number of threads. Processes are started when they are needed, and end with it."""
+    """Inspects files, from any number of threads. Processes start when they are needed, and end with it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the server and its socket
@@ -96,7 +97,7 @@ class Inspector:
         self.close()
 
     def inspect(self, file: InputFile, columns: Columns) -> list[RowGroup]:
-        """Read a file's footer, and check that it agrees with itself and has the columns, of types that can be scanned.
+        """Read a file's footer. Check that it is consistent and has the columns, with types that can be scanned.
 
         Raises:
             FileFault: the file cannot be scanned.
@@ -108,12 +109,12 @@ class Inspector:
         return answer
 
     def inspect_all(self, files: Sequence[InputFile], columns: Columns) -> Iterator[tuple[InputFile, Answer]]:
-        """Inspect files, many at a time. Yields each file with its result, in their order.
+        """Inspect files, many at a time. Yield each file with its result, in order.
 
         Raises:
             ScanFailed: no process can be started.
         """
-        listed = [*files]  # a table's files become objects here, once
+        listed = [*files]  # once, because each access makes an object of a table's file
         at_once = REQUESTS_AT_ONCE if any(is_uri(file.location) for file in listed) else _THREADS
         together = min(_TOGETHER, -(-len(listed) // at_once)) or 1
         parts = [listed[begin : begin + together] for begin in range(0, len(listed), together)]
@@ -122,7 +123,7 @@ class Inspector:
             for part, answers in zip(parts, threads.map(self._inspect, parts, repeat(columns)), strict=True):
                 yield from zip(part, answers, strict=True)
         finally:
-            threads.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for the rest
+            threads.shutdown(wait=False, cancel_futures=True)  # after an interrupt, do not wait for the rest
 
     def close(self) -> None:
         """End all processes, for good."""
@@ -133,7 +134,7 @@ class Inspector:
     def _inspect(self, files: Sequence[InputFile], columns: Columns) -> list[Answer]:
         answers: list[Answer] = []
         footers: list[_Footer] = []
-        indices: list[int] = []  # of the footers among the answers
+        indices: list[int] = []  # places of the footers among the answers
 
         def answer_together() -> None:
             for index, answer in zip(indices, self._ask_processes(footers, columns), strict=True):
@@ -144,7 +145,7 @@ class Inspector:
         for file in files:
             answers.append([])
             try:
-                if not is_uri(file.location):  # anything in a store can be opened, and then shows its size
+                if not is_uri(file.location):  # a store has no special files, and shows the size after opening
                     file.check_unchanged()
                 footers.append(_Footer(file.size, read_footer(file), file.sources(columns)))
                 indices.append(len(answers) - 1)
@@ -156,13 +157,13 @@ class Inspector:
         return answers
 
     def _ask_processes(self, footers: Sequence[_Footer], columns: Columns) -> list[Answer]:
-        """Return the answers of a process. The footer at which it ended is given once more, alone, to a new process."""
+        """Return the answers of a process. A footer that ended it is given once more, alone, to a new process."""
         answers: list[Answer] = []
         with self._turns:
             while len(answers) < len(footers):
                 process = self._idle.pop() if self._idle else self._fork()
                 try:
-                    answers.extend(process.ask(columns, footers[len(answers) :]))  # as many as the process answers
+                    answers.extend(process.ask(columns, footers[len(answers) :]))  # those before its end
                 except (EOFError, OSError):
                     process.connection.close()
                     answers.append(self._ask_new_process(footers[len(answers)], columns))
@@ -197,7 +198,7 @@ class Inspector:
         raise ScanFailed("the process that reads footers of the input cannot be started, or was ended")
 
     def _wait_status(self, pid: int) -> int:
-        """Return the wait status of a process; 0 when its server is gone too."""
+        """Return the wait status of a process. 0: its server is gone too."""
         with self._lock, contextlib.suppress(EOFError, OSError):
             if self._socket is not None:
                 self._socket.sendall(_NUMBER.pack(pid))
@@ -219,7 +220,7 @@ class Inspector:
     def _end(self) -> None:
         if self._server is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._server.pid, signal.SIGKILL)  # its session: the server and what it forked
+                os.killpg(self._server.pid, signal.SIGKILL)  # its session: the server and its forked processes
             self._server.wait()
         if self._socket is not None:
             self._socket.close()
@@ -229,7 +230,7 @@ class Inspector:
 
 
 def _fault_of_change(file: InputFile, answer: Answer) -> Answer:
-    """Return the answer, or a change of the file meanwhile, which may have caused a fault."""
+    """Return the answer, or if the file has changed meanwhile, that change, which may be the cause of a fault."""
     if isinstance(answer, FileFault):
         try:
             file.check_unchanged()
@@ -239,13 +240,13 @@ def _fault_of_change(file: InputFile, answer: Answer) -> Answer:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment in which Python finds its modules.
+    """Return the environment variables with which Python finds its modules.
 
-    Secrets, which may stand in the environment, are not handed on.
+    Others are left out, because the environment may contain secrets.
     """
     inherited = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
     paths = [path or os.getcwd() for path in sys.path]
-    # no threads in a process that forks; memory that is given back, and counts as it is used
+    # no threads in a process that forks; Arrow's memory is returned to the system, and counted as it is used
     fixed = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
     return inherited | fixed | {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -260,7 +261,7 @@ def _receive(line: socket.socket) -> int:
 def serve_processes() -> None:
     """Serve requests until the line is closed: fork a process (0, with its end of a line), or report how one ended."""
     limit_memory()
-    # from Python 3.12 on, fork warns of pyarrow's threads: they wait for work, and a child gives them none
+    # from Python 3.12 on, fork warns of pyarrow's threads; they only wait for work, and a child gives them none
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     with socket.socket(fileno=int(sys.argv[1])) as line:
         while True:
@@ -279,13 +280,13 @@ def serve_processes() -> None:
 
 
 def limit_memory() -> None:
-    """Let this process take so much memory, and leave nothing of its own when it is ended."""
+    """Limit the memory of this process, and let it leave no core dump when it is ended."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (FOOTER_MEMORY, FOOTER_MEMORY))
 
 
 def _answer_requests(line: Connection) -> None:
-    """Answer for one footer after the other, until the line is closed or this process ends."""
+    """Answer for one footer after another, until the line is closed or this process ends."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stderr.fileno())  # C++ may print bytes of the file when it ends a process
     with contextlib.suppress(EOFError):

@@ -1,4 +1,4 @@
-"""Parquet files that somebody names: opened as the input is, their columns guessed and described, for people to see."""
+"""Open Parquet files that a user names as the input is opened. Guess and describe their columns."""
 
 import atexit
 import contextlib
@@ -34,11 +34,13 @@ _GUIDE = "; the guide “Where text lives” writes JSON lines, CSV and others a
 
 
 def open_parquet(path: Path, name: str) -> pq.ParquetFile:
-    """Open a Parquet file whose footer was found sound by a process of its own, since a footer can end its reader.
+    """Open a Parquet file, after a separate process has checked its footer.
+
+    A bad footer can end the process that reads it.
 
     Args:
         path: the file.
-        name: what the file is called in the error, such as `--file users.parquet`.
+        name: name of the file in the error, such as `--file users.parquet`.
 
     Raises:
         Refused: it cannot be read, is no regular file, or its footer contradicts itself or claims too much.
@@ -48,11 +50,11 @@ def open_parquet(path: Path, name: str) -> pq.ParquetFile:
 
 
 def _sound_file(path: Path) -> InputFile:
-    """Return a file whose footer was found sound.
+    """Return a file with a sound footer.
 
     Raises:
         FileFault: its footer is not sound.
-        OSError: it cannot be looked at.
+        OSError: it cannot be read.
     """
     real = os.path.realpath(path)
     status = os.stat(real)
@@ -63,7 +65,7 @@ def _sound_file(path: Path) -> InputFile:
 
 @contextlib.contextmanager
 def _faults_in(name: str) -> Iterator[None]:
-    """Raise errors about a file's content as Refused. `name` is what the file is called there."""
+    """Turn errors about a file's content into Refused. `name` is the file's name in the message."""
     try:
         yield
     except FileFault as fault:
@@ -83,13 +85,13 @@ def _inspector() -> Inspector:
 
 
 ROWS_OF_A_SAMPLE = 1000
-"""Most rows that are looked at."""
+"""Most rows that are sampled."""
 
 BYTES_OF_A_SAMPLE = 16 * 2**20
-"""Bytes of a column after which no more of its rows are looked at."""
+"""Bytes of a column after which no more of its rows are sampled."""
 
 COLUMNS_OF_A_SAMPLE = 100
-"""Most columns that are looked into for texts."""
+"""Most columns that are searched for texts."""
 
 _TEXT = r"text|body|content|message|comment|post|document"
 _ID = r"(doc(ument)?|post|message|comment|item)?_?(id|uuid|key)"
@@ -99,7 +101,7 @@ _TIME = r"(created|posted|received|written|published)(_?(at|on|time|date))?|time
 
 
 class Guess(NamedTuple):
-    """Names of the columns; None: no column looks like it.
+    """Names of the columns. None: no column looks like it.
 
     why: reasons in words.
     """
@@ -114,11 +116,11 @@ class Guess(NamedTuple):
 class SampleFile(NamedTuple):
     """A file whose columns are guessed.
 
-    listed: the file as its table has it, None: it is in no table.
-    table: its table as `input.paths` names it, a folder without what goes before it, None: it is in no table.
-    where: SQL that chooses a night of the table, where it is partitioned by dates.
-    date: the newest night, where it is partitioned by dates.
-    folder: the folder of files that was named, which is no table.
+    listed: the file as its table has it. None: it is in no table.
+    table: its table, as `input.paths` names it, a folder without the folders before it. None: it is in no table.
+    where: SQL that selects a night of the table, if it is partitioned by dates.
+    date: the newest night, if it is partitioned by dates.
+    folder: the folder of files that the user named. It is no table.
     """
 
     file: Path
@@ -132,8 +134,8 @@ class SampleFile(NamedTuple):
 def sample_of(path: Path) -> SampleFile:
     """Find the file whose columns are guessed for a path.
 
-    It is the file itself, or the newest file of a folder, of a Delta table that the path is or lies in, or of an
-    Iceberg table.
+    It is the file itself, the newest file of a folder, or the newest file of a table. The path may be a Delta table or
+    a file in it, or name an Iceberg table.
 
     Raises:
         Refused: the table cannot be read, or has no files.
@@ -163,9 +165,9 @@ def sample_of(path: Path) -> SampleFile:
 
 
 def guess_columns(sample: SampleFile) -> Guess:
-    """Guess from names, types and first rows which columns hold what. Only columns that a scan reads count.
+    """Guess the columns from names, types and first rows. Only columns that a scan can read count.
 
-    Names and types are the table's, where the file is in one: it may have older ones.
+    If the file is in a table, names and types are the table's. The file may have older ones.
 
     Raises:
         Refused: it is no Parquet file, is empty, or has no column of texts.
@@ -246,7 +248,7 @@ def _sampled(file: InputFile, columns: Columns) -> Iterator[pa.RecordBatch]:
 
 
 def _holds_times(file: InputFile, name: str, kind: pa.DataType) -> bool:
-    """Return whether a column is of a type of times, or all of its texts are times that a scan can read."""
+    """Return whether a column has a type of times, or only texts that a scan can read as times."""
     columns = NO_COLUMNS._replace(time=name)
     if not _can_be_read(file, columns):
         return False
@@ -266,9 +268,11 @@ def _holds_times(file: InputFile, name: str, kind: pa.DataType) -> bool:
 def _text(
     path: Path, file: InputFile, kinds: Mapping[str, pa.DataType], nested: Mapping[str, float]
 ) -> tuple[str, float]:
-    """Find the column named like a text, else the column of the longest texts, with their mean length in bytes.
+    """Find the column named like a text, or otherwise the column of the longest texts.
 
-    `nested` is what `_nested_texts` gives.
+    Return its mean length in bytes too.
+
+    nested: result of `_nested_texts`.
     """
     strings = [name for name, kind in kinds.items() if is_text(kind) and not pa.types.is_null(kind)]
     named = [name for name in strings if _matches(_TEXT, name)]
@@ -298,7 +302,7 @@ def _article(kind: pa.DataType) -> str:
 
 
 def _mean_bytes(file: InputFile, name: str) -> float | None:
-    """Compute the mean length of the first texts of a column, in bytes; None where it cannot be read."""
+    """Compute the mean length of the first texts of a column, in bytes. None: it cannot be read."""
     rows = size = 0
     try:
         for batch in _sampled(file, NO_COLUMNS._replace(text=name)):
@@ -312,9 +316,10 @@ def _mean_bytes(file: InputFile, name: str) -> float | None:
 def _nested_texts(
     parquet: pq.ParquetFile, kinds: Mapping[str, pa.DataType], names: Mapping[str, str], *, ask: bool
 ) -> dict[str, float]:
-    """Compute the bytes a row of nested columns with strings, by their names.
+    """Compute the bytes per row of nested columns with strings, by their names.
 
-    `names` are those that the columns have in the file. `ask` says whether sizes can be asked for, else they are 0.
+    names: the columns' names in the file.
+    ask: whether sizes can be read. If not, they are 0.
     """
     metadata = parquet.metadata
     top_columns = [metadata.schema.column(number).path.partition(".")[0] for number in range(len(metadata.schema))]
@@ -328,21 +333,21 @@ def _nested_texts(
 
 
 def _strings_in(kind: pa.DataType) -> bool:
-    """Return whether a type is a string's, or holds one."""
+    """Return whether a type is a string type, or contains one."""
     if not pa.types.is_nested(kind):
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
     return any(_strings_in(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _quoted(name: str, mark: str = '"') -> str:
-    """Quote a column's name for SQL, or with another mark a text."""
+    """Quote a column's name for SQL, or a text with another quotation mark."""
     return mark + name.replace(mark, 2 * mark) + mark
 
 
 def _flat(column: str, kind: pa.DataType) -> str:
-    """Return the SELECT of DuckDB for the texts of a nested column; empty where there are none.
+    """Return DuckDB's SELECT for the texts of a nested column. Empty: it has none.
 
-    The texts are those of a field named like one, else of the first.
+    The texts are those of a field named like one, or otherwise of the first field.
     """
     sql, lists = _quoted(column), 0
     while pa.types.is_nested(kind):
@@ -359,7 +364,7 @@ def _flat(column: str, kind: pa.DataType) -> str:
             kind = kind.item_type if is_value else kind.key_type
         else:
             sql, kind = f"unnest({sql})", kind.value_type
-    return f"SELECT * EXCLUDE ({_quoted(column)}), {sql} AS text" if lists <= 1 else ""  # unnest stands in no other
+    return f"SELECT * EXCLUDE ({_quoted(column)}), {sql} AS text" if lists <= 1 else ""  # SQL cannot nest unnest
 
 
 def input_path(file: Path) -> str:
@@ -376,7 +381,7 @@ def _type_beside(file: InputFile, name: str) -> str:
 
 
 class ColumnDescription(NamedTuple):
-    """A column: what it holds (text, id, account or time), its name, its Arrow type, and whether its values are read.
+    """A column: its role (text, id, account or time), its name, its Arrow type, and whether its values are read.
 
     Values of a column that is not read are null in all tables.
     """
@@ -388,7 +393,7 @@ class ColumnDescription(NamedTuple):
 
 
 def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
-    """Describe the configured columns of a file that an Inspector found sound.
+    """Describe the configured columns of a file that an Inspector has checked.
 
     Raises:
         FileFault: the file cannot be read any more.

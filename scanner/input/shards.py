@@ -1,8 +1,8 @@
-"""Cut a Parquet file into shards: row ranges, and the id that hashes all that the verdicts of a shard depend on.
+"""Cut a Parquet file into shards: row ranges, with an id that hashes everything that the verdicts of a shard depend on.
 
-Cutting is a function of a file's Parquet metadata only. So a rerun, with any configuration and on any cluster, meets
-the same shards and can leave out those that are committed. Where several drivers share a night, a hash of a file's path
-says whose it is.
+Cutting is a function of a file's Parquet metadata only. A second run, with any configuration and on any cluster,
+therefore gets the same shards, and can leave out those that are committed. If several drivers share a night, a hash of
+a file's path decides whose file it is.
 """
 
 import hashlib
@@ -33,16 +33,18 @@ MOST_SHARDS = 2**14
 
 
 RESULTS_VERSION = 3
-"""Version of the verdicts. It is raised when the same text under the same keys gets another verdict than before; every
-night that was ever scanned is then scanned again. 2: a text's form decides its weights. 3: the normal form of three
-rules, and long runs of unseen characters are cut off.
+"""Version of the verdicts.
 
-A text that was in quarantine and is scored now raises nothing: no verdict changes.
+It is raised when the same text under the same keys gets another verdict than before. Every night that was ever scanned
+is then scanned again. 2: a text's form decides its weights. 3: the normal form of three rules, and long runs of unseen
+characters are cut off.
+
+It is not raised if a text that was in quarantine is now scored, because no verdict changes.
 """
 
 
 class Range(NamedTuple):
-    """Rows start … stop−1 of a file, and about how many bytes of text they hold."""
+    """Rows start … stop−1 of a file, and the approximate bytes of their text."""
 
     start: int
     stop: int
@@ -50,7 +52,7 @@ class Range(NamedTuple):
 
     @property
     def documents(self) -> int:
-        """How many rows."""
+        """Return the number of rows."""
         return self.stop - self.start
 
 
@@ -59,8 +61,8 @@ class Shard:
     """The unit of commitment: a row range of one file under a set of tests.
 
     shard_id: 64 hex digits.
-    first_scanned: when an earlier scan, under other tests, had the same file.
-    keys: ids of the keys that look at it, where these are not all that are under test.
+    first_scanned: time at which an earlier scan, under other tests, had the same file.
+    keys: ids of the keys that scan it, if these are not all keys under test.
     """
 
     shard_id: str
@@ -73,8 +75,8 @@ class Shard:
 def cut(groups: Sequence[RowGroup]) -> list[Range]:
     """Cut a file into ranges of at most MAX_ROWS rows and MAX_TEXT_BYTES of text.
 
-    Whole row groups are packed while they fit. A row group that exceeds the limits alone is cut evenly by rows. A
-    single row is never cut, however long. Rows come in order, each exactly once. Row groups without rows vanish.
+    Whole row groups are combined while they fit. A row group that exceeds the limits by itself is cut evenly by rows. A
+    single row of any length is never cut. Rows come in order, each exactly once. Row groups without rows vanish.
 
     Raises:
         FileFault: the file would have far more ranges than MOST_SHARDS.
@@ -118,20 +120,20 @@ def verdict_settings(
     weights: Mapping[str, float] = MappingProxyType({}),
     filter_sha256: str | None = None,
 ) -> str:
-    """Write canonical JSON of everything but the file that decides verdicts: keys in order, K, rules, columns, version.
+    """Write everything but the file that decides verdicts as canonical JSON: keys in order, K, rules, columns, version.
 
     Args:
         keys: the keys.
-        keys_tested: how many keys share equally.
+        keys_tested: number of keys with equal shares.
         dedup: the rule for repeats.
         min_scored: least number of scored tokens.
         columns: the columns that are read.
         variants: further variants of a text that are tested.
-        weights: the weights of units and variants, left out where they are equal.
-        filter_sha256: digest of the n-grams that are left out of scoring, None: none are.
+        weights: the weights of units and variants. They are left out if they are equal.
+        filter_sha256: digest of the n-grams that are left out of scoring. None: none are.
     """
     from scanner.watermark.formats import (
-        format_of,  # late: numba takes two seconds, and those who read results need none
+        format_of,  # late: numba takes two seconds, and reading results needs none
     )
 
     return _canonical(
@@ -164,21 +166,22 @@ def verdict_settings(
 
 
 def key_set(key_ids: Iterable[str]) -> str:
-    """Compute the digest of the ids of keys that were tested together, in whatever order; 64 hex digits."""
+    """Compute the digest of the ids of keys that were tested together, in any order: 64 hex digits."""
     return _digest(sorted(key_ids))
 
 
 def shard_id(file: InputFile, rows: Range | None, settings: str) -> str:
     """Compute the SHA-256, in hex, of everything that decides a shard's rows.
 
-    `rows` None: the file as a whole, which could not be read. Where it is a table's, its values of partitions and its
-    deleted rows count too, but not the table's version: a commit that leaves a file as it is changes none of its ids.
+    `rows` None: the file as a whole, which could not be read. For a file of a table, its values of partitions and its
+    deleted rows count too, but not the table's version. A commit that leaves a file unchanged therefore changes none of
+    its ids.
     """
     span = None if rows is None else [rows.start, rows.stop]
     fields = {"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": settings}
     if file.entry is not None:
         fields["entry"] = [file.entry.values, rows_sha256(file.entry.deleted)]
-        if rows is None:  # a column that lacked may be in the table later, whose files stay as they are
+        if rows is None:  # a missing column may be added to the table later, while its files stay the same
             fields["columns"] = sorted(file.entry.columns)
     return _digest(fields)
 
@@ -194,11 +197,11 @@ def _digest(value: object) -> str:
 class DriverShare(NamedTuple):
     """A driver's share of the input, one of several parts, written `number/of`.
 
-    A file's path alone decides its part. So parts are disjoint and together hold all files, also where drivers list the
-    input at different times. Parts of many files hold about equal bytes.
+    A file's path alone decides its part. Parts are therefore disjoint and together contain all files, even if drivers
+    list the input at different times. Parts of many files have about equal bytes.
 
     number: the number of the part, from 1.
-    of: how many parts there are.
+    of: the number of parts.
     """
 
     number: int
@@ -206,7 +209,7 @@ class DriverShare(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> "DriverShare":
-        """Read a part as people write it, such as `1/3`.
+        """Read a part from its usual form, such as `1/3`.
 
         Raises:
             ValueError: the text names no part.

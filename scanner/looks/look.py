@@ -1,6 +1,6 @@
-"""The seam of a look: a way to test a text besides the whole text as written.
+"""Define the interface of a look: a way to test a text besides the whole text as written.
 
-A look is never asked for its share of the false-positive rate: the core computes all shares in one place
+A look is never asked for its share of the false-positive rate. The core computes all shares in one place
 (scanner.error_shares.ErrorShares).
 """
 
@@ -24,50 +24,59 @@ if TYPE_CHECKING:
 
 
 class Scoring(Protocol):
-    """What is done with the documents that a worker reads. Made by the driver, and opened by each worker itself."""
+    """The treatment of the documents that a worker reads. The driver makes it, and each worker opens it for itself."""
 
     @property
     def reading_seconds(self) -> float:
-        """Seconds that a model takes for a byte of text before it is scored, generously; 0: no model reads."""
+        """Return the seconds that a model takes for a byte of text before it is scored, a generous estimate.
+
+        0: no model reads.
+        """
 
     @property
     def holds_model(self) -> bool:
-        """Whether a model is held. Memory is then limited beyond what it takes, and no text is set aside."""
+        """Return whether it holds a model.
+
+        If so, memory is limited beyond the model's use, and no text is set aside.
+        """
 
     @property
     def detector(self) -> Detector:
-        """Scores documents, and sums up the seconds of tokenising and proving."""
+        """Return the detector, which scores documents and sums up the seconds of tokenising and proving."""
 
     def prepare(self, device: "torch.device | None") -> None:
-        """Open keys, tokenizers and users, and compile kernels. `device` is the worker's; None: it has none."""
+        """Open keys, tokenizers and users, and compile kernels. `device` is the worker's. None: it has none."""
 
     def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
-        """Create the observer that counts for controls in a piece that begins at this row; None: none does."""
+        """Create the observer that counts for controls in a piece that begins at this row. None: no control counts."""
 
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory
     ) -> Mapping[str, Sequence[pa.RecordBatch]]:
-        """Score, prove and name documents. Returns rows by table, `verdicts` and `lengths` of their texts at least."""
+        """Score, prove and name documents.
+
+        Return rows for each table, at least `verdicts` and the `lengths` of their texts.
+        """
 
     def count_flags(self, verdicts: pa.RecordBatch, path: str) -> int:
-        """Count the flags of a batch of a file that were counted nowhere else, canaries left out."""
+        """Count the flags in a batch of a file that were not counted elsewhere, without canaries."""
 
     def tables(self, batches: defaultdict[str, list[pa.RecordBatch]]) -> Mapping[str, Sequence[pa.RecordBatch]]:
-        """Make the rows that are written, by table, of all that `score` gave, and of `audit_counts`."""
+        """Make the rows to write for each table, from all results of `score` and of `audit_counts`."""
 
 
 class Keeper(Protocol):
-    """Keeps rows of documents while these are scanned, for what the look does later. Each worker makes its own."""
+    """Keeps rows of documents while they are scanned, for the look's later work. Each worker makes its own."""
 
     @property
     def table(self) -> str:
-        """Name of the table of the rows, which is committed beside `verdicts`."""
+        """Return the name of the table of these rows. It is committed beside `verdicts`."""
 
     def rows(self, documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what is kept of a batch.
+        """Return the rows to keep of a batch.
 
         Args:
-            documents: of the batch.
+            documents: documents of the batch.
             verdicts: exact rows of VERDICTS on some of the documents, in their order.
         """
 
@@ -78,11 +87,11 @@ class Keeper(Protocol):
 class SecondPass(NamedTuple):
     """Shards whose documents are read once more.
 
-    plan: of the pass, which says under which ids the shards are committed.
-    tables: that get rows, besides those of a scan.
-    scoring: makes what scores the documents; given whether each worker has a GPU.
-    reading_seconds: seconds that a model takes for a byte of text, generously.
-    gpus: of each worker.
+    plan: plan of the pass, which gives the ids under which the shards are committed.
+    tables: tables that get rows, besides those of a scan.
+    scoring: makes the scoring of documents, given whether each worker has a GPU.
+    reading_seconds: seconds that a model takes for a byte of text, a generous estimate.
+    gpus: GPUs of each worker.
     gpus_field: field of the configuration that asks for them.
     """
 
@@ -99,11 +108,11 @@ class SecondPassTotals(NamedTuple):
     """Totals of a second pass.
 
     texts: documents that were read.
-    flagged: documents that are flagged now and were not before, canaries left out.
+    flagged: documents that are flagged now and were not before, without canaries.
     canaries: flagged texts of canaries.
     unproved: flags that a slow path computed differently.
     left: shards whose file cannot be read now.
-    given_up: documents that ended each worker that read them, and keep the verdict that they have.
+    given_up: documents at which every worker ended that read them. They keep their present verdict.
     """
 
     texts: int = 0
@@ -115,7 +124,7 @@ class SecondPassTotals(NamedTuple):
 
 
 class ReadAgain(Protocol):
-    """Has workers read shards once more, and commits what is found there."""
+    """A function that has workers read shards once more, and commits the results."""
 
     def __call__(self, scan: CommittedScan, again: SecondPass) -> SecondPassTotals:
         """Return the totals.
@@ -128,14 +137,14 @@ class ReadAgain(Protocol):
 
 @dataclass(frozen=True)
 class LookResult:
-    """Result of what a look did once all documents were committed.
+    """The result of a look's work after all documents were committed.
 
-    counts: for the record of the job; None: nothing was done.
-    columns: of the scan's row of SCANS.
+    counts: counts for the record of the job. None: there was no work.
+    columns: columns of the scan's row of SCANS.
     audited: ids under which it has rows of AUDIT_COUNTS.
-    unproved: rows of its own tables whose proof came out differently.
+    unproved: rows of its own tables whose proof differs.
     summary: headings and sentences for people.
-    hands: sentences on what somebody must look at.
+    hands: sentences on faults that a person must look at.
     """
 
     counts: Mapping[str, object] | None = None
@@ -150,7 +159,7 @@ NO_RESULT = LookResult()
 
 
 class LookEstimate(NamedTuple):
-    """What is left for a look to do: a heading, sentences, and the same as numbers."""
+    """The work left for a look: a heading, sentences, and the same as numbers."""
 
     name: str
     sentences: tuple[str, ...]
@@ -158,14 +167,14 @@ class LookEstimate(NamedTuple):
 
 
 class LookRun(Protocol):
-    """What a look does with a scan once all documents are committed."""
+    """The work of a look on a scan after all documents are committed."""
 
     @property
     def result(self) -> LookResult:
-        """The result so far, which also a scan records that is interrupted."""
+        """Return the result so far. An interrupted scan records it too."""
 
     def run(self, scan: CommittedScan, on_actors: OnActors, read_again: ReadAgain) -> None:
-        """Do what is left to do, and commit it: a look that was killed goes on from there.
+        """Do the work that is left, and commit it. A look that was killed continues from there.
 
         Raises:
             Refused: something cannot be opened.
@@ -174,33 +183,35 @@ class LookRun(Protocol):
 
 
 class Look(Protocol):
-    """A way to test a text besides the whole text as written, which a configuration may turn on."""
+    """A way to test a text besides the whole text as written. A configuration may turn it on."""
 
     @property
     def name(self) -> str:
-        """Name in the record of a job."""
+        """Return its name in the record of a job."""
 
     @property
     def section(self) -> str:
-        """Section of scan.toml that turns it on."""
+        """Return the section of scan.toml that turns it on."""
 
     def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
-        """Return an estimator of the cost of what is left, by the plan with its filter and the input's shards.
+        """Return a function that estimates the cost of the work left.
 
-        None: the look is not configured, or costs nothing worth telling.
+        It takes the plan with its filter, and the input's shards.
+
+        None: the look is not configured, or its cost is negligible.
 
         Raises:
             Refused: the look cannot be used.
         """
 
     def tables(self, plan: Plan) -> Sequence[str]:
-        """Name the tables that workers fill for it."""
+        """Return the names of the tables that workers fill for it."""
 
     def keeper(self, plan: Plan, scan_id: str, text_ids: TextIds) -> Keeper | None:
-        """Create the keeper of rows of documents; None: the look keeps none."""
+        """Create the keeper of rows of documents. None: the look keeps none."""
 
     def follow_up(self, plan: Plan) -> LookRun | None:
-        """Create the run that follows a scan, before any document is read; None: none does.
+        """Create the run that follows a scan, before any document is read. None: there is none.
 
         Raises:
             Refused: it cannot be created.

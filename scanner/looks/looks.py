@@ -1,4 +1,4 @@
-"""The table of looks: a line each. Neither driver nor workers know a look by its name."""
+"""List the looks in a table, one line each. Neither driver nor workers know a look by its name."""
 
 from scanner.errors import Refused
 from scanner.looks.accounts.look import Accounts
@@ -14,7 +14,7 @@ LOOKS: tuple[Look, ...] = (
 
 
 def check_looks(config: ScanConfig) -> None:
-    """Raise Refused where a section of the configuration turns on a look that this brickscan does not have."""
+    """Raise Refused if a section of the configuration turns on a look that this brickscan does not have."""
     sections = {look.section for look in LOOKS}
     for section in ("accounts", "levels"):
         if getattr(config, section) is not None and section not in sections:

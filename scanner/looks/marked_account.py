@@ -1,4 +1,4 @@
-"""The seam of marked accounts: what lists, pages, exports and reviews ask of the look that finds them."""
+"""Define the interface of marked accounts: lists, pages, exports and reviews use it to ask the look that finds them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ NO_DECISION = (
     "no decision is recorded on an account: a decision holds for one text, and the posts of an account change from "
     "night to night. Where posts are flagged themselves, decide on these"
 )
-"""Sentence that says why an account has no decisions."""
+"""Sentence that explains why an account has no decisions."""
 
 
 class AccountPost(NamedTuple):
     """A post of a marked account.
 
-    scored: scored tokens, of all its words.
-    level, own_level: how strongly all of its words, and its own words alone, speak for the mark, 0 to
-        len(RUN_STRENGTHS); None: fewer than TOKENS_A_RUN tokens are scored, or the key cannot be opened.
+    scored: number of scored tokens, of all its words.
+    level, own_level: how strongly all of its words, or only its own words, show the mark, 0 to len(RUN_STRENGTHS).
+        None: fewer than TOKENS_A_RUN tokens are scored, or the key cannot be opened.
     """
 
     path: str
@@ -39,16 +39,16 @@ class AccountPost(NamedTuple):
 
 @dataclass(frozen=True)
 class AccountExplanation:
-    """A marked account explained.
+    """The explanation of a marked account.
 
-    row: of ACCOUNTS with `audit`.
-    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
-    trial: its keys are dated back.
-    posts: strongest first.
-    read: how many posts could be read again.
-    no_posts: why none could be read; None: some could.
-    log10_p, log10_p_own: of all posts and of own words only as they are read now, corrected as in the row; NaN: too
-        few tokens, None: not computed, for `no_evidence`.
+    row: row of ACCOUNTS with `audit`.
+    not_checked: reason why the tables were not checked to be as brickscan wrote them. None: they were.
+    trial: whether its keys are dated back.
+    posts: its posts, strongest first.
+    read: number of posts that could be read again.
+    no_posts: reason why none could be read. None: some could.
+    log10_p, log10_p_own: log10 p of all posts, and of own words only, as they are read now, corrected as in the row.
+        NaN: too few tokens. None: not computed, for the reason `no_evidence`.
     """
 
     row: Mapping[str, Any]
@@ -65,7 +65,7 @@ class AccountExplanation:
 class AccountLine(NamedTuple):
     """A marked account in a list.
 
-    address: of its page; empty: it has none.
+    address: link to its page. Empty: it has none.
     """
 
     account: str
@@ -79,7 +79,7 @@ class AccountLine(NamedTuple):
 
 
 class AccountLook(Protocol):
-    """Finds accounts whose posts together are marked, and tells people about them."""
+    """A look that finds accounts whose posts together are marked, and tells people about them."""
 
     def none_tested(self, results: str) -> bool:
         """Return whether no scan tested accounts."""
@@ -91,8 +91,8 @@ class AccountLook(Protocol):
 
         Args:
             explainer: of the results.
-            night: date of the data; None: the newest row of each account.
-            account_ids: only these accounts; empty: all.
+            night: date of the data. None: the newest row of each account.
+            account_ids: only these accounts. Empty: all accounts.
         """
 
     def accounts_unread(self, explainer: Explainer) -> list[AccountExplanation]:
@@ -101,7 +101,11 @@ class AccountLook(Protocol):
     def explain_account(
         self, explainer: Explainer, account_id: str, night: date | None = None
     ) -> list[AccountExplanation]:
-        """Explain a marked account: its newest row, or of a night, one a set of keys. Raises Refused: not marked."""
+        """Explain a marked account: its newest row, or its row of a night, one for each set of keys.
+
+        Raises:
+            Refused: the account is not marked.
+        """
 
     def line_of_account(self, row: Mapping[str, Any], address: str, *, trial: bool) -> AccountLine:
         """Write a row of ACCOUNTS as a line of a list."""
@@ -113,10 +117,10 @@ class AccountLook(Protocol):
         """Yield pairs of a heading and a sentence."""
 
     def posts_in_words(self, explained: AccountExplanation, most: int = ...) -> str:
-        """Say which posts are shown."""
+        """Write a sentence on which posts are shown."""
 
     def about_post(self, post: AccountPost) -> str:
-        """Say when and where a post was, and how strongly it speaks for the mark."""
+        """Write a sentence on when and where a post was, and how strongly it shows the mark."""
 
     def about_account(self, found: Sequence[AccountExplanation]) -> dict[str, Any]:
         """Return values for the template `account.html.j2`."""

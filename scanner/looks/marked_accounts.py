@@ -1,4 +1,4 @@
-"""The table of the look that finds marked accounts, and what holds without it: there are none."""
+"""List the look that finds marked accounts. Without a look, no account is marked."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -10,11 +10,15 @@ from scanner.looks.accounts import explanation
 from scanner.looks.marked_account import AccountExplanation, AccountLook
 
 ACCOUNT_LOOKS: tuple[AccountLook, ...] = (explanation,)
-"""The look that there is, on a line that can be taken out with its folder."""
+"""The only such look, on a line that can be deleted together with its folder."""
 
 
 def account_look() -> AccountLook:
-    """Return the look. Raises Refused: there is none."""
+    """Return the look.
+
+    Raises:
+        Refused: there is none.
+    """
     for look in ACCOUNT_LOOKS:
         return look
     raise Refused("this brickscan tests no accounts")
@@ -28,10 +32,10 @@ def none_tested(results: str) -> bool:
 def marked_accounts(
     explainer: Explainer, night: date | None = None, account_ids: Sequence[str] = ()
 ) -> list[Mapping[str, Any]]:
-    """See AccountLook.marked_accounts; empty where there is no look."""
+    """See AccountLook.marked_accounts. Empty if there is no look."""
     return account_look().marked_accounts(explainer, night, account_ids) if ACCOUNT_LOOKS else []
 
 
 def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
-    """See AccountLook.accounts_unread; empty where there is no look."""
+    """See AccountLook.accounts_unread. Empty if there is no look."""
     return account_look().accounts_unread(explainer) if ACCOUNT_LOOKS else []

@@ -1,7 +1,9 @@
-"""The seam of normalised texts: a second text that is scored where it differs from the text as it is written.
+"""Define the interface of normalised texts.
 
-A normal form follows from the text alone, and no key has a part in it, so p-values hold for it as for any text. It is a
-look of its own, with a share of the rate (scanner.error_shares).
+A normalised text is a second text, scored if it differs from the text as written.
+
+A normal form depends only on the text and on no key, so p-values hold for it as for any text. It is a look of its own,
+with a share of the rate (scanner.error_shares).
 """
 
 import hashlib
@@ -15,17 +17,22 @@ from scanner.text.utf8 import Utf8
 from schemas.config import VariantsConfig
 
 NORMAL_FORMS: tuple[Callable[[Sequence[str], Utf8], dict[int, str]], ...] = (find_normal_forms,)
-"""The normal form that there is, on a line that can be taken out with its folder: each text is its own one then."""
+"""The only normal form, on a line that can be deleted together with its folder.
+
+Each text is then its own normal form.
+"""
 
 
 _DECIDE_NORMAL_FORM = ("looks/normal_form", "look_alikes.py", "printable.py")
-"""Files of the package, or folders of them, that decide what a text's normal form is."""
+"""Files and folders of the package that decide a text's normal form."""
 
 
 def normal_form_sha256() -> str | None:
-    """Return the SHA-256 of what defines the normal form: code, tables and version of Unicode. None: there is none.
+    """Return the SHA-256 of the definition of the normal form: code, tables and version of Unicode.
 
-    Public records of keys name it (SPEC_3 §2), so that it cannot be chosen afterwards.
+    None: there is none.
+
+    Public records of keys contain it (SPEC_3 §2), so that it cannot be chosen afterwards.
     """
     if not NORMAL_FORMS:
         return None
@@ -39,7 +46,7 @@ def normal_form_sha256() -> str | None:
 
 
 def check_variants(variants: VariantsConfig) -> None:
-    """Raise Refused where normalised texts are to be scored, and there is no normal form."""
+    """Raise Refused if normalised texts are to be scored, but there is no normal form."""
     if variants.normalised and not NORMAL_FORMS:
         raise Refused("variants.normalised: this brickscan has no normal form of texts; leave it out")
 
@@ -57,12 +64,12 @@ def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
 
 
 def normalise(text: str) -> str:
-    """Return a text as it was before somebody hid its mark, as far as the text shows that; mostly the same text."""
+    """Return a text as it was before its mark was hidden, as far as the text shows this. It is mostly the same text."""
     return normalise_all([text])[0]
 
 
 def normalise_all(texts: Sequence[str]) -> list[str]:
-    """Normalise several texts, which takes a tenth of the time of one after the other."""
+    """Normalise several texts, in a tenth of the time that they take one by one."""
     forms = normal_forms(texts, Utf8.of(texts))
     return [forms.get(place, text) for place, text in enumerate(texts)]
 
@@ -71,11 +78,11 @@ def scored_text(text: str, variant: str | None) -> str:
     """Return the text that was scored for a row of VERDICTS.
 
     Args:
-        text: as it is written.
-        variant: of the row.
+        text: the text as written.
+        variant: variant of the row.
 
     Raises:
-        Refused: it was normalised, and there is no normal form.
+        Refused: it was normalised, but there is no normal form.
     """
     if variant is None:
         return text

@@ -1,4 +1,7 @@
-"""The seam of looks that score a text otherwise than by its plain sum: evidence scores their rows again through it."""
+"""Define the interface of looks that do not score a text by its plain sum.
+
+Evidence scores their rows again through it.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,19 +19,31 @@ from schemas.words import SPAN
 
 
 class RowScoring(Protocol):
-    """Scores a text as the look of its row did."""
+    """An object that scores a text as the look of its row did."""
 
     def takes(self, key: MasterKey) -> bool:
         """Return whether the look scores texts under a key."""
 
     def shares(self, shares: ErrorShares) -> ErrorShares:
-        """Return the shares that the look tests a text with. Raises Refused: the configuration states none."""
+        """Return the shares of the rate with which the look tests a text.
+
+        Raises:
+            Refused: the configuration states none.
+        """
 
     def keys(self, opened_keys: Sequence[OpenedKey]) -> list[OpenedKey]:
-        """Return keys that score the text as the look does. Raises Refused: what is on record is of another text."""
+        """Return keys that score the text as the look does.
+
+        Raises:
+            Refused: the record belongs to another text.
+        """
 
     def slow_path(self, path: ProofPath, opened_key: OpenedKey) -> ProofPath:
-        """Return the slow path that scores the text as the look does. Raises as `keys`."""
+        """Return the slow path that scores the text as the look does.
+
+        Raises:
+            Refused: as `keys`.
+        """
 
 
 class RowLook(Protocol):
@@ -36,50 +51,53 @@ class RowLook(Protocol):
 
     @property
     def name(self) -> str:
-        """Value of the column `look`."""
+        """Return its value in the column `look`."""
 
     def recorded(
         self, results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text: str, where: str
     ) -> RowScoring:
-        """Return the scoring by what is on record of a row's text.
+        """Return the scoring by the record of a row's text.
 
         Args:
             results: folder or URI.
-            row: of VERDICTS.
-            scan: its row of SCANS; None: it did not end.
-            text: that was scored.
+            row: row of VERDICTS.
+            scan: its row of SCANS. None: the scan did not end.
+            text: the text that was scored.
             where: the flag, in words.
 
         Raises:
-            Refused: it is not on record, or was changed.
+            Refused: the text is not on record, or was changed.
         """
 
     def today(
         self, config: ScanConfig, base: Path, scan: Mapping[str, Any], text: str, where: str
     ) -> RowScoring | None:
-        """Return the scoring by what the look would find now; None: that cannot be told. `base`: of relative paths."""
+        """Return the scoring by present readings of the look.
+
+        None: there cannot be any. `base`: start of relative paths.
+        """
 
     def compare(self, row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> tuple[str, bool, str]:
         """Compare a row with the verdict of today.
 
         Args:
-            row: of VERDICTS.
-            verdict: of today; None: there is none.
+            row: row of VERDICTS.
+            verdict: verdict of today. None: there is none.
 
         Returns:
-            A field's name, whether they agree, and why not.
+            A field's name, whether they agree, and the reason why not.
         """
 
 
 ROW_LOOKS: tuple[RowLook, ...] = (LevelRows(),)
-"""A line for each look whose rows are scored again."""
+"""One line for each look whose rows are scored again."""
 
 
 def row_look(look: str | None, where: str) -> RowLook | None:
-    """Return the look of a row; None: the plain sum gave the verdict, of the whole text or of a part.
+    """Return the look of a row. None: the plain sum gave the verdict, of the whole text or of a part.
 
     Args:
-        look: of the row.
+        look: `look` of the row.
         where: the flag, in words.
 
     Raises:

@@ -1,7 +1,7 @@
-"""The seam of parts of texts: windows and segments, each a text of its own that may carry a mark.
+"""Define the interface of parts of texts: windows and segments, each a text of its own that may carry a mark.
 
-Which parts a text has, no score decides, so p-values hold for them. Together they are a look, with a share of the rate
-(scanner.error_shares); without one, texts have no parts, and the whole has that share.
+No score decides which parts a text has, so p-values hold for them. Together they are a look, with a share of the rate
+(scanner.error_shares). Without such a look, texts have no parts, and the whole text has that share.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,14 @@ from scanner.watermark.rule import KeyFindings
 from schemas.words import Dedup, Proof
 
 CutTexts = Callable[[Utf8, Mapping[str, Tokens]], dict[str, Segments]]
-"""Cuts texts into segments: takes texts and their tokens by tokenizer, gives segments by tokenizer, by these tokens."""
+"""A function that cuts texts into segments.
+
+It takes texts and their tokens under each tokenizer. It returns the segments under each tokenizer, by these tokens.
+"""
 
 
 class PartsLook(Protocol):
-    """Finds parts of texts that pass, tells what they change in verdicts, and proves them."""
+    """A look that finds passing parts of texts, changes verdicts by them, and proves them."""
 
     def segment_cutter(self, tokenizers: Mapping[str, HuggingFaceTokenizer]) -> CutTexts:
         """Return a function that cuts texts into segments. `tokenizers` are the reference tokenizers, by name."""
@@ -46,8 +49,8 @@ class PartsLook(Protocol):
         """Return the parts of D documents that are tested, by scored positions.
 
         Args:
-            kinds: of parts.
-            segments: of the texts of the batch, by tokens; None: none are tested.
+            kinds: kinds of parts.
+            segments: segments of the texts of the batch, by tokens. None: none are tested.
             tokens: of the batch.
             positions: of the documents.
             documents: int64[D], their places in the batch.
@@ -66,22 +69,23 @@ class PartsLook(Protocol):
         """Search D documents as a whole, as scanner.watermark.rule.search does, and their parts.
 
         Args:
-            mark: of the key.
+            mark: mark of the key.
             tokens: of the batch.
             positions: of the documents.
             messages: M of SPEC §3.
-            correction: K of whole documents, of all or of each.
-            limit: that a span must pass.
-            parts: tested besides the whole.
+            correction: K of whole documents, one for all or one for each.
+            limit: the limit that a span must pass.
+            parts: parts that are tested besides the whole.
 
         Returns:
-            Findings on the whole, and spans by document, the smallest p first.
+            Findings on the whole.
+            Spans by document, the smallest p first.
         """
 
     def least_of_parts(
         self, law: Law, sums: NDArray[np.float64], positions: Positions, parts: Parts
     ) -> NDArray[np.float64]:
-        """Return log10 of the smallest p of any part of each document, float64[D], by running sums of its terms."""
+        """Return log10 of the smallest p of any part of each document, float64[D], from running sums of its terms."""
 
     def with_spans(
         self,
@@ -95,22 +99,22 @@ class PartsLook(Protocol):
 
         Args:
             verdicts: exact rows of VERDICTS, of all documents of the batch.
-            keys: what rows say of each key.
+            keys: each key's columns for rows.
             batch: the documents and their scores.
-            misnaming_rate: largest p, on what a span shares with no other, at which it names.
-            salt: the batch's salt, as for Prover.prove.
+            misnaming_rate: largest p of a span's user evidence at which it names.
+            salt: salt of the batch, as for Prover.prove.
         """
 
     def parts_of(
         self, kinds: PartKinds, tokenizer: HuggingFaceTokenizer, text: str, places: NDArray[np.int64]
     ) -> list[tuple[int, int, int]]:
-        """Return all parts of a text: first scored position, position after the last, number of its segment, −1: none.
+        """Return all parts of a text: first scored position, position after the last, number of its segment (−1: none).
 
         Args:
-            kinds: of parts.
+            kinds: kinds of parts.
             tokenizer: the reference tokenizer.
-            text: as it is written.
-            places: int64[P], which of its tokens are scored.
+            text: the text as written.
+            places: int64[P], places of its scored tokens.
         """
 
     def prove_spans(
@@ -124,31 +128,35 @@ class PartsLook(Protocol):
         kinds: PartKinds,
         common: LeftOut | None = None,
     ) -> Proof:
-        """Prove all spans of one key in a text: `differs` where one is not confirmed.
+        """Prove all spans of one key in a text. The result is `differs` if one of them is not confirmed.
 
         Args:
-            path: the key's slow path; None: its format has none.
+            path: the key's slow path. None: its format has none.
             tokenizer: the reference tokenizer.
-            text: as it is written.
-            document_spans: of the key.
+            text: the text as written.
+            document_spans: spans of the key.
             tests: M and K of SPEC §3.
-            dedup: which repeats are left out.
-            kinds: of parts.
-            common: n-grams that are left out of scoring; None: none are.
+            dedup: the repeats that are left out.
+            kinds: kinds of parts.
+            common: n-grams that are left out of scoring. None: none are.
         """
 
 
 PARTS_LOOKS: tuple[PartsLook, ...] = (look,)
-"""The look that there is, on a line that can be taken out with its folder: texts have no parts then."""
+"""The only such look, on a line that can be deleted together with its folder. Texts then have no parts."""
 
 
 def check_parts(*, tested: bool) -> None:
-    """Raise Refused where parts of texts are to be tested, or were, and there is no such look."""
+    """Raise Refused if parts of texts are to be tested, or were, but there is no such look."""
     if tested and not PARTS_LOOKS:
         raise Refused("[spans]: this brickscan tests no parts of texts; leave the section out, or install the look")
 
 
 def parts_look() -> PartsLook:
-    """Return the look. Raises Refused: there is none."""
+    """Return the look.
+
+    Raises:
+        Refused: there is none.
+    """
     check_parts(tested=True)
     return PARTS_LOOKS[0]

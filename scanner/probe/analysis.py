@@ -1,13 +1,15 @@
-"""From answers of a server to what the page says: which configuration marks, which classes, and what cannot be told.
+"""Turn answers of a server into a page: the configuration that marks, the marked classes, and the open questions.
 
-1. Answers are read: by the server's own token ids where it gives them, by the key's tokenizer, and in other ways.
+1. Answers are read in several ways: by the server's own token ids if it gives them, by the key's tokenizer, and others.
 2. Every hypothesis of every key is tested on every class, and on all answers (scanner.probe.evidence).
-3. The hypothesis that marks is named, and what differs from the key (scanner.probe.judgement).
-4. Under it, each class is looked at: which answers a scan would find, how many tokens it takes, who is named.
+3. The hypothesis that marks is named, with its differences from the key (scanner.probe.judgement).
+4. Under this hypothesis, each class is examined: which answers a scan would find, how many tokens that takes, and who
+   is named.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -62,19 +64,22 @@ ALL = "all answers"
 """Name of the answers of all classes together."""
 
 OPENINGS = 2
-"""Tests of the first tokens of answers, of each hypothesis: with the prompt before them, and without it."""
+"""Tests of the first tokens of answers for each hypothesis: with the prompt before them, and without."""
 
 MISSING = 2**32 - 1
-"""Token id that stands where a context lacks a token, in formats whose contexts never hold the prompt."""
+"""Token id in place of a missing token of a context, in formats whose contexts never include the prompt."""
+
+LEAST_WRONG = 3
+"""Number of answers that name another user, from which on a page says so. Fewer may be named wrong by chance."""
 
 MIN_SCORED: int = ScanConfig.model_fields["min_scored"].default
 
 
 @dataclass(frozen=True)
 class NamedUsers:
-    """Of texts whose user is known: how many a scan names right, and wrong.
+    """Counts of right and wrong names that a scan gives to texts whose user is known.
 
-    texts: how many there are.
+    texts: number of texts whose user is known.
     """
 
     texts: int
@@ -84,21 +89,22 @@ class NamedUsers:
 
 @dataclass(frozen=True)
 class ClassResult:
-    """What is said of a class of answers.
+    """The findings on a class of answers.
 
     state: marked, unmarked or cannot tell.
-    answers: with a text; without_text: the others.
-    error: the commonest reason for no text.
-    distinct: different texts.
-    scored: tokens that count, each draw once.
+    answers: number of answers with a text.
+    without_text: number of answers without a text.
+    error: most frequent reason for a missing text.
+    distinct: number of different texts.
+    scored: number of tokens that count, each draw once.
     log10_p: corrected for the whole page.
-    found: share of the answers that a scan finds, if its key says what the server does.
-    carried: share of the tokens that the mark decided, at least; None where the format does not tell.
-    tokens_half, tokens_most: tokens of a text that a scan finds with chance 50 % and 95 %; None: not known.
-    more_answers: how many more answers it takes until it can be told, 0 where it is.
-    unmarked: share of its answers without the mark that the others carry; None: all carry it.
+    found: share of the answers that a scan finds if its key states what the server does.
+    carried: share of the tokens that the mark decided, at least. None where the format does not show it.
+    tokens_half, tokens_most: tokens of a text that a scan finds with chance 50 % and 95 %. None: not known.
+    more_answers: how many more answers are needed to decide. 0 where it is decided.
+    unmarked: share of answers without the mark in a marked class. None: all answers carry the mark.
     users: None: no user is known.
-    differs: what the server does in this class alone, in words; empty where it does as in others.
+    differs: the server's behaviour in this class only, in words. Empty where it is the same as in other classes.
     """
 
     name: str
@@ -121,15 +127,16 @@ class ClassResult:
 
 @dataclass(frozen=True)
 class KeyResult:
-    """What is said of a key.
+    """The findings on a key.
 
     stated: label of its configuration.
     basis: of its p-values.
-    named: name of the hypothesis that marks; None: none is claimed.
+    named: name of the hypothesis that marks. None: no mark is claimed.
     log10_p: of the strongest claim, corrected for the whole page.
-    differences: what the server does otherwise than the key says, in sentences.
-    alike: configurations that cannot be told from the named one.
-    cannot_tell: in sentences.
+    differences: differences between the server and the key, in sentences.
+    alike: configurations that cannot be told apart from the named one.
+    cannot_tell: open questions, in sentences.
+    tried: configurations near the key's and other readings that were tested too: what a server does under each.
     classes: unmarked ones first.
     """
 
@@ -142,6 +149,7 @@ class KeyResult:
     differences: tuple[str, ...]
     alike: tuple[str, ...]
     cannot_tell: tuple[str, ...]
+    tried: tuple[str, ...]
     classes: tuple[ClassResult, ...]
 
 
@@ -149,10 +157,10 @@ class KeyResult:
 class ProbeResult:
     """A whole page.
 
-    page_rate: rate at which a page claims a mark that is not there.
-    false_positive_rate: of the scans by which answers are found.
-    tests: that the page is corrected for.
-    notes: what must be told of single answers, in sentences.
+    page_rate: rate at which a page claims a mark that does not exist.
+    false_positive_rate: of the scans that would find the answers.
+    tests: number of tests that the page is corrected for.
+    notes: notes on single answers, in sentences.
     samples: one text of each class, for pages with texts.
     """
 
@@ -168,7 +176,7 @@ class ProbeResult:
 
     @property
     def classes(self) -> tuple[ClassResult, ...]:
-        """The classes under the key with the strongest claim: the first key where there is none."""
+        """Return the classes under the key with the smallest p. Among equal ones, the first key counts."""
         return min(self.keys, key=lambda key: key.log10_p).classes
 
     def to_json(self) -> dict[str, Any]:
@@ -202,7 +210,7 @@ class _OpenedKey(NamedTuple):
     correction: float
 
     def as_scanned(self, chosen: _Tested) -> Tokens:
-        """Return the tokens that a scan reads: of the texts, also where the server's own ids are the main reading."""
+        """Return the tokens that a scan reads: those of the texts, even if the server's ids are the main reading."""
         texts = [one.reading for one in self.tested if one.reading.name == "text"]
         return texts[0].tokens if chosen.reading.name == "ids" and texts else chosen.reading.tokens
 
@@ -217,6 +225,20 @@ def count_hypotheses(registry: Path | str, key_ids: Sequence[str] = ()) -> int:
     return sum(counts)
 
 
+def users_without_message(registry: Path | str, key_ids: Sequence[str], users: Sequence[str]) -> dict[str, list[str]]:
+    """Return those of some users who hold no message, by the keys that have messages. Raises as `analyse`."""
+    tested = keys_under_test(load_registry(registry), str(registry), tuple(key_ids) or None)
+    keys = [key for key in tested if key.messages > 1]
+    if not users or not keys:
+        return {}
+    from scanner.registry import users_of  # late: it loads tables of users
+
+    rows = [row for row in users_of(registry, sorted(set(users))).to_dicts() if row["removed_at"] is None]
+    held = {(row["key_id"], row["user_id"]) for row in rows}
+    unknown = {key.key_id: [user for user in users if (key.key_id, user) not in held] for key in keys}
+    return {key_id: found for key_id, found in unknown.items() if found}
+
+
 def analyse(
     answers: pa.Table,
     registry: Path | str,
@@ -224,16 +246,18 @@ def analyse(
     *,
     tokenizers: Sequence[Path] = (),
     false_positive_rate: float = 1e-6,
+    watch: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> ProbeResult:
-    """Say of answers which configuration marks them, which classes carry the mark, and what cannot be told.
+    """Analyse answers: which configuration marks them, which classes carry the mark, and which questions stay open.
 
     Args:
-        answers: one a row; `text` is needed, and `class`, `ids`, `prompt`, `prompt_ids`, `user_id`, `error` and `note`
-            are read where they are there.
+        answers: one answer a row. `text` is required. `class`, `ids`, `prompt`, `prompt_ids`, `user_id`, `error` and
+            `note` are read if present.
         registry: folder or URI.
-        key_ids: ids of its keys; empty: all.
+        key_ids: ids of its keys. Empty: all keys.
         tokenizers: further tokenizer.json files that the server may use.
-        false_positive_rate: of the scans by which answers are found.
+        false_positive_rate: of the scans that would find the answers.
+        watch: called with the number of configurations that were tested on a class, and of all.
 
     Raises:
         Refused: the answers have no text, or there is no such key.
@@ -245,8 +269,13 @@ def analyse(
     units = _units(read)
     opened_keys, notes = _open(read, registry, keys, keys_tested(on_record), load_tokenizers(tokenizers))
     hypotheses = [sum(not one.reading.words for one in opened.tested) for opened in opened_keys]
-    tests = len(units) * sum(len(opened.tested) for opened in opened_keys) + OPENINGS * sum(hypotheses)
-    results = tuple(_key_result(read, units, opened, tests, false_positive_rate) for opened in opened_keys)
+    steps = len(units) * sum(len(opened.tested) for opened in opened_keys)
+    tests = steps + OPENINGS * sum(hypotheses)
+    done = itertools.count(1)
+    results = tuple(
+        _key_result(read, units, opened, tests, false_positive_rate, lambda: watch(next(done), steps))
+        for opened in opened_keys
+    )
     samples = dict(zip(reversed(read.classes), reversed(read.texts), strict=True))
     return ProbeResult(
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -262,7 +291,10 @@ def analyse(
 
 
 def _units(answers: Answers) -> dict[str, NDArray[np.int64]]:
-    """Return the answers of each class, and all answers where there are several classes: int64 each."""
+    """Return the places of the answers of each class, int64 each.
+
+    With several classes, all answers are one more unit.
+    """
     classes = np.array(answers.classes, object)
     units = {name: np.flatnonzero(classes == name) for name in dict.fromkeys(answers.classes)}
     if ALL in units and len(units) > 1:
@@ -281,7 +313,7 @@ def _open(
     tested: int,
     further: list[tuple[str, Tokenizer]],
 ) -> tuple[list[_OpenedKey], list[str]]:
-    """Open the hypotheses of all keys, and return them with what must be told of the answers."""
+    """Open the hypotheses of all keys. Return them, and notes on the answers."""
     loaded = {key.tokenizer.sha256: _load(registry, key) for key in keys}
     named = {
         f"that of key {key.key_id}": (key.tokenizer.sha256, loaded[key.tokenizer.sha256]) for key in reversed(keys)
@@ -313,11 +345,14 @@ def _open(
 
 
 def _known_messages(registry: Path | str, key: MasterKey, answers: Answers) -> tuple[NDArray[np.int64], int]:
-    """Return the message of each answer's user, int64[A], −1 where it is not known, and of how many users it is not."""
+    """Return the message of each answer's user, int64[A], −1 where it is unknown.
+
+    Also return the number of answers for a user without a message of the key.
+    """
     wanted = sorted({user for user in answers.users if user is not None})
     if not wanted or key.messages == 1:
         return np.full(len(answers.texts), 0 if key.messages == 1 else -1, np.int64), 0
-    from scanner.registry import users_of  # late: tables of users
+    from scanner.registry import users_of  # late: it loads tables of users
 
     rows = [row for row in users_of(registry, wanted).to_dicts() if row["key_id"] == key.key_id]
     held = {row["user_id"]: int(row["message"]) for row in rows if row["removed_at"] is None}
@@ -326,15 +361,22 @@ def _known_messages(registry: Path | str, key: MasterKey, answers: Answers) -> t
 
 
 def _key_result(
-    answers: Answers, units: Mapping[str, NDArray[np.int64]], opened: _OpenedKey, tests: int, rate: float
+    answers: Answers,
+    units: Mapping[str, NDArray[np.int64]],
+    opened: _OpenedKey,
+    tests: int,
+    rate: float,
+    step: Callable[[], None],
 ) -> KeyResult:
     cells, stated = opened.tested, opened.tested[0]
     # 1. every hypothesis on every class
-    evidence = {
-        name: [evidence_on(one.opened, one.reading.tokens, unit, opened.known, tests) for one in cells]
-        for name, unit in units.items()
-    }
-    # 2. which marks: by all answers, else by the class that tells most
+    evidence = dict[str, list[Evidence]]()
+    for name, unit in units.items():
+        evidence[name] = []
+        for one in cells:
+            evidence[name].append(evidence_on(one.opened, one.reading.tokens, unit, opened.known, tests))
+            step()
+    # 2. find the hypothesis that marks: from all answers, or else from the class with the strongest evidence
     whole = evidence.get(ALL) or next(iter(evidence.values()))
     named, named_by = _name(cells, evidence, whole)
     differences, place = _differences(cells, named, named_by)
@@ -347,18 +389,14 @@ def _key_result(
         for name in own
     ]
     classes += [_without_answers(answers, name) for name in answers.without_text if name not in own]
-    differences += [
-        f"the server marks only some answers of class {one.name}: {one.unmarked.value:.0%} carry no mark (between "
-        f"{one.unmarked.low:.0%} and {one.unmarked.high:.0%})"
-        for one in classes
-        if one.unmarked is not None
-    ]
+    differences += [*_for_others(classes), *_only_some(classes)]
     differences += [f"in class {one.name} {one.differs}" for one in classes if one.differs]
     order = ("unmarked", "cannot tell", "marked")
     classes.sort(key=lambda one: order.index(one.state))
     # 4. where contexts begin
     cannot_tell = list(_limits_of_formats(stated))
     if named.place is not None:
+        cannot_tell += _layers_untold(cells, named_by)
         marked = [units[one.name] for one in classes if one.state == "marked" and not one.differs]
         said, unsaid = _openings(answers, opened, chosen, marked, tests, strength)
         differences += said
@@ -381,6 +419,7 @@ def _key_result(
         differences=tuple(differences),
         alike=tuple(cells[other].words or cells[other].name for other in named.alike),
         cannot_tell=tuple(cannot_tell),
+        tried=tuple(dict.fromkeys(one.words for one in cells if one.words)),
         classes=tuple(classes),
     )
 
@@ -388,7 +427,7 @@ def _key_result(
 def _name(
     cells: Sequence[_Tested], evidence: Mapping[str, Sequence[Evidence]], whole: Sequence[Evidence]
 ) -> tuple[Named, Sequence[Evidence]]:
-    """Name the hypothesis that marks, and return the evidence that told it."""
+    """Name the hypothesis that marks, and return the evidence that decided it."""
     for parts_too in (False, True):
         eligible = [parts_too or one.hypothesis.part is None for one in cells]
         for of_unit in (whole, *sorted(evidence.values(), key=lambda found: min(one.log10_p for one in found))):
@@ -399,7 +438,7 @@ def _name(
 
 
 def _differences(cells: Sequence[_Tested], named: Named, evidence: Sequence[Evidence]) -> tuple[list[str], int]:
-    """Return what the server does otherwise, in sentences, and the place of the hypothesis that marks."""
+    """Return differences between server and key, in sentences, and the place of the hypothesis that marks."""
     if named.place is None:
         return [], 0
     place = named.place
@@ -410,7 +449,7 @@ def _differences(cells: Sequence[_Tested], named: Named, evidence: Sequence[Evid
     if len(shares) == 2:
         first, second = (evidence[other] for other in shares)
         stated, found = _share(cells[shares[1]]) or 0.0, part_share(first, second)
-        # one part alone is also read, half of it, by both parts in either order
+        # a server that uses one part only also scores half under both parts, in either order
         is_by_parts = min(first.log10_p, second.log10_p) < evidence[place].log10_p - MARGIN
         if found is not None and (place in (0, *shares) or is_by_parts):
             if not found.agrees(stated) and (found.agrees(0.0) or found.agrees(1.0)):
@@ -419,13 +458,9 @@ def _differences(cells: Sequence[_Tested], named: Named, evidence: Sequence[Evid
             words = f"marks about {found.share:.0%} of the tokens with the second key, the key says {stated:.0%}"
             place, sentences = 0, [] if found.agrees(stated) else [f"the server {words}"]
     # 2. layers that mark nothing
-    runs = [other for other in main if _layers(cells[other]) is not None]
-    if len(runs) == 3 and place == 0:
-        (first_run, before, after) = (_layers(cells[other]) or (0, 0) for other in runs)
-        steps = float(before[0] - first_run[0]), float(after[0] - before[0])
-        if layers_end(evidence[runs[0]], evidence[runs[1]], evidence[runs[2]], steps):
-            sentences.append(f"the server marks with the first {after[0]} layers' keys alone, the key has more")
-    # 3. ids of the server that the text does not have
+    if place == 0 and (ends := _layers_end(cells, evidence)) is not None and ends[0]:
+        sentences.append(f"the server marks with the first {ends[1]} layers' keys alone, the key has more")
+    # 3. token ids of the server that differ from those of the text
     texts = [other for other, one in enumerate(cells) if one.reading.name == "text" and one.reading.words]
     if texts and not cells[place].reading.words and place == 0:
         by_text = evidence[texts[0]]
@@ -437,6 +472,34 @@ def _differences(cells: Sequence[_Tested], named: Named, evidence: Sequence[Evid
     return sentences, place
 
 
+def _for_others(classes: Sequence[ClassResult]) -> list[str]:
+    """Return a sentence if answers are marked, and not for the users whom they were asked for."""
+    users = [one.users for one in classes if one.users is not None]
+    wrong, known = sum(one.wrong for one in users), sum(one.texts for one in users)
+    if wrong < LEAST_WRONG:
+        return []
+    return [
+        f"the server marks for other users than it was asked for: {wrong:,} of {known:,} answers carry another message "
+        "than their user's; compare what requests say with `brickscan users show`"
+    ]
+
+
+def _only_some(classes: Sequence[ClassResult]) -> list[str]:
+    """Return a sentence if some answers of marked classes carry no mark."""
+    shares = {one.name: one.unmarked for one in classes if one.unmarked is not None}
+    if len(shares) > 1:
+        least, most = min(share.value for share in shares.values()), max(share.value for share in shares.values())
+        return [
+            f"the server marks only some answers of {len(shares)} classes ({', '.join(shares)}): {least:.0%} to "
+            f"{most:.0%} carry no mark; the table has the limits of each"
+        ]
+    return [
+        f"the server marks only some answers of class {name}: {share.value:.0%} carry no mark (between "
+        f"{share.low:.0%} and {share.high:.0%})"
+        for name, share in shares.items()
+    ]
+
+
 def _share(one: _Tested) -> float | None:
     return None if one.hypothesis.part is None else one.hypothesis.part.share
 
@@ -445,8 +508,29 @@ def _layers(one: _Tested) -> tuple[int, int] | None:
     return None if one.hypothesis.part is None else one.hypothesis.part.layers
 
 
+def _layers_end(cells: Sequence[_Tested], evidence: Sequence[Evidence]) -> tuple[bool | None, int] | None:
+    """Return whether the key's layers end at its middle (`layers_end`), and how many layers come before the middle.
+
+    None: the key has no layers.
+    """
+    runs = [other for other, one in enumerate(cells) if not one.reading.words and _layers(one) is not None]
+    if len(runs) != 3:
+        return None
+    (first_run, before, after) = (_layers(cells[other]) or (0, 0) for other in runs)
+    steps = float(before[0] - first_run[0]), float(after[0] - before[0])
+    return layers_end(evidence[runs[0]], evidence[runs[1]], evidence[runs[2]], steps), after[0]
+
+
+def _layers_untold(cells: Sequence[_Tested], evidence: Sequence[Evidence]) -> list[str]:
+    """Return a sentence if too few tokens show whether the later layers mark."""
+    ends = _layers_end(cells, evidence)
+    if ends is None or ends[0] is not None:
+        return []
+    return [f"whether the layers' keys after the first {ends[1]} mark too: more answers are needed"]
+
+
 def _limits_of_formats(stated: _Tested) -> list[str]:
-    """Return what the stated format leaves open, in sentences."""
+    """Return the questions that the stated format leaves open, in sentences."""
     form, sentences = stated.hypothesis.form, list[str]()
     if stated.opened.mark.law is None:
         sentences.append("its scores have no law, so that nothing can be claimed")
@@ -468,7 +552,12 @@ def _openings(
     tests: int,
     strength: float | None,
 ) -> tuple[list[str], list[str]]:
-    """Say whether the first tokens of answers are drawn with the prompt before them: differences, and what is open."""
+    """Test whether the first tokens of answers are drawn with the prompt before them.
+
+    Returns:
+        Differences between server and key, in sentences.
+        Open questions, in sentences.
+    """
     mark, tokens = chosen.opened.mark, chosen.reading.tokens
     reach = reach_of(mark.rule)
     if not marked or not reach or strength is None:
@@ -508,7 +597,7 @@ def _opening_evidence(
     known: NDArray[np.int64],
     tests: int,
 ) -> Evidence:
-    """Test the first tokens of answers, by the tokens that stand before each of them."""
+    """Test the first tokens of answers, given the tokens before each of them."""
     pairs = [(place, end) for place, end in ends.items() if end is not None]
     if not pairs:
         return NO_EVIDENCE
@@ -532,7 +621,7 @@ def _class_result(
     rate: float,
     strength: float | None,
 ) -> ClassResult:
-    # 1. the hypothesis of this class: the page's, unless another marks here
+    # 1. the hypothesis for this class is the page's, unless another one marks here
     eligible = [one.hypothesis.part is None for one in opened.tested]
     own, differs = evidence[place], ""
     named = name_hypothesis(evidence, eligible)
@@ -545,23 +634,24 @@ def _class_result(
     tokens = select_documents(chosen.reading.tokens, unit)
     per_answer = max(1.0, own.scored / len(unit))
     mark, messages = chosen.opened.mark, chosen.opened.messages
-    # 2. answers as a scan meets them
+    # 2. what a scan would find
     scanned = select_documents(opened.as_scanned(chosen), unit)
     known = opened.known[unit] if messages > 1 else np.zeros(len(unit), np.int64)
     aim = Aim(rate, messages, opened.correction)
     documents, long = long_enough(mark.rule.positions(scanned, "ngram"), MIN_SCORED)
     findings = search(mark, scanned, long, messages, opened.correction)
     is_found = passes(findings.log10_p_global, rate).any(axis=1)
-    users = None
+    users, under = None, np.where(known >= 0, known, max(own.message, 0))
     if messages > 1 and (known >= 0).any():
         decision = decide([findings], rate)
         message = findings.message[np.arange(len(documents)), decision.candidate]
         is_named = (decision.naming == Naming.NAMED) & (known[documents] >= 0)
         is_right = is_named & (message == known[documents])
         users = NamedUsers(int((known >= 0).sum()), int(is_right.sum()), int((is_named & ~is_right).sum()))
+        # an answer that is marked for another user carries a mark all the same
+        under[documents] = np.where(is_named & ~is_right, message, under[documents])
     # 3. how strong the mark is
     carried_share, half, most, unmarked = None, None, None, None
-    under = np.where(known >= 0, known, max(own.message, 0))
     if state.name == "marked":
         positions = mark.rule.positions(tokens, "ngram")
         hits, by_chance = carried(mark, tokens, positions, under)
@@ -593,7 +683,7 @@ def _class_result(
 
 
 def _without_answers(answers: Answers, name: str) -> ClassResult:
-    """Return what is said of a class of which no row has a text."""
+    """Return the result for a class in which no row has a text."""
     return ClassResult(
         name=name,
         state="cannot tell",
@@ -615,13 +705,16 @@ def _without_answers(answers: Answers, name: str) -> ClassResult:
 
 
 def _error(answers: Answers, name: str) -> str:
-    return "{} ({:,} times)".format(*answers.errors[name]) if name in answers.errors else ""
+    if name not in answers.errors:
+        return ""
+    error, count = answers.errors[name]
+    return f"{error} (once)" if count == 1 else f"{error} ({count:,} times)"
 
 
 def _needed(
     opened: OpenedForm, tokens: Tokens, messages: NDArray[np.int64], aim: Aim, evidence: Evidence, power: float
 ) -> int | None:
-    """Return the tokens of a text that a scan finds with some power; None where so few do not tell."""
+    """Return the tokens of a text that a scan finds with a given power. None where the texts are too few to tell."""
     law = opened.mark.law
     if law is not None and isinstance(unfloored(law), Gamma | Binomial):
         try:

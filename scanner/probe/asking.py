@@ -1,4 +1,4 @@
-"""A probe asks a server: at a pace, several requests at once, again after a failure, and never beyond a price."""
+"""Ask a server: at a steady pace, several requests at once, again after a failure, and never beyond a price."""
 
 import os
 import queue
@@ -20,20 +20,20 @@ from scanner.probe.replies import Reply, failed, read_reply
 from scanner.registry.secrets import read_private_file, secret_path
 
 FAILURES_IN_A_ROW = 10
-"""Requests without any answer, after all attempts, at which a probe gives up: the server is not there."""
+"""Number of requests in a row without any answer, after all attempts. Then a probe gives up: no server is there."""
 
 _LONGEST_PAUSE = 600.0
 _SIGN_SECONDS = 5.0
 
 Watch = Callable[[int, int, float], object]
-"""Is told how many requests are done, of how many, and their cost."""
+"""Function that is told the number of finished requests, of all requests, and their cost."""
 
 
 class Tokens:
-    """Tokens that are sent to a server. They are in no repr, and in no message.
+    """Tokens that are sent to a server. No repr and no message shows them.
 
     Raises:
-        SecretError: a reference leads to no token. It names the place only.
+        SecretError: a reference leads to no token. The message names only the place.
     """
 
     def __init__(self, config: ProbeConfig, base: Path) -> None:
@@ -44,25 +44,25 @@ class Tokens:
         return f"Tokens({len(self._tokens)})"
 
     def of(self, request: Request) -> str | None:
-        """Return the token of a request: its user's, or else the server's; None: none is sent."""
+        """Return the token of a request: its user's token, or else the server's. None: no token is sent."""
         common = self._tokens.get(None)
         return common if request.user is None else self._tokens.get(request.user.id, common)
 
     @property
     def all(self) -> list[str]:
-        """All tokens, longest first."""
+        """Return all tokens, longest first."""
         return sorted(set(self._tokens.values()), key=len, reverse=True)
 
 
 def read_token(reference: str, base: Path) -> str:
-    """Read a token by its reference, `env:NAME` or `file:PATH` of a file that only its owner can change.
+    """Read a token by its reference: `env:NAME`, or `file:PATH` of a file that only its owner can change.
 
     Raises:
-        SecretError: nothing is there, or no token is. It names the place only.
+        SecretError: the place does not exist or holds no token. The message names only the place.
     """
     path = secret_path(reference, base)
     if path is not None:
-        raw, where = read_private_file(path), f"file {path}"
+        raw, where = read_private_file(path), f"token file {path}"
     else:
         name = reference.removeprefix("env:")
         raw, where = os.environb.get(os.fsencode(name), b""), f"environment variable {name}"
@@ -75,12 +75,12 @@ def read_token(reference: str, base: Path) -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """How asking ended.
+    """The end of a round of requests.
 
     Args:
-        sent: requests that were sent now.
-        not_sent: requests that the price forbade.
-        cost: of all answers, in the currency of probe.toml; 0 without a price.
+        sent: number of requests that were sent in this round.
+        not_sent: number of requests that the price forbade.
+        cost: of all answers, in the currency of probe.toml. 0 without a price.
     """
 
     sent: int
@@ -89,7 +89,7 @@ class Asked:
 
 
 def most_cost(requests: Iterable[Request], price: PriceConfig | None) -> float:
-    """Return the most that requests can cost; 0 without a price."""
+    """Return the most that requests can cost. 0 without a price."""
     return sum(_cost(request.most_tokens_in, request.most_tokens_out, price) for request in requests)
 
 
@@ -98,7 +98,7 @@ def _cost(tokens_in: float, tokens_out: float, price: PriceConfig | None) -> flo
 
 
 class _Pace:
-    """Lets requests go one after another, so many a minute, and none while the server asks for a pause."""
+    """Release requests one after another at a rate a minute, and none while the server asks for a pause."""
 
     def __init__(self, a_minute: float, stop: threading.Event) -> None:
         self._step, self._stop = 60 / a_minute, stop
@@ -113,13 +113,13 @@ class _Pace:
         self._stop.wait(max(0.0, turn - time.monotonic()))
 
     def pause(self, seconds: float) -> None:
-        """Let nobody go for a while."""
+        """Release no request for some seconds."""
         with self._lock:
             self._next = max(self._next, time.monotonic() + seconds)
 
 
 class _Purse:
-    """What may still be spent. A request's most is set aside before it is sent."""
+    """The money that may still be spent. The most that a request can cost is set aside before it is sent."""
 
     def __init__(self, price: PriceConfig | None, spent: float) -> None:
         self._price, self.spent = price, spent
@@ -127,7 +127,10 @@ class _Purse:
         self._changed = threading.Condition()
 
     def set_aside(self, request: Request) -> bool:
-        """Set aside the most that one attempt can cost; false: that is too much, whatever those under way cost."""
+        """Set aside the most that one attempt can cost. Return False if the rest is too small.
+
+        If the price of requests under way decides, it waits until they have ended.
+        """
         most, limit = self.most_of(request), None if self._price is None else self._price.most
         with self._changed:
             while limit is not None and self.spent + self._set_aside + most > limit:
@@ -138,10 +141,10 @@ class _Purse:
             return True
 
     def settle(self, request: Request, cost: float) -> None:
-        """Give back what was set aside, and take what it cost."""
+        """Release the amount set aside for a request, and add its real cost."""
         with self._changed:
             self._under_way -= 1
-            # floats do not add up to 0 by themselves
+            # back to exactly 0 when no request is under way, because sums of floats drift
             self._set_aside = self._set_aside - self.most_of(request) if self._under_way else 0.0
             self.spent += cost
             self._changed.notify_all()
@@ -151,7 +154,10 @@ class _Purse:
         return most_cost([request], self._price)
 
     def cost_of(self, request: Request, reply: Reply) -> float:
-        """Return what a reply cost, by the server's counts, or else by the bytes of its texts: no token has fewer."""
+        """Return the cost of a reply, by the server's counts. Without them, a token counts as one byte of the texts.
+
+        No token has fewer bytes, so the cost is never too low.
+        """
         texts = sum(len((answer.text or "").encode()) for answer in reply.answers)
         out = min(texts + 1, request.most_tokens_out) if reply.tokens_out is None else reply.tokens_out
         into = request.most_tokens_in if reply.tokens_in is None else reply.tokens_in
@@ -166,18 +172,18 @@ def ask(
     watch: Watch,
     first_pause_s: float = 1.0,
 ) -> Asked:
-    """Send all requests that have no answer yet, and keep each answer as it comes.
+    """Send all requests that have no answer yet. Each answer is kept as it comes.
 
     Args:
         config: the server, its pace and its price.
-        requests: all of the probe.
-        tokens: what is sent with them.
-        kept: where answers are and come.
-        watch: told after each answer, and every few seconds; it may raise what ends the probe.
-        first_pause_s: seconds before a second attempt, where the server names none; then twice as long each time.
+        requests: all requests of the probe.
+        tokens: tokens to send with them.
+        kept: file with earlier answers, which gets the new ones.
+        watch: called after each answer, and every few seconds. It may raise an error to end the probe.
+        first_pause_s: seconds before a second attempt, if the server asks for none. It doubles with each attempt.
 
     Raises:
-        ScanFailed: the server is not there. What it answered is kept.
+        ScanFailed: the server is not there. Its earlier answers are kept.
     """
     pending = deque(kept.open_requests(requests))
     done, total = len(requests) - len(pending), len(requests)
@@ -193,7 +199,7 @@ def ask(
         while working:
             try:
                 found = asker.results.get(timeout=_SIGN_SECONDS)
-            except queue.Empty:  # a slow server is told from one that hangs by who watches
+            except queue.Empty:  # tell the watcher anyway, so that it can distinguish a slow server from one that hangs
                 watch(done + sent, total, purse.spent)
                 continue
             if found is None:
@@ -206,8 +212,8 @@ def ask(
             failures = 0 if found.final else failures + 1
             if failures >= FAILURES_IN_A_ROW:
                 raise ScanFailed(
-                    f"{config.server.url}: {failures} requests in a row got no answer; the last one: "
-                    f"{found.reply.answers[0].error}. Mend it and run this again: what was answered is kept"
+                    f"{config.server.url}: {failures} requests in a row got no answer, the last one because: "
+                    f"{found.reply.answers[0].error}; mend it and run this again: what was answered is kept"
                 )
     finally:
         asker.end()
@@ -217,9 +223,9 @@ def ask(
 
 
 class _Asker:
-    """What the threads that ask have in common.
+    """The state that the asking threads share.
 
-    results: of each request; a failure of ours; None where a thread has ended.
+    results: a result for each request, an exception for a failure of ours, and None for each thread that has ended.
     """
 
     def __init__(
@@ -240,7 +246,7 @@ class _Asker:
         self.too_dear = list[Request]()
 
     def end(self) -> None:
-        """Send nothing more, and wake who waits for an answer."""
+        """Send no more requests, and wake threads that wait for an answer."""
         self._stop.set()
         self._line.close()
 
@@ -254,7 +260,7 @@ class _Asker:
                     break
                 found = self._ask(request)
                 if found is not None:
-                    with self._keeping:  # on the disk, before anything else is asked or told
+                    with self._keeping:  # write it to disk before the next request and before the result is reported
                         self._kept.add(found)
                     self.results.put(found)
         except BaseException as failure:
@@ -263,7 +269,7 @@ class _Asker:
             self.results.put(None)
 
     def _ask(self, request: Request) -> KeptReply | None:
-        """Send a request until it has an answer or no attempt is left. None: the price forbids it, or it was ended."""
+        """Send a request until it is answered or no attempt is left. None: the price forbids it, or the probe ended."""
         asked_at, cost, error = (
             datetime.now(UTC).isoformat(timespec="seconds"),
             0.0,
@@ -299,11 +305,14 @@ class _Asker:
         return KeptReply(request.request_id, request.digest, asked_at, attempt, cost, error.lasting, reply)
 
     def _wait(self, error: NoAnswer, attempt: int) -> None:
-        """Wait before another attempt: as long as the server asks, all together, or twice as long each time."""
-        if error.retry_after is not None:
+        """Wait before another attempt.
+
+        The pause doubles each time. If the server asks for a longer one, all threads wait.
+        """
+        pause = self._first_pause_s * 2 ** (attempt - 1) * random.uniform(1, 1.5)  # noqa: S311
+        if error.retry_after is not None and error.retry_after > pause:
             self._pace.pause(min(error.retry_after, _LONGEST_PAUSE))
         else:
-            pause = self._first_pause_s * 2 ** (attempt - 1) * random.uniform(1, 1.5)  # noqa: S311
             self._stop.wait(min(pause, _LONGEST_PAUSE))
 
     def _reply(self, request: Request) -> Reply:

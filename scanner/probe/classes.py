@@ -1,7 +1,7 @@
-"""Classes of request: the ways in which a server is asked, since each may leave its answers unmarked on its own.
+"""Define the classes of request: ways to ask a server, each of which may leave its answers unmarked.
 
-A mark can be lost on one path of a server only: where a grammar forces tokens, where drafts are verified, where another
-process answers. So each class gets answers, shares and limits of its own.
+A mark can be lost on a single path of a server: where a grammar forces tokens, where drafts are verified, or where
+another process answers. So each class has its own answers, shares and limits.
 """
 
 import json
@@ -50,17 +50,17 @@ class RequestClass:
     """A way of asking.
 
     Args:
-        name: as probe.toml and the page have it.
-        about: what sets it apart, for people.
-        fields: of its requests.
-        prompts: kind of prompts (`kind` of prompts.json); `languages`: prose in other languages than English.
+        name: name in probe.toml and on the page.
+        about: its difference from other classes, for people.
+        fields: fields of its requests.
+        prompts: kind of prompts (`kind` in prompts.json). `languages`: prose in other languages than English.
         chat_only: whether it needs /v1/chat/completions.
         stream: whether the answer comes in pieces.
         system: whether a system prompt comes first.
         long: whether the prompt has a few thousand characters.
-        reasoning: whether the model's reasoning is an answer too, of a class of its own.
-        answers: texts to ask for; None: as probe.toml says.
-        url: of another server; None: the one under test.
+        reasoning: whether the model's reasoning is an answer too, in a class of its own.
+        answers: number of texts to ask for. None: the number in probe.toml.
+        url: URL of another server. None: the server under test.
     """
 
     name: str
@@ -77,7 +77,7 @@ class RequestClass:
 
     @property
     def choices(self) -> int:
-        """Texts that one request asks for."""
+        """Return the number of texts that one request asks for."""
         return int(self.fields.get("n", 1))
 
 
@@ -87,7 +87,7 @@ def _sampled(name: str, about: str, temperature: float = 1.0, **others: Any) -> 
 
 
 USUAL_CLASS = "temperature-1"
-"""Class that an operator's own class starts from, unless it says another."""
+"""Class that an operator's own class starts from by default."""
 
 CLASSES = (
     _sampled(USUAL_CLASS, "sampled at temperature 1"),
@@ -128,14 +128,14 @@ CLASSES = (
 """Classes that every probe asks for, unless probe.toml says otherwise."""
 
 REASONING_ANSWER = "reasoning-answer"
-"""Class of answers after reasoning; the reasoning itself is of the class `reasoning`."""
+"""Class of answers after reasoning. The reasoning itself is in the class `reasoning`."""
 
 NEED_A_LINE = {
     "opt-out": "what a client can send to be left unmarked, by `fields`",
     "replica": "another server or route, by `url`",
     "speculation": "a server with speculative decoding, by `url` or `fields`",
 }
-"""Classes that only the operator can describe, and how a section of probe.toml does."""
+"""Classes that only the operator can describe, and how a section of probe.toml describes them."""
 
 
 @dataclass(frozen=True)
@@ -143,12 +143,12 @@ class Request:
     """One request, before it is sent.
 
     Args:
-        request_id: its class and number, such as `top-p/7`.
+        request_id: class and number, such as `top-p/7`.
         of_class: its class.
-        url: where it goes.
-        body: as JSON, whole.
-        user: for whom the answer is to be marked; None: nobody is named.
-        prompt: the text before the answer as the model sees it; None: the server's chat template decides.
+        url: where it is sent.
+        body: whole body, as JSON.
+        user: user for whom the answer is to be marked. None: no user is named.
+        prompt: text before the answer as the model sees it. None: the server's chat template decides.
     """
 
     request_id: str
@@ -160,36 +160,39 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides the answer: where it goes, the body, and for whom. Tokens are no part of it."""
+        """Return the SHA-256 of everything that decides the answer: URL, body and user. Tokens are not included."""
         return digest([self.url, self.body, self.user and self.user.id])
 
     @property
     def texts(self) -> int:
-        """Texts that its answer should hold."""
+        """Return the number of texts that its answer should have."""
         return self.choices * (2 if self.of_class.reasoning else 1)
 
     @property
     def choices(self) -> int:
-        """Answers that it asks for at once."""
+        """Return the number of answers that it asks for at once."""
         return int(self.body.get("n", 1))
 
     @property
     def most_tokens_in(self) -> int:
-        """Most tokens that its prompt has: a token has a byte at least, and a chat template adds a few dozen."""
+        """Return a bound on the tokens of its prompt.
+
+        A token has at least one byte, and a chat template adds some dozens.
+        """
         said = {name: self.body[name] for name in ("messages", "prompt", "tools") if name in self.body}
         return len(json.dumps(said, ensure_ascii=False).encode()) + 100
 
     @property
     def most_tokens_out(self) -> int:
-        """Most tokens that its answers have together."""
+        """Return a bound on the tokens of all its answers together."""
         return max(int(self.body.get(name, 1)) for name in TOKEN_LIMITS) * self.choices
 
 
 def classes_of(config: ProbeConfig) -> list[RequestClass]:
-    """Return the classes that a probe asks for, those of probe.toml among them.
+    """Return the classes that a probe asks for, including those of probe.toml.
 
     Raises:
-        Refused: a class starts from one that is not there.
+        Refused: a class starts from a class that does not exist.
     """
     classes = {one.name: one for one in CLASSES}
     for number, own in enumerate(config.classes):
@@ -225,7 +228,9 @@ def _answers(one: RequestClass, config: ProbeConfig) -> int:
 
 
 def requests_of(config: ProbeConfig) -> list[Request]:
-    """Return all requests of a probe, the same for the same file: first one of each class, then a second one, ….
+    """Return all requests of a probe: one of each class, then a second one of each, and so on.
+
+    The same configuration always gives the same requests.
 
     Raises:
         Refused: as `classes_of`.
@@ -260,7 +265,10 @@ def _request(config: ProbeConfig, one: RequestClass, number: int) -> Request:
 
 
 def _merged(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Add fields to others. Both may have a part of one object, such as `vllm_xargs` of a class and of a user."""
+    """Merge fields of two objects.
+
+    Both may set parts of an inner object, such as `vllm_xargs` of a class and of a user.
+    """
     found = dict(fields)
     for name, value in others.items():
         inner = found.get(name)
@@ -269,12 +277,12 @@ def _merged(fields: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
 
 
 def endpoint(url: str, api: Api) -> str:
-    """Return where requests go, for the URL of a server with or without /v1."""
+    """Return the URL for requests, from the URL of a server with or without /v1."""
     return f"{url.removesuffix('/v1')}/v1/{'chat/completions' if api == 'chat' else 'completions'}"
 
 
 def _prompt(one: RequestClass, number: int) -> str:
-    """Return the prompt of a class's request. No two of a class are the same, else greedy answers would be too."""
+    """Return the prompt of a request. Prompts in a class all differ, because greedy answers to equal ones are equal."""
     prompts = _prompts(one.prompts)
     text = prompts[number % len(prompts)]
     version = number // len(prompts)
@@ -298,12 +306,12 @@ def _prompts(kind: str) -> list[str]:
 
 @cache
 def _notes() -> str:
-    """Return a few thousand characters that may stand before a task: all of our prompts, numbered."""
+    """Return a few thousand characters to put before a task: all prompts of this package, numbered."""
     return "\n".join(f"{number}. {one['text']}" for number, one in enumerate(_all_prompts(), 1))
 
 
 def classes_left_out(config: ProbeConfig) -> Iterator[str]:
-    """Say which classes a probe does not ask for, and why; each a line."""
+    """Yield a line for each class that a probe does not ask for, with the reason."""
     asked = {one.name for one in classes_of(config)}
     for one in CLASSES:
         if one.name not in asked:

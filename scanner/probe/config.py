@@ -1,4 +1,4 @@
-"""The file probe.toml: which server is asked for what, at which pace and price, and which keys it should mark with."""
+"""Define the file probe.toml: the server, its requests, pace and price, and the keys it should mark with."""
 
 import json
 import re
@@ -22,6 +22,8 @@ def _is_url(url: str) -> str:
         raise ValueError("a URL holds no name or password; name the token by a reference, token = 'env:NAME'")
     if parts.query or parts.fragment:
         raise ValueError("a URL has neither ? nor #; name the server, such as http://127.0.0.1:8000")
+    if route := re.search(r"/(v1/)?(chat/completions|completions|models)/?$", parts.path):
+        raise ValueError(f"a URL names the server alone; leave out {route[0]}")
     if parts.port is not None and parts.port == 0:  # reading the port refuses one that is no number
         raise ValueError("a port is 1 to 65535")
     return url.rstrip("/")
@@ -43,7 +45,7 @@ def _changes_nothing_of_ours(fields: dict[str, Any]) -> dict[str, Any]:
 
 ServerUrl = Annotated[str, AfterValidator(_is_url)]
 RequestFields = Annotated[dict[str, Any], AfterValidator(_changes_nothing_of_ours)]
-"""Fields of a request as JSON, such as { temperature = 0.2 }. They are added to those that its class has."""
+"""Fields of a request as JSON, such as { temperature = 0.2 }. They are added to the fields of its class."""
 ClassName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,39}$")]
 """Name of a class of request: up to 40 of a-z, 0-9, point and hyphen."""
 AnswerCount = Annotated[int, Field(ge=0, le=10_000)]
@@ -51,7 +53,7 @@ Api = Literal["chat", "completions"]
 
 
 class _ProbeTable(BaseModel):
-    # inputs are hidden in errors: a pasted token must not be printed back
+    # pydantic would print the input in an error, and a pasted token must not be printed back
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
@@ -60,23 +62,23 @@ class ServerConfig(_ProbeTable):
 
     url: ServerUrl  # such as http://127.0.0.1:8000, with or without /v1
     model: str = Field(min_length=1, max_length=500)  # name of the model, as the server calls it
-    api: Api = "chat"  # chat: /v1/chat/completions; completions: /v1/completions
-    token: SecretReference | None = None  # env:NAME or file:PATH of the token that is sent; never the token itself
-    token_ids: bool = False  # ask for the ids of tokens too (vLLM's return_token_ids); some servers refuse the field
-    most_tokens: int = Field(default=300, ge=1, le=100_000)  # of an answer; longer answers find weaker marks
-    requests_at_once: int = Field(default=4, ge=1, le=256)  # under way at a time
-    requests_a_minute: float = Field(default=600, gt=0, le=1e6)  # tries after a failure count too
-    timeout_s: float = Field(default=120, gt=0, le=86_400)  # of one answer, until its last byte
-    attempts: int = Field(default=5, ge=1, le=100)  # at a request that meets 429, 5xx or no connection
-    most_answer_bytes: int = Field(default=10_000_000, ge=1_000, le=100_000_000)  # a longer answer is broken off
+    api: Api = "chat"  # chat: /v1/chat/completions. completions: /v1/completions
+    token: SecretReference | None = None  # env:NAME or file:PATH of the token to send, never the token itself
+    token_ids: bool = False  # ask for token ids too (vLLM's return_token_ids). Some servers refuse the field
+    most_tokens: int = Field(default=300, ge=1, le=100_000)  # of an answer. Longer answers show weaker marks
+    requests_at_once: int = Field(default=4, ge=1, le=256)  # requests under way at a time
+    requests_a_minute: float = Field(default=600, gt=0, le=1e6)  # repeated attempts count too
+    timeout_s: float = Field(default=120, gt=0, le=86_400)  # seconds for one answer, until its last byte
+    attempts: int = Field(default=5, ge=1, le=100)  # at a request that gets 429, 5xx or no connection
+    most_answer_bytes: int = Field(default=10_000_000, ge=1_000, le=100_000_000)  # longer answers are broken off
 
 
 class PriceConfig(_ProbeTable):
-    """What the server's tokens cost, in any currency."""
+    """The price of the server's tokens, in any currency."""
 
     a_million_in: float = Field(ge=0, le=1e9)  # tokens of prompts
     a_million_out: float = Field(ge=0, le=1e9)  # tokens of answers
-    most: float | None = Field(default=None, gt=0, le=1e12)  # no request is sent that could take the cost beyond it
+    most: float | None = Field(default=None, gt=0, le=1e12)  # a request that could raise the cost above it is not sent
 
 
 class UserConfig(_ProbeTable):
@@ -88,27 +90,27 @@ class UserConfig(_ProbeTable):
 
 
 class ClassConfig(_ProbeTable):
-    """A change of a class of request, by its name, or with another name a class of your own."""
+    """A change to the class of request with this name. A new name defines another class."""
 
     name: ClassName  # up to 40 of a-z, 0-9, point and hyphen
-    answers: AnswerCount | None = None  # to ask for; 0: the class is left out; None: as `answers` above says
-    like: ClassName | None = None  # class that a class of your own starts from; None: temperature-1
-    url: ServerUrl | None = None  # another server or route, such as a replica; the same token is sent there
-    fields: RequestFields = {}  # added to the fields of its requests
+    answers: AnswerCount | None = None  # number of answers to ask for. 0: leave the class out. None: as `answers` above
+    like: ClassName | None = None  # class that a new class starts from. None: temperature-1
+    url: ServerUrl | None = None  # another server or route, such as a replica. It gets the same token
+    fields: RequestFields = {}  # fields to add to its requests
 
 
 class ProbeConfig(_ProbeTable):
-    """A probe: the server, the keys it should mark with, what is asked, and where results go."""
+    """A probe: the server, the keys it should mark with, the requests, and the folder of results."""
 
     version: Version  # of this file
     registry: PathText = "registry"  # folder of the registry
-    keys: tuple[str, ...] = ()  # ids of the keys that the server may mark with; empty: all of the registry
+    keys: tuple[str, ...] = ()  # ids of the keys that the server may mark with. Empty: all keys of the registry
     out: PathText = "probe"  # folder of answers and of the page
-    signing: PathText = "signing"  # folder of the keys that sign pages, made if it is not there; may be a detector's
+    signing: PathText = "signing"  # folder of the keys that sign pages, made if missing. May be a detector's
     tokenizers: tuple[PathText, ...] = ()  # further tokenizer.json files that the server may use, such as its own
     answers: AnswerCount = 20  # of each class
     server: ServerConfig
-    price: PriceConfig | None = None  # None: the cost is unknown, and nothing bounds it
+    price: PriceConfig | None = None  # None: the cost is unknown and has no limit
     users: tuple[UserConfig, ...] = ()
     classes: tuple[ClassConfig, ...] = ()
 

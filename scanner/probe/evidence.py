@@ -1,17 +1,19 @@
-"""The exact test of one hypothesis on one class of answers, and what marked answers are like. Arrays in, numbers out.
+"""Test one hypothesis on one class of answers exactly, and measure marked answers. Arrays in, numbers out.
 
-The answers of a class count as one text of which each draw counts once (scanner.watermark.pooled_positions), so the law
-of one text holds whatever answers share. The p-value of a hypothesis on a class:
+The answers of a class count as one text in which each draw counts once (scanner.watermark.pooled_positions). So the law
+of one text holds even if answers have words in common. The p-value of a hypothesis on a class:
 
-1. Tokens of all answers of the class stand in a row. A position is scored if its window lies within one answer, and if
-   what decides its draw did not come before, in any answer. Nothing of this asks a key whose draws are scored.
-2. Where the message of every answer is known, each answer is scored under its own; else all messages are searched, and
-   p is corrected for them.
-3. Messages that share draws may meet in one: with several of them, each window counts once, whatever token follows.
+1. Tokens of all answers of the class are joined. A position is scored if its window lies within one answer, and if the
+   input to its draw did not occur before in any answer. This choice never depends on the key that is tested.
+2. If the message of every answer is known, each answer is scored under its own message. Otherwise all messages are
+   searched, and p is corrected for them.
+3. Several messages that share draws may meet in one draw. With several messages, each window therefore counts once,
+   whatever token follows.
 4. p is corrected for all tests of the page.
 
-A p-value has a strength, the standard deviation z at which a normal variable has its tail. It grows with the root of
-the number of tokens, whatever the law, by which the power of other numbers of tokens is told.
+The strength of a p-value is z, the number of standard deviations beyond which a normal variable has this tail. It grows
+with the root of the number of tokens, whatever the law. So the power for other numbers of tokens follows from it. For
+example, z = 3 from 100 tokens means z = 6 from 400.
 """
 
 import math
@@ -30,23 +32,23 @@ from scanner.watermark.pvalues import LN10
 from scanner.watermark.rule import candidates, corrected, log10_p_of
 
 MOST_SECONDS = 20.0
-"""Most seconds of one test, by its format's generous count; beyond, the first positions of a class are tested."""
+"""Most seconds of one test, by its format's generous estimate. Beyond it, only a class's first positions are tested."""
 
 SEVERAL = -1
-"""In place of a message where answers have several known ones, or where it is not known."""
+"""Stands in place of a message where answers have several known messages, or an unknown one."""
 
 TOP_SHARE = 0.25
-"""Share of all draws that are the largest: a token that meets one oftener than so carries the mark."""
+"""Share of all draws that count as large. In marked text, tokens have large draws more often than this."""
 
 HALF = 0.5
-"""Part of the strength of marked answers that is assumed of others, when these are said to be unmarked."""
+"""Part of the strength of marked answers. Answers are called unmarked if a mark this strong would have been found."""
 
 
 class OpenedForm(NamedTuple):
-    """A hypothesis, opened.
+    """An opened hypothesis.
 
     form: its format.
-    mark: under its secret.
+    mark: the format opened with its secret.
     messages: M.
     """
 
@@ -56,14 +58,13 @@ class OpenedForm(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a hypothesis says of a class.
+    """The result of testing a hypothesis on a class.
 
     scored: T.
     score: S.
-    message: the best one, or the known one; SEVERAL where answers have several.
-    log10_p: corrected for the messages that were searched, without the floor of short keys: by it hypotheses are
-        compared.
-    log10_p_page: with the floor, corrected for all tests of the page: by it a mark is claimed.
+    message: the best message, or the known one. SEVERAL where answers have several.
+    log10_p: corrected for the searched messages, without the floor of short keys. Hypotheses are compared by it.
+    log10_p_page: with the floor, corrected for all tests of the page. A mark is claimed by it.
     """
 
     scored: int
@@ -74,7 +75,7 @@ class Evidence(NamedTuple):
 
     @property
     def strength(self) -> float:
-        """z, negative where p is above one half."""
+        """Return z. It is negative where p is above one half."""
         return strength_of(self.log10_p)
 
 
@@ -82,12 +83,12 @@ NO_EVIDENCE = Evidence(0, 0.0, SEVERAL, 0.0, 0.0)
 
 
 def strength_of(log10_p: float) -> float:
-    """Return the standard deviation above which a normal variable lies with chance p; −8 at least."""
+    """Return the number of standard deviations that a normal variable exceeds with chance p, at least −8."""
     return max(-8.0, -float(special.ndtri_exp(min(log10_p, -1e-16) * LN10)))
 
 
 def unfloored(law: Law) -> Law:
-    """Return the law without the floor that short keys put under p-values."""
+    """Return the law without the floor under the p-values of short keys."""
     return law.of if isinstance(law, Floored) else law
 
 
@@ -99,9 +100,9 @@ def evidence_on(
     Args:
         opened: the hypothesis.
         tokens: of all answers.
-        answers: int64[A], those of the class.
-        known: int64 of all answers: the message, or SEVERAL where it is not known.
-        tests: of the page.
+        answers: int64[A], the answers of the class.
+        known: int64, the message of each of all answers, or SEVERAL where it is unknown.
+        tests: number of tests of the page.
     """
     form, mark, messages = opened
     law = mark.law
@@ -143,27 +144,28 @@ def evidence_on(
 
 
 def tokens_needed(strength_a_root: float, log10_level: float, power: float) -> float:
-    """Return how many tokens are found at a level of p with some power, if their strength grows as stated.
+    """Return how many tokens are needed to reach a level of p with some power, at a given strength of tokens.
 
     Args:
-        strength_a_root: z over the root of the number of tokens, above 0.
+        strength_a_root: z divided by the root of the number of tokens, above 0.
         log10_level: log10 of the level of p.
-        power: chance to be found.
+        power: chance to reach it.
     """
     return ((strength_of(log10_level) + float(special.ndtri(power))) / strength_a_root) ** 2
 
 
 def carried(mark: Watermark, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> tuple[int, float]:
-    """Count the scored tokens that meet a draw of the top, and return what share of all draws is the top.
+    """Count the scored tokens with a large draw. Also return the share of all draws that are large.
 
-    Of a green list the green tokens count, of Gumbel marks the top quarter of the draws. Of other marks none: (0, 1.0).
+    For a green list, draws of green tokens are large. For Gumbel marks, the top quarter of draws is. For other marks
+    the result is (0, 1.0).
 
     messages: int64[D].
     """
     law = None if mark.law is None else unfloored(mark.law)
     if isinstance(mark, TermsOfKeys):
         terms = mark.terms_of_keys(tokens, positions, messages)
-        # the larger one of K draws is of the top: P(max > t) = 1 − (1 − e^−t)^K
+        # the largest of a token's K draws counts: P(max > t) = 1 − (1 − e^−t)^K
         least = -math.log(1.0 - (1.0 - TOP_SHARE) ** (1.0 / len(terms)))
         return int((terms.max(axis=0) > least).sum()), TOP_SHARE
     if not isinstance(law, Gamma | Binomial):

@@ -1,7 +1,7 @@
-"""One HTTP exchange with a server that may be slow, endless or wrong: its answer whole and in time, or a sentence.
+"""Make one HTTP exchange with a server that may be slow, endless or wrong. The result is a whole answer or a sentence.
 
-It stands on the standard library's `http.client`: brickscan brings no other client, and this one follows no redirect,
-unpacks nothing and reads no further than it is told. A redirect would carry the token to a host that nobody named.
+It uses the standard library's `http.client`, because brickscan brings no other client. This one follows no redirects,
+decompresses nothing and reads no further than allowed. A redirect would send the token to a host that nobody named.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _PIECE = 1 << 16
 
 
 class NoAnswer(InternalFault):
-    """No whole answer came. Its text is a sentence.
+    """No whole answer came. The text of the error is a sentence.
 
     Args:
         sentence: what came instead.
         again: whether another attempt may help.
-        lasting: whether the same request would get the same, another day too; None: where no attempt helps.
-        charged: whether the server may charge for it all the same.
-        retry_after: seconds that the server asks to wait; None: it says nothing.
+        lasting: whether the same request would fail on another day too. None: it would if no further attempt helps.
+        charged: whether the server may still charge for the request.
+        retry_after: seconds that the server asks to wait. None: it names none.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class NoAnswer(InternalFault):
 class HttpAnswer(NamedTuple):
     """A whole answer, whatever its status.
 
-    retry_after: seconds that the server asks to wait; None: it says nothing.
+    retry_after: seconds that the server asks to wait. None: it names none.
     """
 
     status: int
@@ -60,7 +60,7 @@ class HttpAnswer(NamedTuple):
 
 
 class _Call:
-    """One exchange under way, which others can end. `http.client` forgets its socket early, so we keep it."""
+    """An exchange that other threads can end. It keeps the socket, because `http.client` drops it early."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         parts = urlsplit(url)
@@ -75,25 +75,25 @@ class _Call:
         """Connect."""
         self.connection.connect()
         self._socket = self.connection.sock
-        if self.ended:  # meanwhile: nobody could have shut what was not there
+        if self.ended:  # `end` was called before there was a socket to shut down
             raise TimeoutError
 
     def send(self, body: bytes, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        """Send a request; return the answer once its head is there."""
+        """Send a request. Return the answer as soon as its head has arrived."""
         self.sent = True
         self.connection.request("POST", self.path, body, headers)
         self._response = self.connection.getresponse()
         return self._response
 
     def end(self) -> None:
-        """Wake whoever waits for it: closing alone would leave them waiting."""
+        """Wake a thread that waits for the answer. Closing the connection would not wake it."""
         self.ended = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release connection and socket."""
         if self._response is not None:
             self._response.close()
         self.connection.close()
@@ -102,7 +102,7 @@ class _Call:
 
 
 class Line:
-    """Sends requests. All that are under way can be ended at once, when the probe is interrupted."""
+    """Send requests. When the probe is interrupted, all requests under way can be ended at once."""
 
     def __init__(self) -> None:
         self._calls: set[_Call] = set()
@@ -110,7 +110,7 @@ class Line:
         self._closed = False
 
     def close(self) -> None:
-        """End all exchanges, and let no other begin."""
+        """End all exchanges, and allow no new ones."""
         with self._lock:
             self._closed = True
             for call in self._calls:
@@ -118,7 +118,7 @@ class Line:
 
     @contextlib.contextmanager
     def _call(self, url: str, timeout_s: float) -> Iterator[_Call]:
-        """Begin an exchange that ends after so many seconds, whatever comes."""
+        """Begin an exchange that ends after `timeout_s` seconds in any case."""
         call = _Call(url, timeout_s)
         with self._lock:
             if self._closed:
@@ -145,18 +145,18 @@ class Line:
         most_bytes: int,
         clock: Callable[[], float] = time.time,
     ) -> HttpAnswer:
-        """Send JSON, and return the whole answer.
+        """Send JSON and return the whole answer.
 
         Args:
             url: http or https.
-            body: to be sent as JSON.
-            token: sent as `Authorization: Bearer`; None: none is.
+            body: sent as JSON.
+            token: sent as `Authorization: Bearer`. None: no token is sent.
             timeout_s: seconds until the last byte.
-            most_bytes: of the answer.
+            most_bytes: most bytes of the answer.
             clock: seconds since 1970, for a date in Retry-After.
 
         Raises:
-            NoAnswer: no connection, no answer in time, one that breaks off or is too long.
+            NoAnswer: there is no connection, or the answer is late, breaks off or is too long.
         """
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         if token is not None:
@@ -171,17 +171,18 @@ class Line:
                     _retry_after(response.getheader("Retry-After"), clock()),
                 )
             except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-                if call.ended or isinstance(error, TimeoutError):  # what is shut under TLS raises any of these
+                # a connection that is shut down under TLS raises any of these errors
+                if call.ended or isinstance(error, TimeoutError):
                     sentence = f"no whole answer came within {timeout_s:g} s"
                     raise NoAnswer(sentence, again=True, charged=call.sent) from None
                 if isinstance(error, ValueError | AttributeError):
                     raise
-                # only the kind of the error is told: its text may quote what was sent
+                # the sentence has only the kind of the error: its text may quote what was sent
                 raise NoAnswer(_why(error, call.sent), again=True, charged=call.sent) from None
 
 
 def _whole(response: http.client.HTTPResponse, most_bytes: int, call: _Call) -> bytes:
-    """Read an answer whole. It takes no longer than the call, which is ended in time."""
+    """Read a whole answer. It takes no longer than the call, which a timer ends."""
     pieces, size = list[bytes](), 0
     while piece := response.read1(_PIECE):
         pieces.append(piece)
@@ -211,7 +212,7 @@ def _why(error: Exception, sent: bool) -> str:
 
 
 def _retry_after(header: str | None, now: float) -> float | None:
-    """Read seconds or a date; None: there is none, or it is neither."""
+    """Read seconds or a date. None: there is no header, or it is neither."""
     if header is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What an earlier page found, held against tonight's: a class that was marked and is not any more wakes somebody."""
+"""Compare an earlier page with tonight's. A class that was marked and is not any more has an exit code of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from scanner.storage.locations import read_named
 MARKED, UNMARKED = "marked", "unmarked"
 
 AS_EXPECTED, NOT_MARKED, NOT_KNOWN = 0, 3, 4
-"""Exit codes: all as expected; a class that was marked is not; one that was marked cannot be told."""
+"""Exit codes: all as expected, a marked class is no longer marked, and a marked class cannot be decided."""
 
 
 class _Expected(BaseModel):
@@ -33,13 +33,13 @@ class _ExpectedKey(_Expected):
 
 
 class ExpectedPage(_Expected):
-    """What is read of an earlier probe.json."""
+    """The fields of an earlier probe.json that are compared."""
 
     keys: tuple[_ExpectedKey, ...]
 
 
 class Change(NamedTuple):
-    """What is otherwise than expected: an exit code, and a sentence."""
+    """A difference from the expected page: an exit code, and a sentence."""
 
     code: int
     sentence: str
@@ -49,7 +49,7 @@ def read_expected(path: Path) -> ExpectedPage:
     """Read an earlier page.
 
     Raises:
-        Refused: it is none.
+        Refused: the file cannot be read, or is no probe.json.
     """
     try:
         return ExpectedPage.model_validate_json(read_named(path))
@@ -62,7 +62,7 @@ def read_expected(path: Path) -> ExpectedPage:
 
 
 def changes(expected: ExpectedPage, result: ProbeResult) -> Iterator[Change]:
-    """Yield what is otherwise than expected. Classes that were not marked may be anything now."""
+    """Yield the differences from the expected page. Classes that were not marked may have any state now."""
     results = {key.key_id: key for key in result.keys}
     for key in expected.keys:
         if not any(one.state == MARKED for one in key.classes):

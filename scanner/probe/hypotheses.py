@@ -1,11 +1,11 @@
-"""The configurations that a server may have in place of the stated one: one change at a time, then pairs.
+"""List the configurations that a server may have in place of the stated one: single changes first, then pairs.
 
-A key on record states a format, its parameters and a secret. What servers get wrong is near to it: another γ, another
-window, another function of the same secret, one key of two. Every neighbour is a format that is read here, under a
-secret that is made of the stated one, so that its law is known. What would need another secret is left out.
+A key on record states a format, its parameters and a secret. Mistakes of servers are close to it: another γ, another
+window, another function of the same secret, or only one of two keys. Every neighbour here is a known format under a
+secret that is made of the stated one, so its law is known. Mistakes that need another secret are left out.
 
-Pairs are those that go wrong together: a window and a γ are copied from one example, and a server that is started
-without arguments has all defaults of its stack.
+Two changes are tried as a pair if they occur together. For example, a window and a γ are copied from the same example,
+or a server that is started without arguments has all defaults of its stack.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.hidden_value import HiddenValue
 
 STATED = "as the key says"
-"""Name of the stated configuration among its neighbours."""
+"""Name of the stated configuration among the hypotheses."""
 
 WINDOW_FIELDS = ("window", "context_width", "context_window", "ngram_len")
 SHARE_FIELDS = ("gamma", "greenlist_ratio")
@@ -27,7 +27,7 @@ WINDOWS = (0, 1, 2, 3, 4, 5, 6, 8)
 SHARES_OF_OURS = ("1/8", "1/4", "1/2", "3/4")
 SHARES_OF_STACKS = (0.1, 0.25, 0.5, 0.75)
 VOCABULARY_MULTIPLES = (1, 64, 128, 256)
-"""Multiples to which serving stacks round the width of a model's logits."""
+"""Multiples to which serving stacks round up the width of a model's logits."""
 
 FAMILIES = (
     ("greenlist", "gumbel"),
@@ -37,19 +37,19 @@ FAMILIES = (
     ("three-bricks-openai", "three-bricks-maryland"),
     ("synthid-table", "synthid-mixed"),
 )
-"""Formats that take the same secret: the first family of a format has those that its secret may be used with."""
+"""Families of formats that take the same secret. The first family that has a format lists its alternatives."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """A configuration under which answers are tested.
 
-    name: STATED, or what is changed, such as `window=3`; unique among the hypotheses of a key.
-    words: what the server does, to follow "the server"; empty for the stated configuration.
+    name: STATED, or the changes, such as `window=3`. Unique among the hypotheses of a key.
+    words: the server's behaviour, as words that follow "the server". Empty for the stated configuration.
     form: its format.
-    secret: the secret, made of the stated one.
+    secret: its secret, made of the stated one.
     messages: M that its answers may carry.
-    part: the part of the stated key that it is, if it is one.
+    part: set if the configuration is a part of the stated key.
     """
 
     name: str
@@ -63,20 +63,20 @@ class Hypothesis:
 def hypotheses_of(form: Format, secret: bytes, messages: int, vocabulary: int) -> list[Hypothesis]:
     """Return the stated configuration, its neighbours, and pairs of changes.
 
-    A neighbour that draws as the stated configuration does is left out, as is one that its format refuses.
+    A neighbour is left out if it draws in the same way as an earlier one, or if its format refuses it.
 
     Args:
         form: the stated format.
         secret: the stated secret.
         messages: M of the key.
-        vocabulary: tokens of the key's tokenizer.
+        vocabulary: number of tokens of the key's tokenizer.
     """
     # 1. one change of a parameter
     changes = dict[str, tuple[dict[str, Any], str]]()
     windows, shares = list(_windows(form)), list(_shares(form))
     for name, values, words in (*windows, *shares, *_others(form, vocabulary)):
         changes[name] = (values, words)
-    # 2. pairs: a window and a share of green tokens; all defaults of the stack
+    # 2. pairs: a window with a share of green tokens, and all defaults of the stack
     for window, share in [(window, share) for window in windows[:3] for share in shares]:
         changes[f"{window[0]} {share[0]}"] = (window[1] | share[1], f"{window[2]}, and {share[2]}")
     defaults = {name: info.default for name, info in type(form).model_fields.items() if not info.is_required()}
@@ -87,7 +87,7 @@ def hypotheses_of(form: Format, secret: bytes, messages: int, vocabulary: int) -
         (name, words, form.name, form.model_dump() | values, HiddenValue(secret), None)
         for name, (values, words) in changes.items()
     ]
-    # 3. another function of the same secret, and what is made of parts of it
+    # 3. other functions of the same secret, and keys made of its parts
     candidates += [(*scheme, HiddenValue(secret), None) for scheme in _schemes(form, vocabulary)]
     if isinstance(form, HasOtherKeys):
         candidates += [
@@ -101,7 +101,7 @@ def hypotheses_of(form: Format, secret: bytes, messages: int, vocabulary: int) -
             )
             for other in form.other_keys(secret)
         ]
-    # 4. less those that are refused, or that draw as one before them does
+    # 4. leave out those that are refused, or that draw in the same way as an earlier one
     labels = {_drawn_by(form, secret)}
     for name, words, format_name, parameters, made_secret, part in candidates:
         try:
@@ -118,7 +118,7 @@ def hypotheses_of(form: Format, secret: bytes, messages: int, vocabulary: int) -
 
 
 def _messages_of(form: Format, messages: int) -> int:
-    """Return how many messages a neighbour has: as many as the key, or one where its marks carry none.
+    """Return the number of messages of a neighbour: that of the key, or one if its marks carry no message.
 
     Raises:
         ValueError: it can have neither.
@@ -132,7 +132,7 @@ def _messages_of(form: Format, messages: int) -> int:
 
 
 def _drawn_by(form: Format, secret: bytes) -> tuple[object, ...]:
-    """Return a value that configurations share if they draw alike: no width that draws do not take in."""
+    """Return a value that is equal for configurations with equal draws. It omits a width that the draws do not use."""
     window, width = getattr(form.rule(), "window", None), _value_of(form, WINDOW_FIELDS)
     parameters = form.model_dump()
     if window is not None and width is not None and form.version is None and _ignores_width(form):
@@ -141,7 +141,7 @@ def _drawn_by(form: Format, secret: bytes) -> tuple[object, ...]:
 
 
 def _ignores_width(form: Format) -> bool:
-    """Return whether a wider window changes no draw: its rule hashes the same tokens."""
+    """Return whether a wider window changes no draw, because the rule hashes the same tokens."""
     (field_name,) = [name for name in WINDOW_FIELDS if name in type(form).model_fields]
     wider = type(form).model_validate(form.model_dump() | {field_name: int(getattr(form, field_name)) + 1})
     return bool(getattr(wider.rule(), "window", None) == getattr(form.rule(), "window", None))
@@ -152,11 +152,11 @@ def _value_of(form: Format, fields: Sequence[str]) -> Any:  # noqa: ANN401 - a p
 
 
 Change = tuple[str, dict[str, Any], str]
-"""A name, the parameters that are other ones, and what the server does in words."""
+"""A name, the changed parameters, and the server's behaviour in words."""
 
 
 def _windows(form: Format) -> Iterator[Change]:
-    """Yield other windows, the nearest first."""
+    """Yield other windows, nearest to the stated one first."""
     for name in WINDOW_FIELDS:
         if name in type(form).model_fields:
             stated, more = int(getattr(form, name)), int(name == "ngram_len")
@@ -182,12 +182,12 @@ def _shares(form: Format) -> Iterator[Change]:
 
 
 def _real(share: str | float) -> str:
-    """Write a share, stated as a fraction or as a number, as a number."""
+    """Write a share as a number. It is stated as a fraction or as a number."""
     return f"{float(Fraction(share)):g}"
 
 
 def _others(form: Format, vocabulary: int) -> Iterator[Change]:
-    """Yield changes of what only some formats have."""
+    """Yield changes of parameters that only some formats have."""
     fields = type(form).model_fields
     if "seeding" in fields:
         for seeding in fields["seeding"].annotation.__args__:  # type: ignore[union-attr]
@@ -209,7 +209,7 @@ def _others(form: Format, vocabulary: int) -> Iterator[Change]:
 
 
 def _schemes(form: Format, vocabulary: int) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
-    """Yield the name, words, format and parameters of other functions of the same secret."""
+    """Yield name, words, format and parameters of other functions of the same secret."""
     stated = form.model_dump()
     family = next((family for family in FAMILIES if form.name in family), ())
     window = _value_of(form, WINDOW_FIELDS)

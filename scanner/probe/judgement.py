@@ -1,15 +1,16 @@
-"""From the evidence of all hypotheses on all classes to what a server does. Numbers in, decisions out.
+"""Decide what a server does from the evidence of all hypotheses on all classes. Numbers in, decisions out.
 
-A mark is claimed by a p-value that is corrected for the whole page. What is said besides compares:
+A mark is claimed by a p-value that is corrected for the whole page. All other statements are comparisons:
 
-1. Hypotheses share draws: a list of half of the vocabulary holds the list of its quarter, and answers that carry one
-   mark score under the other too. The true one has the smallest p. So the stated configuration stands unless another
-   has a p that is MARGIN decades smaller; without a claim for it, the smallest p of those claimed counts.
-2. A key of two parts is told by the share of the evidence that each part has.
-3. Layers of a key that mark nothing are told by the run behind the middle: evidence falls from run to run in the same
-   proportion, and where it ends at once, the layers do.
-4. That something is unmarked is said where it would have been found with chance SURE if it were marked half as strongly
-   as what is found: text of a JSON schema has less to choose from than prose, and carries less of a mark.
+1. Which hypothesis is true? Hypotheses share draws: a green list of half of the vocabulary contains the list of its
+   quarter, so answers with one mark score under the other too. The true hypothesis has the smallest p. The stated
+   configuration is named unless another has a p that is MARGIN decades smaller. If the stated one is not claimed, the
+   claimed hypothesis with the smallest p is named.
+2. How does a key of two parts mark? The share of each part in the evidence shows it.
+3. Do some layers of a key mark nothing? The run of layers behind the middle shows it: evidence falls from run to run in
+   the same proportion. If it ends suddenly, so do the layers.
+4. Is a class unmarked? It is called so if a mark half as strong as the marks that are found would have been found with
+   chance SURE. Half, because text under a JSON schema has fewer choices than prose and carries less of a mark.
 """
 
 import math
@@ -24,39 +25,39 @@ from scanner.audit.statistics.judgement import Limits, binomial_limits, binomial
 from scanner.probe.evidence import HALF, Evidence, tokens_needed
 
 PAGE_RATE = 0.01
-"""Rate at which a page claims a mark that is not there: all its tests together."""
+"""Rate at which a page claims a mark that does not exist, over all its tests together."""
 
 MARGIN = 3.0
-"""Decades of p by which another configuration must beat the stated one."""
+"""Decades of p by which another configuration must beat the stated one to be named."""
 
 SURE = 0.975
-"""Chance with which something would have been found that is said to be unmarked."""
+"""Chance with which a mark would have been found in answers that are called unmarked."""
 
 RISK = 0.025
-"""Risk of each of two limits."""
+"""Risk of each of the two limits of an interval."""
 
 WEAK = 0.1
-"""Strength of a token, in standard deviations, that is assumed of marked answers where nothing is found."""
+"""Strength of a token, in standard deviations, that marked answers are assumed to have if none are found."""
 
 LEAST_LAYERS = 5.0
-"""Strength that the run of layers behind the middle must be expected to have before it is said to mark nothing."""
+"""Least expected strength of the run of layers behind the middle. Below it, nothing is said about this run."""
 
 NOT_FOUND = 0.05
-"""p above which an answer by itself does not show a mark."""
+"""An answer with a p above this does not show a mark by itself."""
 
 BY_CHANCE = 1e-3
-"""Chance below which so many answers without a mark are not for lack of strength."""
+"""If chance gives so many answers without a mark less often than this, some answers are unmarked."""
 
 DEVIATIONS = 3.3
-"""Standard deviations within which the share of a part agrees with the stated one."""
+"""Number of standard deviations within which the share of a part agrees with the stated one."""
 
 
 class Named(NamedTuple):
-    """Which hypothesis answers are marked by.
+    """The hypothesis that answers are marked by.
 
-    place: of the hypothesis; None: none is claimed.
-    alike: others that are claimed too, by their places: whose p is within MARGIN decades of the smallest, and of the
-        stated configuration those whose p is smaller.
+    place: place of the hypothesis. None: none is claimed.
+    alike: places of other claimed hypotheses with a p within MARGIN decades of the smallest. If the stated
+        configuration is named, only those with a smaller p than its own.
     """
 
     place: int | None
@@ -72,8 +73,8 @@ def name_hypothesis(evidence: Sequence[Evidence], eligible: Sequence[bool]) -> N
     """Name the hypothesis that answers are marked by.
 
     Args:
-        evidence: of each hypothesis on the same answers; the first one is the stated configuration.
-        eligible: which are configurations of their own, and no part of one.
+        evidence: of each hypothesis on the same answers. The first one is the stated configuration.
+        eligible: whether each is a whole configuration and not a part of one.
     """
     places = [place for place, found in enumerate(evidence) if claimed(found) and eligible[place]]
     if not places:
@@ -86,23 +87,25 @@ def name_hypothesis(evidence: Sequence[Evidence], eligible: Sequence[bool]) -> N
 
 
 class PartShare(NamedTuple):
-    """How much of the evidence the second one of two parts has.
+    """The share of the evidence that the second of two parts has.
 
-    share: of both; half_width: of its interval.
+    share: share of the sum of both parts.
+    half_width: half the width of its interval.
     """
 
     share: float
     half_width: float
 
     def agrees(self, stated: float) -> bool:
-        """Return whether a stated share lies within the interval."""
+        """Return whether a stated share is within the interval."""
         return abs(self.share - stated) <= self.half_width
 
 
 def part_share(first: Evidence, second: Evidence) -> PartShare | None:
-    """Return the share of the second part of a key; None where both together have too little evidence.
+    """Return the share of the second part of a key. None if both parts together have too little evidence.
 
-    A part's excess is its score less one a token; a token's score varies by π²/6 at most under a Gumbel mark.
+    The excess of a part is its score minus its number of tokens. The score of a token has a variance of at most π²/6
+    under a Gumbel mark.
     """
     excess = first.score - first.scored, second.score - second.scored
     deviation = math.sqrt(math.pi**2 / 6.0 * max(first.scored, second.scored, 1))
@@ -113,13 +116,16 @@ def part_share(first: Evidence, second: Evidence) -> PartShare | None:
 
 
 def layers_end(first: Evidence, before: Evidence, after: Evidence, steps: tuple[float, float]) -> bool | None:
-    """Say whether the layers of a key end at its middle; None where too few tokens tell.
+    """Return whether the layers of a key end at its middle. None if there are too few tokens to tell.
+
+    They end there if the run behind the middle shows no mark, or has less than half of its expected strength. Its p
+    alone would not do: for one key of twenty it would be small by chance, however many tokens there are.
 
     Args:
-        first: of the first run of layers.
-        before: of the run before the middle.
-        after: of the run behind the middle.
-        steps: layers from the first run to the one before the middle, and from there to the one behind it.
+        first: evidence of the first run of layers.
+        before: evidence of the run before the middle.
+        after: evidence of the run behind the middle.
+        steps: number of layers from the first run to the run before the middle, and from there to the run behind it.
     """
     if min(first.strength, before.strength) <= 0.0:
         return None
@@ -127,14 +133,14 @@ def layers_end(first: Evidence, before: Evidence, after: Evidence, steps: tuple[
     expected = before.strength * proportion ** (steps[1] / max(steps[0], 1.0))
     if expected < LEAST_LAYERS:
         return None
-    return bool(after.strength < special.ndtri(1.0 - NOT_FOUND))
+    return bool(after.strength < max(special.ndtri(1.0 - NOT_FOUND), HALF * expected))
 
 
 class State(NamedTuple):
-    """What is said of a class.
+    """The decision on a class.
 
     name: marked, unmarked or cannot tell.
-    tokens_lacking: scored tokens that lack until it can be told; 0 where it is.
+    tokens_lacking: further scored tokens that are needed to decide. 0 where it is decided.
     """
 
     name: str
@@ -142,12 +148,12 @@ class State(NamedTuple):
 
 
 def state_of(evidence: Evidence, tests: int, strength_a_root: float | None) -> State:
-    """Say whether a class is marked.
+    """Decide whether a class is marked.
 
     Args:
         evidence: of the named hypothesis on it.
-        tests: of the page, which a message's search adds to.
-        strength_a_root: z over the root of the tokens, of what is marked; None: nothing is.
+        tests: number of tests of the page. A search for messages adds to it.
+        strength_a_root: z divided by the root of the tokens, of marked classes. None: no class is marked.
     """
     if claimed(evidence):
         return State("marked", 0)
@@ -158,7 +164,7 @@ def state_of(evidence: Evidence, tests: int, strength_a_root: float | None) -> S
 
 
 def limits_of(hits: int, of: int) -> Limits:
-    """Return the exact limits of a share at 95 % (Clopper and Pearson); 0 and 1 of nothing."""
+    """Return the exact limits of a share at 95 % (Clopper and Pearson). 0 and 1 if `of` is 0."""
     return binomial_limits(hits, of, RISK) if of else Limits(0.0, 1.0)
 
 
@@ -171,19 +177,21 @@ class Share(NamedTuple):
 
     @classmethod
     def of(cls, hits: int, of: int) -> "Share":
-        """Return the share of so many hits."""
+        """Return the share `hits` / `of` with its limits."""
         return cls(hits / of if of else 0.0, *limits_of(hits, of))
 
     def beyond(self, by_chance: float) -> "Share":
-        """Return the share beyond what chance alone gives: (s − c) / (1 − c), at least 0."""
+        """Return the part of a share that exceeds chance: (s − c) / (1 − c), at least 0."""
         return Share(*(max(0.0, (value - by_chance) / (1.0 - by_chance)) for value in self))
 
 
 def unmarked_share(log10_p: NDArray[np.float64], scored: NDArray[np.int64], strength: float) -> Share | None:
-    """Return the share of a class's answers without the mark that the class as a whole carries; None: all carry it.
+    """Return the share of unmarked answers in a class that is marked as a whole. None: all answers are marked.
 
-    Of unmarked answers all but NOT_FOUND have a p above it. Marked ones must not have so many: expected are as many as
-    of answers that are all marked half as strongly as the class is on average, unmarked ones included.
+    Of unmarked answers, all but a share of NOT_FOUND have a p above NOT_FOUND. In a class that is all marked, fewer
+    have. Their expected number is taken from a cautious model: all answers are marked half as strongly as the class is
+    on average, and this average includes unmarked answers. A share is returned only if clearly more answers
+    (BY_CHANCE) have such a p.
 
     Args:
         log10_p: of each answer, float64[A].
@@ -202,6 +210,6 @@ def unmarked_share(log10_p: NDArray[np.float64], scored: NDArray[np.int64], stre
 
 
 def strength_a_root_of(evidence: Iterable[Evidence]) -> float | None:
-    """Return the median strength over the root of the tokens among what is marked; None: nothing is."""
+    """Return the median strength of marked classes, divided by the root of their tokens. None: none is marked."""
     rates = [found.strength / math.sqrt(found.scored) for found in evidence if claimed(found)]
     return float(np.median(rates)) if rates else None

@@ -1,18 +1,19 @@
-"""Answers that are kept as they come, so that a probe that was killed goes on, and asks nothing twice.
+"""Keep answers as they come. A probe that was killed can then continue, and asks nothing twice.
 
-A line of JSON is on the disk before its thread sends another request. A line that a kill cut off is asked again.
+Each answer is a line of JSON, on disk before its thread sends another request. If a kill cut a line off, its request is
+sent again.
 """
 
 import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from scanner.errors import Refused
 from scanner.probe.classes import Request
@@ -21,31 +22,33 @@ from scanner.storage.locations import sync_to_disk
 
 ANSWERS = pa.schema(
     [
-        ("request", pa.string()),  # its class and number, and of several answers which one
+        ("request", pa.string()),  # class and number of the request, and the number of the answer if there are several
         ("class", pa.string()),
         ("prompt", pa.string()),  # text before the answer as the model read it, if it is known
-        ("prompt_ids", pa.list_(pa.uint32())),  # the same as tokens, where the server tells them
+        ("prompt_ids", pa.list_(pa.uint32())),  # the same as tokens, if the server gives them
         ("text", pa.string()),  # as received
         ("ids", pa.list_(pa.uint32())),  # the server's own tokens of the text
         ("user_id", pa.string()),  # for whom it was marked
         ("finish", pa.string()),  # why the server stopped
-        ("error", pa.string()),  # what came in place of a text
-        ("note", pa.string()),  # what must be told about a text
+        ("error", pa.string()),  # sentence in place of a missing text
+        ("note", pa.string()),  # sentence that must be reported with the text
     ]
 )
 """Columns of answers.parquet."""
 
 
+@with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 @dataclass(frozen=True)
 class KeptReply:
-    """What one request got.
+    """The result of one request.
 
     Args:
-        request_id, digest: of the request; one whose digest is another now is asked again.
+        request_id: id of the request.
+        digest: digest of the request. If its digest is different now, the request is sent again.
         asked_at: ISO 8601, UTC.
-        attempts: how often it was sent.
-        cost: of all attempts, by the stated price; 0 without one.
-        final: whether it is asked no more: false after 401, 429, 5xx and lost connections.
+        attempts: number of times it was sent.
+        cost: of all attempts, by the stated price. 0 without a price.
+        final: whether it is not sent again. False after 401, 429, 5xx and lost connections.
         reply: the answers.
     """
 
@@ -58,11 +61,14 @@ class KeptReply:
     reply: Reply
 
 
+_LINE = TypeAdapter(KeptReply)
+
+
 class KeptAnswers:
-    """The file of a probe that is under way. A context: nobody else asks into the same file meanwhile.
+    """The file of a running probe. As a context manager it keeps other probes from writing to the same file.
 
     Raises:
-        Refused: another probe writes it, it cannot be written, or it is not such a file.
+        Refused: another probe writes to it, it cannot be written, or it is not such a file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,6 +88,9 @@ class KeptAnswers:
             raise Refused(
                 f"{path}: another probe is asking into this folder; wait for it, or name another `out`"
             ) from None
+        if not path.exists() or not os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
+            self._file.close()  # the other probe ended between open and lock, and deleted the file
+            raise Refused(f"{path}: another probe has just ended in this folder; start this one again")
         self._replies = self._read()
         sync_to_disk(path.parent)
 
@@ -92,7 +101,7 @@ class KeptAnswers:
         self._file.close()
 
     def _read(self) -> dict[str, KeptReply]:
-        """Read the whole lines, and cut off one that was not written whole."""
+        """Read the complete lines, and remove a last line that is incomplete."""
         raw = self._file.read()
         whole = raw.rpartition(b"\n")[0]
         end = len(whole) + 1 if whole else 0
@@ -101,8 +110,8 @@ class KeptAnswers:
         replies = {}
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                kept = _from_json(json.loads(line))
-            except (ValueError, TypeError, KeyError):
+                kept = _LINE.validate_json(line)
+            except ValueError:
                 self._file.close()
                 raise Refused(
                     f"{self.path}: line {number} is no kept answer; move the file away, and the probe begins anew"
@@ -112,18 +121,18 @@ class KeptAnswers:
 
     @property
     def cost(self) -> float:
-        """What all requests of this file cost so far."""
+        """Return the cost of all requests of this file so far."""
         return sum(kept.cost for kept in self._replies.values())
 
     @property
     def oldest(self) -> str | None:
-        """When the first of the answers was asked for; None: there are none."""
-        return min((kept.asked_at for kept in self._replies.values()), default=None)
+        """Return the time of the first request with an answer. None: there are no answers."""
+        return min((kept.asked_at for kept in self._replies.values() if kept.final), default=None)
 
     def add(self, kept: KeptReply) -> None:
-        """Keep what a request got. It is on the disk when this returns."""
+        """Keep the result of a request. It is on disk when this returns."""
         before = self._replies.get(kept.request_id)
-        if before is not None:  # what an earlier try cost stays counted
+        if before is not None:  # the cost of an earlier attempt still counts
             kept = KeptReply(
                 **{**vars(kept), "cost": kept.cost + before.cost, "attempts": kept.attempts + before.attempts}
             )
@@ -133,17 +142,22 @@ class KeptAnswers:
         self._replies[kept.request_id] = kept
 
     def reply_to(self, request: Request) -> KeptReply | None:
-        """Return what a request got; None: it was not asked, or asked otherwise than it would be now."""
+        """Return the result of a request. None: it was not sent, or it was sent with other contents than now."""
         kept = self._replies.get(request.request_id)
         return kept if kept is not None and kept.digest == request.digest else None
 
     def open_requests(self, requests: Iterable[Request]) -> list[Request]:
-        """Return the requests that are still to be sent, in their order."""
+        """Return the requests that still must be sent, in their order."""
         found = ((request, self.reply_to(request)) for request in requests)
         return [request for request, kept in found if kept is None or not kept.final]
 
+    def asked_otherwise(self, requests: Iterable[Request]) -> int:
+        """Return how many requests have an answer from an earlier call that asked them with other contents."""
+        kept = (self._replies.get(request.request_id) for request in requests if self.reply_to(request) is None)
+        return sum(one is not None and one.final for one in kept)
+
     def table(self, requests: Iterable[Request]) -> pa.Table:
-        """Return all answers to requests, a row each, with the columns `ANSWERS`."""
+        """Return all answers to requests, one a row, with the columns `ANSWERS`."""
         rows = [
             _row(request, number, answer)
             for request in requests
@@ -153,7 +167,7 @@ class KeptAnswers:
         return pa.Table.from_pylist(rows, schema=ANSWERS)
 
     def discard(self) -> None:
-        """Delete the file: its answers are elsewhere now."""
+        """Delete the file, once its answers are stored elsewhere."""
         self.path.unlink(missing_ok=True)
 
 
@@ -171,14 +185,3 @@ def _row(request: Request, number: int, answer: Answer) -> dict[str, object]:
         "error": answer.error,
         "note": answer.note,
     }
-
-
-def _from_json(read: Mapping[str, Any]) -> KeptReply:
-    reply = read["reply"]
-    answers = tuple(map(_answer, reply["answers"]))
-    return KeptReply(**{**read, "reply": Reply(answers, reply["tokens_in"], reply["tokens_out"])})
-
-
-def _answer(read: Mapping[str, Any]) -> Answer:
-    ids = {name: None if read[name] is None else tuple(read[name]) for name in ("ids", "prompt_ids")}
-    return Answer(**{**read, **ids})

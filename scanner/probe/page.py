@@ -1,7 +1,8 @@
-"""Write what a probe says: JSON for programs, a page for people that needs no script and no network, and its signature.
+"""Write the result of a probe: JSON for programs, a page for people, and a signature.
 
-Texts, names of classes and errors come from a server. They are escaped, and what no eye sees is shown as escapes. The
-page holds no secret: hypotheses are told in words, and keys by their ids.
+The page needs no script and no network. Texts, names of classes and errors come from a server. They are escaped, and
+invisible characters are shown as escapes. The page holds no secret: hypotheses are described in words, and keys by
+their ids.
 """
 
 import functools
@@ -31,16 +32,17 @@ LONGEST_NAME = 80
 
 
 def write_page(result: ProbeResult, out: Path, *, texts: bool = False, signing: Path | None = None) -> list[Path]:
-    """Write probe.json and probe.html into a folder, and their signature; return the files.
+    """Write probe.json, probe.html and their signature into a folder. Return the files.
 
     Args:
         result: of the analysis.
-        out: the folder, made where it is missing; files of the same names are replaced.
+        out: the folder, which is made if it is missing. Files with the same names are replaced.
         texts: whether the page shows one text of each class. The JSON never does.
-        signing: folder of the keys that sign, as of `brickscan serve`; a key is made where none signs. None: unsigned.
+        signing: folder of the signing keys, as for `brickscan serve`. If no key there signs, one is made. None:
+            unsigned.
 
     Raises:
-        Refused: the files cannot be written, or the clock went back since the signing key was made.
+        Refused: the files cannot be written, or the clock was set back after the signing key was made.
         SecretError: the signing key cannot be read.
     """
     plain = json.dumps(result.to_json(), indent=1, ensure_ascii=False).encode() + b"\n"
@@ -63,7 +65,7 @@ def write_page(result: ProbeResult, out: Path, *, texts: bool = False, signing: 
 
 
 def page_of(result: ProbeResult, *, texts: bool = False) -> str:
-    """Render the page for people as HTML. texts: as of `write_page`."""
+    """Render the page for people as HTML. texts: as for `write_page`."""
     samples = [
         (printable(name, LONGEST_NAME), "".join(shown_characters(text.strip()[:LONGEST_SAMPLE])))
         for name, text in result.samples
@@ -74,18 +76,21 @@ def page_of(result: ProbeResult, *, texts: bool = False) -> str:
 
 
 def in_short(result: ProbeResult) -> list[str]:
-    """Say in a sentence for each key what was found."""
+    """Return the findings as one sentence for each key."""
     sentences = []
     for key in result.keys:
         if key.named is None:
+            but = f" But {safe('; '.join(key.differences))}." if key.differences else ""
             sentences.append(
-                f"Key {key.key_id}: no mark is found, neither as the key says nor under any other of "
-                f"{key.hypotheses - 1} configurations near it."
+                f"Key {key.key_id}: no mark is found, neither as the key says nor under any of "
+                f"{key.hypotheses - 1} configurations near it.{but}"
             )
             continue
+        untold = [printable(one.name, LONGEST_NAME) for one in key.classes if one.state == "cannot tell"]
         unmarked = [printable(one.name, LONGEST_NAME) for one in key.classes if one.state == "unmarked"]
         differs = f"and differs: {safe('; '.join(key.differences))}" if key.differences else "as the key says"
         left_out = f" These classes leave unmarked: {', '.join(unmarked)}." if unmarked else ""
+        left_out += f" It cannot be told of these: {', '.join(untold)}." if untold else ""
         sentences.append(f"Key {key.key_id}: the server marks, {differs}.{left_out}")
     return sentences
 
@@ -105,7 +110,7 @@ def _writer(content: bytes) -> Callable[[BinaryIO], object]:
 
 
 def _share(share: Share | None) -> str:
-    """Write a share with its limits in percent."""
+    """Write a share and its limits in percent."""
     if share is None:
         return "not known"
     return f"{100 * share.value:.3g} % ({100 * share.low:.3g} to {100 * share.high:.3g})"

@@ -1,7 +1,8 @@
-"""Answers of a server as arrays: classes, users, and the tokens of each way to read their texts.
+"""Read answers of a server into arrays: classes, users, and the tokens under each reading of their texts.
 
-A scan reads texts, by the tokenizer of a key. A server that gives its own token ids shows what it marked, whatever
-splits the text. Where an answer has ids, they are its main reading, and the text is another one; else the text is.
+A scan reads texts with the tokenizer of a key. A server that gives its own token ids shows exactly what it marked,
+however the text is split. If answers have such ids, these are the main reading, and the text is another reading.
+Otherwise the text is the main reading.
 """
 
 import functools
@@ -20,26 +21,32 @@ from scanner.text import Tokenizer, load_tokenizer, sha256_file
 from scanner.watermark.positions import Tokens, runs_of
 
 CLASS = "answers"
-"""Class of answers that have none."""
+"""Class of answers without a class."""
 
 MOST_TOKENS = 2**16
-"""Most tokens of an answer that are tested: its first ones."""
+"""Most tokens of an answer that are tested. Later ones are left out."""
+
+MOST_CHARACTERS = 4 * MOST_TOKENS
+"""Most characters of an answer, or of its prompt, that are tokenised. Tokenizers take minutes for a few million."""
+
+MOST_CLASSES = 1_000
+"""Most classes of answers, because every configuration is tested on each."""
 
 Ids = NDArray[np.uint32]
 
 
 class Answers(NamedTuple):
-    """A answers that have a text, in their order.
+    """The A answers that have a text, in their order.
 
-    classes: the class of each.
-    texts: as received.
-    prompts: the text before the answer, None where it is not known.
-    prompt_ids: token ids before the answer, None where they are not known.
-    ids: the server's own token ids, None where it gave none.
-    users: whom each was marked for, None where that is not known.
-    without_text: of each class, how many rows have no text.
-    errors: of each class, the commonest reason for that with how often it was given, where reasons are given.
-    notes: what must be told of single answers, with how many have it.
+    classes: class of each answer.
+    texts: texts as received, the first MOST_CHARACTERS of each.
+    prompts: the last MOST_CHARACTERS before the answer. None where unknown.
+    prompt_ids: token ids before the answer. None where unknown.
+    ids: the server's own token ids. None where it gave none.
+    users: user whom the answer was marked for. None where unknown.
+    without_text: number of rows without a text, for each class.
+    errors: most frequent reason for a missing text and its count, for each class with reasons.
+    notes: notes on single answers, and the number of answers with each.
     """
 
     classes: tuple[str, ...]
@@ -54,19 +61,28 @@ class Answers(NamedTuple):
 
 
 def answers_of(table: pa.Table) -> Answers:
-    """Return the answers of a table, of which only the column `text` is needed.
+    """Return the answers of a table. Only the column `text` is required.
 
     Raises:
-        Refused: a column is missing or of another type, or no row has a text.
+        Refused: a column is missing, occurs twice or has another type, there are too many classes, or no row has a
+            text.
     """
     if "text" not in table.column_names:
         raise Refused("the answers have no column `text`; one answer a row is needed, its text in that column")
+    twice = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
+    if twice:
+        raise Refused(f"the answers have the column `{twice[0]}` several times; keep one of them")
     values = {name: _column(table, name) for name in ("text", "class", "prompt", "user_id", "note", "error")}
     ids = {name: _id_lists(table, name) for name in ("ids", "prompt_ids")}
     classes = [name or CLASS for name in values["class"]]
     rows = [row for row, text in enumerate(values["text"]) if text]
     if not rows:
         raise Refused(f"none of {table.num_rows:,} answers has a text; nothing can be tested")
+    if (found := len(set(classes))) > MOST_CLASSES:
+        raise Refused(
+            f"the answers are of {found:,} classes; at most {MOST_CLASSES:,} are tested. The column `class` says in "
+            "which way each was asked for"
+        )
     with_text = set(rows)
     without_text = Counter(classes[row] for row in range(table.num_rows) if row not in with_text)
     errors = {
@@ -75,11 +91,15 @@ def answers_of(table: pa.Table) -> Answers:
     }
     commonest = {name: counts.most_common(1)[0] for name, counts in errors.items() if counts}
     notes = Counter(note for note in values["note"] if note)
+    if cut := sum(len(values["text"][row] or "") > MOST_CHARACTERS for row in rows):
+        notes[f"only the first {MOST_CHARACTERS:,} characters were tested"] = cut
 
     def of_rows(column: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(column[row] for row in rows)
 
-    texts, prompts, users = (of_rows(values[name]) for name in ("text", "prompt", "user_id"))
+    texts = tuple((values["text"][row] or "")[:MOST_CHARACTERS] for row in rows)
+    prompts = tuple(None if text is None else text[-MOST_CHARACTERS:] for text in of_rows(values["prompt"]))
+    users = of_rows(values["user_id"])
     return Answers(
         of_rows(classes),
         texts,
@@ -120,7 +140,8 @@ class Reading(NamedTuple):
     """One way to read the answers.
 
     name: unique.
-    words: what a server does that is found by it alone, to follow "the server"; empty for the main reading.
+    words: the server's behaviour that only this reading finds, as words that follow "the server". Empty for the main
+        reading.
     tokens: of the A answers.
     """
 
@@ -130,7 +151,7 @@ class Reading(NamedTuple):
 
 
 def readings_of(answers: Answers, tokenizer: Tokenizer, others: Iterable[tuple[str, Tokenizer]]) -> list[Reading]:
-    """Return the readings of answers, the main one first; readings of the same tokens come once.
+    """Return the readings of answers, main one first. Readings with equal tokens are listed once.
 
     Args:
         answers: the answers.
@@ -162,7 +183,10 @@ def readings_of(answers: Answers, tokenizer: Tokenizer, others: Iterable[tuple[s
 
 
 def share_split_alike(answers: Answers, tokenizer: Tokenizer) -> tuple[int, int] | None:
-    """Return of how many answers with ids the text has the same ids, and how many have ids; None where none has."""
+    """Return how many texts the tokenizer splits into the server's ids, and how many answers have ids.
+
+    None if no answer has ids.
+    """
     pairs = [(text, ids) for text, ids in zip(answers.texts, answers.ids, strict=True) if ids is not None]
     if not pairs:
         return None
@@ -172,7 +196,7 @@ def share_split_alike(answers: Answers, tokenizer: Tokenizer) -> tuple[int, int]
 
 
 def prompt_ends(answers: Answers, tokenizer: Tokenizer, length: int) -> list[Ids | None]:
-    """Return the last tokens before each answer, as many as asked for; None where so many are not known."""
+    """Return the last `length` tokens before each answer. None where fewer are known."""
     texts = [prompt or "" for prompt in answers.prompts]
     tokens = _read_controls(tokenizer, texts)
     ends = list[Ids | None]()
@@ -183,14 +207,14 @@ def prompt_ends(answers: Answers, tokenizer: Tokenizer, length: int) -> list[Ids
 
 
 def batch_of(documents: Sequence[Ids]) -> Tokens:
-    """Join the token ids of documents, uint32 each, into a batch."""
+    """Join the token ids of documents, uint32 each, into one batch."""
     offsets = np.zeros(len(documents) + 1, np.int64)
     np.cumsum([len(ids) for ids in documents], out=offsets[1:])
     return Tokens(np.concatenate([np.empty(0, np.uint32), *documents]), offsets)
 
 
 def load_tokenizers(paths: Sequence[Path]) -> list[tuple[str, Tokenizer]]:
-    """Load further tokenizers, each by the name of its file and folder. Raises TokenizerError."""
+    """Load further tokenizers. Each is named by its file and folder. Raises TokenizerError."""
     return [(f"{path.parent.name}/{path.name}", load_tokenizer(path, sha256_file(path), fast=False)) for path in paths]
 
 
@@ -203,7 +227,7 @@ def _cut(tokens: Tokens) -> Tokens:
 
 
 def _read_controls(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
-    """Tokenise texts in which control tokens are written out, and are read as such."""
+    """Tokenise texts and read the control tokens that are written in them as control tokens."""
     if not any(texts):
         return Tokens(np.empty(0, np.uint32), np.zeros(len(texts) + 1, np.int64))
     encodings = _reads_controls(tokenizer.reference.data).encode_batch_fast(list(texts), add_special_tokens=False)

@@ -1,10 +1,13 @@
-"""What a server answered, read into texts: JSON whole or in pieces, and a sentence for all that is no such answer.
+"""Read a server's answer into texts, from whole JSON or from a stream. Any other answer becomes a sentence.
 
-Nothing in an answer is trusted. It may be HTML, empty, of another model, cut off in its middle, or quote the token.
+Nothing in an answer is trusted. It may be HTML, be empty, come from another model, break off in the middle, or quote
+the token.
 """
 
+import html
 import json
 import re
+import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,21 +21,21 @@ _MOST_TOKENS = 10**9
 _AGAIN = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may help."""
 _LASTING = (400, 413, 414, 415, 422)
-"""Statuses that speak of the request. All others, such as 401, speak of the server or of who asks."""
+"""Statuses that blame the request. All others, such as 401, blame the server or the client."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A text that a server answered, or why there is none. The fields are columns of the table of answers.
+    """A text from a server, or the reason why there is none. The fields are columns of the table of answers.
 
     Args:
         class_name: class of request.
-        text: as received; None: `error` says what came instead.
+        text: text as received. None: `error` says what came instead.
         ids: the server's own ids of its tokens.
-        prompt_ids: ids of what the model read before, where the server tells them.
-        finish: why the server stopped.
-        error: a sentence where there is no text.
-        note: a sentence about a text that must be told.
+        prompt_ids: ids of the tokens that the model read before, if the server gives them.
+        finish: the server's reason to stop.
+        error: a sentence, if there is no text.
+        note: a sentence that must be reported with the text.
     """
 
     class_name: str
@@ -46,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reply:
-    """All answers of one request, and what the server says that they took: tokens, None where it says nothing."""
+    """All answers to one request, and the numbers of tokens that the server counted. None where it gives no number."""
 
     answers: tuple[Answer, ...]
     tokens_in: int | None = None
@@ -57,14 +60,14 @@ def read_reply(request: Request, answer: HttpAnswer, secrets: Sequence[str]) -> 
     """Read an answer.
 
     Args:
-        request: that it is the answer to.
-        answer: as it came.
-        secrets: tokens that were sent; where the server repeats one, it is left out of all that is kept.
+        request: request that it answers.
+        answer: answer as it came.
+        secrets: tokens that were sent. If the server repeats one, it is removed from everything that is kept.
 
     Raises:
-        NoAnswer: it is none, as far as it can be told for the whole request; a sentence.
+        NoAnswer: it is no valid answer, and this concerns the whole request. Its text is a sentence.
     """
-    text = _without_secrets(answer.body.decode("utf-8", "replace"), secrets)
+    text = _without_secrets(_decoded(answer.body), secrets)
     if answer.status != 200:
         again = answer.status >= 500 or answer.status in _AGAIN
         sentence = f"HTTP {answer.status}: {_message(text, secrets)}"
@@ -93,6 +96,23 @@ def read_reply(request: Request, answer: HttpAnswer, secrets: Sequence[str]) -> 
     return Reply(tuple(answers), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
 
+_NO_TEXT = "[bytes that are no UTF-8]"
+
+
+def _decoded(body: bytes) -> str:
+    """Return a body as text, without the character that a break cut in two.
+
+    Bytes that are not UTF-8 are not shown at all: compressed or in another encoding, they may hide a token.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data":
+            return _NO_TEXT
+        text = body[: error.start].decode("utf-8-sig")
+    return _NO_TEXT if "\0" in text else text
+
+
 def failed(request: Request, sentence: str) -> Reply:
     """Return the reply to a request that got no answer."""
     names = [request.of_class.name, *([REASONING_ANSWER] if request.of_class.reasoning else [])]
@@ -100,19 +120,27 @@ def failed(request: Request, sentence: str) -> Reply:
 
 
 _LEAST_SECRET = 8
-"""Characters of the shortest token that is left out: servers without tokens are sent `EMPTY` or `none`."""
+"""Length of the shortest token that is removed. Servers without tokens are sent `EMPTY` or `none`, which may stay."""
 
 
 def _without_secrets(text: str, secrets: Sequence[str]) -> str:
-    """Replace tokens that a text repeats, as they are or as JSON writes them."""
+    """Replace tokens that a text repeats, in plain form or in the form of JSON, HTML or a URL."""
     for secret in secrets:
-        for form in {secret, json.dumps(secret)[1:-1]} if len(secret) >= _LEAST_SECRET else ():
-            text = text.replace(form, "[token]")
+        if len(secret) >= _LEAST_SECRET:
+            quoted = urllib.parse.quote(secret, safe="")
+            for form in {
+                secret,
+                json.dumps(secret)[1:-1],
+                html.escape(secret),
+                html.escape(secret, quote=False),
+                quoted,
+            }:
+                text = text.replace(form, "[token]")
     return text
 
 
 def _loaded(text: str, secrets: Sequence[str]) -> Any:  # noqa: ANN401
-    """Read JSON, without tokens: JSON can write them in many ways. Raises ValueError or RecursionError."""
+    """Read JSON and remove tokens from it, which JSON can write in many ways. Raises ValueError or RecursionError."""
     read = json.loads(text)
     return json.loads(_without_secrets(json.dumps(read, ensure_ascii=False), secrets)) if secrets else read
 
@@ -129,7 +157,7 @@ def _object(text: str, secrets: Sequence[str]) -> dict[str, Any]:
 
 
 def _joined(text: str, request: Request, secrets: Sequence[str]) -> dict[str, Any]:
-    """Join the pieces of a stream into one answer, as it would have come whole."""
+    """Join the pieces of a stream into the answer that would have come without streaming."""
     if not re.search(r"^data:", text, re.MULTILINE):
         return _object(text, secrets)
     whole: dict[str, Any] = {}
@@ -166,8 +194,12 @@ def _events(text: str) -> Iterator[str]:
             lines = []
 
 
+_GROWING = ("delta", "message", "token_ids", "text")
+"""Fields of a choice that a stream gives in pieces. A piece of the wrong type is ignored."""
+
+
 def _add_piece(choice: dict[str, Any], piece: dict[str, Any]) -> None:
-    """Add a piece of a choice: texts, as lists of parts, and ids grow; anything else is replaced."""
+    """Add a piece to a choice. Texts (kept as lists of parts) and ids grow. Any other field is replaced."""
     for name, value in piece.items():
         if name in ("delta", "message") and isinstance(value, dict):
             message = choice.setdefault("message", {})
@@ -179,7 +211,7 @@ def _add_piece(choice: dict[str, Any], piece: dict[str, Any]) -> None:
             choice.setdefault("token_ids", []).extend(value)
         elif name == "text" and isinstance(value, str):
             choice.setdefault("text", []).append({"text": value})
-        elif value is not None:
+        elif name not in _GROWING and value is not None:
             choice[name] = value
 
 
@@ -202,7 +234,7 @@ def _add_calls(calls: list[dict[str, Any]], pieces: list[Any]) -> None:
 
 
 def _answers(request: Request, whole: Mapping[str, Any], choice: object, note: str | None) -> Iterator[Answer]:
-    """Yield the texts of one choice: its answer, after its reasoning where the class asks for that."""
+    """Yield the texts of one choice: its answer, or first its reasoning if the class asks for that."""
     name = request.of_class.name
     if not isinstance(choice, dict):
         yield Answer(name, error="the answer is no object of JSON")
@@ -222,12 +254,12 @@ def _answers(request: Request, whole: Mapping[str, Any], choice: object, note: s
     reasoning = _text(message.get("reasoning")) or _text(message.get("reasoning_content"))
     ids = _ids(choice.get("token_ids"))
     if not request.of_class.reasoning:
-        # with reasoning before it, the ids are those of both
+        # if there is reasoning, the ids cover it and the answer, so they are not those of the text
         yield _with_text(of_choice, text, None if reasoning else ids)
         return
     missing = "the answer has no reasoning of its own; set answers = 0 for this class where the model gives none"
     yield _with_text(of_choice, reasoning, None) if reasoning else replace(of_choice, error=missing)
-    # what the model read before its answer is the prompt and its reasoning, which is not known token by token
+    # the model read prompt and reasoning before its answer, and the tokens of the reasoning are not known
     yield _with_text(replace(of_choice, class_name=REASONING_ANSWER, prompt_ids=None), text, None)
 
 
@@ -242,21 +274,22 @@ def _with_text(answer: Answer, text: str, ids: tuple[int, ...] | None) -> Answer
 
 
 def _text(content: object) -> str:
-    """Return a text, which may come as a list of parts; empty: there is none."""
+    """Return a text, which may come as a list of parts. Empty if there is none."""
     if isinstance(content, list):
-        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
     return content if isinstance(content, str) else ""
 
 
 def _arguments(calls: object) -> str:
-    """Return what a model wrote as arguments of the tools that it calls."""
+    """Return the text that a model wrote as arguments for the tools that it calls."""
     functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     written = [_text(function.get("arguments")) for function in functions if isinstance(function, dict)]
     return "\n".join(filter(None, written))
 
 
 def _ids(value: object) -> tuple[int, ...] | None:
-    """Return ids of tokens; None: there are none, or what came can be none."""
+    """Return ids of tokens. None: there are none, or they are not valid."""
     if isinstance(value, list) and value and all(type(one) is int and 0 <= one < 2**32 for one in value):
         return tuple(value)
     return None
@@ -274,7 +307,7 @@ def _other_model(request: Request, whole: Mapping[str, Any]) -> str | None:
 
 
 def _message(text: str, secrets: Sequence[str]) -> str:
-    """Return what an error says: its `message` where it has one."""
+    """Return the text of an error: its `message` if it has one."""
     try:
         read = _loaded(text, secrets)
     except (ValueError, RecursionError):
@@ -291,6 +324,6 @@ def _quoted(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text of a server's that is kept beside an answer: short, and of whole characters."""
+    """Shorten a server's text that is kept beside an answer. It keeps whole characters only."""
     clean = text.encode("utf-8", "replace").decode()
     return clean if len(clean) <= _MOST_QUOTED else cut(clean, _MOST_QUOTED)

@@ -1,12 +1,13 @@
-"""Why nothing was found in one text: too short, left out, read otherwise, marked otherwise, damaged, or nothing at all.
+"""Explain why no mark was found in one text: too short, left out, read or marked differently, damaged, or not marked.
 
-Each reason has its number, and p-values are corrected for all that is tried here, under all keys. Nothing of it is a
-flag: a text that a scan does not flag stays so. It is no answer for strangers, who could edit a text until the reasons
-change; `brickscan serve` never gives it.
+Each reason has a number of its own. p-values are corrected for everything that is tried here, under all keys. The
+result is never a flag: a text that a scan does not flag stays unflagged. It is not for strangers either, because they
+could edit a text until the reasons change. `brickscan serve` never gives it.
 
-1. How many tokens count, and how many a text needs that is marked strongly, or weakly.
-2. Every hypothesis of every key, and the stated configuration under every reading of the text.
-3. Halves, quarters and eighths of the tokens under the stated configuration: edits leave parts as they were.
+1. Count the tokens that count, and those that a strongly or weakly marked text needs.
+2. Test every hypothesis of every key, and the stated configuration under every reading of the text.
+3. Test halves, quarters and eighths of the tokens under the stated configuration, because edits leave some parts
+   unchanged.
 """
 
 import itertools
@@ -30,13 +31,13 @@ from scanner.watermark.positions import Tokens
 from schemas.registry import MasterKey
 
 STRONG, WEAK = 0.5, 0.2
-"""Strength of a token in standard deviations, in text that is marked strongly, and weakly."""
+"""Strength of a token in standard deviations, in strongly and in weakly marked text."""
 
 POWER = 0.95
-"""Chance to be found with which the tokens that a text needs are stated."""
+"""Chance to be found for which the needed number of tokens is stated."""
 
 CUTS = (2, 4, 8)
-"""Into how many parts a text is cut."""
+"""Numbers of parts that a text is cut into."""
 
 
 class _Opened(NamedTuple):
@@ -49,11 +50,11 @@ class _Opened(NamedTuple):
 def why_not_found(
     registry: Path | str, keys: Sequence[MasterKey], corrections: Mapping[str, float], rate: float, text: str
 ) -> dict[str, list[str]]:
-    """Return reasons why a text is not found, in sentences, by the ids of keys.
+    """Return reasons why no mark is found in a text, in sentences, by the ids of keys.
 
     Args:
         registry: folder or URI.
-        keys: under which it is not found.
+        keys: keys under which no mark is found.
         corrections: K of each key in a scan, by its id.
         rate: the scan's false-positive rate.
         text: not empty.
@@ -86,8 +87,8 @@ def _reasons(opened: _Opened, tests: int, level: float) -> list[str]:
     sentences = [f"{len(tokens.ids):,} tokens, of which {scored:,} count"]
     if every > scored:
         sentences[0] += f" ({every - scored:,} repeat earlier ones or are left out)"
-    short = "too short for a mark" if scored < strong else "too short for a weak mark" if scored < weak else ""
-    needs = f"a strongly marked text is found from about {strong:,} tokens on, a weakly marked one from {weak:,}"
+    short = "too short for most marks" if scored < strong else "too short for a weak mark" if scored < weak else ""
+    needs = f"a fairly strong mark is found from about {strong:,} tokens on, a weak one from {weak:,}"
     sentences.append(f"{short}: {needs}" if short else f"long enough for a weak mark: {needs}")
     # 2. other configurations, other readings
     evidence = [_evidence(form, tokens, tests) for form in opened.forms]
@@ -111,7 +112,7 @@ def _reasons(opened: _Opened, tests: int, level: float) -> list[str]:
     tried = [*evidence, *others, *(part for part, _, _ in parts)]
     if not any(claimed(found) for found in tried):
         least = min(tried, key=lambda found: found.log10_p_page)
-        sentences.append(f"nothing speaks for any mark that was tried: {_chance(least)} at best")
+        sentences.append(f"nothing speaks for any mark that was tried; of the best try: {_chance(least)}")
     return sentences
 
 
@@ -121,7 +122,7 @@ def _evidence(form: OpenedForm, tokens: Tokens, tests: int) -> Evidence:
 
 
 def _parts(form: OpenedForm, tokens: Tokens, tests: int) -> list[tuple[Evidence, int, int]]:
-    """Return the evidence of each part, and the tokens that it begins and ends at."""
+    """Return the evidence of each part, its first token, and the token after its last one."""
     parts = []
     for cut in CUTS:
         edges = np.linspace(0, len(tokens.ids), cut + 1).astype(int).tolist()
@@ -133,4 +134,4 @@ def _parts(form: OpenedForm, tokens: Tokens, tests: int) -> list[tuple[Evidence,
 
 def _chance(found: Evidence) -> str:
     chance = "1" if found.log10_p_page > -1e-3 else one_in(found.log10_p_page)
-    return f"chance of such evidence without a mark {chance}, for all that was tried (claimed at {PAGE_RATE:g})"
+    return f"among texts without a mark, {chance} does as well by chance (1 in {1 / PAGE_RATE:g} or rarer counts)"

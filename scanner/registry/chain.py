@@ -1,12 +1,12 @@
-"""The hash chain over the events of a users table: it shows whoever knows a head that nothing before was changed.
+"""Chain the events of a users table by hashes. Anybody who knows a head can see that no earlier event was changed.
 
 Each event has a number, and a seal of its name: SHA-256 of 16 random bytes and the name. Events are chained in blocks:
 
     head of a block = SHA-256("brickscan users 1" · head of the block before · its records)
     record = number · message · microseconds since 1970 (8 bytes each, big-endian) · digest of key and event · seal
 
-Erasing a name takes the name and its random bytes away and leaves the seal, which then tells nothing of the name: the
-chain can be followed still, and the message, its key and its time stay bound.
+Erasing a name deletes the name and its random bytes, and keeps the seal. The seal alone says nothing about the name.
+The chain can still be followed, and still binds the message, its key and its time.
 """
 
 import os
@@ -22,7 +22,7 @@ from scanner.registry.record import FIRST_HEAD
 from schemas.tables import USERS
 
 EVENTS_A_BLOCK = 65_536
-"""Most events that share a head; events that are written together have blocks of their own."""
+"""Most events that share a head. Events that are written together get their own blocks."""
 
 _SALT_BYTES = 16
 _RECORD = np.dtype([("seq", ">i8"), ("message", ">i8"), ("at", ">i8"), ("what", "V32"), ("seal", "V32")])
@@ -33,8 +33,8 @@ class Block(NamedTuple):
 
     first: number of the first event.
     last: number of the last event.
-    head: after the last event; None: it was taken out.
-    fault: what is wrong with the events, for people; None: nothing.
+    head: head after the last event. None: it was removed.
+    fault: fault of the events, for people. None: no fault.
     """
 
     first: int
@@ -44,13 +44,13 @@ class Block(NamedTuple):
 
 
 def chain_events(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
-    """Return events of schemas.tables.USER_EVENTS as rows of USERS, numbered from `seq`, chained on from a head."""
+    """Return events of schemas.tables.USER_EVENTS as rows of USERS, numbered from `seq`, chained to a head."""
     salts = _salts(events.height)
     erased = events["user_id"].is_null().to_list()
     rows = events.with_columns(
         seq=pl.int_range(seq, seq + events.height, dtype=pl.Int64),
         salt=pl.Series([None if gone else salt for salt, gone in zip(salts, erased, strict=True)], dtype=pl.Binary),
-        # a name that was erased before there was a chain: nothing is sealed
+        # the seal of a name that was erased before there was a chain is random, because there is nothing to seal
         seal=pl.Series([os.urandom(32) if gone else None for gone in erased], dtype=pl.Binary),
     )
     records = records_of(rows)
@@ -66,7 +66,7 @@ def _next_head(head: bytes, records: NDArray[np.void]) -> bytes:
 
 
 def records_of(rows: pl.DataFrame) -> NDArray[np.void]:
-    """Return the records of rows of USERS, of 88 bytes each, as the chain binds them."""
+    """Return the records of rows of USERS, 88 bytes each, as the chain binds them."""
     records = np.zeros(rows.height, _RECORD)
     records["seq"] = rows["seq"].to_numpy()
     records["message"] = rows["message"].to_numpy()
@@ -77,7 +77,7 @@ def records_of(rows: pl.DataFrame) -> NDArray[np.void]:
 
 
 def seals_of(rows: pl.DataFrame) -> list[bytes]:
-    """Return the seal of each event's name: the kept one if the name was erased, else the digest of name and salt."""
+    """Return the seal of each event's name: the kept one if the name was erased, or the digest of salt and name."""
     columns = (rows[name].to_list() for name in ("user_id", "salt", "seal"))
     return [_seal(salt, name) if seal is None else seal for name, salt, seal in zip(*columns, strict=True)]
 
@@ -85,11 +85,11 @@ def seals_of(rows: pl.DataFrame) -> list[bytes]:
 def follow(windows: Iterable[pl.DataFrame], head: bytes = FIRST_HEAD) -> Iterator[Block]:
     """Follow a chain, block by block.
 
-    After a fault it goes on from the head on record, so that later faults are found as well.
+    After a fault, it continues from the head on record, so later faults are found as well.
 
     Args:
         windows: rows of USERS in the order of their numbers, in parts of any length.
-        head: the head before the first of them.
+        head: the head before the first row.
     """
     tail = pl.DataFrame(schema=pl.Schema(USERS))
     for window in windows:
@@ -97,7 +97,7 @@ def follow(windows: Iterable[pl.DataFrame], head: bytes = FIRST_HEAD) -> Iterato
         records, numbers, heads = records_of(rows), rows["seq"].to_list(), rows["head"].to_list()
         named, salt = rows["user_id"].is_not_null(), rows["salt"].bin.size().fill_null(0)
         forged = (named & rows["seal"].is_not_null()).to_numpy()
-        # a seal is of salt and name together: with a longer salt the same one would be of the name's end
+        # a seal covers salt and name together: with a longer salt, the same seal would fit only the end of the name
         moved = (named & (salt != _SALT_BYTES)).to_numpy()
         begin = 0
         for end in np.flatnonzero(rows["head"].is_not_null().to_numpy()).tolist():
@@ -125,7 +125,7 @@ def _salts(count: int) -> Sequence[bytes]:
 
 
 def _event_digests(block: pl.DataFrame) -> NDArray[np.void]:
-    """Return a digest of key and event for each row; few of them differ."""
+    """Return a digest of key and event for each row. Only a few of them differ."""
     labels = block.select(pl.format("{}:{}{}", pl.col("key_id").str.len_bytes(), "key_id", "event")).to_series()
     kinds = labels.unique(maintain_order=True)
     digests = np.array([sha256(label.encode()).digest() for label in kinds], dtype="V32")

@@ -1,6 +1,9 @@
-"""The clock of a machine that writes to a registry, held to the times on record: a wrong one escapes every comparison.
+"""Compare the clock of a machine that writes to a registry with the times on record.
 
-A user who was given a message "in 2020" is named for texts of 2021; one who was given it "in 2035" is named for none.
+No other check finds a wrong clock.
+
+A user who was given a message "in 2020" is named for texts of 2021. A user who was given it "in 2035" is named for
+none.
 """
 
 import itertools
@@ -15,26 +18,26 @@ from scanner.errors import Refused
 from schemas.registry import Registry
 
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""Time by which clocks of machines that write to one registry may differ."""
+"""Largest allowed difference between clocks of machines that write to one registry."""
 
 _TIME = pl.Datetime("us", "UTC")
 
 FAR = timedelta(days=366)
-"""Time after the newest scan from which on a clock is wrong, rather than scans late."""
+"""Time after the newest scan from which on a clock counts as wrong. Up to it, scans may just be late."""
 
 
 def now_for(registry: Registry, last_event: datetime | None) -> datetime:
-    """Return this machine's time, for what is written to a registry next.
+    """Return this machine's time, for the next write to a registry.
 
     Args:
         registry: the registry.
-        last_event: time of the newest event of its users; None: there is none.
+        last_event: time of the newest event of its users. None: there is none.
 
     Raises:
-        Refused: it is earlier than what is on record there.
+        Refused: the time is earlier than times on record there.
     """
     now = datetime.now(UTC)
-    if registry.trial:  # dated back on purpose
+    if registry.trial:  # its events are dated back on purpose
         return now
     times = [time for key in registry.keys for time in (key.created_at, key.retired_at) if time is not None]
     newest = max([*times, *([] if last_event is None else [last_event])], default=now)
@@ -48,7 +51,7 @@ def now_for(registry: Registry, last_event: datetime | None) -> datetime:
 
 
 def refuse_clock_before(newest_scan: datetime, results: str) -> None:
-    """Raise Refused where this machine's clock is before the newest scan of results."""
+    """Raise Refused if this machine's clock is before the newest scan of results."""
     now = datetime.now(UTC)
     if now < newest_scan - CLOCKS_DIFFER:
         raise Refused(
@@ -59,7 +62,7 @@ def refuse_clock_before(newest_scan: datetime, results: str) -> None:
 
 
 def refuse_clock_far_from(newest_scan: datetime, results: str) -> None:
-    """Raise Refused where this machine's clock is before the newest scan of results, or far after it."""
+    """Raise Refused if this machine's clock is before the newest scan of results, or far after it."""
     refuse_clock_before(newest_scan, results)
     now = datetime.now(UTC)
     if now > newest_scan + FAR:
@@ -74,15 +77,16 @@ class SeenHead(NamedTuple):
 
     head: str
     began: datetime
-    """When the scan began: it read the head after this time."""
+    """Time when the scan began. It read the head after this."""
     ended: datetime
-    """When the scan ended: it read the head before this time."""
+    """Time when the scan ended. It read the head before this."""
 
 
 class KnownTimes:
-    """When events of a registry's users were there, and were not yet, as scans knew them.
+    """Limits on the times of users' events, from what scans knew.
 
-    An event that a scan knew was there before the scan ended; one that it did not know came after the scan began.
+    An event that a scan knew happened before the scan ended. An event that it did not know happened after the scan
+    began.
 
     Args:
         seen: heads that scans read.
@@ -120,7 +124,7 @@ class KnownTimes:
 
 
 def wrong_times_of_keys(registry: Registry) -> Iterator[str]:
-    """Yield a sentence for each key that was made before the key before it, or is yet to be made."""
+    """Yield a sentence for each key whose time is before that of the previous key, or in the future."""
     now = datetime.now(UTC)
     for previous, key in zip((None, *registry.keys), registry.keys, strict=False):
         if key.created_at > now + CLOCKS_DIFFER:

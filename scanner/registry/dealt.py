@@ -1,13 +1,13 @@
-"""What is published of whom messages were given to: a tree for each key, whose roots show no user (SPEC_3 §5).
+"""Publish that messages were given, without the users: a tree for each key, whose roots show no user (SPEC_3 §5).
 
-A head of the users' chain (scanner.registry.chain) binds a whole block of records, so that one record could be held
-against it only beside those of all others who came with it. So `keys publish` lists, for each key, how many events it
-has and the root of the Merkle tree of RFC 9162 over their records, in the order of the chain:
+A head of the users' chain (scanner.registry.chain) binds a whole block of records. To check one record against it, you
+would need the records of all other users in the block. `keys publish` therefore lists, for each key, the number of its
+events and the root of the Merkle tree of RFC 9162 over their records, in the order of the chain:
 
     leaf i = SHA-256(0x00 · record of the key's event i)        node = SHA-256(0x01 · left · right)
 
-A record is held against a root by a path of hashes. Each neighbour's has the seal of its user's name, of 16 random
-bytes, so that it tells neither message nor time; an erasure changes no leaf.
+A record is checked against a root by a path of hashes. The hash of a neighbour covers the seal of its user's name, with
+16 random bytes, so it reveals neither message nor time. An erasure changes no leaf.
 """
 
 from collections import defaultdict
@@ -24,15 +24,15 @@ from scanner.registry import ledger
 from scanner.registry.chain import records_of
 from scanner.registry.index import ALLOCATED
 
-_WINDOW = 2**20  # events at a time
+_WINDOW = 2**20  # events that are read together
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
 
 class Dealt(NamedTuple):
-    """How far messages of a key were given and removed.
+    """The state of a key's messages: how many events there are, and a root over them.
 
-    events: how many there are.
-    root: of the tree over their records, as hex.
+    events: number of events.
+    root: root of the tree over their records, as hex.
     """
 
     events: int
@@ -43,20 +43,20 @@ class Dealt(NamedTuple):
 
     @classmethod
     def of(cls, words: str) -> "Dealt":
-        """Return what a list has of a key."""
+        """Read a list's entry for a key."""
         events, root = words.split(":")
         return cls(int(events), root)
 
 
 class DealtRecord(NamedTuple):
-    """The record of the users' chain that a message was given to a user.
+    """The record in the users' chain that a message was given to a user.
 
     user_id: the user.
-    salt: 16 bytes, by which the seal is of this name.
+    salt: 16 bytes. With them, the seal can be checked against the name.
     seq: number of the event in the chain.
-    at: when, in microseconds since 1970 (UTC).
+    at: time in microseconds since 1970 (UTC).
     place: number of the event among those of its key, from 0.
-    events: of the tree that the path leads through; None: no list has one with this event.
+    events: number of events of the tree that the path leads through. None: no list has a tree with this event.
     path: hashes of 32 bytes to its root, the leaf's neighbour first.
     """
 
@@ -70,11 +70,11 @@ class DealtRecord(NamedTuple):
 
 
 class _Tree:
-    """A tree of RFC 9162 to which leaves are added, and the path of the leaf of a number to its root."""
+    """A tree of RFC 9162 to which leaves are added, and the path from one leaf, given by its number, to its root."""
 
     def __init__(self, followed: int = -1) -> None:
         self.size, self._followed = 0, followed
-        self._whole: list[tuple[int, int, bytes]] = []  # first leaf, number of leaves, root: powers of two, falling
+        self._whole: list[tuple[int, int, bytes]] = []  # first leaf, number of leaves, root: falling powers of two
         self._path: list[bytes] = []
 
     def add(self, record: bytes) -> None:
@@ -90,7 +90,7 @@ class _Tree:
         return left[0], left[1] + right[1], sha256(b"\1" + left[2] + right[2]).digest()
 
     def finish(self) -> tuple[Dealt, tuple[bytes, ...]]:
-        """Return the tree of all leaves, of which there is one at least, and the path."""
+        """Return the tree of all leaves, at least one, and the path."""
         *others, node = self._whole
         for left in reversed(others):
             node = self._joined(left, node)
@@ -98,16 +98,17 @@ class _Tree:
 
 
 def dealt_now(folder: Path | str, published: Mapping[str, Collection[Dealt]] = {}) -> dict[str, Dealt]:
-    """Return how far messages were given, by the ids of keys of which some were.
+    """Return the state of the messages of each key with events, by its id.
 
-    It reads all events of the registry, and hashes a million of them in two seconds.
+    This reads all events of the registry, and hashes a million of them in two seconds.
 
     Args:
         folder: the registry's folder, or a URI.
-        published: what lists have of keys, by their ids, against which the registry's users are held.
+        published: entries of lists for keys, by their ids. The registry's users are compared with them.
 
     Raises:
-        Refused: the registry's users give another root than a list has: an older registry was put back, or another.
+        Refused: the registry's users give another root than a list has. An older registry, or another one, was put
+            there.
         ScanFailed: names were erased at every attempt.
     """
 
@@ -128,7 +129,7 @@ def dealt_now(folder: Path | str, published: Mapping[str, Collection[Dealt]] = {
 
 
 def _by_place(published: Mapping[str, Collection[Dealt]]) -> dict[tuple[str, int], set[Dealt]]:
-    """Return what lists have of keys, by key and number of events."""
+    """Return the entries of lists, by key and number of events."""
     found = defaultdict[tuple[str, int], set[Dealt]](set)
     for key_id, of_key in published.items():
         for listed in of_key:
@@ -137,16 +138,16 @@ def _by_place(published: Mapping[str, Collection[Dealt]]) -> dict[tuple[str, int
 
 
 def find_record(folder: Path | str, key_id: str, message: int, published: Sequence[Dealt]) -> DealtRecord | None:
-    """Return the record that a message was given, None: it never was, or the user's name was erased.
+    """Return the record that a message was given. None: it never was, or the user's name was erased.
 
     Args:
         folder: the registry's folder, or a URI.
         key_id: id of the key.
         message: the message.
-        published: what lists have of the key; the path leads to the first of them that has the record.
+        published: entries of lists for the key. The path leads to the first of them that has the record.
 
     Raises:
-        Refused: the registry's users give another root than the list has: they are not those that were published.
+        Refused: the registry's users give another root than the list has. They are not the published ones.
         ScanFailed: names were erased at every attempt.
     """
 

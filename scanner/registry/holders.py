@@ -1,4 +1,4 @@
-"""Questions to a users table, such as who holds a message, answered without reading more than the answer needs."""
+"""Answer questions to a users table, such as who holds a message, and read only as much as the answer needs."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -23,20 +23,20 @@ _GIVEN_AT = ["key_id", "message", "allocated_at"]
 def _nobody() -> pl.DataFrame:
     """Return an empty table.
 
-    It is made late, since Arrow's first allocation maps a GiB, which counts as this process's memory.
+    It is made only when needed: Arrow's first allocation maps a GiB, which counts as this process's memory.
     """
     return pl.DataFrame(schema=pl.Schema(USER_LIST))
 
 
 class WantedUsers(NamedTuple):
-    """A filter for messages that were given. Fields that are None exclude none.
+    """A filter for messages that were given. A field that is None excludes nothing.
 
     key_ids: ids of keys.
-    after: only what comes after this key and message.
-    removed: True: removed messages; False: held ones.
-    begins: what user ids begin with.
+    after: only rows after this key and message.
+    removed: True: removed messages. False: held ones.
+    begins: beginning of the user ids.
     since: earliest allocated_at.
-    until: allocated_at is before it.
+    until: allocated_at is before this time.
     """
 
     key_ids: Sequence[str] | None = None
@@ -61,7 +61,7 @@ class WantedUsers(NamedTuple):
 
 
 def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return one row per message that was ever given, in order of key and message: some 100 bytes of memory each.
+    """Return one row per message that was ever given, in order of key and message. Each takes some 100 bytes of memory.
 
     Columns: schemas.tables.USER_LIST.
 
@@ -78,9 +78,9 @@ def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.D
 
 
 def pages(folder: Path | str, query: WantedUsers) -> Iterator[pl.DataFrame]:
-    """Yield the rows of `list_users` that a query asks for, in the same order, from some 100,000 rows at a time.
+    """Yield the rows of `list_users` that fit a query, in the same order, from some 100,000 rows at a time.
 
-    Users who are added meanwhile may be among them.
+    Users who are added at the same time may be among them.
 
     Raises:
         Refused: there is no such registry or key, or the table gives a message twice.
@@ -100,7 +100,7 @@ def pages(folder: Path | str, query: WantedUsers) -> Iterator[pl.DataFrame]:
 
 
 def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]:
-    """Return rows of messages above one, and the last message that was looked at."""
+    """Return rows of messages above `low`, and the last message that was read."""
 
     def rows_above(users_snapshot: UsersSnapshot) -> tuple[pl.DataFrame, int]:
         high = users_snapshot.page_end(key_id, low)
@@ -131,7 +131,7 @@ def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> d
 
 
 def given_at(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
-    """Return when messages were given, with rows only for the given ones.
+    """Return when messages were given. Messages that were never given are left out.
 
     Args:
         folder: the registry's folder, or a URI.
@@ -143,7 +143,7 @@ def given_at(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
 def given_rows(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `list_users` for distinct rows of key_id and message, with the numbers of their events.
 
-    Columns: as there, and seq and removed_seq, int64, null where there is no event or no chain.
+    Columns: as there, and seq and removed_seq, int64. They are null if there is no event or no chain.
 
     Raises:
         Refused: the table gives a message twice.
@@ -160,14 +160,18 @@ def given_rows(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
 def numbers_of_heads(folder: Path | str, heads: Collection[str]) -> dict[str, int]:
     """Return the number of the event after which the chain had each of these heads, as hex text.
 
-    Heads that it never had are left out. Reads one column of the events, which is null but for one event of a block.
+    Heads that it never had are left out. This reads one column of the events, which is null except for one event of
+    each block.
     """
     digests = [bytes.fromhex(head) for head in heads if _HEAD.fullmatch(head)]
     return ledger.numbers_of_heads(folder, digests) if digests else {}
 
 
 def head_of(folder: Path | str) -> str | None:
-    """Return the head of the users table's hash chain, as hex text; None: no user was ever added, or no chain yet."""
+    """Return the head of the users table's hash chain, as hex text.
+
+    None: no user was ever added, or there is no chain.
+    """
     users_snapshot = ledger.open_users(folder)
     return users_snapshot.head.hex() if users_snapshot.head is not None and users_snapshot.events else None
 

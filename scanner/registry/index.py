@@ -1,14 +1,14 @@
-"""The index of a users table: sorted files from which messages and users are found without reading all events.
+"""Read and write the index of a users table: sorted files that find messages and users without reading all events.
 
-Events are read from the table's files by their numbers, without the others. The index holds the events up to some
-number, as runs; newer events are read from the table. A new run holds the newest events; runs of like sizes are merged,
-so that there are few. Per key, a run has sorted rows of three kinds: the messages that were given, those that were
-removed, and for each user a digest of the name with the message.
+The index holds the events up to some number, as runs. Newer events are read from the table, from only those files that
+contain their numbers. Each new run holds the newest events. Runs of similar size are merged, so there are few. For each
+key, a run has sorted rows of three kinds: the messages that were given, the messages that were removed, and for each
+user a digest of the name with the message.
 
-An index is a file that names its parts, and the users table names the index: by the application transaction
-`users-index`, whose version is the index's number. Its commit fails when another was faster, so nobody ever reads an
-index that does not belong to the table, and an erased name leaves table and index in one step. Files that dropped out
-of the index are deleted afterwards, or by the next change if this one died.
+An index is a file that names its parts. The users table names its index by the application transaction `users-index`,
+whose version is the index's number. A commit of it fails if another process was faster. Nobody therefore ever reads an
+index that does not belong to the table, and an erased name leaves table and index in one step. Files that the index no
+longer uses are deleted after the commit. If the process dies first, the next change deletes them.
 """
 
 import contextlib
@@ -42,28 +42,28 @@ from scanner.registry.sorted_files import (
     in_order,
     merge_sequences,
 )
-from scanner.storage.delta import make_table, read, version_of
+from scanner.storage.delta import load_table, make_table, read, version_of
 from scanner.storage.locations import filesystem_of, is_uri, make_private
 from schemas.tables import USERS
 
 STATISTICS = {"delta.dataSkippingStatsColumns": "key_id,message,seq"}
-"""Properties of the table: statistics go to the log, where no names may stand."""
+"""Properties of the table. Statistics go to the log, so none are made of columns with names."""
 
 _ENDS = {"first": "min.seq", "last": "max.seq"}
 
 
 def open_table(folder: Path | str) -> DeltaTable | None:
-    """Open the users table of a registry as it is now; None: there is none yet.
+    """Open the users table of a registry as it is now. None: there is none yet.
 
     Raises:
-        Refused: it was made before 0.1.0, or is of a newer version.
+        Refused: it was made before 0.1.0, or its version is newer than this brickscan.
         ScanFailed: its log cannot be read.
     """
     location = f"{folder}/{USERS_FOLDER}"
     try:
         if not DeltaTable.is_deltatable(location):
             return None
-        table = DeltaTable(location)
+        table = load_table(location)
     except DeltaError as error:
         raise ScanFailed(
             f"users table {location}: its log cannot be read: {in_a_line(error)[:300]}; put back its backup"
@@ -73,13 +73,13 @@ def open_table(folder: Path | str) -> DeltaTable | None:
 
 
 def create(folder: Path | str) -> None:
-    """Make the users table of a registry, unless another process was faster."""
+    """Make the users table of a registry, unless another process made it first."""
     make_private(f"{folder}/{USERS_FOLDER}")
     make_table(f"{folder}/{USERS_FOLDER}", USERS, STATISTICS)
 
 
 def all_events(table: DeltaTable | None) -> pl.DataFrame:
-    """Return all events of a table; no rows where there is none."""
+    """Return all events of a table, or no rows if there is no table."""
     if table is None:
         return pl.DataFrame(schema=pl.Schema(USERS))
     with reading(table):
@@ -94,7 +94,7 @@ def since(table: DeltaTable, first: int, last: int = LARGEST_VALUE) -> pl.DataFr
 
 
 def events_by_number(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
-    """Return the events of these numbers. The numbers are in order."""
+    """Return the events with these numbers, which must be in order."""
     files = files_of(table)
     begin, end = numbers.search_sorted(files["first"], "left"), numbers.search_sorted(files["last"], "right")
     inside = pl.col("path").is_in(files["path"].filter(begin < end).implode())
@@ -102,7 +102,7 @@ def events_by_number(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
 
 
 def with_heads(table: DeltaTable, heads: Sequence[bytes]) -> pl.DataFrame:
-    """Return the events after which the chain had one of these heads."""
+    """Return the events after which the hash chain had one of these heads."""
     return _read(table, pl.lit(value=True), pl.col("head").is_in(list(heads)))
 
 
@@ -120,7 +120,7 @@ def _read(table: DeltaTable, inside: pl.Expr, condition: pl.Expr) -> pl.DataFram
 
 
 def files_of(table: DeltaTable) -> pl.DataFrame:
-    """Return the files of a table: path, rows, first and last number of an event, null where an event has none."""
+    """Return the files of a table: path, rows, first and last number of an event, null if an event has no number."""
     actions = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
     bounds = {"min.seq", "max.seq", "null_count.seq"} <= set(actions.columns)
     whole = pl.col("null_count.seq").fill_null(1) == 0 if bounds else pl.lit(value=False)
@@ -130,11 +130,11 @@ def files_of(table: DeltaTable) -> pl.DataFrame:
 
 @contextlib.contextmanager
 def reading(table: DeltaTable | None) -> Iterator[None]:
-    """Guard reads of a snapshot's and its index's files: a missing file is an error unless another change took it.
+    """Guard reads of a snapshot's files and of its index: tell a lost file from one that another change deleted.
 
     Raises:
-        TooLate: the table has changed since.
-        ScanFailed: it has not.
+        TooLate: a file is missing, and the table has changed since the snapshot.
+        ScanFailed: a file is missing, and the table has not changed.
     """
     try:
         yield
@@ -145,7 +145,7 @@ def reading(table: DeltaTable | None) -> Iterator[None]:
 
 
 def missing(error: FileNotFoundError) -> ScanFailed:
-    """Return the error for a file that is missing: only the index can be made anew."""
+    """Return the error for a missing file. Only files of the index can be made anew."""
     in_index = f"/{INDEX_FOLDER}/" in str(error)
     help_ = f"delete the folder {INDEX_FOLDER}, which is made anew" if in_index else "restore it from a backup"
     return ScanFailed(f"users table: a file is missing ({error}); {help_}")
@@ -154,14 +154,14 @@ def missing(error: FileNotFoundError) -> ScanFailed:
 def raise_if_outdated(table: DeltaTable) -> None:
     """Raise TooLate if a snapshot is not the newest.
 
-    Files of an outdated snapshot may be gone, when a name was erased; files of the newest one never are.
+    When a name is erased, files of older snapshots are deleted. Files of the newest one always exist.
     """
-    if DeltaTable(table.table_uri).version() != table.version():
+    if load_table(table.table_uri).version() != table.version():
         raise TooLate
 
 
 INDEX_FOLDER = "_index"
-"""Folder of the index, in the users table's folder; Delta ignores it because of the underscore."""
+"""Folder of the index, in the users table's folder. Delta ignores it because of the underscore."""
 
 GIVEN, REMOVED, NAMES = "given", "removed", "names"
 RUN_SCHEMAS = {
@@ -169,27 +169,31 @@ RUN_SCHEMAS = {
     REMOVED: pa.schema([("message", pa.int64()), ("at", pa.int64()), ("seq", pa.int64())]),
     NAMES: pa.schema([("digest", pa.int64()), ("message", pa.int64())]),
 }
-"""Columns of a run's rows, which are in order of the first; at: microseconds since 1970; seq: number of the event."""
+"""Columns of a run's rows, which are sorted by the first column.
+
+at: microseconds since 1970.
+seq: number of the event.
+"""
 
 ALLOCATED = "allocated"
 REMOVED_EVENT = "removed"
 
 _LIKE = 4
-"""Times the size of newer runs up to which an older run is merged with them."""
+"""An older run is merged with newer ones if it is at most so many times as large as they are together."""
 
 _QUICK = 2**19
-"""Rows that any change may merge, a second of work; only a change of many users merges more."""
+"""Number of rows that any change may merge, a second of work. Only a change of many users merges more."""
 
-_ORPHANS_AFTER = 3600  # seconds in which a running change has certainly ended
+_ORPHANS_AFTER = 3600  # seconds after which a change has certainly ended
 
 
 class Index(NamedTuple):
     """The content of an index file.
 
-    number: its own number.
-    parent: number of the index that it replaced; None: there was none.
-    seq: it holds the events below this number.
-    head: the chain's head after these events.
+    number: number of the index.
+    parent: number of the index that it replaced. None: there was none.
+    seq: the index holds the events below this number.
+    head: the hash chain's head after these events.
     runs: newest first, parts by (key, kind).
     """
 
@@ -201,7 +205,7 @@ class Index(NamedTuple):
 
     @property
     def files(self) -> set[str]:
-        """Names of the parts."""
+        """Return the names of the parts' files."""
         return {part.file for run in self.runs for parts in run.values() for part in parts}
 
 
@@ -213,8 +217,8 @@ class EventRun:
     """Rows of some events, by key and kind.
 
     Args:
-        rows: sorted, by (key, kind).
-        names: whether it has rows of the kind NAMES; without, names are compared.
+        rows: sorted rows, by (key, kind).
+        names: whether there are rows of the kind NAMES. If not, names themselves are compared.
     """
 
     def __init__(self, rows: Mapping[tuple[str, str], SortedRows], *, names: bool) -> None:
@@ -222,17 +226,17 @@ class EventRun:
 
     @property
     def keys(self) -> set[str]:
-        """Ids of the keys that it has rows of."""
+        """Return the ids of the keys with rows in this run."""
         return {key_id for key_id, _ in self._rows}
 
     def rows(self, key_id: str, kind: str) -> SortedRows:
-        """Return its rows of a key and kind."""
+        """Return the rows of a key and kind."""
         return self._rows.get((key_id, kind)) or _empty(kind)
 
     def messages_of(self, key_id: str, user_ids: pl.Series, hashed: Ints) -> Ints:
-        """Return the messages that users were given under a key, in this run.
+        """Return the messages that users were given under a key in this run.
 
-        Where the run has digests, messages of other users with the same digest are among them.
+        A run with digests may add messages of other users with the same digest.
 
         Args:
             key_id: id of the key.
@@ -251,19 +255,19 @@ class EventRun:
 def _empty(kind: str) -> SortedRows:
     """Return an empty table.
 
-    It is made late, since Arrow's first allocation maps a GiB, which counts as this process's memory.
+    It is made only when needed: Arrow's first allocation maps a GiB, which counts as this process's memory.
     """
     return SortedRows.in_memory(RUN_SCHEMAS[kind].empty_table())
 
 
 def digests(user_ids: Iterable[str | None]) -> Ints:
-    """Return 63 bits of each name, by which it is looked up."""
+    """Return 63 bits of a digest of each name, for looking it up."""
     hashed = (blake2b((name or "").encode(), digest_size=8).digest() for name in user_ids)
     return np.frombuffer(b"".join(hashed), ">u8").astype(np.uint64).__rshift__(np.uint64(1)).astype(np.int64)
 
 
 def run_of(events: pl.DataFrame) -> EventRun:
-    """Return events as a run in memory, in which names themselves are compared.
+    """Return events as a run in memory that compares the names themselves.
 
     Raises:
         Refused: a message is given or removed twice.
@@ -279,7 +283,7 @@ def run_of(events: pl.DataFrame) -> EventRun:
 
 
 def refuse_twice(key_id: str, ordered: Ints) -> None:
-    """Raise Refused where ordered messages hold one twice."""
+    """Raise Refused if ordered messages contain one twice."""
     duplicates = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(duplicates):
         fault = f"message {duplicates[0]} of key {key_id!r} was given or removed twice"
@@ -297,7 +301,7 @@ class IndexFolder:
         self._folder = PartsFolder(f"{table}/{INDEX_FOLDER}")
 
     def read(self, number: int | None) -> Index | None:
-        """Read the index of that number; None: there is none. Raises ScanFailed: its file holds something else."""
+        """Read the index with a number. None: there is none. Raises ScanFailed: its file holds something else."""
         if number is None:
             return None
         path = f"{self._folder.location}/{_name(number)}"
@@ -328,7 +332,7 @@ class IndexFolder:
         return int(pc.min(self._folder.open(part).rows["seq"]).as_py())
 
     def added(self, index: Index, events: pl.DataFrame) -> Index:
-        """Write the table's next index, which has these events too, up to an event with a head.
+        """Write the table's next index, with these events added up to the last event with a head.
 
         Raises:
             Refused: a message is given or removed twice.
@@ -347,10 +351,10 @@ class IndexFolder:
         return self._put(Index(_number(), index.number or None, seq, head, (parts, *index.runs[merging:])))
 
     def without_names(self, index: Index, erased: pl.DataFrame) -> Index:
-        """Write the index without the names of messages. Return the same index if it has none of them.
+        """Write the index without the names of some messages. If it has none of them, return it unchanged.
 
         Args:
-            index: to be changed.
+            index: the index.
             erased: rows of key_id, message and user_id.
         """
         runs = tuple(dict(run) for run in index.runs)
@@ -381,7 +385,7 @@ class IndexFolder:
             if not frame.filter(is_erased & pl.col("user_id").is_not_null()).height:
                 return part
             names = frame.select(pl.when(~is_erased).then("user_id")).to_series().to_list()
-            # a new array: in one that shares buffers with the old, the name may stand under its null
+            # a new array: one that shares buffers with the old may still contain the name under its null
             return self._folder.write(rows.set_column(3, "user_id", pa.array(names, pa.string())))
         near = frame.with_row_index("row").filter(pl.col("digest").is_in(inside))
         gone_rows = [row for row, *pair in near.iter_rows() if tuple(pair) in pairs]
@@ -392,12 +396,12 @@ class IndexFolder:
         return self._folder.write(rows.take(pa.array(np.delete(np.arange(part.rows), gone_rows))))
 
     def discard(self, index: Index, of: Index) -> None:
-        """Delete an index that did not take the place of `of`."""
+        """Delete a new index that could not replace `of`."""
         if index.number != of.number:
             self._delete({*(index.files - of.files), _name(index.number)})
 
     def clean(self, index: Index) -> None:
-        """Delete files that an index replaced, and leftovers of changes that failed an hour ago or earlier."""
+        """Delete the files that an index replaced, and leftovers of changes that failed at least an hour ago."""
         if not index.number:
             return
         file_names, old = set[str](), self.read(index.parent)
@@ -414,7 +418,7 @@ class IndexFolder:
 
     def _delete(self, names: Iterable[str]) -> None:
         filesystem, inner = filesystem_of(self._folder.location)
-        for name in sorted(names):  # an index comes after its parts, which it names
+        for name in sorted(names):  # an index file sorts after its parts, and names them
             with contextlib.suppress(FileNotFoundError):
                 filesystem.delete_file(f"{inner}/{name}")
 
@@ -442,7 +446,7 @@ class IndexFolder:
 
 
 def _with_names(run: EventRun) -> EventRun:
-    """Return a run in memory with its rows of the kind NAMES."""
+    """Return a run in memory with its rows of the kind NAMES added."""
     rows = {(key_id, kind): run.rows(key_id, kind) for key_id in run.keys for kind in (GIVEN, REMOVED)}
     for key_id in run.keys:
         event_rows = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(RUN_SCHEMAS[GIVEN]))).drop_nulls("user_id")

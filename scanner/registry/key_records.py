@@ -1,12 +1,13 @@
-"""Public records of keys of version 3 and the kept nodes of their trees, in a registry's folder (SPEC_3 §2).
+"""Read and write public records of keys of version 3 and the kept nodes of their trees, in a registry (SPEC_3 §2).
 
     records/KEY.json    the record, byte for byte as it is to be published
-    records/KEY.value   the value of the beacon that it names, in hexadecimal, once it is set
+    records/KEY.value   the value of the beacon that the record names, in hexadecimal, once it is set
     trees/KEY           the kept nodes of the tree over the key's seeds, 32 bytes each
 
-keys.toml has the record's SHA-256 and the value, so that an edited record is seen; R follows from the two. Files are
-written before keys.toml is: what a crash left behind is of a key that is not there, and is written anew. None of them
-is secret.
+keys.toml stores the record's SHA-256 and the beacon's value, so an edited record is noticed. R follows from the two.
+
+These files are written before keys.toml. After a crash in between they belong to no key, and the next attempt writes
+them anew. None of them is secret.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from scanner.errors import Refused
 from scanner.registry.keys_file import beacon_of_key, change_registry, find_key, load_registry, local_folder
 from scanner.storage.canonical_json import read_strictly, write_canonical
-from scanner.storage.locations import make_private, read_named, write_whole
+from scanner.storage.locations import list_files, make_private, read_named, write_whole
 from scanner.storage.toml import explain_error
 from schemas.key_record import KeyRecord, NamedBeacon, NormalFormDigest
 from schemas.registry import MOST_VALUE_BYTES, MasterKey, Registry
@@ -27,17 +28,17 @@ from schemas.registry import MOST_VALUE_BYTES, MasterKey, Registry
 RECORDS_FOLDER, TREES_FOLDER = "records", "trees"
 
 MOST_RECORD = 2**23
-"""Most bytes of a record that is read."""
+"""Largest size of a record, in bytes."""
 
 _HASH_BYTES = 32
 
 
 class RecordTerms(NamedTuple):
-    """What a platform decides of a record, when it makes a key.
+    """A platform's decisions on a record when it makes a key.
 
-    looks: share of the rate of each look, by name and version, at most 1 in all.
-    normal_form: the second form in which texts are looked at; None: none.
-    beacon: whose value will be hashed into R; None: none.
+    looks: share of the rate of each look, by name and version. The shares are at most 1 in all.
+    normal_form: the second form in which texts are looked at. None: there is none.
+    beacon: the beacon whose value will be hashed into R. None: there is none.
     """
 
     looks: Mapping[str, float]
@@ -46,7 +47,7 @@ class RecordTerms(NamedTuple):
 
 
 ONE_LOOK = RecordTerms({"as written/1": 1.0})
-"""Texts are looked at as they are written, and in no other way."""
+"""Terms with one look: at texts as they are written."""
 
 
 def record_path(folder: Path | str, key_id: str) -> Path:
@@ -64,15 +65,16 @@ def _value_path(folder: Path | str, key_id: str) -> Path:
 
 
 def record_bytes(record: KeyRecord) -> bytes:
-    """Return a record as it is published: canonical JSON (RFC 8785)."""
+    """Return the bytes of a record for publication: canonical JSON (RFC 8785)."""
     return write_canonical(record.model_dump(mode="json"))
 
 
 def parse_record(raw: bytes) -> KeyRecord:
-    """Read a record from the bytes that were published.
+    """Read a record from its published bytes.
 
     Raises:
-        ValueError: it is too large, no JSON, has a name twice, or a field that is missing, unknown or not allowed.
+        ValueError: the bytes are too many, are no JSON, have a name twice, or lack a field, or have one that is unknown
+            or not allowed.
     """
     if len(raw) > MOST_RECORD:
         raise ValueError(f"has {len(raw):,} bytes, and {MOST_RECORD:,} are allowed")
@@ -86,10 +88,10 @@ def parse_record(raw: bytes) -> KeyRecord:
 
 
 def read_record(folder: Path | str, key: MasterKey) -> tuple[KeyRecord, bytes]:
-    """Read the record of a key, and the bytes that are published.
+    """Read the record of a key. Return it, and its bytes for publication.
 
     Raises:
-        Refused: the key has none; it cannot be read; or it is not the one that was made with the key.
+        Refused: the key has no record, the record cannot be read, or it is not the one that was made with the key.
     """
     if key.record is None:
         raise Refused(f"key {key.key_id!r} has no public record: keys of version 3 alone have one")
@@ -120,10 +122,10 @@ def read_record(folder: Path | str, key: MasterKey) -> tuple[KeyRecord, bytes]:
 
 
 def read_tree(folder: Path | str, key: MasterKey) -> list[bytes]:
-    """Read the kept nodes of a key's tree, and hold them against the root in its record.
+    """Read the kept nodes of a key's tree, and check that they lead to the root in its record.
 
     Raises:
-        Refused: as `read_record`; or the nodes cannot be read or lead to another root.
+        Refused: as `read_record`. Or the nodes cannot be read, or lead to another root.
     """
     from scanner.watermark.native.tree import kept_count, root_of  # late: most commands hash nothing
     from schemas.key_record import parse_label
@@ -145,15 +147,15 @@ def write_record(folder: Path, key: MasterKey, record: KeyRecord, kept: Sequence
 
     Args:
         folder: the registry's folder.
-        key: the key, which keys.toml does not have yet.
-        record: of the key.
+        key: the key. keys.toml does not have it yet.
+        record: the key's record.
         kept: nodes of 32 bytes.
 
     Returns:
-        The key, with the record's SHA-256; and with R where the record names no beacon.
+        The key, with the record's SHA-256. If the record names no beacon, also with R.
 
     Raises:
-        Refused: they cannot be written; or there is another record of a key of that id, which may be published.
+        Refused: the files cannot be written. Or another record of a key with that id exists, and may be published.
     """
     raw, path = record_bytes(record), record_path(folder, key.key_id)
     parse_record(raw)
@@ -174,23 +176,23 @@ def write_record(folder: Path, key: MasterKey, record: KeyRecord, kept: Sequence
 
 
 def delete_record(folder: Path, key_id: str) -> None:
-    """Delete what `write_record` wrote for a key that was not made after all."""
+    """Delete the files that `write_record` wrote for a key that was not made after all."""
     for path in (record_path(folder, key_id), tree_path(folder, key_id)):
         path.unlink(missing_ok=True)
 
 
 def earlier_records(folder: Path, registry: Registry, new_id: str) -> tuple[str, ...]:
-    """Return the SHA-256 of every record in a registry but that of a new key.
+    """Return the SHA-256 of every record in a registry except that of a new key.
 
-    Those of its keys come first, in the order in which they were made. Others are of keys that somebody took out of
-    keys.toml: that they were given up does not unpublish them.
+    Records of keys in keys.toml come first, in the order in which the keys were made. The other records are of keys
+    that somebody removed from keys.toml. They count too: a record stays published when its key is given up.
 
     Raises:
         Refused: a record cannot be read.
     """
     of_keys = [key.record for key in registry.keys if key.record is not None]
     known = {record_path(folder, key.key_id) for key in registry.keys} | {record_path(folder, new_id)}
-    given_up = sorted({*(folder / RECORDS_FOLDER).glob("*.json")} - known)
+    given_up = [path for path in _record_files(folder) if path not in known]
     try:
         others = [hashlib.sha256(read_named(path, MOST_RECORD)).hexdigest() for path in given_up]
     except OSError as error:
@@ -199,19 +201,20 @@ def earlier_records(folder: Path, registry: Registry, new_id: str) -> tuple[str,
 
 
 def refuse_same_root(folder: Path, new_id: str, root: str) -> None:
-    """Refuse a new key whose root another record in a registry has, be its key in keys.toml still or not (SPEC_3 §2).
+    """Refuse a new key with the root of another record, even if that record's key is not in keys.toml (SPEC_3 §2).
 
-    What was shown of that key would count as secret under the new one.
+    Otherwise seeds that were shown under the other key would count as secret under the new one.
 
     Args:
         folder: the registry's folder.
-        new_id: of the new key. A record of that id is its own, of an attempt that was interrupted.
-        root: of the tree over its seeds, as hex.
+        new_id: id of the new key. A record with this id is the new key's own, from an interrupted attempt.
+        root: root of the new key's tree.
 
     Raises:
-        Refused: there is one; or a record cannot be read.
+        Refused: another record has this root, or a record cannot be read.
     """
-    for path in sorted({*(folder / RECORDS_FOLDER).glob("*.json")} - {record_path(folder, new_id)}):
+    own = record_path(folder, new_id)
+    for path in (path for path in _record_files(folder) if path != own):
         try:
             same = root.encode() in read_named(path, MOST_RECORD)
         except OSError as error:
@@ -223,19 +226,27 @@ def refuse_same_root(folder: Path, new_id: str, root: str) -> None:
             )
 
 
-def set_beacon(folder: Path | str, key_id: str, value: bytes) -> MasterKey:
-    """Set the value of the beacon that a key's record names, once and for good; R follows from it.
+def _record_files(folder: Path) -> list[Path]:
+    """Return the paths of all records in a registry. Raises Refused: the folder cannot be read."""
+    try:
+        return list_files(folder / RECORDS_FOLDER, ".json")
+    except OSError as error:
+        raise Refused(f"{folder / RECORDS_FOLDER}: cannot be read ({error.strerror})") from None
 
-    A value that is set already may be given again, and nothing changes.
+
+def set_beacon(folder: Path | str, key_id: str, value: bytes) -> MasterKey:
+    """Set the value of the beacon that a key's record names, for good. R follows from it.
+
+    Setting the same value again changes nothing.
 
     Args:
         folder: the registry's folder.
-        key_id: the key's.
+        key_id: id of the key.
         value: the beacon's bytes.
 
     Raises:
-        Refused: the value is too short or long; the key's record names no beacon, is not there or was edited; or
-            another value was set.
+        Refused: the value is too short or too long. Or the key's record names no beacon, is missing or was edited. Or
+            another value was set before.
     """
     if not 1 <= len(value) <= MOST_VALUE_BYTES:
         raise Refused(f"--value: {len(value)} bytes; 1 to {MOST_VALUE_BYTES:,} are allowed: the value of the round")
@@ -269,16 +280,16 @@ def set_beacon(folder: Path | str, key_id: str, value: bytes) -> MasterKey:
 
 
 def _with_beacon(key: MasterKey, value: bytes) -> MasterKey:
-    """Return a key whose record is known with a beacon's value, and with R among the parameters of its format."""
+    """Return a key with a beacon's value, and with R among the parameters of its format. Its record is known."""
     key = key.model_copy(update={"beacon_value": value.hex() or None})
     return key.model_copy(update={"parameters": {**key.parameters, "beacon": beacon_of_key(key)}})
 
 
 def _read_value(path: Path) -> str | None:
-    """Return the value of a beacon that was set before, as it stands in its file; None: there is no such file.
+    """Return the beacon's value from its file, if it was set before. None: there is no such file.
 
     Raises:
-        Refused: it cannot be read.
+        Refused: the file cannot be read.
     """
     try:
         return read_named(path, 2 * MOST_VALUE_BYTES + 1).decode("ascii").strip()

@@ -1,12 +1,15 @@
-"""The master keys of a registry: made, weighed, retired, admitted, opened. Records are in keys.toml, secrets are not.
+"""Make, weigh, retire, admit and open the master keys of a registry. keys.toml has their records but no secrets.
 
-A key's weight is the share of a false-positive rate that it may use up, fixed when it is made and for ever. If all keys
-of a registry were corrected for their number, each new key would let the old keys' texts be scanned again at a rate
-that is spent already: P(ever flagged falsely) would grow as α (1 + 1/2 + 1/3 + …). With weights that sum to 1 at most
-it stays α, however many keys come. The keys that a registry begins with share equally; once others come, these keep one
-half, and the j-th that comes has 1/(2 j (j + 1)), which sums to the other half.
+The weight of a key is the share of the false-positive rate that it may use up. It is fixed for ever when the key is
+made. Correcting all keys for their current number would not do: each new key would allow scanning the old keys' texts
+again at a rate that is already spent, and P(ever flagged falsely) would grow as α (1 + 1/2 + 1/3 + …). With weights
+that sum to at most 1, it stays at α however many keys are added.
 
-A secret is read where it is used, and checked against the commitment on record.
+The first keys of a registry share the rate equally. Once other keys come, the first ones keep one half, and the j-th
+later key gets 1/(2 j (j + 1)). These sum to the other half. For example, with two first keys: each has 1/4, the first
+later key has 1/4, the second 1/12, the third 1/24.
+
+A secret is read only where it is used, and checked against the commitment on record.
 """
 
 import os
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
 
 
 def first_keys(keys: Sequence[MasterKey], counts: Callable[[MasterKey], bool]) -> list[MasterKey]:
-    """Return the keys of a registry that shared equally before any had a weight; none where no key has a weight."""
+    """Return the first keys of a registry, which share the rate equally. Empty while no key has a weight."""
     counting = [key for key in keys if counts(key)]
     if not counting or counting[0].one_of is None:
         return []
@@ -69,21 +72,21 @@ def first_keys(keys: Sequence[MasterKey], counts: Callable[[MasterKey], bool]) -
 
 
 SETTING_UP = timedelta(days=1)
-"""Time from the making of a registry's first key in which it is being set up: the keys of this time share equally."""
+"""Time after the making of a registry's first key in which it is being set up. Keys of this time share equally."""
 
 
 def with_weights(
     keys: Sequence[MasterKey], new: MasterKey, counts: Callable[[MasterKey], bool]
 ) -> tuple[MasterKey, ...]:
-    """Return the keys of a registry, the new one last, all with their weights unless the registry is being set up.
+    """Return the keys of a registry with the new key last, all with weights unless the registry is being set up.
 
     Args:
         keys: the registry's keys, in their order.
         new: the new key.
-        counts: whether a key gives p-values; other keys have no weight.
+        counts: whether a key gives p-values. Other keys have no weight.
 
     Raises:
-        Refused: weights were edited, and nothing is left for another key.
+        Refused: weights were edited, and no weight is left for another key.
     """
     counting = [key for key in keys if counts(key)]
     if not counting or not counts(new):
@@ -99,12 +102,13 @@ def with_weights(
             "keys: the weights of the keys (1/one_of in keys.toml) sum to 1, and none is left for another; they are "
             "fixed when a key is made: restore the values that were there"
         )
-    number = -((-1) // (2 * rest_of_weight))  # j, since 1/(2 j) is left before the j-th
+    # j: before the j-th later key, 1/(2 j) is left
+    number = -((-1) // (2 * rest_of_weight))
     return (*keys, new.model_copy(update={"one_of": 2 * number * (number + 1)}))
 
 
 def suggested_parameters(name: str) -> dict[str, Any]:
-    """Return the parameters of a format's new key if the user chose none; empty for an unknown format."""
+    """Return the default parameters of a format's new key. Empty for an unknown format."""
     from scanner.watermark.formats import FORMATS
 
     return dict(FORMATS[name].suggested) if name in FORMATS else {}
@@ -126,7 +130,7 @@ def new_key(
     watch: Callable[[int, int], object] = lambda done, of: None,
     **parameters: object,
 ) -> MasterKey:
-    """Add a master key to a registry, which is made when it is not there; the commitment to publish is in the result.
+    """Add a master key to a registry. The registry is made if needed. The result has the commitment to publish.
 
     Args:
         folder: the registry's folder.
@@ -134,21 +138,23 @@ def new_key(
         format: one of scanner.watermark.formats.FORMATS.
         messages: M, how many messages the key has.
         tokenizer: a tokenizer.json. A relative path starts at the working folder or at the registry's folder.
-        secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`; by default a file in the
-            registry. A file that does not exist is made, with a new secret. So is, beside it, the audit secret of a
-            registry that names none yet, where a file can be made there.
-        secret_value: the secret of a key that marks elsewhere already, for the file that is made; None: a new one is
-            drawn.
-        active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
-        active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
-        held_by: who else has the secret, such as a site that serves a marked model; None: not on record.
-        terms: of the public record of a key that draws from seeds; other keys have none.
-        watch: called with how many nodes of the tree over such seeds are done, and how many there will be.
+        secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`. By default a file in the
+            registry. A file that does not exist is made with a new secret. If the registry has no audit secret yet, one
+            is made beside it, where a file can be made there.
+        secret_value: the secret of a key that already marks elsewhere, for the new file. None: draw a new one.
+        active_from: no text is marked with the key before this time, though users may get messages. A time with a zone.
+            None: now.
+        active_until: no text is marked with the key from this time on, though scans test it. None: until it is retired.
+        held_by: who else has the secret, such as a site that serves a marked model. None: not on record.
+        terms: terms of the public record of a key that draws from seeds. Other keys have no record.
+        watch: called with the number of finished nodes of the tree over such seeds, and the number of all nodes.
         parameters: the format's parameters, such as window=4, gamma="1/4".
 
     Raises:
-        Refused: a value out of range, an id in use, or a secret that a key of this registry already has; SecretError,
-            TokenizerError. Nothing was written then.
+        Refused: a value is out of range, the id is in use, or a key of this registry already has the secret. Nothing
+            was written.
+        SecretError: the secret cannot be used. Nothing was written.
+        TokenizerError: the tokenizer cannot be used. Nothing was written.
     """
     from scanner.watermark.format import DrawsFromSeeds
 
@@ -176,13 +182,13 @@ def new_key(
         raise Refused("beacon: follows from the public record and the beacon's value and is never given; leave it out")
     pinned = pin_tokenizer(folder, os.fspath(tokenizer))
     refuse_narrow(made_for, pinned)
-    # with the format's defaults, which go on record
+    # the format's defaults go on record too, so that later defaults change no existing key
     key = key.model_copy(update={"tokenizer": pinned.entry, "parameters": made_for.model_dump(exclude_none=True)})
     path = secret_path(reference, folder)
     if secret_value is not None and (path is None or os.path.lexists(path)):
         raise Refused(f"secret {reference}: is there already, and the key is given too; name a file that is not there")
     if path is None or os.path.lexists(path):
-        read_secret_of(made_for, reference, folder)  # refuse before the first folder is made
+        read_secret_of(made_for, reference, folder)  # refuses before any folder is made
     try:
         make_private(folder)
     except OSError as error:
@@ -194,7 +200,8 @@ def new_key(
         if registry.trial:
             refuse_real_name("key", key_id)
         key = key.model_copy(update={"created_at": _now_for(folder, registry)})
-        had_record = record_path(folder, key_id).exists()  # of a key that a crash, or somebody, took from keys.toml
+        # after a crash or an edit, a record may exist without a key in keys.toml: a failure must not delete it
+        had_record = record_path(folder, key_id).exists()
         is_new_file = path is not None and not os.path.lexists(path)
         key_bytes = (
             _new_secret(path, made_for, secret_value)
@@ -202,8 +209,8 @@ def new_key(
             else read_secret_of(made_for, reference, folder)
         )
         try:
-            read_secret_of(made_for, reference, folder)  # as every scan will: it may be one that can be guessed
-            if not isinstance(made_for, DrawsFromSeeds):  # these open once R is known
+            read_secret_of(made_for, reference, folder)  # read it as every scan will: it may be easy to guess
+            if not isinstance(made_for, DrawsFromSeeds):  # formats with seeds open only once R is known
                 open_format(made_for, key_bytes, f"secret {reference}:")
             _refuse_reuse(registry, folder, key_bytes, made_for)
             key = key.model_copy(update={"commitment": commitment_of(key_bytes, made_for)})
@@ -214,7 +221,7 @@ def new_key(
             write_registry(folder, registry.model_copy(update={"audit_secret": audit_secret, "keys": keys}))
             key = keys[-1]
         except BaseException:
-            if not _is_on_record(folder, key_id):  # an interrupt can come once keys.toml is written
+            if not _is_on_record(folder, key_id):  # an interrupt may come just after keys.toml was written
                 if is_new_file and path is not None:
                     path.unlink()
                 if isinstance(made_for, DrawsFromSeeds) and not had_record:
@@ -224,7 +231,7 @@ def new_key(
 
 
 def _is_on_record(folder: Path, key_id: str) -> bool:
-    """Return whether keys.toml has a key, or cannot be read: then nothing of the key is deleted."""
+    """Return whether keys.toml has a key. True if it cannot be read, so that no file of the key is deleted."""
     if not (folder / KEYS_FILE).exists():
         return False
     try:
@@ -242,10 +249,10 @@ def _with_record(
     terms: RecordTerms,
     watch: Callable[[int, int], object],
 ) -> MasterKey:
-    """Grow the tree of a new key, write its nodes and its public record, and return the key with the record's SHA-256.
+    """Grow the tree of a new key and write its nodes and public record. Return the key with the record's SHA-256.
 
     Raises:
-        Refused: terms that are not allowed; or the files cannot be written.
+        Refused: the terms are not allowed, or the files cannot be written.
     """
     from scanner.watermark.native.tree import grow_tree, root_of
     from schemas.key_record import parse_label
@@ -273,16 +280,20 @@ def _with_record(
 
 
 TRIAL_BEGAN = datetime(1970, 1, 1, tzinfo=UTC)
-"""Time since which the key and the users of a trial count as there, so that text of any date can be tried."""
+"""Time from which the key and users of a trial count as present. It is early, so that text of any date can be tried."""
 
 
 def begin_trial(folder: Path | str) -> None:
-    """Mark a registry as one for a trial. Raises as `change_registry`."""
+    """Mark a registry as a trial registry. Raises as `change_registry`."""
     change_registry(folder, lambda registry: registry.model_copy(update={"trial": True}))
 
 
 def refuse_real_name(kind: str, name: str) -> None:
-    """Refuse an id in a registry that was made for a trial, unless it shows that."""
+    """Refuse an id in a trial registry unless it begins with TRIAL_NAME.
+
+    Raises:
+        Refused: it does not.
+    """
     if not name.startswith(TRIAL_NAME):
         raise Refused(
             f"{kind} {name!r}: this registry was made for a trial, and its ids begin with {TRIAL_NAME!r}; make another "
@@ -291,7 +302,7 @@ def refuse_real_name(kind: str, name: str) -> None:
 
 
 def retire_key(folder: Path | str, key_id: str) -> MasterKey:
-    """Retire a key: it is still scanned, and never marked with again. A retired key stays as it is.
+    """Retire a key: scans still test it, but no text is marked with it again. A retired key is left as it is.
 
     Raises:
         Refused: the key is unknown.
@@ -302,14 +313,14 @@ def retire_key(folder: Path | str, key_id: str) -> MasterKey:
 
 def _now_for(folder: Path | str, registry: Registry) -> datetime:
     """Return this machine's time. Raises as `clock.now_for`."""
-    from scanner.registry.clock import now_for  # late: libraries of tables take long to load
+    from scanner.registry.clock import now_for  # late: it loads libraries of tables, which takes long
     from scanner.registry.ledger import open_users
 
     return now_for(registry, open_users(folder).last_at if has_users(folder) else None)
 
 
 def admit_key(folder: Path | str, key_id: str, admission: Admission) -> MasterKey:
-    """Record the audit that a key passed (scanner.audit.calibration.admission), in place of an earlier one.
+    """Record the audit that a key passed (scanner.audit.calibration.admission). It replaces an earlier one.
 
     Raises:
         Refused: the key is unknown.
@@ -348,7 +359,7 @@ def _in_words(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _about(model: type[BaseModel], field: str) -> str:
-    """Return the description of a format's field in brackets, if it has one."""
+    """Return the description of a format's field in brackets. Empty if it has none."""
     info = model.model_fields.get(field)
     return f" ({info.description})" if info is not None and info.description else ""
 
@@ -366,7 +377,7 @@ def _new_secret(path: Path, made_for: "Format", secret_value: "HiddenValue[bytes
 
 def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes, made_for: "Format") -> None:
     for key in registry.keys:
-        # several formats share a default key, which is public and names nobody
+        # several formats share a default key, which is public and never names a user
         if key.format != made_for.name and made_for.basis().assumed:
             continue
         if _is_secret_of(key, folder, key_bytes):
@@ -379,28 +390,30 @@ def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes, made_for: 
 def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
     """Return whether bytes are the secret of a key.
 
-    It is False where the key has no commitment and its secret cannot be read here.
+    False if the key has no commitment and its secret cannot be read here.
     """
     from scanner.watermark.formats import format_of
 
     made_for = format_of(key)
     if len(key_bytes) not in made_for.secret_bytes:
         return False
-    if key.commitment is not None:  # the commitment decides even where the key's own secret cannot be read
+    if key.commitment is not None:  # it decides, even if the key's own secret cannot be read here
         return commitment_of(key_bytes, made_for) == key.commitment
     try:
         own_secret = read_secret_of(made_for, key.secret, folder)
-        # HMAC, by which users' keys are derived, fills a short secret with zeros: with zeros behind it, it is the same
+        # HMAC derives users' keys and pads a short secret with zeros: secrets that differ only in these are the same
         return own_secret.rstrip(b"\0") == key_bytes.rstrip(b"\0")
     except SecretError:
         return False
 
 
 def check_secret(folder: Path | str, key: MasterKey) -> bytes:
-    """Check that a key can be opened here, only by its commitment. Return its key bytes.
+    """Read the secret of a key and check it against the key's commitment. Return its bytes.
+
+    The key is not opened.
 
     Raises:
-        SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
+        SecretError: the secret cannot be read, or does not fit the key's commitment.
     """
     from scanner.watermark.formats import format_of
 
@@ -418,16 +431,16 @@ def _checked_secret(folder: Path | str, key: MasterKey, made_for: "Format") -> b
 
 
 def open_key(folder: Path | str, key: MasterKey, shown: "ShownSeeds | None" = None) -> "Watermark":
-    """Return the watermark of a key, ready to score or mark: its secret is read here, where it is used.
+    """Return the watermark of a key, ready to score or mark. The secret is read here.
 
     Args:
         folder: the registry's folder, or a URI.
         key: the key.
-        shown: seeds of the key whose steps are neither scored nor marked; None: all that were ever shown.
+        shown: seeds of the key whose steps are neither scored nor marked. None: all seeds that were ever shown.
 
     Raises:
-        SecretError: as `check_secret` does, and as `open_format` does.
-        Refused: what was shown of the key cannot be read.
+        SecretError: as `check_secret` and as `open_format`.
+        Refused: the shown seeds of the key cannot be read.
     """
     from scanner.registry.shown_seeds import shown_then  # late: most commands open no key
     from scanner.watermark.format import LeavesOut
@@ -441,13 +454,15 @@ def open_key(folder: Path | str, key: MasterKey, shown: "ShownSeeds | None" = No
 
 
 def open_key_to_mark(folder: Path | str, key: MasterKey) -> "Watermark":
-    """Return the watermark of a key for a program that marks, which holds a lease for as long as the watermark is used.
+    """Return the watermark of a key for a program that marks text.
 
-    A claim waits for its end. Once it cannot be renewed, logits processors refuse to mark.
+    The program holds a lease while it uses the watermark.
+
+    A claim waits until the lease ends. If the lease cannot be renewed, logits processors refuse to mark.
 
     Raises:
         SecretError: as `open_key`.
-        Refused: likewise; or the registry cannot be written.
+        Refused: as `open_key`, or the registry cannot be written.
     """
     from scanner.registry.leases import take_lease
     from scanner.registry.shown_seeds import shown_then
@@ -473,10 +488,10 @@ def open_format(made_for: "Format", key_bytes: bytes, name: str) -> "Watermark":
     Args:
         made_for: the format.
         key_bytes: the secret.
-        name: names the secret in errors.
+        name: name of the secret for errors.
 
     Raises:
-        SecretError: the secret is no key of the format.
+        SecretError: the secret is not valid for the format.
     """
     try:
         return made_for.open(key_bytes)
@@ -492,14 +507,18 @@ def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:
 
 
 def read_secret_of(made_for: "Format", reference: str, folder: Path | str) -> bytes:
-    """Read the secret of a format's key. Where no user is ever named, it may be a published one. Raises SecretError."""
+    """Read the secret of a format's key. It may be a published one if the format never names a user.
+
+    Raises:
+        SecretError: it cannot be read, or is not valid.
+    """
     return read_secret(
         reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed, if_guessed=made_for.if_guessed
     )
 
 
 def commitment_of(key_bytes: bytes, made_for: "Format") -> str | None:
-    """Return the commitment to publish, as hex text. None: the format has none, since it would be an offline oracle."""
+    """Return the commitment to publish, as hex. None: the format has none, because it would be an offline oracle."""
     from scanner.watermark.format import Commits
 
     return made_for.commitment(key_bytes).hex() if isinstance(made_for, Commits) else None
@@ -507,17 +526,18 @@ def commitment_of(key_bytes: bytes, made_for: "Format") -> str | None:
 
 _DECOYS = "decoys.secret"
 AUDIT_SECRET = f"file:secrets/{_DECOYS}"
-"""Reference to the audit secret, unless the first key's own secret lies elsewhere."""
+"""Reference to the audit secret, unless the secret of the first key is elsewhere."""
 
 
 def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
-    """Name the secret that decoy keys are drawn from and tables are signed under. Returns its reference.
+    """Set the secret that draws decoy keys and signs tables. Return its reference.
 
-    Tables that are signed under another one are first to be signed under this (scanner.results.sign_anew.sign_under).
-    The registry goes on to name the first one, which filters and windows of accounts need.
+    Tables signed under another secret must first be signed under this one (scanner.results.sign_anew.sign_under). The
+    registry keeps the reference to the first secret, because filters and windows of accounts need it.
 
     Raises:
-        Refused: there is no registry, or the reference is not valid; SecretError: the secret cannot be read or made.
+        Refused: there is no registry, or the reference is not valid.
+        SecretError: the secret cannot be read or made.
     """
 
     def change(registry: Registry) -> Registry:
@@ -528,12 +548,12 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
 
 
 def audit_secret_beside(folder: Path, reference: str) -> str | None:
-    """Return the reference to an audit secret beside the file of a key's secret, made if needed.
+    """Return the reference to an audit secret beside the file of a key's secret. The audit secret is made if needed.
 
     None: the key's secret is in the environment, or no file can be made beside it.
 
     Raises:
-        SecretError: an audit secret is there and cannot be read.
+        SecretError: an audit secret exists there and cannot be read.
     """
     kind, _, file = reference.partition(":")
     if kind != "file":
@@ -549,10 +569,11 @@ def audit_secret_beside(folder: Path, reference: str) -> str | None:
 
 
 def check_audit_secret(folder: Path | str, secret: str | None) -> str:
-    """Return the reference to an audit secret, which is read where it exists, and made nowhere.
+    """Return the reference to an audit secret. The secret is read if it exists, but never made.
 
     Raises:
-        Refused: the reference is not valid; SecretError: the secret cannot be read.
+        Refused: the reference is not valid.
+        SecretError: the secret cannot be read.
     """
     reference = AUDIT_SECRET if secret is None else secret
     try:
@@ -566,7 +587,10 @@ def check_audit_secret(folder: Path | str, secret: str | None) -> str:
 
 
 def make_audit_secret(folder: Path, secret: str | None) -> str:
-    """Return a reference to an existing secret. A file that does not exist is made."""
+    """Return a reference to an audit secret. A file that does not exist is made.
+
+    Raises as `check_audit_secret`.
+    """
     reference = check_audit_secret(folder, secret)
     path = secret_path(reference, folder)
     if path is not None and not os.path.lexists(path):

@@ -1,22 +1,28 @@
-"""The files of a registry's keys: keys.toml, which survives a crash and rival writers, and published commitments.
+"""Read and write the files of a registry's keys: keys.toml, and the list of published commitments.
 
-There is one writer at a time, and a reader sees the old text or the new.
+keys.toml survives a crash and concurrent writers. Only one process writes at a time, and a reader sees either the old
+text or the new text.
 
-The list of published commitments is a text file that is only appended to, with running numbers and chained digests:
+The list of published commitments is a text file to which lines are only appended. Its lines have running numbers and
+chained digests:
 
     number day key_id commitment messages tokenizer record shown dealt head
     head = SHA-256("brickscan commitments 5" line feed, head of the line before (64 zeros before the first) line feed,
                    number day key_id commitment messages tokenizer record shown dealt)
 
-messages is how many the key has, tokenizer the SHA-256 of its tokenizer.json, and record that of its public record, or
-"-" where keys of its format have none. shown is the number of the last event by which a claim showed seeds of the key,
-a colon and that event's SHA-256, or "-" where nothing was shown. dealt is how many events the messages of the key have,
-given and removed, a colon and the root of a tree over their records, which shows no user (scanner.registry.dealt), or
-"-" where none was given. A key gets a further line where one of these was changed, so that a claim of fewer messages or
-events, of another tokenizer or record, or of a message that was given later, shows.
+- messages: how many messages the key has.
+- tokenizer: SHA-256 of its tokenizer.json.
+- record: SHA-256 of its public record, or "-" for a format without records.
+- shown: number of the last event by which a claim showed seeds of the key, a colon and that event's SHA-256. "-" if
+  nothing was shown.
+- dealt: how many events the messages of the key have (given and removed), a colon and the root of a tree over their
+  records, which reveals no user (scanner.registry.dealt). "-" if no message was given.
 
-Whoever has a copy of the list, or its last head alone, can tell whether a later list still begins with it. A line that
-is changed or taken out of the middle breaks the chain; lines taken off the end are missed by those alone who saw them.
+When one of these values changes, the key gets another line. So the list reveals a claim of fewer messages or events, of
+another tokenizer or record, or of a message that was given later.
+
+A person with a copy of the list, or only its last head, can tell whether a later list still begins with it. Changing
+or removing a line in the middle breaks the chain. If lines at the end are removed, only those who saw them notice.
 """
 
 import fcntl
@@ -44,11 +50,15 @@ if TYPE_CHECKING:
     from scanner.watermark import Format
 
 USERS_FOLDER = "users"
-"""Folder of the users table, in a registry."""
+"""Folder of the users table in a registry."""
 
 
 def read_far(uri: str) -> str:
-    """Read the text of a file that lies on another machine. Raises Refused: it is not there or cannot be read."""
+    """Read the text of a file on another machine.
+
+    Raises:
+        Refused: it does not exist or cannot be read.
+    """
     filesystem, path = filesystem_of(uri)
     try:
         with filesystem.open_input_file(path) as file:
@@ -60,10 +70,10 @@ def read_far(uri: str) -> str:
 
 
 def local_folder(folder: Path | str) -> Path:
-    """Return a registry's local folder, where its keys can be changed.
+    """Return the local folder of a registry, where its keys can be changed.
 
     Raises:
-        Refused: it lies on another machine, where no lock can be held; or it is a file.
+        Refused: it is on another machine, where no lock can be held, or it is a file.
     """
     refuse_file(folder)
     if is_uri(folder):
@@ -72,17 +82,17 @@ def local_folder(folder: Path | str) -> Path:
 
 
 def refuse_file(folder: Path | str) -> None:
-    """Raise Refused when a registry's path leads to something that is no folder."""
+    """Raise Refused if the path of a registry leads to something other than a folder."""
     if not is_uri(folder) and os.path.lexists(folder) and not os.path.isdir(folder):
         raise Refused(f"registry {folder}: is no folder; name the folder that `brickscan keys new` made")
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; other processes wait. The operating system frees it when its holder dies.
+    """Hold the lock of the folder while other processes wait. If the holder dies, the operating system frees it.
 
     Raises:
-        Refused: the folder cannot be written, as of a registry that is mounted to be read only.
+        Refused: the folder cannot be written, for example because the registry is mounted read-only.
     """
     with ExitStack() as held:
         try:
@@ -109,8 +119,8 @@ def load_registry(folder: Path | str) -> Registry:
     """Read the keys of a registry.
 
     Raises:
-        Refused: there is no registry, or its keys.toml holds something that is not allowed; names file, field, value.
-            Others can change it.
+        Refused: there is no registry, others can change it, or its keys.toml holds a value that is not allowed. The
+            message names file, field and value.
     """
     refuse_file(folder)
     path = f"{folder}/{KEYS_FILE}" if is_uri(folder) else Path(folder) / KEYS_FILE
@@ -137,10 +147,10 @@ def load_registry(folder: Path | str) -> Registry:
 
 
 def _check_beacon(key: MasterKey, made_for: "Format") -> None:
-    """Check that R of a key's format follows from its record and the beacon's value.
+    """Check that R of a key follows from its record and the beacon's value.
 
     Raises:
-        ValueError: it does not: one of them was edited.
+        ValueError: it does not, because one of them was edited.
     """
     from scanner.watermark.format import DrawsFromSeeds
 
@@ -155,14 +165,14 @@ def _check_beacon(key: MasterKey, made_for: "Format") -> None:
 
 
 def beacon_of_key(key: MasterKey) -> str:
-    """Return R of a key that has a record, by the beacon's value on record, as hex."""
-    from scanner.watermark.native.secret import beacon_of_digest  # late: no numba, yet arrays
+    """Return R of a key with a record, as hex, from the beacon's value on record."""
+    from scanner.watermark.native.secret import beacon_of_digest  # late: it needs arrays, though not numba
 
     return beacon_of_digest(bytes.fromhex(key.record or ""), bytes.fromhex(key.beacon_value or "")).hex()
 
 
 def gives_p_values(key: MasterKey) -> bool:
-    """Return whether the key's format has a law."""
+    """Return whether the format of the key has a law."""
     from scanner.watermark.formats import format_of
 
     return format_of(key).law() is not None
@@ -172,8 +182,8 @@ def checked_format(key: MasterKey) -> "Format":
     """Return the format of a key, checked against the key's parameters and messages.
 
     Raises:
-        ValueError: no such format, or messages that it cannot have.
-        ValidationError: a parameter; it is a ValueError too.
+        ValueError: there is no such format, or the format cannot have so many messages.
+        ValidationError: a parameter is not valid. It is a ValueError too.
     """
     from scanner.watermark.formats import format_of
 
@@ -183,14 +193,14 @@ def checked_format(key: MasterKey) -> "Format":
 
 
 def model_of(key: MasterKey) -> "type[Format]":
-    """Return the class of a key's format."""
+    """Return the class of the format of a key."""
     from scanner.watermark.formats import FORMATS
 
     return FORMATS[key.format]
 
 
 def _refuse_writable(folder: Path) -> None:
-    """Refuse a registry that others can change: they would put in their own keys, or name whom they like."""
+    """Refuse a registry that other users of this machine can change: they could add keys or change names."""
     path = writable_by_others([folder / KEYS_FILE, folder / USERS_FOLDER])
     if path is not None:
         raise Refused(
@@ -200,7 +210,11 @@ def _refuse_writable(folder: Path) -> None:
 
 
 def find_key(registry: Registry, key_id: str) -> MasterKey:
-    """Return the key of that id. Raises Refused: the registry has no such key; names the keys it has."""
+    """Return the key with that id.
+
+    Raises:
+        Refused: the registry has no such key. The message names the keys it has.
+    """
     for key in registry.keys:
         if key.key_id == key_id:
             return key
@@ -209,16 +223,16 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
 
 
 _NOT_IN_DIGEST = ("one_of", "held_by", "record", "beacon_value")
-"""Fields of a key that the digest leaves out where they are null."""
+"""Fields of a key that the digest leaves out when they are null."""
 
 
 def audit_secret_of(folder: Path | str, registry: Registry) -> str:
-    """Return the reference to the audit secret of a registry.
+    """Return the reference to a registry's audit secret.
 
-    Decoys are drawn from it, rows of verdicts tell texts apart by it, and tables of results are signed under it.
+    It draws the decoys, tells texts apart in rows of verdicts, and signs the tables of results.
 
     Raises:
-        Refused: it has none.
+        Refused: the registry has none.
     """
     if registry.audit_secret is None:
         raise Refused(
@@ -229,27 +243,27 @@ def audit_secret_of(folder: Path | str, registry: Registry) -> str:
 
 
 def read_audit_secret(folder: Path | str) -> bytes:
-    """Read the audit secret of a registry.
+    """Read a registry's audit secret.
 
     Raises:
-        Refused: there is no registry, or it has none.
+        Refused: there is no registry, or it has no audit secret.
         SecretError: the secret cannot be read.
     """
     return read_secret(audit_secret_of(folder, load_registry(folder)), folder)
 
 
 def lasting_secret_of(folder: Path | str, registry: Registry) -> str:
-    """Return the reference to the first audit secret of a registry. Raises Refused: it has none."""
+    """Return the reference to a registry's first audit secret. Raises as `audit_secret_of`."""
     return registry.lasting_secret or audit_secret_of(folder, registry)
 
 
 def read_lasting_secret(folder: Path | str) -> bytes:
-    """Read the first audit secret of a registry. Raises as `read_audit_secret`."""
+    """Read a registry's first audit secret. Raises as `read_audit_secret`."""
     return read_secret(lasting_secret_of(folder, load_registry(folder)), folder)
 
 
 def registry_sha256(registry: Registry) -> str:
-    """Return the digest of everything on record about the keys, as hex text: equal digests, equal registries."""
+    """Return a digest of everything on record about the keys, as hex. Registries with equal digests are equal."""
     from scanner.watermark.formats import format_of
 
     null = {name for name in ("trial", "lasting_secret") if not getattr(registry, name)}
@@ -262,7 +276,7 @@ def registry_sha256(registry: Registry) -> str:
 
 
 def _fields_not_in_digest(key: MasterKey) -> dict[str, Any]:
-    """Return the fields of a key that the digest leaves out, as pydantic takes them."""
+    """Return the fields of a key that the digest leaves out, in the form that pydantic takes."""
     names = ("format", "parameters", *(name for name in _NOT_IN_DIGEST if getattr(key, name) is None))
     usual = (
         {}
@@ -273,10 +287,10 @@ def _fields_not_in_digest(key: MasterKey) -> dict[str, Any]:
 
 
 def change_registry(folder: Path | str, change: Callable[[Registry], Registry]) -> Registry:
-    """Replace the record by the result of `change`, while no other process does so. Returns the new record.
+    """Replace the record by the result of `change` under the folder's lock. Return the new record.
 
     Raises:
-        Refused: there is no registry, or it is not in a local folder; and what `change` raises. Nothing was written.
+        Refused: there is no registry, it is not in a local folder, or `change` raised. Nothing was written.
     """
     folder = local_folder(folder)
     load_registry(folder)  # refuse before a lock file is made in a folder that is no registry
@@ -287,7 +301,7 @@ def change_registry(folder: Path | str, change: Callable[[Registry], Registry]) 
 
 
 def write_registry(folder: Path, registry: Registry) -> None:
-    """Write keys.toml as a whole. The caller holds the folder's lock."""
+    """Write all of keys.toml. The caller holds the folder's lock."""
     text = _HEADER + tomli_w.dumps(registry.model_dump(exclude_none=True))
     write_whole(folder / KEYS_FILE, lambda file: file.write(text.encode()))
 
@@ -304,16 +318,16 @@ _LINE = re.compile(
 class PublishedLine(NamedTuple):
     """A line of the list.
 
-    number: its running number.
-    day: when it was added (UTC).
+    number: running number.
+    day: day on which it was added (UTC).
     key_id: id of the key.
-    commitment: of the key, as hex.
-    messages: how many the key has.
+    commitment: commitment of the key, as hex.
+    messages: how many messages the key has.
     tokenizer: SHA-256 of the tokenizer.json, as hex.
-    record: SHA-256 of the public record, as hex; "-" of a key that has none.
-    shown: number of the last event that showed seeds, a colon and its SHA-256; "-": nothing was shown.
-    dealt: how many events the messages of the key have, a colon and their root; "-": none was given.
-    head: the head after the line, as hex.
+    record: SHA-256 of the public record, as hex. "-": the key has none.
+    shown: number of the last event that showed seeds, a colon and its SHA-256. "-": nothing was shown.
+    dealt: how many events the messages of the key have, a colon and their root. "-": no message was given.
+    head: head after the line, as hex.
     """
 
     number: int
@@ -329,10 +343,10 @@ class PublishedLine(NamedTuple):
 
 
 def read_published(path: Path) -> list[PublishedLine]:
-    """Read the lines of a list, and check their chain.
+    """Read the lines of a list and check their chain.
 
     Raises:
-        Refused: it cannot be read, or a line is not as it was written; names it.
+        Refused: it cannot be read, or a line was changed. The message names the line.
     """
     try:
         text = read_named(path, MOST_LIST).decode("ascii")
@@ -361,12 +375,14 @@ def _head(last_head: str, body: str) -> str:
 
 
 def _committed_fields(folder: Path | str, key: MasterKey) -> tuple[str, int, str, str, str] | None:
-    """Return how a line commits to a key: commitment, messages, tokenizer, record, shown. None: without a commitment.
+    """Return the fields by which a line commits to a key: commitment, messages, tokenizer, record, shown.
+
+    None: the key has no commitment.
 
     Raises:
-        Refused: what was shown of the key cannot be read.
+        Refused: the shown seeds of the key cannot be read.
     """
-    from scanner.registry.shown_seeds import read_shown  # it reads keys by this file
+    from scanner.registry.shown_seeds import read_shown  # late: that file imports this one
 
     if key.commitment is None:
         return None
@@ -376,14 +392,14 @@ def _committed_fields(folder: Path | str, key: MasterKey) -> tuple[str, int, str
 
 
 def _dealt(folder: Path | str, keys: Iterable[MasterKey], lines: Iterable[PublishedLine]) -> dict[str, str]:
-    """Return how far messages of keys were given, as lines have it, by the ids of keys of which some were.
+    """Return the field `dealt` of keys, by their ids. Keys without given messages are left out.
 
     Raises:
-        Refused: the registry's users are not those of the lines: an older registry was put back, and a message that it
-            lacks would be given once more, to somebody else.
+        Refused: the registry's users do not match the lines, because an older registry was put back. It would give a
+            message again that another user already has.
         ScanFailed: the users cannot be read.
     """
-    from scanner.registry.dealt import Dealt, dealt_now  # late, as the ledger
+    from scanner.registry.dealt import Dealt, dealt_now  # late: they load libraries of tables, like the ledger
 
     of_keys = {(key.key_id, key.commitment) for key in keys}
     published = defaultdict[str, list[Dealt]](list)
@@ -394,41 +410,63 @@ def _dealt(folder: Path | str, keys: Iterable[MasterKey], lines: Iterable[Publis
 
 
 def refuse_lost_heads(folder: Path | str, key: MasterKey, lines: Iterable[PublishedLine]) -> None:
-    """Refuse a registry that lacks a published event of what was shown of a key.
+    """Refuse a registry that lacks a published event by which seeds of a key were shown.
 
     Raises:
-        Refused: an older registry was put back, or two of them showed seeds of one key.
+        Refused: an older registry was put back, or two registries showed seeds of one key.
     """
-    from scanner.registry.shown_seeds import ShownUpTo, shown_since  # it reads keys by this file
+    from scanner.registry.shown_seeds import ShownUpTo, shown_since  # late: that file imports this one
 
     of_key = (line.shown for line in lines if (line.commitment, line.record) == (key.commitment, key.record))
     stated = {shown.partition(":")[::2] for shown in of_key if shown != _NONE}
     last = max((int(number) for number, _ in stated), default=0)
     for number, head in stated:
-        if int(number) == last:  # it follows from all before it
+        if int(number) == last:  # the chain of events makes the last one imply all before it
             shown_since(folder, key, ShownUpTo(last, head))
 
 
+@contextmanager
+def _list_locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a list while publishing. Other registries may publish to it too. A missing list is created.
+
+    Raises:
+        Refused: it cannot be written.
+    """
+    with ExitStack() as held:
+        try:
+            while True:
+                list_file = held.enter_context(path.open("a"))
+                fcntl.flock(list_file, fcntl.LOCK_EX)
+                # otherwise another process replaced the file between open and lock
+                if os.path.samestat(os.fstat(list_file.fileno()), path.stat()):
+                    break
+        except OSError as error:
+            raise Refused(f"{path}: cannot be written ({error.strerror}); name another file") from None
+        yield
+
+
 def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
-    """Append what a list lacks of the registry's commitments, in the order in which the keys were made.
+    """Append the registry's commitments that a list lacks, in the order in which the keys were made.
 
     Args:
         folder: the registry's local folder. Its lock is held meanwhile.
-        path: the list, which may hold keys of other registries too. The file is made if it does not exist.
+        path: the list, which may hold keys of other registries too. The file is created if it does not exist.
 
     Returns:
-        The whole list, and how many of its last lines are new.
+        The whole list.
+        How many of its last lines are new.
 
     Raises:
-        Refused: as `read_published`; what was shown of a key cannot be read, or lacks what the list has of it; the
-            users are not those of the list; or it cannot be written.
+        Refused: as `read_published`, or the shown seeds of a key cannot be read or lack an event of the list, the users
+            do not match the list, or the list cannot be written.
         ScanFailed: the users cannot be read.
     """
     folder = local_folder(folder)
     keys = load_registry(folder).keys
-    dealt = _dealt(folder, keys, read_published(path) if path.exists() else [])  # before the lock: it takes long
-    with locked(folder):
-        lines = read_published(path) if path.exists() else []
+    # before the lock is taken, because it takes long
+    dealt = _dealt(folder, keys, read_published(path) if path.exists() else [])
+    with locked(folder), _list_locked(path):
+        lines = read_published(path)
         published = {line[3:9] for line in lines}
         day = datetime.now(UTC).date().isoformat()
         old_count = len(lines)
@@ -449,18 +487,18 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
 
 
 def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], folder: Path | str | None) -> list[str]:
-    """Return what is wrong with a list, for people. It must begin with an earlier copy, and hold a registry's keys.
+    """Return sentences on faults of a list. It must begin with an earlier copy and hold the keys of a registry.
 
-    Users who came since the list was written are no fault of it.
+    Users who were added after the list was written are no fault.
 
     Args:
         lines: of the list.
-        earlier: lines of a copy that was kept; empty: there is none.
-        folder: the registry's folder, or a URI; None: no registry is compared.
+        earlier: lines of a copy that was kept. Empty: there is none.
+        folder: the registry's folder, or a URI. None: no registry is compared.
 
     Raises:
-        Refused: what was shown of a key cannot be read, or lacks what the list has of it; or the users are not those
-            of the list.
+        Refused: the shown seeds of a key cannot be read or lack an event of the list, or the users do not match the
+            list.
         ScanFailed: the users cannot be read.
     """
     changed = [

@@ -1,17 +1,20 @@
-"""Leases of readers of a registry: who scores or marks by an earlier state of what claims showed (SPEC_3 §5).
+"""Manage leases of readers of a registry. A reader scores or marks by a state of the shown seeds (SPEC_3 §5).
 
     leases/NAME.json    {"events": {key id: number of the last event read} or null, "expires", "kind", "name"}
 
-A claim shows seeds in two phases: its event first, itself only when no reader holds a lease of an earlier event. So a
-reader takes a lease, then reads events, and states which. It renews the lease every minute; where it cannot, by a disk
-that is full, a folder that is gone or a clock that jumped, it goes on for no longer than the lease, and refuses then.
+A claim shows seeds in two phases. First it writes its event. It is completed only when no reader holds a lease on an
+earlier event. A reader therefore takes a lease first, then reads the events, and states which it has read. It renews
+the lease every minute. If it cannot (the disk is full, the folder is gone, the clock jumped), it continues until the
+lease runs out, and refuses after that.
 
-A folder of leases can be a volume of its own, and an empty one in its place looks as if nobody read. So each scan
-leaves a trace when it begins, the file `.readers`, by which a claim tells that it looks where scans write. Others leave
-none: a program may mark on a machine whose folder is not that of the scans.
+The folder of leases can be a volume of its own. If an empty folder is mounted in its place, it looks as if there were
+no readers. Each scan therefore leaves a trace when it begins, the file `.readers`. By it, a claim can tell that it
+looks in the folder that scans use. Other readers leave no trace, because a program may mark on a machine with another
+folder than the scans'.
 
-Clocks differ. Each time it is written, a reader and a claim hold their clock against the time of the file, which the
-file's system gives; so two of them differ by MARGIN at most, and a lease is over that long after it expired.
+Clocks differ. Whenever a reader or a claim writes, it compares its clock with the time of the written file, which comes
+from the file system. The clocks of two of them therefore differ by MARGIN at most. A lease counts as over that long
+after it expired.
 """
 
 import json
@@ -30,7 +33,7 @@ from typing import Any, NamedTuple
 from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
 from scanner.registry.shown_seeds import read_shown
-from scanner.storage.locations import is_uri, make_private, parse_json, read_named, write_whole
+from scanner.storage.locations import is_there, is_uri, list_files, make_private, parse_json, read_named, write_whole
 from schemas.registry import MasterKey
 
 LEASES_FOLDER = "leases"
@@ -41,10 +44,10 @@ LEASE = timedelta(minutes=10)
 SECONDS_TO_RENEW = 60.0
 
 CLOCK_MAY_DIFFER = timedelta(minutes=5)
-"""Time by which a machine's clock may differ from that of the registry's files."""
+"""Largest allowed difference between a machine's clock and that of the registry's files."""
 
 MARGIN = 2 * CLOCK_MAY_DIFFER
-"""Time after its end until a lease counts as over."""
+"""Time from the end of a lease until it counts as over."""
 
 SCAN = "scan"
 """Kind of a reader that is a scan."""
@@ -55,11 +58,11 @@ _DELETED = "somebody deleted it"
 
 
 class Lease(NamedTuple):
-    """A lease, as it stands in its file.
+    """A lease as its file states it.
 
-    kind: of the reader: scan, detector, program or server.
-    events: number of the last event that it read of each key, by id; None: it has not read them yet.
-    expires: when it does unless it is renewed.
+    kind: kind of the reader: scan, detector, program or server.
+    events: number of the last event that it read of each key, by id. None: it has not read them yet.
+    expires: time at which the lease ends unless it is renewed.
     """
 
     name: str
@@ -68,25 +71,25 @@ class Lease(NamedTuple):
     expires: datetime
 
     def holds_before(self, key_id: str, number: int) -> bool:
-        """Return whether its reader may not know an event of a key."""
+        """Return whether the lease's reader may not know an event of a key."""
         return self.events is None or self.events.get(key_id, number) < number
 
     def __str__(self) -> str:
-        """Say who reads what."""
+        """Describe the reader and the events it has read."""
         read = "is reading events now" if self.events is None else f"read events {dict(self.events)}"
         return f"{self.kind} {self.name} {read} (until {self.expires:%Y-%m-%d %H:%M} UTC at least)"
 
 
 def readers_before(folder: Path | str, key_id: str, number: int) -> list[Lease]:
-    """Return the leases of readers that may not know an event of a key; those that are over are deleted.
+    """Return the leases of readers that may not know an event of a key. Delete leases that are over.
 
     Args:
         folder: the registry's local folder.
-        key_id: of the key.
-        number: of the event, which is written already.
+        key_id: id of the key.
+        number: number of the event, which is already written.
 
     Raises:
-        Refused: a lease cannot be read; or this machine's clock is wrong.
+        Refused: a lease cannot be read, or this machine's clock is wrong.
     """
     return [lease for lease in _held(folder) if lease.holds_before(key_id, number)]
 
@@ -94,17 +97,17 @@ def readers_before(folder: Path | str, key_id: str, number: int) -> list[Lease]:
 def refuse_lost_reads(folder: Path | str, key: MasterKey) -> None:
     """Refuse a registry that lacks an event of a key which a reader knows.
 
-    The next event would take the number of one that is lost, and who knows that one would seem to know both.
+    The next event would get the number of the lost one. A reader of the lost one would then seem to know both.
 
     Args:
         folder: the registry's local folder.
-        key: of version 3.
+        key: a key of version 3.
 
     Raises:
-        Refused: an older registry was put back; or as `readers_before`, or `read_shown`.
+        Refused: an older registry was put back. Or as `readers_before` or `read_shown`.
     """
     leases = _held(folder)
-    number = read_shown(folder, key).number  # after the leases: no reader of these knows more
+    number = read_shown(folder, key).number  # after the leases, so no reader among them knows more
     for lease in leases:
         if lease.events is not None and lease.events.get(key.key_id, 0) > number:
             raise Refused(
@@ -114,14 +117,14 @@ def refuse_lost_reads(folder: Path | str, key: MasterKey) -> None:
 
 
 def refuse_unread(folder: Path | str, since: datetime) -> None:
-    """Refuse a registry in whose folder of leases no scan has begun since a time at which one did.
+    """Refuse a registry if its folder of leases shows no scan since a time at which a scan began.
 
     Args:
         folder: the registry's local folder.
-        since: when a scan began that held a lease, by the clock of its machine.
+        since: when a scan with a lease began, by the clock of its machine.
 
     Raises:
-        Refused: its lease was in another folder, so that nobody who reads now can be seen in this one.
+        Refused: the scan's lease was in another folder, so this folder does not show the readers.
     """
     path = Path(folder) / LEASES_FOLDER / _TRACE
     try:
@@ -138,12 +141,14 @@ def refuse_unread(folder: Path | str, since: datetime) -> None:
 
 
 def _held(folder: Path | str) -> list[Lease]:
-    """Return all leases but those that are over, which are deleted. Raises as `readers_before`."""
+    """Return all leases that are not over, and delete the others. Raises as `readers_before`."""
     leases, path = list[Lease](), Path(folder) / LEASES_FOLDER
     try:
-        now = _now_beside(path) if path.is_dir() else datetime.now(UTC)
-        for file in sorted(path.glob("*.json")):
-            with suppress(FileNotFoundError):  # it ended meanwhile
+        if not is_there(path):
+            return []
+        now = _now_beside(path)
+        for file in list_files(path, ".json"):
+            with suppress(FileNotFoundError):  # its reader ended it at the same time
                 lease = _read(file)
                 if now > lease.expires + MARGIN:
                     file.unlink()
@@ -167,7 +172,7 @@ def _read(file: Path) -> Lease:
 
 
 def _now_beside(folder: Path) -> datetime:
-    """Return this machine's time, once a file that is written into a folder has shown that it is right."""
+    """Return this machine's time, after checking it against the time of a file written into a folder."""
     probe = folder / f".{secrets.token_hex(8)}.probe"
     try:
         probe.touch(mode=0o600)
@@ -177,7 +182,7 @@ def _now_beside(folder: Path) -> datetime:
 
 
 def _checked_time(file: Path) -> datetime:
-    """Return the time, held against that of a file that was written now. Raises Refused: they differ."""
+    """Return the time, after comparing it with that of a file just written. Raises Refused: they differ."""
     now, written = datetime.now(UTC), datetime.fromtimestamp(file.stat().st_mtime, UTC)
     if abs(now - written) > CLOCK_MAY_DIFFER:
         raise Refused(
@@ -188,11 +193,11 @@ def _checked_time(file: Path) -> datetime:
 
 
 class HeldLease:
-    """A lease that this process holds, renewed by a thread until it ends.
+    """A lease that this process holds. A thread renews it until it ends.
 
     Args:
         folder: the registry's local folder.
-        kind: of the reader.
+        kind: kind of the reader.
 
     Raises:
         Refused: the registry cannot be written, or this machine's clock is wrong.
@@ -208,7 +213,7 @@ class HeldLease:
         self._path = self._folder / f"{self._name}.json"
         self._events: Mapping[str, int] | None = None
         self._in_force: Mapping[str, int] | None = None
-        # the collector may end a lease from within its own renewal
+        # reentrant: the garbage collector may end a lease during its own renewal
         self._lock, self._ended, self._lost = threading.RLock(), threading.Event(), ""
         self._valid_until, self._expires = 0.0, datetime.now(UTC)
         begun = _seconds()
@@ -226,16 +231,16 @@ class HeldLease:
         threading.Thread(target=self._renew_until_ended, name="lease", daemon=True).start()
 
     def read(self, events: Mapping[str, int]) -> None:
-        """State which events were read, by the ids of keys; others are not read.
+        """State the last event read of each key, by the keys' ids. Events of other keys count as unread.
 
         Raises:
-            Refused: as at first.
-            ScanFailed: it does not hold any more, as after a sleep of the machine.
+            Refused: as for the class.
+            ScanFailed: the lease has run out, for example because the machine slept.
         """
         begun = _seconds()
         with self._lock:
             try:
-                if not self._path.exists():
+                if not is_there(self._path):
                     self._lost = _DELETED
                 self._refuse_if_over()
                 self._events = self._in_force = events
@@ -244,27 +249,27 @@ class HeldLease:
                 raise Refused(f"{self._path}: cannot be written ({error.strerror}); mount it so that it can") from None
 
     def follow(self, read_anew: Callable[[], Mapping[str, int]]) -> None:
-        """Have a method read new events each time that the lease is renewed, and go by them from then on.
+        """Read new events with a method each time that the lease is renewed, and use them from then on.
 
-        They are stated a renewal later, when nothing that began before goes on by older ones. The lease ends with the
-        method's object.
+        They are stated one renewal later. By then, no work that began before uses the older events. The lease ends with
+        the method's object.
 
-        read_anew: a bound method, which returns what `read` takes. Raises Refused: they cannot be read.
+        read_anew: a bound method. It returns the argument of `read`. Raises Refused: the events cannot be read.
         """
         self._follow = weakref.WeakMethod(read_anew)
 
     @property
     def holds(self) -> bool:
-        """Whether it does not count as over anywhere, and is this process's own."""
+        """Return whether the lease is this process's own and counts as valid everywhere."""
         in_time = _seconds() < self._valid_until and datetime.now(UTC) < self._expires
         return os.getpid() == self._pid and in_time and not self._lost and not self._ended.is_set()
 
     def check(self) -> None:
-        """Refuse to go on where it does not hold. A process that was forked takes one of its own first.
+        """Raise if the lease does not hold. A forked process takes a lease of its own first.
 
         Raises:
-            Refused: as at first, in a process that was forked.
-            ScanFailed: it does not, so that a claim may have shown seeds that this process counts as secret.
+            Refused: as for the class, in a forked process.
+            ScanFailed: it does not hold. A claim may have shown seeds that this process counts as secret.
         """
         if os.getpid() != self._pid:
             read_anew = None if self._follow is None else self._follow()
@@ -277,13 +282,13 @@ class HeldLease:
         self._refuse_if_over()
 
     def confirm(self) -> None:
-        """Refuse to go on as `check` does, and where its file is gone, as whoever took it for over deletes it.
+        """Raise as `check` does, and also if the lease's file is gone. Processes that take a lease for over delete it.
 
-        A virtual machine that was paused, clocks and all, cannot tell otherwise.
+        A virtual machine that was paused together with its clocks notices this in no other way.
         """
         self.check()
         with self._lock, suppress(OSError):
-            if not self._path.exists():
+            if not is_there(self._path):
                 self._lost = _DELETED
         self._refuse_if_over()
 
@@ -296,7 +301,10 @@ class HeldLease:
             )
 
     def end(self) -> None:
-        """End it: what was read is not gone by any more. In a process that was forked, nothing ends."""
+        """End the lease.
+
+        The events that were read must not be used any more. In a forked process, this does nothing.
+        """
         if os.getpid() != self._pid:
             return
         self._ended.set()
@@ -308,13 +316,13 @@ class HeldLease:
             self.renew()
 
     def renew(self) -> None:
-        """Renew it, unless it does not hold any more, or somebody deleted it."""
+        """Renew the lease, unless it does not hold any more or its file was deleted."""
         begun = _seconds()
         with self._lock:
             if not self.holds:
                 return
             try:
-                if not self._path.exists():
+                if not is_there(self._path):
                     self._lost = _DELETED
                     return
                 if self._follow is not None:
@@ -330,11 +338,11 @@ class HeldLease:
             except Refused as why:
                 self._lost = str(why)
             except (OSError, RuntimeError, MemoryError):  # of the disk, or of the device that a reader marks on
-                return  # again in a minute, while it holds
+                return  # try again in a minute, as long as the lease holds
 
     def _write(self, begun: float) -> None:
-        """Write the file. begun: `_seconds()` before it was asked whether the lease holds."""
-        # its time counts from there: a machine can sleep between any two lines
+        """Write the file. begun: `_seconds()` before the check that the lease holds."""
+        # the lease counts from that moment, because the machine can sleep between any two lines
         expires = datetime.now(UTC) + LEASE
         fields: dict[str, Any] = {"events": self._events, "expires": expires.isoformat(), "kind": self._kind}
         content = json.dumps(fields | {"name": self._name}).encode()
@@ -343,13 +351,17 @@ class HeldLease:
         self._valid_until, self._expires = begun + LEASE.total_seconds(), expires
 
 
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Clock of `_seconds`. macOS has only the second one, which there continues while the machine sleeps."""
+
+
 def _seconds() -> float:
-    """Return seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Return seconds of a clock that cannot be set, and that continues while the machine sleeps."""
+    return time.clock_gettime(_CLOCK)
 
 
 class NoLease:
-    """In the place of a lease where nothing can be shown: of keys without seeds, or of a registry that is a copy."""
+    """A stand-in for a lease if no seeds can be shown: the keys have none, or the registry is a copy."""
 
     holds = True
 
@@ -370,13 +382,13 @@ class NoLease:
 
 
 def take_lease(folder: Path | str, kind: str, *, needed: bool) -> HeldLease | NoLease:
-    """Take a lease, before what was shown is read.
+    """Take a lease. Call this before reading the shown seeds.
 
-    A registry on another machine is a copy, where no claim is made: whoever makes claims ends its readers first.
+    A registry on another machine is a copy, and no claims are made there: its readers are ended before a claim is made.
 
     Args:
         folder: the registry's folder, or a URI.
-        kind: of the reader: scan, detector, program or server.
+        kind: kind of the reader: scan, detector, program or server.
         needed: whether there is a key whose seeds can be shown.
 
     Raises:
@@ -387,7 +399,7 @@ def take_lease(folder: Path | str, kind: str, *, needed: bool) -> HeldLease | No
 
 @contextmanager
 def leased(folder: Path | str, kind: str, *, needed: bool) -> Iterator[HeldLease | NoLease]:
-    """Hold a lease, as `take_lease` takes it."""
+    """Hold a lease, taken as by `take_lease`, for the time of a context."""
     lease = take_lease(folder, kind, needed=needed)
     try:
         yield lease

@@ -37,7 +37,7 @@ from scanner.registry.index import (
 from scanner.registry.keys_file import USERS_FOLDER
 from scanner.registry.record import FIRST_HEAD
 from scanner.registry.users_snapshot import UsersSnapshot
-from scanner.storage.delta import place_of, sync_commit
+from scanner.storage.delta import load_table, place_of, sync_commit
 from scanner.storage.locations import is_uri, sync_to_disk
 from schemas.tables import USERS
 
@@ -330,7 +330,7 @@ def _synced(table: DeltaTable) -> Iterator[None]:
     yield
     if is_uri(place := place_of(table)):
         return
-    newest = DeltaTable(table.table_uri)
+    newest = load_table(table.table_uri)
     try:
         for name in files_of(newest)["path"]:
             with contextlib.suppress(FileNotFoundError):  # another process merged it meanwhile

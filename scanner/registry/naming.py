@@ -1,6 +1,7 @@
-"""Whom a message names. Who can write a registry can exchange two names in it, so all that names holds it to its chain.
+"""Find the user that a message names, from tables that are verified against the users' hash chain.
 
-A scan does so before its work and after it, so that its workers ask `Holders`. All others ask `VerifiedHolders`.
+Without the chain, anybody who can write a registry could exchange two names in it. A scan verifies the chain before and
+after its work, so its workers can use `Holders`. All other code uses `VerifiedHolders`.
 """
 
 import functools
@@ -26,9 +27,9 @@ _TRIES = 5
 class NamedUser(NamedTuple):
     """The user that a message names.
 
-    naming: why the user is named, or why not.
+    naming: the reason why a user is named, or is not.
     user_id: None: no user is named.
-    held_since: when the message was given; None: it was not.
+    held_since: time at which the message was given. None: it was not given.
     """
 
     naming: Naming
@@ -37,12 +38,12 @@ class NamedUser(NamedTuple):
 
 
 class VerifiedHolders:
-    """Names users by key and message as they are now, each from files and events that are held to the users' chain.
+    """Names users by key and message as they are now. Every file and event is verified against the users' chain.
 
     Args:
         folder: the registry's folder, or a URI.
         key_ids: ids of the registry's keys.
-        record: of an earlier verification, as the results of scans have it; without one the chain is followed from its
+        record: record of an earlier verification, from the results of scans. Without it, the chain is followed from its
             start, once, when the first user is to be named.
 
     Raises:
@@ -55,10 +56,10 @@ class VerifiedHolders:
             _open_users(folder)
 
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
-        """See `Holders.naming`.
+        """Return the user that a message names. See `Holders.naming`.
 
         Raises:
-            Refused: the users were changed by something else than brickscan, or are others than were on record.
+            Refused: another program than brickscan changed the users, or they are not the users on record.
             ScanFailed: a file of the index is missing.
         """
 
@@ -73,9 +74,9 @@ class VerifiedHolders:
 
 
 class Holders:
-    """Names users by key and message, as they were when it was loaded: for workers of a scan, which verifies the users.
+    """Names users by key and message as they were when it was loaded. It is for workers of a scan that verifies users.
 
-    Once names are erased or index files merged, it may go on with the newer table.
+    After names are erased or files of the index are merged, it may continue with the newer table.
     """
 
     def __init__(
@@ -85,13 +86,13 @@ class Holders:
         users_snapshot: "UsersSnapshot | None",
         reopen: "Callable[[], UsersSnapshot] | None" = None,
     ) -> None:
-        # users_snapshot: None: there is no table of users; reopen: gives the newer table, by default unverified
+        # users_snapshot: None: there is no table of users. reopen: opens the newer table, unverified by default
         self._folder, self._key_ids, self._snapshot = folder, frozenset(key_ids), users_snapshot
         self._reopen = reopen or functools.partial(_open_users, folder)
 
     @classmethod
     def load(cls, folder: Path | str, key_ids: Sequence[str]) -> "Holders":
-        """Open the users table of a registry; without one, no message is held.
+        """Open the users table of a registry. Without a table, no message is held.
 
         Raises:
             Refused: the table gives a message to two users, in the part that was read.
@@ -104,11 +105,15 @@ class Holders:
         Args:
             key_id: id of the key.
             message: 0 to M − 1.
-            at: a time with a zone at which the document existed, as far as is known.
+            at: a time, with a zone, at which the document existed as far as is known.
 
         Returns:
-            `named` with the user; `reserved` for a message that is never given; `unallocated` when it never was;
-            `held_later` when its user got it after `at`, since removed or not; `removed` when its user was removed.
+            One of these:
+            `named`, with the user;
+            `reserved`: the message is never given;
+            `unallocated`: the message was never given;
+            `held_later`: its user got it after `at`, and may have been removed since;
+            `removed`: its user was removed.
 
         Raises:
             Refused: the table gives the message to two users.

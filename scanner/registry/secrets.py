@@ -1,4 +1,4 @@
-"""Where the secrets of master keys live: references in, key bytes out, and never a key byte in a message."""
+"""Read and make the secrets of master keys. They are given by reference, and no message contains a byte of them."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ from scanner.errors import SecretError
 from scanner.storage.locations import is_uri, sync_to_disk
 
 SECRET_SIZES = range(16, 65)
-"""Bytes that a secret may have, unless its format says otherwise."""
+"""Allowed lengths of a secret in bytes, unless its format has others."""
 
 NEW_BYTES = 32
 
 _MOST_READ = 2048
-"""Most bytes that are read of a file, more than any secret's text has."""
+"""Number of bytes that are read of a file at most. It is more than the text of any secret has."""
 
 _TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
@@ -26,7 +26,7 @@ def secret_path(reference: str, base: Path | str) -> Path | None:
     """Return the file that a `file:` reference names (a relative path starts at `base`), or None for `env:`.
 
     Raises:
-        SecretError: a relative path, and `base` is a URI: secrets are not fetched from afar.
+        SecretError: the path is relative, and `base` is a URI. Secrets are not fetched from another machine.
     """
     kind, _, path = reference.partition(":")
     if kind == "file" and is_uri(base) and not Path(path).is_absolute():
@@ -48,18 +48,18 @@ def read_secret(
     guessable: bool = False,
     if_guessed: str | None = None,
 ) -> bytes:
-    """Read the key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
+    """Read the key bytes behind a reference, `file:PATH` or `env:NAME`. Both contain hexadecimal text.
 
     Args:
-        reference: where the secret is.
-        base: where a relative path starts.
-        sizes: how many bytes it may have.
-        guessable: whether it may be guessable, as the published keys of other stacks are.
-        if_guessed: advice where it may not and is; None: draw another.
+        reference: reference to the secret.
+        base: folder that a relative path starts from.
+        sizes: allowed numbers of bytes.
+        guessable: whether the secret may be easy to guess, as the published keys of other stacks are.
+        if_guessed: advice for a secret that must not be, but is, easy to guess. None: draw another.
 
     Raises:
-        SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.
-            Names the place only.
+        SecretError: there is nothing, it is no secret, it follows a pattern, or other users could read or change it.
+            The message names only the place.
     """
     path, advice = secret_path(reference, base), None if guessable else if_guessed or _DRAW
     if path is not None:
@@ -74,7 +74,8 @@ def read_private_file(path: Path) -> bytes:
     """Read a private file of fewer than 2,048 bytes, such as a key as PEM.
 
     Raises:
-        SecretError: nothing is there, it is too long, or others can read or change it. Names the place only.
+        SecretError: there is no file, it is too long, or other users can read or change it. The message names only the
+            place.
     """
     raw = _read_file(path)
     if len(raw) >= _MOST_READ:
@@ -83,13 +84,15 @@ def read_private_file(path: Path) -> bytes:
 
 
 def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes:
-    """Make a secret from 32 bytes of the operating system's generator, and the file that holds it.
+    """Make a secret from 32 bytes of the operating system's generator, and write it to a new file.
 
-    The file is new (never overwritten), its mode 0600, and it is on the disk when this returns; folders that have to be
-    made for it have mode 0700. `draw` makes the secret of the 32 bytes, which it is by default.
+    The file is never overwritten. Its mode is 0600, and it is on the disk when this returns. New folders above it get
+    mode 0700.
+
+    draw: makes the secret from the 32 bytes. By default, they are the secret.
 
     Raises:
-        SecretError: the file is there already or cannot be made; no file is left behind.
+        SecretError: the file already exists or cannot be made. No file is left behind.
     """
     secret = draw(os.urandom(NEW_BYTES))
     new_private_file(path, secret.hex().encode() + b"\n")
@@ -97,7 +100,7 @@ def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes
 
 
 def new_private_file(path: Path, content: bytes) -> None:
-    """Make a new file for its owner only, mode 0600, which is on the disk when this returns.
+    """Make a new file for its owner only, mode 0600. It is on the disk when this returns.
 
     Raises:
         SecretError: as for `new_secret_file`.
@@ -127,24 +130,28 @@ def _make_private_folders(folder: Path) -> None:
 
 
 def _read_file(path: Path) -> bytes:
-    """Read the file's first bytes, more than any secret has. Rights are checked on the opened file, after links."""
+    """Read the file's first bytes, more than any secret has.
+
+    Permissions are checked on the opened file, after links.
+    """
+    where = f"secret file {path}"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
-        advice = "; bring it back from its copy" if isinstance(error, FileNotFoundError) else ""
-        raise SecretError(f"secret file {path}: cannot be read ({_why(error)}){advice}") from None
+        advice = "; write it, or bring it back from its copy" if isinstance(error, FileNotFoundError) else ""
+        raise SecretError(f"{where}: cannot be read ({_why(error)}){advice}") from None
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            raise SecretError(f"secret file {path}: is not a regular file; give the path of a file of hexadecimal text")
+            raise SecretError(f"{where}: is not a regular file; give the path of one")
         if mode & _TOO_OPEN:
             raise SecretError(
-                f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; others must not read it, nor its group or "
-                "others write it: chmod 600 it, and make a new key if it may have been read"
+                f"{where}: has mode {stat.S_IMODE(mode):04o}; others must not read it, nor its group or "
+                "others write it: chmod 600 it, and replace the secret if it may have been read"
             )
         return os.read(descriptor, _MOST_READ)
     except OSError as error:
-        raise SecretError(f"secret file {path}: cannot be read ({_why(error)})") from None
+        raise SecretError(f"{where}: cannot be read ({_why(error)})") from None
     finally:
         os.close(descriptor)
 
@@ -154,12 +161,12 @@ def _decode(raw: bytes, where: str, sizes: range, if_guessed: str | None) -> byt
 
     Args:
         raw: the text.
-        where: names its place in errors.
-        sizes: how many bytes it may have.
-        if_guessed: advice where it can be guessed; None: it may be guessable.
+        where: name of its place, for errors.
+        sizes: allowed numbers of bytes.
+        if_guessed: advice if it is easy to guess. None: it may be.
 
     Raises:
-        SecretError: it is not hexadecimal, has another size, or can be guessed.
+        SecretError: it is not hexadecimal, has another size, or is easy to guess.
     """
     digits = raw.strip()
     if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
@@ -175,13 +182,16 @@ def _decode(raw: bytes, where: str, sizes: range, if_guessed: str | None) -> byt
 
 
 def _pattern(secret: bytes) -> str | None:
-    """Return the pattern that shows a secret not to be drawn at random, in words that reveal nothing; None: none."""
-    # 16 random bytes are refused once in 7 million draws (all printable: (95/256)^16 = 1.3e-7), 32 never in practice;
-    # of 8, as other stacks have them, one in 2,800 is all printable, so that tells nothing there.
+    """Return the pattern of a secret that was not drawn at random, in words that reveal no byte.
+
+    None: there is none.
+    """
+    # 16 random bytes are refused once in 7 million draws (all printable: (95/256)^16 = 1.3e-7), and 32 never in
+    # practice. Of the 8 bytes of other stacks, one in 2,800 is all printable, so that is no sign there.
     steps = bytes((right - left) % 256 for left, right in pairwise(secret))
     if any(secret[period:] == secret[:-period] for period in range(1, len(secret) // 2 + 1)):
         return "it repeats itself"
-    # in the mean, 101 of 128 random bytes differ, and 221 of 512
+    # on average, 101 of 128 random bytes differ, and 221 of 512
     if min(len(set(secret)), len(set(steps))) < min(len(secret), 128) // 2:
         return "its bytes are too few different ones, or go up in steps"
     if len(secret) >= 16 and all(32 <= byte < 127 for byte in secret):

@@ -1,16 +1,21 @@
-"""Seeds of keys of version 3 that claims have shown, in a registry's folder: shown/KEY.jsonl (SPEC_3 §5).
+"""Keep a record of the seeds of version 3 keys that claims have shown: shown/KEY.jsonl in a registry (SPEC_3 §5).
 
-Whoever read a claim can mark the windows of its seeds for anybody. So nothing is marked or scored in buckets that were
-shown, and what they are is kept with the key. Each line is one event, in canonical JSON (RFC 8785):
+A reader of a claim can mark the windows of its seeds for any user. So the buckets of shown seeds are no longer marked
+or scored, and the key's registry keeps a list of them. Each line of the file is one event, in canonical JSON (RFC
+8785):
 
     {"at": time, "buckets": [...], "event": {"before", "leaves", "number", "text"}, "salt": hex, "sum": hex,
      "text_sha256": hex, "unit": words}
 
-at is when it was written (UTC, to the second), never before the line before; text_sha256 is of the text alone, by which
-an erasure tells which claims it cannot take back. The event alone is public. It names leaves and never buckets, from
-which the text could be rebuilt; text is SHA-256(salt ‖ text), and before the SHA-256 of the event before it, 64 zeros
-of the first. Event and buckets stand in one line, so that no crash parts them. sum is SHA-256 of the sum before (of the
-first line: the SHA-256 of the key's record) and the line without it: an edit that the events' chain does not see shows.
+- at: when the line was written (UTC, to the second), never earlier than the line before.
+- text_sha256: SHA-256 of the text. An erasure uses it to tell which claims it cannot take back.
+- event: the only public part. It names leaves and never buckets, because the text could be rebuilt from buckets.
+  - text: SHA-256(salt ‖ text).
+  - before: SHA-256 of the previous event, 64 zeros in the first one.
+- sum: SHA-256 of the previous line's sum and of this line without its own sum. In the first line, the SHA-256 of the
+  key's record takes the place of the previous sum. It shows edits outside the chain of events.
+
+Event and buckets are in the same line, so a crash cannot separate them.
 """
 
 import hashlib
@@ -34,10 +39,10 @@ from schemas.registry import MasterKey
 SHOWN_FOLDER = "shown"
 
 FIRST_HEAD = "0" * 64
-"""Head of a key of which nothing was shown."""
+"""Head of a key without any shown seeds."""
 
 MOST_BYTES = 2**29
-"""Most bytes of a key's file: some 6,000 events of 1,000 seeds, after which few positions are left to score."""
+"""Most bytes of a key's file: some 6,000 events of 1,000 seeds. After that, few positions are left to score."""
 
 _HASH_BYTES, _SALT_BYTES = 32, 16
 _AT = "%Y-%m-%dT%H:%M:%SZ"
@@ -47,12 +52,13 @@ _NO_EVENT = "it has not the fields of an event"
 
 
 class ShownEvent(NamedTuple):
-    """What is public of one showing of seeds.
+    """The public part of one showing of seeds.
 
     number: of the event, from 1.
-    before: SHA-256 of the event before it, as hex; 64 zeros of the first.
+    before: SHA-256 of the previous event, as hex. 64 zeros in the first event.
     text: SHA-256 of the salt and the text, as hex.
-    leaves: of the buckets that it newly shows, as hex, ascending; none where all were shown before.
+    leaves: leaves of the buckets that it shows for the first time, as hex, ascending. Empty where all were shown
+        before.
     """
 
     number: int
@@ -62,7 +68,7 @@ class ShownEvent(NamedTuple):
 
 
 def event_bytes(event: ShownEvent) -> bytes:
-    """Return an event as it is published, canonical JSON; the next one carries its SHA-256."""
+    """Return an event as it is published: canonical JSON. The next event contains its SHA-256."""
     return write_canonical(event._asdict())
 
 
@@ -72,9 +78,9 @@ def event_head(event: ShownEvent) -> str:
 
 
 class ShownUpTo(NamedTuple):
-    """What a reader knew of what was shown of a key.
+    """The last event of a key that a reader knows of.
 
-    number: of the last event that it read; 0: nothing was shown.
+    number: of that event. 0: nothing was shown.
     head: SHA-256 of that event, as hex.
     """
 
@@ -83,10 +89,10 @@ class ShownUpTo(NamedTuple):
 
 
 class ShownSeeds(NamedTuple):
-    """What was shown of one key. Its repr shows no bucket.
+    """All showings of one key. Its repr shows no bucket.
 
-    events: all of them, in order.
-    newly: the buckets that each event newly showed, int64 arrays, ascending.
+    events: all events, in order.
+    newly: the buckets that each event showed for the first time, int64 arrays, ascending.
     """
 
     events: tuple[ShownEvent, ...] = ()
@@ -97,31 +103,31 @@ class ShownSeeds(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of the last event; 0: nothing was shown."""
+        """Return the number of the last event. 0: nothing was shown."""
         return len(self.events)
 
     @property
     def head(self) -> str:
-        """SHA-256 of the last event, as hex; 64 zeros: nothing was shown."""
+        """Return the SHA-256 of the last event, as hex. 64 zeros: nothing was shown."""
         return event_head(self.events[-1]) if self.events else FIRST_HEAD
 
     @property
     def last(self) -> ShownUpTo:
-        """Number and head."""
+        """Return number and head."""
         return ShownUpTo(self.number, self.head)
 
     @property
     def buckets(self) -> NDArray[np.int64]:
-        """All buckets that were shown, int64, ascending."""
+        """Return all shown buckets, int64, ascending."""
         return np.sort(np.concatenate([np.zeros(0, np.int64), *self.newly]))
 
     @property
     def leaves(self) -> frozenset[bytes]:
-        """Their leaves, 32 bytes each."""
+        """Return the leaves of all shown buckets, 32 bytes each."""
         return frozenset(bytes.fromhex(leaf) for event in self.events for leaf in event.leaves)
 
     def up_to(self, number: int) -> "ShownSeeds":
-        """Return what was shown by an event of that number and those before it; 0: nothing.
+        """Return the showings up to and including the event of that number. 0: none.
 
         Raises:
             ValueError: there is no such event.
@@ -132,7 +138,7 @@ class ShownSeeds(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line of the file. Its repr shows nothing but its number."""
+    """A line of the file. Its repr shows only its number."""
 
     at: datetime
     event: ShownEvent
@@ -150,58 +156,61 @@ class _Line(NamedTuple):
 
 
 def shown_path(folder: Path | str, key_id: str) -> str:
-    """Return the path or URI of the file of what was shown of a key."""
+    """Return the path or URI of the file with the shown seeds of a key."""
     return f"{folder}/{SHOWN_FOLDER}/{key_id}.jsonl"
 
 
 def read_shown(folder: Path | str, key: MasterKey) -> ShownSeeds:
-    """Read what was shown of a key; nothing was where it has no file.
+    """Read the shown seeds of a key. Without a file, nothing was shown.
 
     Args:
         folder: the registry's folder, or a URI.
         key: the key.
 
     Raises:
-        Refused: the file cannot be read, is another key's, or a line is not as it was written; names file and line.
+        Refused: the file cannot be read, belongs to another key, or a line was changed. The message names file and
+            line.
     """
     lines = _read_lines(folder, key)[1]
     return ShownSeeds(tuple(line.event for line in lines), tuple(line.buckets for line in lines))
 
 
 def find_event(folder: Path | str, key: MasterKey, text: bytes, unit: str) -> tuple[ShownEvent, bytes] | None:
-    """Return the event of a claim about a text and unit, and its salt of 16 bytes; None: no claim was made of them.
+    """Return the event of an earlier claim about a text and unit, and its salt of 16 bytes.
 
-    Arguments as of `append_event`. Raises as `read_shown`.
+    None: there is no such claim. Arguments are those of `append_event`. Raises as `read_shown`.
     """
     found = (line for line in _read_lines(folder, key)[1] if line.is_about(text, unit))
     return next(((line.event, line.salt) for line in found), None)
 
 
 def shown_then(folder: Path | str, key: MasterKey, then: ShownUpTo | None = None) -> ShownSeeds:
-    """Read what was shown of a key by then: nothing, of a key whose seeds are never shown.
+    """Read the seeds of a key that were shown by a given event. Nothing for a key whose seeds are never shown.
 
     Args:
         folder: the registry's folder, or a URI.
         key: the key.
-        then: up to which event; None: all that is on record now.
+        then: the last event to include. None: all that are on record now.
 
     Raises:
-        Refused: as `read_shown`; or what a reader knew then is not on record, since an older registry was put back.
+        Refused: as `read_shown`, or the event is not on record because an older registry was put back.
     """
     shown = shown_since(folder, key, then)
     return shown if then is None else shown.up_to(then.number)
 
 
 def shown_since(folder: Path | str, key: MasterKey, then: ShownUpTo | None) -> ShownSeeds:
-    """Read all that was shown of a key, of which an event is known: nothing, of a key whose seeds are never shown.
+    """Read all shown seeds of a key, and check that a known event is among them.
+
+    Nothing for a key whose seeds are never shown.
 
     Args:
         folder: the registry's folder, or a URI.
         key: the key.
-        then: the event; None: none is known.
+        then: the known event. None: no event is known.
 
     Raises:
-        Refused: as `read_shown`; or the event is not on record, since an older registry was put back.
+        Refused: as `read_shown`, or the event is not on record because an older registry was put back.
     """
     if key.record is None:
         return ShownSeeds()
@@ -216,7 +225,7 @@ def shown_since(folder: Path | str, key: MasterKey, then: ShownUpTo | None) -> S
 
 
 class ClaimOfText(NamedTuple):
-    """A claim that was made of a text, as far as the registry knows of it.
+    """An earlier claim about a text, as the registry has it.
 
     key_id: of the key.
     number: of its event.
@@ -229,7 +238,7 @@ class ClaimOfText(NamedTuple):
 
 
 def claims_by_text(folder: Path | str, keys: Iterable[MasterKey]) -> dict[str, list[ClaimOfText]]:
-    """Return the claims that were made under keys, by the SHA-256 of their text, as hex. Raises as `read_shown`."""
+    """Return the claims made under keys, by the SHA-256 of their text, as hex. Raises as `read_shown`."""
     found: dict[str, list[ClaimOfText]] = {}
     for key in keys:
         for line in _read_lines(folder, key)[1] if key.record is not None else ():
@@ -238,16 +247,19 @@ def claims_by_text(folder: Path | str, keys: Iterable[MasterKey]) -> dict[str, l
 
 
 def shown_now(folder: Path | str, keys: Iterable[MasterKey]) -> tuple[tuple[str, ShownUpTo], ...]:
-    """Return up to which event seeds were shown, by the ids of keys whose seeds can be. Raises as `read_shown`."""
+    """Return the last event of each key whose seeds can be shown, with the key's id. Raises as `read_shown`."""
     return tuple((key.key_id, read_shown(folder, key).last) for key in keys if key.record is not None)
 
 
 def refuse_above_cap(folder: Path | str, key: MasterKey, most_a_month: int, at: datetime | None = None) -> None:
-    """Raise Refused where as many events showed seeds of a key in a calendar month (UTC) as a month may have.
+    """Refuse when the month has no room for another event that shows seeds of a key.
 
-    Raises as `read_shown` too. Events that show nothing new do not count.
+    Months are calendar months in UTC. Events that show nothing new do not count. Raises as `read_shown` too.
 
-    at: a time of the month, with a zone; now by default.
+    at: a time in the month, with a zone. Now by default.
+
+    Raises:
+        Refused: the month already has `most_a_month` such events.
     """
     _refuse_above(key.key_id, _read_lines(folder, key)[1], most_a_month, at or datetime.now(UTC))
 
@@ -273,30 +285,29 @@ def append_event(
     most_a_month: int | None = None,
     at: datetime | None = None,
 ) -> tuple[ShownEvent, bytes]:
-    """Write that a claim shows seeds, before it is written itself, so that nothing is marked or scored with them.
+    """Record that a claim shows seeds. This comes before the claim is written: its seeds are then never used again.
 
-    A further claim about the same text and unit shows nothing new and gets the event of the first.
+    A second claim about the same text and unit shows nothing new and gets the event of the first.
 
     Args:
         folder: the registry's local folder. Its lock is held meanwhile.
         key_id: of the key.
         text: the whole text, in UTF-8.
-        unit: words that tell the unit of the claim among those of the text; they are not published.
-        buckets: that positions of the unit meet, those that were shown before too.
-        leaves: of the buckets, in their order, 32 bytes each.
-        most_a_month: most events in a calendar month (UTC) that show something of the key; None: as many as are asked
-            for.
-        at: a time with a zone; now by default. Where the last event is later, its time counts.
+        unit: words that tell the claim's unit from other units of the text. They are not published.
+        buckets: all buckets that positions of the unit use, also those that were shown before.
+        leaves: the leaves of the buckets, in the same order, 32 bytes each.
+        most_a_month: most events in a calendar month (UTC) that show something of the key. None: no limit.
+        at: a time with a zone, now by default. If the last event is later, its time is used.
 
     Returns:
-        The event, and its salt of 16 bytes.
+        The event.
+        Its salt of 16 bytes.
 
     Raises:
-        Refused: as `read_shown`; the key has no public record; the month has as many events as it may have; or the file
-            cannot be written.
-        ValueError: buckets and leaves are not of each other, or out of range.
+        Refused: as `read_shown`, or the key has no public record, the month is full or the file cannot be written.
+        ValueError: buckets and leaves do not belong together, or are out of range.
     """
-    # late: servers that mark only read, and do not carry it
+    # imported late, because servers that mark only read, and do not ship these modules
     from scanner.registry.keys_file import find_key, load_registry, local_folder, locked
 
     folder = local_folder(folder)
@@ -307,7 +318,7 @@ def append_event(
         for line in lines:
             if line.is_about(text, unit):
                 return line.event, line.salt
-        # a clock that was put back begins no month anew
+        # if the clock was set back, the time of the last line counts, so that a full month does not start again
         time = max(
             [(at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0), *(line.at for line in lines[-1:])]
         )
@@ -334,7 +345,11 @@ def append_event(
 
 
 def _newly_shown(lines: Sequence[_Line], buckets: Sequence[int], leaves: Sequence[bytes]) -> dict[int, bytes]:
-    """Return the leaves of the buckets that were not shown before."""
+    """Return the leaves of the buckets that were not shown before.
+
+    Raises:
+        ValueError: buckets and leaves do not belong together, or are out of range.
+    """
     of_buckets = dict(zip(map(int, buckets), leaves, strict=True))
     if not all(0 <= bucket < 2**MOST_SEEDS for bucket in of_buckets):
         raise ValueError("a bucket is out of its range")
@@ -356,7 +371,7 @@ def _write_private(path: Path, content: bytes) -> None:
 
     try:
         make_private(path.parent)
-        write_whole(path, write)
+        write_whole(Path(os.path.realpath(path)), write)  # the real path, so that a link in its place stays a link
     except OSError as error:
         raise Refused(f"{path}: cannot be written ({error.strerror}); mount the registry so that it can") from None
 
@@ -370,7 +385,11 @@ def _sum_after(sum_before: str, fields: dict[str, Any]) -> str:
 
 
 def _read_lines(folder: Path | str, key: MasterKey) -> tuple[bytes, list[_Line]]:
-    """Read the file of a key, and its lines. Raises as `read_shown`; Refused: the key has no public record."""
+    """Read the file of a key as bytes and as lines.
+
+    Raises:
+        Refused: as `read_shown`, or the key has no public record.
+    """
     path = shown_path(folder, key.key_id)
     if key.record is None:
         raise Refused(f"key {key.key_id!r} has no public record: seeds of keys of version 3 alone are shown")
@@ -386,6 +405,8 @@ def _read(path: str) -> bytes | None:
         with filesystem.open_input_file(inner) as file:
             return bytes(file.read())
     except FileNotFoundError:
+        if any(os.path.islink(one) and not os.path.exists(one) for one in (path, os.path.dirname(path))):
+            raise Refused(f"{path}: a link leads nowhere, as where a volume is not mounted; mount it") from None
         return None
     except OSError as error:
         raise Refused(
@@ -395,7 +416,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
-    """Yield the lines of a file, each held against the one before it; record: SHA-256 of the key's record."""
+    """Yield the lines of a file, checking each against the line before. record: SHA-256 of the key's record."""
     if not raw.endswith(b"\n"):
         raise Refused(f"{path}: its last line has no end; {_BRING_BACK}")
     head, sum_before, shown, shown_leaves = FIRST_HEAD, record, set[int](), set[str]()
@@ -420,7 +441,11 @@ def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
 
 
 def _parsed_line(text: bytes, sum_before: str) -> _Line:
-    """Read a line. Raises ValueError, KeyError, TypeError, AttributeError: it is not one; no value of it is told."""
+    """Read a line.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is not a valid line. The message repeats none of its values.
+    """
     fields = _strictly(text)
     if write_canonical(fields) != text:
         raise ValueError("it is not canonical JSON (RFC 8785)")
@@ -446,4 +471,4 @@ def _strictly(text: bytes) -> Any:  # noqa: ANN401
     try:
         return read_strictly(text)
     except ValueError:
-        raise ValueError("it is no JSON") from None  # the reader's own words could hold parts of the line
+        raise ValueError("it is no JSON") from None  # the reader's own message could quote parts of the line

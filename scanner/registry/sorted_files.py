@@ -1,6 +1,6 @@
-"""Sorted Arrow files, in which rows are found through a memory map, whatever the size.
+"""Read and write sorted Arrow files of any size. Their rows are found through a memory map.
 
-A sequence of any length lies in parts of some 2^18 rows, so that a change of one row writes a few megabytes anew.
+A long sequence consists of parts of some 2^18 rows. A change of one row therefore writes only a few megabytes.
 """
 
 import hashlib
@@ -24,7 +24,9 @@ BELOW_ALL_VALUES, LARGEST_VALUE = -1, 2**63 - 1
 """A value below all sorted values, and the largest value."""
 
 _KEPT_HERE, _KEPT_FROM_FAR = 4096, 16
-"""Parts that are held open: maps of local files, which take no memory of their own, or copies of files far away."""
+"""Number of parts that are held open: maps of local files, which take no memory of their own, or copies of remote
+files.
+"""
 
 _READ = 2**20  # bytes that are hashed at a time
 
@@ -48,10 +50,10 @@ class OpenedFile(NamedTuple):
 
 
 class PartsFolder:
-    """The folder of an index. It opens parts, and writes new ones; no part is ever changed.
+    """The folder of an index. It opens parts, and writes new ones. No part is ever changed.
 
     Args:
-        location: folder or URI; made when something is written.
+        location: folder or URI. It is made when something is written.
     """
 
     def __init__(self, location: str) -> None:
@@ -62,7 +64,7 @@ class PartsFolder:
         """Return a part's rows.
 
         Raises:
-            FileNotFoundError: the part is gone, since its rows were merged or erased.
+            FileNotFoundError: the part is gone, because its rows were merged or erased.
             ScanFailed: it is not as it was written.
         """
         if part.file not in self._opened:
@@ -85,7 +87,7 @@ class PartsFolder:
             return pa.ipc.open_file(pa.BufferReader(source.read_buffer())).read_all()
 
     def sha256(self, part: SortedFile) -> str:
-        """Return the SHA-256 of a part's file, as hex text, also where the part is open. Raises FileNotFoundError."""
+        """Return the SHA-256 of a part's file, as hex text, even if the part is open. Raises FileNotFoundError."""
         filesystem, inner = filesystem_of(f"{self.location}/{part.file}")
         digest = hashlib.sha256()
         with filesystem.open_input_stream(inner) as source:
@@ -97,8 +99,8 @@ class PartsFolder:
         """Write sorted rows as a new part."""
         name = f"{uuid.uuid4().hex}.arrow"
         sink = pa.BufferOutputStream()
-        # a copy: of a slice, Arrow writes up to 63 bytes beyond its own, which may hold a neighbour's name that is
-        # erased later
+        # Copy: of a slice, Arrow writes up to 63 bytes beyond its own. These may contain a neighbour's name, which may
+        # be erased later.
         copy = rows.take(pa.array(np.arange(len(rows)))).combine_chunks()
         with pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(copy, max_chunksize=len(rows))
@@ -107,7 +109,7 @@ class PartsFolder:
         return SortedFile(name, len(rows), int(sorted_by[0]), int(sorted_by[-1]))
 
     def put(self, name: str, data: pa.Buffer) -> None:
-        """Write a file, whole or not at all."""
+        """Write a file, completely or not at all."""
         make_private(self.location)
         if not is_uri(self.location):
             write_whole(Path(self.location) / name, lambda file: file.write(data))
@@ -143,11 +145,11 @@ class SortedRows:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Return the number of rows."""
         return sum(part.rows for part in self.parts)
 
     def find_value(self, value: int) -> tuple[pa.Table, int] | None:
-        """Return the row of a value: the rows of its part, and its index among them; None: no row has the value."""
+        """Return the row of a value: the rows of its part, and its index among them. None: no row has the value."""
         i = bisect_left(self._lasts, value)
         if i == len(self.parts) or self.parts[i].first > value:
             return None
@@ -159,7 +161,7 @@ class SortedRows:
         """Find all rows of V values.
 
         Returns:
-            Indices among the values, each as often as it has rows.
+            Indices of values, each repeated for every row of the value.
             The rows, in tables.
         """
         order = np.argsort(values, kind="stable")
@@ -176,7 +178,7 @@ class SortedRows:
         return np.concatenate(positions), tables
 
     def up_to(self, values: Ints) -> Ints:
-        """Count the rows that have at most each of V values."""
+        """Count the rows with at most each of V values."""
         order = np.argsort(values, kind="stable")
         first_rows = np.cumsum([0, *(part.rows for part in self.parts)])
         counts = np.empty(len(values), np.int64)
@@ -188,7 +190,7 @@ class SortedRows:
         return counts
 
     def between(self, low: int, high: int) -> list[pa.Table]:
-        """Return the rows of values above `low` and at most `high`, in order, as slices of parts."""
+        """Return the rows with values above `low` and at most `high`, in order, as slices of parts."""
         slices = []
         for part in self.parts:
             if part.last > low and part.first <= high:
@@ -198,7 +200,7 @@ class SortedRows:
         return slices
 
     def all(self, schema: pa.Schema) -> pa.Table:
-        """Return all rows, in order; `schema` is their schema."""
+        """Return all rows, in order. Their schema is `schema`."""
         return pa.concat_tables([schema.empty_table(), *(self._open(part).rows for part in self.parts)])
 
     def values(self) -> Ints:
@@ -206,7 +208,7 @@ class SortedRows:
         return np.concatenate([np.zeros(0, np.int64), *(self._open(part).sorted_by for part in self.parts)])
 
     def _parts_of(self, ordered: Ints) -> Iterator[tuple[int, int, int]]:
-        """Yield the numbers of the parts in which ordered values may lie, each with the range of these values."""
+        """Yield the numbers of the parts that may contain ordered values, each with the range of these values."""
         first = np.searchsorted(ordered, np.array([part.first for part in self.parts], np.int64), "left")
         last = np.searchsorted(ordered, np.array(self._lasts, np.int64), "right")
         for number in np.flatnonzero(first < last).tolist():

@@ -1,4 +1,4 @@
-"""The tokenizer.json of a key, as it is pinned when the key is made, and how many tokens it has."""
+"""Pin the tokenizer.json of a key when the key is made, and count its tokens."""
 
 import hashlib
 import os
@@ -28,23 +28,23 @@ class PinnedTokenizer(NamedTuple):
 
     entry: TokenizerFile
     model_tokens: int
-    """Tokens of its model."""
+    """Number of tokens of its model."""
     tokens: int
-    """All tokens, with the added ones."""
+    """Number of all tokens, including added ones."""
 
 
 def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
     """Return path and SHA-256 of a tokenizer.json, and its sizes.
 
-    The path is relative to the registry if it was given so or lies inside.
+    The path is relative to the registry if it was given so, or lies inside it.
 
     Args:
         folder: the registry's folder.
         given: a path. A relative one starts at the working folder or at the registry's.
 
     Raises:
-        TokenizerError: it cannot be read, is two files, no tokenizer.json, or one that splits words by chance or has a
-            pattern that repeats what repeats.
+        TokenizerError: it cannot be read, is two files, or is no tokenizer.json. Or it splits words by chance, or has a
+            pattern that repeats a repetition.
     """
     in_current, in_registry = Path(given), folder / given
     if in_current.is_file() and in_registry.is_file() and not in_current.samefile(in_registry):
@@ -64,7 +64,7 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
         fields = None
     if not isinstance(fields, dict) or "model" not in fields:
         raise TokenizerError(f"tokenizer {given}: is not a tokenizer.json (a JSON object with a field 'model')")
-    from scanner.text.tokenizers import refuse_chance  # late: who reads a registry needs no tokenizers
+    from scanner.text.tokenizers import refuse_chance  # late: reading a registry needs no tokenizers
 
     try:
         refuse_chance(fields["model"] if isinstance(fields["model"], dict) else {})
@@ -101,14 +101,15 @@ def _patterns(value: object) -> Iterator[str]:
 
 
 def _repeats_what_repeats(pattern: str) -> bool:
-    """Return whether a repeated group repeats something: a text may take a time that doubles with each letter."""
-    # A pattern too long, or with open classes, counts. Up to nine times do not, nor alternatives that match the same.
+    """Return whether a repeated group contains a repetition. For some texts, its time would double with each letter."""
+    # Too long a pattern counts, and so do open classes. Up to nine repetitions do not, nor alternatives that match the
+    # same.
     if len(pattern) > MOST_PATTERN:
         return True
     groups, closed = [False], False  # whether something is repeated in each open group, and in the one just closed
     for part in _PARTS.findall(pattern):
         if part[0] == "[" and part[-1] != "]":
-            return True  # a class without an end, in whose rest anything may stand
+            return True  # a class without an end; its rest may contain anything
         if _REPEATED.fullmatch(part):
             if closed:
                 return True
@@ -121,12 +122,12 @@ def _repeats_what_repeats(pattern: str) -> bool:
 
 
 def _sizes(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Return 1 + the largest id of the model, and of all tokens; 0 where the file's form is not understood."""
+    """Return 1 + the largest id of the model, and of all tokens. 0: the file has an unknown form."""
     model = fields["model"]
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
         model_tokens = _beyond(vocabulary.values())
-    else:  # Unigram has a list, whose places are the ids
+    else:  # Unigram has a list, whose indices are the ids
         model_tokens = len(vocabulary) if isinstance(vocabulary, list) else 0
     added = fields.get("added_tokens")
     ids = [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
@@ -138,7 +139,7 @@ def _beyond(ids: Iterable[object]) -> int:
 
 
 def refuse_narrow(made_for: "Format", pinned: PinnedTokenizer) -> None:
-    """Refuse a vocabulary that lacks tokens of the tokenizer: its draws would differ from the draws that mark.
+    """Refuse a vocabulary that is too small for the tokenizer: its draws would differ from those of marking.
 
     Raises:
         Refused: states both sizes.
@@ -152,7 +153,7 @@ def refuse_narrow(made_for: "Format", pinned: PinnedTokenizer) -> None:
 
 
 def narrow(made_for: "Format", pinned: PinnedTokenizer) -> str | None:
-    """Return a warning where a vocabulary has room for the tokenizer's model, but not its added tokens; else None."""
+    """Return a warning if a vocabulary is large enough for the tokenizer's model, but not for its added tokens."""
     width = made_for.vocabulary()
     if width is None or width >= pinned.tokens:
         return None

@@ -1,7 +1,7 @@
-"""Users and their messages: drawn at random, given once, withdrawn without being given again; canaries too.
+"""Give messages to users: at random, each message once, and never again after it was withdrawn. Canaries get some too.
 
-Free messages are drawn without reading the taken ones. Canaries are users who are nobody, with messages of their own,
-for whom the serving side marks texts every night.
+Free messages are drawn without reading the taken ones. Canaries are made-up users with messages of their own. The
+serving side marks texts for them every night.
 """
 
 import secrets
@@ -41,7 +41,7 @@ from schemas.tables import USER_EVENTS, USERS
 
 
 def draw(users_snapshot: UsersSnapshot, key: MasterKey, free: int, count: int, rng: np.random.Generator) -> Ints:
-    """Draw `count` of a key's `free` messages in random order, all orders of all messages equally likely."""
+    """Draw `count` of a key's `free` messages, in random order. All choices and orders are equally likely."""
     if 2 * free >= key.messages and 2 * count <= free:  # at least every fourth draw succeeds
         return _drawn_by_trial(
             lambda messages: ~users_snapshot.is_given(key.key_id, messages), key.messages, count, rng
@@ -52,10 +52,10 @@ def draw(users_snapshot: UsersSnapshot, key: MasterKey, free: int, count: int, r
 def _drawn_by_trial(
     is_free: Callable[[Ints], NDArray[np.bool_]], messages: int, count: int, rng: np.random.Generator
 ) -> Ints:
-    """Draw from all messages that are not reserved until enough are free; taken and repeated ones do not count."""
+    """Draw from all messages that are not reserved until enough are free. Taken and repeated ones are drawn again."""
     drawn = np.zeros(0, np.int64)
     while len(drawn) < count:
-        # for one user two: each may lie in another part of every run, which is then opened
+        # only twice as many as needed: each candidate may open one more part of every run
         candidates = _message(rng.integers(0, messages - reserved_count(messages), size=2 * (count - len(drawn))))
         candidates = candidates[is_free(candidates)]
         messages_in_order = np.concatenate([drawn, candidates])
@@ -64,9 +64,12 @@ def _drawn_by_trial(
 
 
 def _drawn_by_rank(taken_up_to: Callable[[Ints], Ints], free: int, count: int, rng: np.random.Generator) -> Ints:
-    """Draw `count` ranks among `free` messages, and find each by bisection of how many messages are taken up to it."""
+    """Draw `count` ranks among `free` messages.
+
+    Find each message by bisection over the number of taken messages below it.
+    """
     ranks = rng.choice(free, size=count, replace=False)
-    # between numbers of messages: the first that has as many free ones before it is free itself
+    # bisect over message numbers for the first one with more than `rank` free messages up to it; that one is free
     low, high = ranks, ranks + int(taken_up_to(np.array([MAX_MESSAGES]))[0])
     while (low < high).any():
         middle = (low + high) // 2
@@ -82,10 +85,10 @@ def _message(number: Ints) -> Ints:
 
 
 MAX_ID = 256
-"""Most characters of a user's id, which stands in every verdict that names the user."""
+"""Most characters of a user's id. Every verdict that names the user contains the id."""
 
 MOST_USERS_COMPARED = 1_000_000
-"""Most users of a registry with all of whom new users are compared."""
+"""Largest number of users of a registry with whom new users are compared."""
 
 
 class Allocation(NamedTuple):
@@ -93,11 +96,11 @@ class Allocation(NamedTuple):
 
     key_id: str
     added: int
-    """Users who got a message."""
+    """Number of users who got a message."""
     kept: int
-    """Users who had a message and keep it."""
+    """Number of users who already had a message, and keep it."""
     left: int
-    """Free messages that are left."""
+    """Number of free messages that are left."""
 
 
 def add_users(
@@ -110,15 +113,15 @@ def add_users(
 
     Args:
         folder: the registry's folder.
-        key_ids: keys whose messages are given; None: every key of several messages that is not retired, and also keys
-            that are not active yet.
+        key_ids: keys whose messages are given. None: every key of several messages that is not retired, including
+            keys that are not active yet.
         user_ids: names. A repeated name counts once.
-        at: time of the allocation, with a time zone; now by default, and in a trial always TRIAL_BEGAN.
+        at: time of the allocation, with a time zone. None: now. In a trial it is always TRIAL_BEGAN.
 
     Raises:
-        Refused: an empty name, one of more than MAX_ID characters or like a canary's, a key that is unknown or retired
-            or has one message, too few free messages, or a clock that is before the registry's last event; nothing was
-            written then.
+        Refused: a name is empty, longer than MAX_ID characters or like a canary's. Or a key is unknown or retired,
+            or has one message or too few free messages. Or the clock is before the registry's last event. Nothing
+            was written.
     """
     users = _checked_users(user_ids)
     _refuse_canaries(users)
@@ -126,7 +129,7 @@ def add_users(
 
 
 def _refuse_canaries(users: pl.DataFrame) -> None:
-    """Raise Refused for a user who would be taken for a canary, whose flags lists leave out."""
+    """Raise Refused for a user who would be mistaken for a canary, because lists of flags leave canaries out."""
     like = users["user_id"].str.strip_chars().str.to_lowercase().str.contains(CANARY_ID)
     if like.any():
         name = users["user_id"][int(like.arg_max() or 0)]
@@ -142,7 +145,7 @@ def give_messages(
     user_ids: Sequence[str | None] | pl.Series,
     at: datetime | None = None,
 ) -> list[Allocation]:
-    """Give messages to users as `add_users` does, and to canaries, which have ids that users cannot have."""
+    """Give messages to users as `add_users` does, and also to canaries, whose ids are not allowed for users."""
     keys = _marking_keys(folder, key_ids)
     users = _checked_users(user_ids)
     registry = load_registry(folder)
@@ -161,13 +164,13 @@ def give_messages(
 
 
 def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) -> list[tuple[str, str]]:
-    """Return users to be added that look the same as another user, known or among them (scanner.printable.skeleton).
+    """Return new users that look the same as another user, known or new (scanner.printable.skeleton).
 
-    Where more than MOST_USERS_COMPARED users are known, the users to be added are only compared with each other.
-    Raises Refused as `add_users` does.
+    If more than MOST_USERS_COMPARED users are known, the new users are only compared with each other. Raises Refused as
+    `add_users` does.
 
     Returns:
-        Pairs: a user to be added, and the first other user that looks the same.
+        Pairs: a new user, and the first other user that looks the same.
     """
     users = _checked_users(user_ids)["user_id"]
     load_registry(folder)
@@ -196,17 +199,17 @@ def _compared(users_snapshot: UsersSnapshot, users: pl.Series) -> tuple[set[str]
 
 
 def _candidates(names: pl.Series, skeletons: Collection[str]) -> pl.Series:
-    """Return the names that may look like one of `skeletons`. Most names are ASCII, and decided quickly."""
+    """Return the names that may look like one of `skeletons`. Most names are ASCII, and ruled out quickly."""
     plain = names.str.contains(r"^[ -~]*$")
     shape = names.str.to_lowercase().str.replace_all(" +", " ").str.strip_chars(" ")
     return names.filter(~plain | shape.is_in(pl.Series(list(skeletons), dtype=pl.String).implode()))
 
 
 def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | None = None) -> int:
-    """Withdraw every message that the users hold, and return how many. The messages are never given again.
+    """Withdraw every message that the users hold, and return their number. These messages are never given again.
 
     Raises:
-        Refused: a user whom the registry never knew or whose name was erased; nothing was written then.
+        Refused: the registry never knew a user, or the user's name was erased. Nothing was written.
     """
     registry = load_registry(folder)
 
@@ -223,10 +226,12 @@ def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | Non
 
 
 def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
-    """Erase the users' names from the registry for good, and return how many rows changed. Their messages stay removed.
+    """Erase the users' names from the registry for good, and return the number of changed rows.
+
+    Their messages stay removed.
 
     Raises:
-        Refused: a user still holds a message: remove the user first.
+        Refused: a user still holds a message. Remove the user first.
     """
 
     def choose(users_snapshot: UsersSnapshot) -> pl.DataFrame:
@@ -241,12 +246,13 @@ def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
 
 
 def restore_users(folder: Path | str, events: pa.Table) -> None:
-    """Append events of schemas.tables.USER_EVENTS, kept from another copy of the registry, as they are.
+    """Append events of schemas.tables.USER_EVENTS from another copy of the registry, unchanged.
 
-    Other columns of USERS are left out, since the events get a place in this registry's own chain.
+    Other columns of USERS are left out, because the events get a new place in this registry's own hash chain.
 
     Raises:
-        Refused: they are not such events, or name a key or message that this registry does not have or has given.
+        Refused: they are no such events. Or they name a key or message that this registry does not have, or a message
+            that it has already given.
     """
     if not events.schema.equals(USER_EVENTS) and not events.schema.equals(USERS):
         fault = f"columns are {events.schema.names}; those of schemas.tables.USER_EVENTS are needed"
@@ -267,7 +273,7 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
 
 
 def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
-    """Raise Refused unless existing events and new ones, of the same messages and users, make sense together."""
+    """Raise Refused unless existing and new events, of the same messages and users, make sense together."""
     frames = [users_snapshot.rows_of_users(new["user_id"].drop_nulls().unique())]
     for (key_id,), part in new.group_by("key_id"):
         frames.append(users_snapshot.rows_of_messages(str(key_id), part["message"].to_numpy()))
@@ -282,11 +288,10 @@ def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
 
 
 def given_messages(events: pl.DataFrame) -> pl.DataFrame:
-    """Return events as rows of `list_users`: each (key_id, message) once.
+    """Return events as rows of `list_users`, each (key_id, message) once.
 
     Raises:
-        Refused: a message was given or removed twice, which no command of brickscan does; such a table may name no
-            user.
+        Refused: a message was given or removed twice. No command of brickscan does this, so the table may name no user.
     """
     message = ["key_id", "message"]
     removals = events.filter(pl.col("event") == REMOVED_EVENT).select(*message, removed_at="at")
@@ -315,7 +320,7 @@ def _allocate(key: MasterKey, users_snapshot: UsersSnapshot, users: pl.DataFrame
 
 
 def _as_events(rows: pl.DataFrame, event: str, time: datetime | None = None) -> pl.DataFrame:
-    """Return rows as events: all at one time, or, for None, each at the time in its row."""
+    """Return rows as events, all at one time. None: each at the time in its row."""
     times = pl.lit(time.astimezone(UTC)) if time else pl.col("allocated_at" if event == ALLOCATED else "removed_at")
     return rows.select("key_id", "message", "user_id", event=pl.lit(event), at=times.cast(pl.Datetime("us", "UTC")))
 
@@ -343,7 +348,7 @@ def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[Mas
 
 
 def _refuse_waiting(key: MasterKey) -> None:
-    """Refuse a key that waits for its beacon: whoever checks a claim asks that the value was there before the name."""
+    """Refuse a key without its beacon's value. Claims are accepted only if it was set before the name was given."""
     if key.waits_for_beacon:
         raise Refused(
             f"key {key.key_id!r} waits for the beacon that its record names, and gives messages once `brickscan keys "
@@ -382,23 +387,23 @@ def make_canaries(
     at: datetime | None = None,
     measured: Sequence[CanaryStrength] = (),
 ) -> Canaries:
-    """Make canaries up to this number, and give each a message under each key, as any user gets theirs.
+    """Make canaries until there are `count`, and give each a message under each key, as to any user.
 
-    Canaries that have a message keep it. Earlier canaries stay on record, whatever becomes of the users.
+    Canaries that have a message keep it. Earlier canaries stay on record even when they get no more messages.
 
     Args:
         folder: the registry's folder.
-        key_ids: None: every key that is not retired.
-        count: how many canaries there are to be.
+        key_ids: the keys. None: every key that is not retired.
+        count: the wanted number of canaries.
         power: planned share of their texts that are found.
-        at: a time with a zone; now by default.
-        measured: texts like theirs, by which each scan plans for itself; empty: scans go by the power.
+        at: a time with a zone. None: now.
+        measured: texts like theirs, from which each scan plans for itself. Empty: scans plan with the power.
 
     Returns:
         All canaries of the registry.
 
     Raises:
-        Refused: a key that is unknown or retired, or has too few free messages.
+        Refused: a key is unknown or retired, or has too few free messages.
     """
     registry, now = load_registry(folder), datetime.now(UTC)
     earlier = registry.canaries.made if registry.canaries else ()
@@ -427,7 +432,7 @@ def make_canaries(
 
 
 def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:
-    """Record canaries beside the earlier ones, which stay, and return all. Power and measured texts are the new ones.
+    """Record canaries besides the earlier ones, which stay, and return all. Power and measured texts are the new ones.
 
     Raises:
         Refused: there is no registry.

@@ -1,6 +1,6 @@
-"""What a users table says at one moment: who was given which message, and who had it taken away.
+"""Read the state of a users table at one moment: who was given which message, and who had it taken away.
 
-The index holds the events up to some number (scanner.registry.index), a snapshot the newer ones: questions go to both.
+The index holds the events up to some number (scanner.registry.index), and a snapshot the newer ones. Queries use both.
 """
 
 from collections.abc import Sequence
@@ -37,13 +37,13 @@ _KINDS = GIVEN, REMOVED
 
 
 class GivenMessage(NamedTuple):
-    """Who was given a message, and when."""
+    """The user who was given a message."""
 
     user_id: str | None
     """None: the name was erased."""
     allocated_at: datetime
     removed: bool
-    """Whether the message was withdrawn since."""
+    """Whether the message was withdrawn later."""
 
 
 class UsersSnapshot:
@@ -53,11 +53,11 @@ class UsersSnapshot:
     seq and removed_seq (numbers of these events), each message once.
 
     Args:
-        runs: what the index holds, newest first.
+        runs: runs of the index, newest first.
         tail: the events that no run holds, columns of schemas.tables.USERS.
-        events: how many events there are.
-        head: the chain's head after the last event; None: that event has none.
-        last_at: time of the last event; None: there is no event.
+        events: number of events.
+        head: the chain's head after the last event. None: that event has none.
+        last_at: time of the last event. None: there is no event.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class UsersSnapshot:
 
     @property
     def key_ids(self) -> list[str]:
-        """Ids of the keys whose messages were given, in order."""
+        """Return the ids of the keys whose messages were given, in order."""
         return sorted(set[str]().union(*(run.keys for run in self._runs)))
 
     def find_message(self, key_id: str, message: int) -> GivenMessage | None:
-        """Return who was given a message. None: it was never given. Raises Refused: it was given twice."""
+        """Return who was given a message. None: nobody. Raises Refused: it was given twice."""
         hits = [hit for run in self._runs if (hit := run.rows(key_id, GIVEN).find_value(message)) is not None]
         if not hits:
             return None
@@ -93,7 +93,7 @@ class UsersSnapshot:
         return GivenMessage(rows["user_id"][row].as_py(), allocated_at, removed)
 
     def rows_of_messages(self, key_id: str, messages: Ints) -> pl.DataFrame:
-        """Return the rows of those of these messages that were given, in order.
+        """Return the rows of the given ones among these messages, in order.
 
         Raises:
             Refused: a message was given or removed twice.
@@ -130,12 +130,12 @@ class UsersSnapshot:
         return self.given_up_to(key_id, messages) > self.given_up_to(key_id, messages - 1)
 
     def count(self, key_id: str) -> tuple[int, int]:
-        """Return how many messages of a key were given, and how many of these were removed."""
+        """Return the number of messages of a key that were given, and the number of these that were removed."""
         given, removed = (sum(run.rows(key_id, kind).rows for run in self._runs) for kind in _KINDS)
         return given, removed
 
     def page_end(self, key_id: str, after: int) -> int:
-        """Return a message above `after`, some hundred thousand rows on. LARGEST_VALUE: these are the last rows."""
+        """Return a message above `after`, some hundred thousand rows later. LARGEST_VALUE: these are the last rows."""
         parts = max((run.rows(key_id, GIVEN).parts for run in self._runs), key=len, default=())
         return next((part.last for part in parts[:-1] if part.last > after), LARGEST_VALUE)
 

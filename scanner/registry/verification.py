@@ -1,8 +1,8 @@
-"""Whether a users table is as it was written: whoever can write it can accuse anybody, but not unnoticed.
+"""Verify that a users table is as it was written. Anybody who can write it can accuse anybody, but not unnoticed.
 
-The events form a hash chain (scanner.registry.chain), and every scan writes the chain's head into `scans`. Who changes
-an event breaks the chain; who makes the whole chain anew gets other heads than the scans recorded. Users are named from
-the index (scanner.registry.index), so it is held against the events too.
+The events form a hash chain (scanner.registry.chain), and every scan writes the chain's head into `scans`. Changing an
+event breaks the chain. Making the whole chain again gives other heads than those that scans recorded. Users are named
+from the index (scanner.registry.index), so it is compared with the events too.
 """
 
 from collections import Counter
@@ -26,9 +26,9 @@ from scanner.registry.sorted_files import Ints, SortedFile
 from scanner.registry.users_snapshot import GivenMessage, UsersSnapshot
 from schemas.tables import USER_LIST
 
-_WINDOW = 2**20  # events at a time
+_WINDOW = 2**20  # events that are read together
 _MOST_FAULTS = 100
-_READERS = 4  # files that are read at a time
+_READERS = 4  # files that are read at the same time
 _GIVEN = ["message", "user_id", "allocated_at", "seq"]
 _REMOVED = ["message", "removed_at", "removed_seq"]
 
@@ -36,11 +36,11 @@ _REMOVED = ["message", "removed_at", "removed_seq"]
 class Verification(NamedTuple):
     """Result of a verification.
 
-    events: how many the chain has.
-    head: the chain's head, as hex text; None: it has no events.
-    faults: what is wrong, for people, the first 100.
+    events: number of events of the chain.
+    head: the chain's head, as hex text. None: it has no events.
+    faults: faults for people, the first 100.
     lost: the requested heads that the chain never had.
-    clocks: times that cannot be, for people, the first 100: the clock of a machine was wrong.
+    clocks: impossible times, for people, the first 100. The clock of a machine was wrong.
     """
 
     events: int
@@ -51,17 +51,17 @@ class Verification(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether there is no fault."""
         return not self.faults and not self.lost
 
 
 def verify_users(folder: Path | str, heads: Collection[str] = (), seen: Collection[SeenHead] = ()) -> Verification:
-    """Follow the chain of a registry's users table from its start, and hold the index against its events.
+    """Follow the chain of a registry's users table from its start, and compare the index with its events.
 
     Args:
         folder: the registry's folder, or a URI.
         heads: earlier heads of the chain, as hex text (column users_head of schemas.tables.SCANS).
-        seen: when scans saw heads, against which the times of events are held.
+        seen: times at which scans saw heads. The times of events are compared with them.
 
     Raises:
         Refused: there is no such registry, or the table gives a message twice.
@@ -119,7 +119,7 @@ def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str
 
 
 def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -> Iterator[str]:
-    """Yield a sentence for each key for which the index has more or fewer messages than the events give."""
+    """Yield a sentence for each key with more or fewer messages in the index than in the events."""
     for key_id in sorted({*users_snapshot.key_ids, *(key_id for key_id, _ in counts)}):
         for event, indexed in zip((ALLOCATED, REMOVED_EVENT), users_snapshot.count(key_id), strict=True):
             if indexed != counts[key_id, event]:
@@ -128,20 +128,21 @@ def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -
 
 
 def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | None = None) -> Record:
-    """Hold what names are read from against an earlier verification. Return the record of this one.
+    """Compare the files that names are read from with an earlier verification. Return the record of this verification.
 
-    A file that was there then must have the digest that it had. Events that came since then are held to the chain, and
-    files that came since to these events; where they hold older events too, as after a merge or an erasure, the chain
-    is followed from the last checkpoint before the oldest of them. So the cost is that of reading the files, and of
-    the events that are new or were written anew.
+    A file of the earlier verification must still have its digest. Newer events are verified by the chain, and newer
+    files by these events. If a newer file contains older events too, as after a merge or an erasure, the chain is
+    followed from the last checkpoint before the oldest of them. The cost is therefore that of reading the files, and
+    the events that are new or were written again.
 
     Args:
         folder: the registry's folder, or a URI.
-        record: of the earlier verification.
-        messages: rows of key_id and message: only the files that hold these are verified, a few MB each; None: all.
+        record: record of the earlier verification.
+        messages: rows of key_id and message. Only files with these messages are verified, a few MB each. None: all
+            files.
 
     Raises:
-        Refused: something was changed, or the chain is another than it was.
+        Refused: something was changed, or the chain is not the earlier one.
         ScanFailed: a file is missing.
     """
     messages_by_key = None if messages is None else _messages_by_key(messages)
@@ -163,9 +164,9 @@ def verified_users(folder: Path | str, record: Record) -> UsersSnapshot:
 
 
 def verified_rows(folder: Path | str, record: Record, find: Callable[[UsersSnapshot], pl.DataFrame]) -> pl.DataFrame:
-    """Return the rows of `list_users` that `find` picks, from files and events that are verified as by `verify_since`.
+    """Return the rows of `list_users` that `find` selects, from files and events verified as by `verify_since`.
 
-    Raises as that does. An edited table may still hide a row: then no user is named.
+    It raises the same errors. An edited table may still hide a row. Then no user is named.
     """
 
     def answer(now: ledger.UsersTable) -> pl.DataFrame:
@@ -177,12 +178,12 @@ def verified_rows(folder: Path | str, record: Record, find: Callable[[UsersSnaps
 
 
 def find_verified(folder: Path | str, record: Record, key_id: str, message: int) -> tuple[GivenMessage | None, Record]:
-    """Return who was given a message, and the new record. None: the message was never given.
+    """Return the user who was given a message, and the new record. None: the message was never given.
 
-    The answer is read from files and events that are verified as `verify_since` does.
+    The answer is read from files and events that are verified as by `verify_since`.
 
     Raises:
-        Refused: something was changed, or the chain is another than it was.
+        Refused: something was changed, or the chain is not the earlier one.
         ScanFailed: a file is missing.
     """
 
@@ -227,9 +228,9 @@ def _since(folder: str, now: ledger.UsersTable, record: Record, messages_by_key:
 
 
 def _names_parts(now: ledger.UsersTable, record: Record, messages_by_key: Mapping[str, Ints] | None) -> list[NamesPart]:
-    """Return the files that names are read from, as they are now: all, or those of some messages.
+    """Return the files that names are read from, as they are now: all files, or those of some messages.
 
-    Several are read at once.
+    Several files are read at once.
     """
     first_events = {part.file: part.first_event for part in record.parts}
     parts = [

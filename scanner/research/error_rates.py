@@ -1,10 +1,14 @@
-"""Error rates that a provider can publish: how often a scan flags unmarked texts, and finds and names marked ones.
+"""Measure error rates that a provider can publish: how often a scan flags unmarked texts, and finds and names marked.
 
-Every text is decided as a scan decides it (scanner.detection). A rate is of the texts that are scored, and has Clopper
-and Pearson's limits at the number of independent pieces that these are worth (scanner.detection.sketches); a share is
-of all, and has these limits at the number of texts that independent users would have.
-A cell that is too small for its claim says what it lacks. The page is one HTML file in the look of a report, with a
-JSON twin; equal inputs give equal bytes.
+Every text is decided as in a scan (scanner.detection). The page has two kinds of figures, both with limits by Clopper
+and Pearson:
+
+- A rate refers to the texts that are scored. Its limits are those for the number of independent pieces that the texts
+  are worth (scanner.detection.sketches).
+- A share refers to all texts. Its limits are those for the number of texts that independent users would have.
+
+A cell with too few texts for its claim says how many are missing. The page is one HTML file in the look of a report,
+with the same content as JSON. Equal inputs give equal bytes.
 """
 
 import importlib.util
@@ -35,14 +39,14 @@ from scanner.watermark.positions import reach_of
 from schemas.words import Naming
 
 LENGTH_CLASSES = ((0, 49), (50, 99), (100, 199), (200, 399), (400, None))  # tokens of the texts of a row: from, to
-LONG_TEXT = 200  # tokens from which a text counts as long: shorter free-form text is out of the European code's scope
-COARSE_RATE = 0.01  # which a few hundred texts can show; parts of a corpus are held against it besides the stated one
-FEWEST_TEXTS = 106  # independent texts from which on exact limits of any share are at most 0.1 away from it
-ROWS_A_COLUMN = 20  # kinds, languages or sources with a row of their own; the others together have one
-FORGERIES, FORGED_TOKENS = 120, 300  # forgeries of each window, and tokens of each
+LONG_TEXT = 200  # tokens from which a text is long; the European code covers free-form text only from this length
+COARSE_RATE = 0.01  # a few hundred texts can show it; parts of a corpus are compared with it and with the stated rate
+FEWEST_TEXTS = 106  # so many independent texts bring the exact limits of any share within 0.1 of it
+ROWS_A_COLUMN = 20  # kinds, languages or sources with a row of their own; the others share one
+FORGERIES, FORGED_TOKENS = 120, 300  # forgeries for each window, and tokens of each
 HUMAN_CHARACTERS = 20_000  # of an unmarked text that marked text is pasted into
-LONGEST_REWRITTEN = 600  # tokens of a text that a model rewrites
-TEXTS_A_BATCH = 256  # texts that are decided at a time
+LONGEST_REWRITTEN = 600  # most tokens of a text that a model rewrites
+TEXTS_A_BATCH = 256  # texts that are decided together
 
 Rewrite = Callable[[Sequence[str]], list[str]]
 Watch = Callable[[str, int, int], None]
@@ -54,17 +58,17 @@ class ErrorCell:
 
     part: section of the page.
     row: line of the section.
-    stratum: which texts: `all` or a stratum.
-    measure: what is counted.
+    stratum: the texts that are counted, `all` or a stratum.
+    measure: name of the count.
     texts: number of texts, n.
-    hits: how many of them are counted.
+    hits: number of texts that are counted.
     low, high: 95 % limits.
-    share: hits over texts; null where these are too few for the cell's claim.
-    rate: the rate that the hits are held against; null for a share.
-    lacks: how many texts more it takes to show the rate (as long as hits stay as they are) or to state the share (of
-        other users); 0: none.
-    pieces: independent texts that the texts of a rate are worth, where fillings of one template count together; null
-        for a share.
+    share: hits over texts. Null if there are too few texts for the cell's claim.
+    rate: the rate that the hits are compared with. Null for a share.
+    lacks: number of texts that are missing to show the rate (if hits stay as they are) or to state the share (from
+        other users). 0: none.
+    pieces: number of independent texts that the texts of a rate are worth. Fillings of one template count together.
+        Null for a share.
     """
 
     part: str
@@ -82,12 +86,12 @@ class ErrorCell:
 
     @property
     def too_high(self) -> bool:
-        """Whether even the lower limit is above the rate that the cell is held against."""
+        """Return whether even the lower limit is above the rate that the cell is compared with."""
         return self.rate is not None and self.low > self.rate
 
 
 class CellPlace(NamedTuple):
-    """Where a cell stands: section, line and stratum."""
+    """The place of a cell: section, line and stratum."""
 
     part: str
     row: str
@@ -97,23 +101,23 @@ class CellPlace(NamedTuple):
 def rate_cell(
     place: CellPlace, measure: str, hits: NDArray[np.bool_], rate: float, pieces: NDArray[np.int64]
 ) -> ErrorCell:
-    """Count hits that are held against a rate.
+    """Count hits that are compared with a rate.
 
     Args:
-        place: where the cell is.
-        measure: what is counted.
+        place: place of the cell.
+        measure: name of the count.
         hits: bool[N], N ≥ 1.
         rate: the rate.
         pieces: piece of each text, int64[N].
     """
     texts, count, worth = len(hits), int(hits.sum()), clusters_of_one_size(pieces)
     effective = worth
-    if count not in (0, texts) and worth < texts:  # else they do not show how alike a piece's texts are
+    if count not in (0, texts) and worth < texts:  # equal results do not show how alike a piece's texts are
         alike = effective_texts(hits, pieces) * few_clusters(len(np.unique(pieces)), LIMIT_RISK)
         effective = alike / few_clusters(worth, LIMIT_RISK) if worth >= 2 else 0.0
     hits_of_pieces = count / texts * effective
     low, high = binomial_limits(hits_of_pieces, effective, LIMIT_RISK) if effective > 0 else (0.0, 1.0)
-    # never less than the binomial law asks for
+    # at least as many as the binomial law needs
     needed = math.ceil(poisson_limits(hits_of_pieces, LIMIT_RISK).high / rate - effective)
     lacks = 0 if high <= rate else max(needed, 1)
     share = None if lacks else count / texts
@@ -123,7 +127,7 @@ def rate_cell(
 def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: NDArray[Any]) -> ErrorCell:
     """Count a share of N ≥ 1 texts.
 
-    Where all texts agree, they do not show how alike a user's texts are, and each user counts as one text.
+    If all texts have the same result, they do not show how alike a user's texts are. Then each user counts as one text.
 
     users: label of each text's user, [N]. Texts of one user count as alike.
     """
@@ -136,7 +140,7 @@ def share_cell(place: CellPlace, measure: str, hits: NDArray[np.bool_], users: N
 
 
 def _lacking(texts: int, effective: float) -> int:
-    """Return how many texts of other users, one each, make these N show as much as FEWEST_TEXTS independent ones."""
+    """Return how many texts, each of another user, must be added to show as much as FEWEST_TEXTS independent texts."""
     # With m more, the variance of the share is that of (N + m)² / (N² / effective + m) independent texts.
     if effective >= FEWEST_TEXTS:
         return 0
@@ -147,9 +151,9 @@ def _lacking(texts: int, effective: float) -> int:
 class TextDecisions(NamedTuple):
     """A scan's decisions on D texts.
 
-    log10_p: the smallest corrected p, float64[D]; 0 where the text is not scored.
+    log10_p: the smallest corrected p, float64[D]. 0 if the text is not scored.
     flagged, scored: bool[D].
-    users: who is named for each.
+    users: the users who are named for each text.
     """
 
     log10_p: NDArray[np.float64]
@@ -159,10 +163,10 @@ class TextDecisions(NamedTuple):
 
 
 class Decider:
-    """A scan's keys and rules, which decide texts one by one, without its filter.
+    """A scan's keys and rules. It decides texts one by one, without the scan's filter.
 
-    windows: tokens that decide a token's draw, of each key, once each.
-    rate: at which texts are flagged.
+    windows: how many previous tokens decide a token's draw, for each key, without repeats.
+    rate: rate at which texts are flagged.
     """
 
     def __init__(self, check: TextCheck) -> None:
@@ -202,7 +206,7 @@ class Decider:
 
 
 def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield rows of tables: ranges of lengths, then the values of columns that the texts have, each with its texts."""
+    """Yield rows of tables with their texts, bool[N]: ranges of lengths, then values of columns that the texts have."""
     tokens = texts["tokens"].to_numpy()
     for least, limit in LENGTH_CLASSES:
         words = f"{least} tokens and more" if limit is None else f"{least} to {limit} tokens"
@@ -220,7 +224,7 @@ def strata(texts: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, N
 
 
 def false_positives(decided: TextDecisions, texts: pl.DataFrame, rate: float) -> Iterator[ErrorCell]:
-    """Count how often unmarked texts that are scored are flagged, and reach each p-value, as a whole and by stratum."""
+    """Count how often scored unmarked texts are flagged, and reach each p-value, in all and by stratum."""
     scored, log10_p, pieces = decided.scored, decided.log10_p, texts["piece"].to_numpy()
     yield _unscored("unmarked", decided)
     if scored.any():
@@ -243,11 +247,11 @@ def _unscored(row: str, decided: TextDecisions) -> ErrorCell:
 
 
 def found_cells(part: str, row: str | None, decided: TextDecisions, texts: pl.DataFrame) -> Iterator[ErrorCell]:
-    """Count shares of marked texts that are found, named and misnamed: all, those that are long, and by stratum.
+    """Count shares of marked texts that are found, named and misnamed: of all texts, of long ones, and by stratum.
 
     A text without a user is only counted as found.
 
-    row: the line of the section; None: a line a stratum.
+    row: the line of the section. None: one line for each stratum.
     """
     users = texts["user_id"].to_list() if "user_id" in texts.columns else [None] * texts.height
     labels = np.array([str(i) if user is None else f"user {user}" for i, user in enumerate(users)])
@@ -272,11 +276,12 @@ def error_rates(
 
     Args:
         decider: keys and rules.
-        unmarked: distinct texts without a mark: text, tokens, piece; kind, language, source where they are known.
-        marked: texts that were marked under one of the keys: likewise, and user_id where a user is to be named.
+        unmarked: distinct texts without a mark: text, tokens, piece. Also kind, language and source if they are known.
+        marked: texts that were marked under one of the keys. Columns as for `unmarked`, and user_id if a user is to be
+            named.
         seed: seed of the edits.
-        rewrites: what a model does with texts, by the words of its row.
-        watch: is called with the next step, how many steps are done, and how many there are.
+        rewrites: functions that rewrite texts with a model, by the words of their row.
+        watch: called with the next step, the number of finished steps, and the number of all steps.
     """
     tools = Tools.load(decider.tokenizer_file, human=[text[:HUMAN_CHARACTERS] for text in unmarked["text"]])
     steps = 3 + len(EDITS) + len(REMOVERS) + len(rewrites)
@@ -305,7 +310,7 @@ def error_rates(
 
 
 def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, tools: Tools) -> Iterator[ErrorCell]:
-    """Count how often forgeries, each out of n-grams of one user's marked texts, are found, and named for that user."""
+    """Count how often forgeries are found, and name the user. Each is built from n-grams of one user's marked texts."""
     by_user: dict[str | None, list[str]] = {None: marked["text"].to_list()}
     if "user_id" in marked.columns and marked["user_id"].count():
         groups = marked.drop_nulls("user_id").group_by("user_id", maintain_order=True)
@@ -332,13 +337,13 @@ TO_FRENCH = "Translate this text into French. Write the translation alone.\n\n{}
 TO_ENGLISH = "Translate this text into English. Write the translation alone.\n\n{}"
 
 PARAMETERS_OF_A_PARAPHRASER = 1_000_000_000
-"""Fewest parameters of a model whose paraphrases say anything of robustness: smaller ones repeat or ramble."""
+"""Fewest parameters of a model whose paraphrases are a test of robustness. Smaller models repeat or ramble."""
 
 _AT_ONCE = 8
 
 
 class Rewriter:
-    """A model, loaded. Every answer is sampled from one seed.
+    """A loaded model. Every answer is sampled from one seed.
 
     Raises:
         Refused: transformers is missing, or the folder holds no model.
@@ -352,7 +357,7 @@ class Rewriter:
         self._name, self._seed, self._model = folder.name, seed, load_model(folder)
 
     def steps(self) -> dict[str, Callable[[Sequence[str]], list[str]]]:
-        """Return what the model does with texts, by the words of its row."""
+        """Return the functions that rewrite texts with the model, by the words of their row."""
         return {
             "paraphrased": lambda texts: self._ask(PARAPHRASE, texts),
             "translated into French and back": lambda texts: self._ask(TO_ENGLISH, self._ask(TO_FRENCH, texts)),
@@ -390,7 +395,7 @@ _EDITED = tuple(
 
 
 class PageCell(NamedTuple):
-    """A cell in words: its count, its limits, and what it lacks or warns of (empty: nothing)."""
+    """A cell in words: its count, its limits, and a note on missing texts or a warning (empty: no note)."""
 
     counted: str
     limits: str
@@ -398,7 +403,7 @@ class PageCell(NamedTuple):
 
 
 def in_words(cell: ErrorCell | None) -> PageCell:
-    """Write a cell as the page has it; None: it has no text."""
+    """Write a cell in the words of the page. None: the cell has no text."""
     if cell is None:
         return PageCell("no text", "", "")
     count = f"{cell.hits:,} of {cell.texts:,}"
@@ -416,7 +421,7 @@ def in_words(cell: ErrorCell | None) -> PageCell:
 
 
 def _rounded(limit: float, outwards: Callable[[float], int]) -> float:
-    """Round a limit to two digits, outwards: never nearer than the limit itself."""
+    """Round a limit to two digits, away from the estimate."""
     step = 10.0 ** (math.floor(math.log10(limit)) - 1) if limit > 0 else 1.0
     return outwards(round(limit / step, 9)) * step
 
@@ -424,9 +429,9 @@ def _rounded(limit: float, outwards: Callable[[float], int]) -> float:
 def table(
     cells: Sequence[ErrorCell], part: str, heading: str, columns: Sequence[tuple[str, str, str]]
 ) -> dict[str, Any]:
-    """Return a section as a table with a line a row.
+    """Return a section as a table with one line for each row of it.
 
-    columns: measure, which texts, words above. Empty columns are left out.
+    columns: measure, stratum, heading. Empty columns are left out.
     """
     cell_of = {(cell.row, cell.measure, cell.stratum): cell for cell in cells if cell.part == part}
     shown_columns = [column for column in columns if any(key[1:] == column[:2] for key in cell_of)]
@@ -436,7 +441,7 @@ def table(
         listed = [cell_of.get((row, measure, stratum)) for row in rows]
         in_column = [in_words(cell) for cell in listed]
         needed = [cell.texts + cell.lacks for cell in listed if cell and cell.lacks and not cell.too_high]
-        if len(needed) == len(rows) > 1:  # what every row lacks is said once
+        if len(needed) == len(rows) > 1:  # a note that every row has is written once
             in_column = [cell._replace(lacks="") for cell in in_column]
             words = f"{words}; too few texts in every row, of which about {amount(min(needed))} are needed"
         heads.append(words)
@@ -478,7 +483,7 @@ def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
 
 
 def twin(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
-    """Write the page as JSON: how it was made, and all cells, including those that the page leaves out.
+    """Write the page as JSON: how it was made, and all cells, including cells that the page leaves out.
 
     `among` is the stratum.
     """

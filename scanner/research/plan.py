@@ -1,7 +1,7 @@
-"""An evaluation before it begins: the texts to be written and compared, with every check that can refuse it.
+"""Plan an evaluation: decide which texts are written and compared, and make every check that can refuse it.
 
-Exams are the paper's Table 1: free-form tasks of lm_eval, answered with and without the mark, and which answers are
-right.
+Exams are those of the paper's Table 1: free-form tasks of lm_eval, answered with and without the mark. The figures are
+shares of right answers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,11 +35,11 @@ from schemas.evaluation import ANSWERS, MESSAGES, EvaluationConfig, Identificati
 from schemas.registry import MOST_NUMBERS
 
 GREEDY = 0.0
-"""Temperature that stands for greedy decoding."""
+"""Temperature that means greedy decoding."""
 
 
 class ExamAnswer(NamedTuple):
-    """One answer: the task's name, the number of the document in it, the text and whether it is right."""
+    """One answer: the task's name, the number of the document in it, the text, and whether it is right."""
 
     task: str
     document: int
@@ -51,10 +51,10 @@ class ExamAnswer(NamedTuple):
 class Exam:
     """A task under one setting.
 
-    Key 0 and message 0 mark.
+    Texts are marked under key 0 for message 0.
 
-    file: the task's.
-    documents: how many of the first; None: all.
+    file: file of the task.
+    documents: number of first documents. None: all documents.
     """
 
     file: Path
@@ -64,11 +64,11 @@ class Exam:
     key_seed: str = field(repr=False)
 
     def watermark(self) -> Watermark | None:
-        """Return the mark, or None."""
+        """Return the mark. None: nothing is marked."""
         return self.setting.watermark(key_secret(self.key_seed, 0))
 
     def digest(self, model_sha256: str) -> str:
-        """Return the hex digest of everything that decides the answers, the whole folder of the task included."""
+        """Return the hex digest of everything that decides the answers, including the whole folder of the task."""
         secret, setting = key_secret(self.key_seed, 0), self.setting
         digest_fields = {
             "model": model_sha256,
@@ -85,13 +85,13 @@ class Exam:
 def exams(config: EvaluationConfig, base: Path) -> list[Exam]:
     """Return every task without the mark, greedy and sampled, then under each mark.
 
-    As in the paper the green list shifts logits before greedy decoding, and Gumbel samples with top-p. A mark is
+    As in the paper, the green list shifts logits before greedy decoding, and Gumbel samples with top-p. A mark is
     compared with unmarked answers of the same decoding.
     """
     how = config.utility
     if how is None:
         return []
-    sampled = (how.gumbel_temperature, config.top_p, 0)  # tasks state how long answers are
+    sampled = (how.gumbel_temperature, config.top_p, 0)  # 0: tasks define the length of answers
     settings = [Setting(None, None, GREEDY, 1.0, 0), Setting(None, None, *sampled)]
     for window in how.windows:
         green, gumbel = of_the_paper([how.gamma], [window], config.version)
@@ -107,7 +107,7 @@ class ExamRecords(WorkFiles[Exam]):
         """Read the answers, in the order of the documents.
 
         Raises:
-            ScanFailed: the file is not there or not whole.
+            ScanFailed: the file is missing or incomplete.
         """
         rows = read_whole(self.file_of(exam), ANSWERS).drop_columns(["exam"]).to_pylist()
         return sorted((ExamAnswer(**row) for row in rows), key=lambda answer: answer.document)
@@ -126,11 +126,11 @@ class ExamRecords(WorkFiles[Exam]):
 def utility_figures(answers_of: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Figure]:
     """Compute the share of right answers of each exam, and for each mark the p-value of a paired test against no mark.
 
-    The test is McNemar's exact one (1947): without an effect, either is right on half of the documents on which they
-    differ.
+    The test is McNemar's exact one (1947): without an effect, each of the two is right on half of the documents on
+    which they differ.
 
     Raises:
-        ScanFailed: two exams on one task have other documents.
+        ScanFailed: two exams on one task have different documents.
     """
     without = {_decoding(exam): answers for exam, answers in answers_of.items() if exam.setting.format is None}
     rows = []
@@ -153,7 +153,7 @@ def utility_figures(answers_of: Mapping[Exam, Sequence[ExamAnswer]]) -> list[Fig
 
 
 def paired_p(ours: np.typing.NDArray[np.bool_], theirs: np.typing.NDArray[np.bool_]) -> float:
-    """Compute the two-sided p of McNemar's exact test on bool[N] each; 1 where they never differ."""
+    """Compute the two-sided p of McNemar's exact test on bool[N] each. It is 1 if they never differ."""
     gained, lost = int((ours & ~theirs).sum()), int((~ours & theirs).sum())
     return float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
@@ -167,10 +167,10 @@ PAPER_SIZE = {
     "identification": {"users": 1000, "texts": 100},
     "utility": {"documents": None},
 }
-"""Sizes of the paper's tables; for Table 1, all documents."""
+"""Sizes of the paper's tables. For Table 1: all documents."""
 
 USER_MESSAGES = 1_000_000
-"""Number of messages from which users with texts get theirs."""
+"""Number of messages from which users with texts get their messages."""
 
 PROMPT_STRIDE = 7
 """Distance between the first prompts of one user and of the next."""
@@ -180,7 +180,7 @@ PROMPT_STRIDE = 7
 class Cell:
     """Texts of one setting: all units, in order.
 
-    searched: numbers of messages that they are searched among.
+    searched: numbers of messages among which they are searched.
     """
 
     setting: Setting
@@ -196,7 +196,7 @@ class EvaluationPlan:
     tokenizer_sha256: digest of the model's tokenizer.json.
     human: the corpus that marked text is pasted into, resolved.
     robustness, identification: cells of marked texts.
-    unmarked: two samples for each of their temperatures.
+    unmarked: two samples for each temperature of these cells.
     exams: exams of utility.
     """
 
@@ -213,18 +213,18 @@ class EvaluationPlan:
 
     @property
     def tokenizer(self) -> Path:
-        """The model's tokenizer.json, with which its marks are read."""
+        """Return the path of the model's tokenizer.json, which also reads its marks."""
         return self.model / "tokenizer.json"
 
     @property
     def sentence_model(self) -> Path | None:
-        """Folder of the sentence model."""
+        """Return the folder of the sentence model."""
         how = self.config.robustness
         return None if how is None or how.sentence_model is None else self.base / how.sentence_model
 
     @property
     def other_tokenizer(self) -> Path | None:
-        """tokenizer.json that texts pass through when they are attacked with retokenise."""
+        """Return the tokenizer.json for the attack retokenise, which passes texts through it."""
         how = self.config.robustness
         if how is not None and how.other_tokenizer is not None:
             return self.base / how.other_tokenizer
@@ -232,7 +232,7 @@ class EvaluationPlan:
 
     @property
     def attacks(self) -> tuple[str, ...]:
-        """The attacks on marked texts, besides none."""
+        """Return the attacks on marked texts, without the case of no attack."""
         how = self.config.robustness
         if how is None:
             return ()
@@ -242,7 +242,7 @@ class EvaluationPlan:
         return tuple(attack for attack in ATTACKS_OF_REPORT if have.get(attack.partition(":")[0], True))
 
     def units(self) -> Iterator[WritingUnit]:
-        """Return everything that is to be written, in order of importance."""
+        """Yield everything that must be written, in order of importance."""
         for cell in self.identification:
             yield from cell.units
         references, baselines = zip(*self.unmarked, strict=True) if self.unmarked else ((), ())
@@ -253,7 +253,7 @@ class EvaluationPlan:
 def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
     """Read a configuration.
 
-    paper_size: read it with the sizes of the paper's tables instead of its own.
+    paper_size: whether to use the sizes of the paper's tables instead of its own.
 
     Raises:
         Refused: names file, field, value and what is allowed.
@@ -268,12 +268,12 @@ def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
 
 
 def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]) -> EvaluationPlan:
-    """Decide which texts are written, and open once every file that is named.
+    """Decide which texts are written, and open every named file once.
 
-    base: folder at which the configuration's relative paths start.
+    base: folder that the configuration's relative paths start from.
 
     Raises:
-        Refused: something cannot be right; names field, value and what is allowed.
+        Refused: something cannot be right. The message names field, value and what is allowed.
     """
     if "://" in config.results:
         raise Refused(f"results = {config.results!r}: texts are kept in a folder; give the path of one")
@@ -304,15 +304,15 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
 
 
 def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
-    """Raise Refused when a prompt, with its chat template, is shorter than a window, or too long for the model."""
-    from scanner.generation import prompt_lengths  # imports torch, which workers that only count do not need
+    """Raise Refused if a prompt, with its chat template, is shorter than a window or too long for the model."""
+    from scanner.generation import prompt_lengths  # late: imports torch, which workers that only count do not need
 
     widest: dict[str, int] = {}
     for unit in plan.units():
         for prompt in unit.prompts:
             mark = unit.setting.format
             widest[prompt] = max(widest.get(prompt, 0), mark.rule().context if mark else 0)
-    if not widest:  # only exams
+    if not widest:  # there are only exams
         return
     lengths, positions = prompt_lengths(plan.model, list(widest))
     new = plan.config.max_new_tokens
@@ -362,7 +362,7 @@ def _robustness(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Ce
 
 
 def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tuple[Cell, Cell]]:
-    """Yield two samples of the same prompts for each temperature that marked texts are written at."""
+    """Yield two samples of the same prompts for each temperature of marked texts."""
     how = config.robustness
     if how is None:
         return
@@ -376,9 +376,10 @@ def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tupl
 
 
 def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
-    """Yield cells of each method: each user writes with prompts of its own, and with one message under one key."""
-    # Under version 3, more messages than a key without groups has are searched in separate texts, under a key with
-    # enough groups for the largest number.
+    """Yield cells of each method. Each user writes with prompts of their own, and with one message under one key."""
+    # Under version 3, a key without groups has too few messages for the larger searches. They use separate texts, under
+    # a
+    # key with enough groups for the largest number.
     how = config.identification
     if how is None:
         return
@@ -417,7 +418,7 @@ def _named_cells(
 
 
 def user_messages(seed: str, users: int) -> list[int]:
-    """Draw the messages of users with texts, all different. For more users, the first messages stay the same.
+    """Draw the messages of users with texts, all different. With more users, the first messages stay the same.
 
     Raises:
         Refused: there are more users than messages.
@@ -426,15 +427,15 @@ def user_messages(seed: str, users: int) -> list[int]:
 
 
 def messages_in_groups(seed: str, users: int, first: int, groups: int) -> list[int]:
-    """Draw messages of users under a key with groups: of its first groups and their first users.
+    """Draw messages of users under a key with groups, from its first groups and their first users.
 
-    Every search under the key looks into these groups.
+    Every search under the key includes these groups.
 
     Args:
         seed: seed of the draw.
-        users: how many users.
-        first: how many of the first groups.
-        groups: groups of the key.
+        users: number of users.
+        first: number of first groups.
+        groups: number of groups of the key.
 
     Raises:
         Refused: there are more users than messages.

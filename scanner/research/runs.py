@@ -1,4 +1,4 @@
-"""The paper's experiments on Ray: texts are written by actors that hold the model, kept as they come, and measured.
+"""Run the paper's experiments on Ray: actors with the model write texts, which are kept as they come and then measured.
 
 Only texts, small arrays and figures cross Ray's object store. Workers draw the experiments' keys from the seed.
 """
@@ -27,16 +27,16 @@ from scanner.text import Tokenizer, load_tokenizer
 from schemas.config import InputConfig
 
 TEXTS_A_SEARCH = 16
-"""Texts that are searched for all messages in one call."""
+"""Number of texts that are searched for all messages in one call."""
 
 TEXTS_AN_EMBEDDING = 64
-"""Texts that are embedded in one call."""
+"""Number of texts that are embedded in one call."""
 
 HUMAN_TEXTS, HUMAN_CHARACTERS = 200, 10_000
-"""Texts by people that marked text is pasted into, and most characters of each."""
+"""Number of human texts that marked text is pasted into, and most characters of each."""
 
 Watch = Callable[[str, int, int], None]
-"""Function that is called with what is done, how many of it, and how many there are."""
+"""Function that is called with the current step, the number of its finished items, and the number of its items."""
 
 
 class DetectionSettings(NamedTuple):
@@ -55,7 +55,7 @@ class DetectionSettings(NamedTuple):
     def of(cls, plan: EvaluationPlan, counts: tuple[int, ...] = ()) -> "DetectionSettings":
         """Return the part of a plan that workers need.
 
-        counts: numbers of messages that texts are searched among.
+        counts: numbers of messages among which texts are searched.
         """
         config = plan.config
         return cls(
@@ -116,12 +116,12 @@ def _stay_offline() -> None:
 
 
 def write_missing(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watch) -> int:
-    """Write the units that are not kept yet, in their order, and return how many there were.
+    """Write the units that are not kept yet, in order, and return their number.
 
-    It needs a connection to Ray.
+    This needs a connection to Ray.
 
     Raises:
-        BrickscanError: see scanner.errors; texts that were written stay.
+        BrickscanError: see scanner.errors. Texts that were written stay.
     """
     missing = texts.missing(list(plan.units()))
     done = on_actors(Writer, (plan.model,), missing, workers)
@@ -132,12 +132,12 @@ def write_missing(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch
 
 
 def take_missing(plan: EvaluationPlan, answers: ExamRecords, workers: int, watch: Watch) -> int:
-    """Take the exams that are not kept yet, and return how many there were.
+    """Take the exams that are not kept yet, and return their number.
 
-    It needs a connection to Ray.
+    This needs a connection to Ray.
 
     Raises:
-        BrickscanError: see scanner.errors; exams that were taken stay.
+        BrickscanError: see scanner.errors. Exams that were taken stay.
     """
     missing = answers.missing(plan.exams)
     for number, (exam, answered) in enumerate(on_actors(Candidate, (plan.model,), missing, workers)):
@@ -147,7 +147,7 @@ def take_missing(plan: EvaluationPlan, answers: ExamRecords, workers: int, watch
 
 
 def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watch) -> list[Figure]:
-    """Compute all figures from texts that are kept. It needs a connection to Ray.
+    """Compute all figures from texts that are kept. This needs a connection to Ray.
 
     Raises:
         BrickscanError: see scanner.errors.
@@ -205,7 +205,7 @@ def detect_cell(
 
 
 def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
-    """Draw texts by people from random parts of the corpus, one after the other; the same seed gives the same texts.
+    """Draw human texts from random parts of the corpus, one after another. The same seed gives the same texts.
 
     Raises:
         Refused: there is no text.

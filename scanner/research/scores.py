@@ -1,10 +1,10 @@
-"""Figures of texts whose key and message are known: scores, shares and means with intervals, and users found.
+"""Compute figures of texts with a known key and message: scores, shares and means with intervals, and named users.
 
-Texts of one prompt, one key or one user are alike. Their variance is estimated from sums over clusters; with two
-clusterings at once as V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Robust Inference with Multiway Clustering, 2011), and
-never below either alone. A share has the limits of Clopper and Pearson at the effective number of texts (Korn and
-Graubard 1998; see scanner.audit.statistics.judgement), a mean has Student's limits. The clustering with the fewest
-clusters gives the degrees of freedom.
+Texts of one prompt, one key or one user are alike. Their variance is therefore estimated from sums over clusters. With
+two clusterings at once it is V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Robust Inference with Multiway Clustering,
+2011), and never less than that of either clustering. A share has the limits of Clopper and Pearson at the effective
+number of texts (Korn and Graubard 1998; see scanner.audit.statistics.judgement). A mean has Student's limits. The
+clustering with the fewest clusters gives the degrees of freedom.
 """
 
 import functools
@@ -49,8 +49,8 @@ class MeanEstimate(NamedTuple):
 def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> MeanEstimate:
     """Estimate the share of texts that are hits.
 
-    Where all texts agree, clusters do not show how alike their texts are, and the limits are for n independent texts. A
-    single cluster says nothing about others: then the limits are 0 and 1.
+    If all texts have the same result, the clusters do not show how alike their texts are. The limits are then those of
+    n independent texts. A single cluster says nothing about other clusters, and the limits are 0 and 1.
 
     Args:
         hits: bool[N].
@@ -65,7 +65,10 @@ def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> MeanEstimate:
 
 
 def effective_texts(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> float:
-    """Return how many independent texts would show their share of hits as well; arguments as for `share`, N ≥ 1."""
+    """Return the number of independent texts that would show the share of hits as well.
+
+    Arguments as for `share`, N ≥ 1.
+    """
     n, p = len(hits), float(hits.mean())
     if p in (0.0, 1.0):
         return float(n)
@@ -78,7 +81,7 @@ def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> MeanEstimat
 
     Args:
         values: float64[N].
-        clusterings: as for `share`; with a single cluster the limits are infinite.
+        clusterings: as for `share`. With a single cluster the limits are infinite.
     """
     n = len(values)
     if n == 0:
@@ -91,7 +94,7 @@ def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> MeanEstimat
 
 
 def variance_of_mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> float:
-    """Estimate the variance of the mean over the draw of the clusters, of one or two clusterings.
+    """Estimate the variance of the mean over the draw of the clusters, for one or two clusterings.
 
     It is NaN for a single cluster.
     """
@@ -129,10 +132,10 @@ def figure(
     Args:
         experiment: robustness or identification.
         setting: how the texts were written.
-        measure: what is measured.
+        measure: name of the measured quantity.
         estimate: the estimate with its limits.
-        clusters: the units taken for independent.
-        more: further columns; omitted columns are null.
+        clusters: the units that are treated as independent.
+        more: further columns. Omitted columns are null.
     """
     return dict.fromkeys(FIGURES.names) | {
         "experiment": experiment,
@@ -154,14 +157,14 @@ def _finite(value: float) -> float | None:
 
 
 DEDUP: Dedup = "ngram"
-"""Repeats that are left out: as in a scan by default (paper, Rectifying the Detection Scores)."""
+"""Repeats that are left out, as in a scan by default (paper, Rectifying the Detection Scores)."""
 
 
 class OneMessage(NamedTuple):
-    """The one message that was tested, for D texts.
+    """The result of testing one message, for D texts.
 
-    log10_p: float64[D]; 0 where a text is too short.
-    scored: scored tokens, int64[D].
+    log10_p: float64[D]. 0 if a text is too short.
+    scored: number of scored tokens, int64[D].
     """
 
     log10_p: NDArray[np.float64]
@@ -169,10 +172,10 @@ class OneMessage(NamedTuple):
 
 
 class Search(NamedTuple):
-    """D texts searched for M messages, their own among them: log10 p of single messages, float64[D].
+    """The result of searching D texts for M messages, including their own: log10 p of single messages, float64[D].
 
     own_p: of the text's own message.
-    first, second: of the two best others; 0 where there is none, or a text is too short.
+    first, second: of the two best other messages. 0 if there is none, or if a text is too short.
     """
 
     own_p: NDArray[np.float64]
@@ -182,14 +185,14 @@ class Search(NamedTuple):
 
 
 class GroupSearch(NamedTuple):
-    """D texts searched for their own message and others in groups, float64[D] each: log10 of rates.
+    """The result of searching D texts for their own message and others, in groups: log10 of rates, float64[D] each.
 
-    own_p: p of only the text's own message.
+    own_p: p of the text's own message by itself.
     own_named: the smallest rate at which its own message is named.
-    other_named: the smallest rate at which any other is named.
+    other_named: the smallest rate at which any other message is named.
     flagged: the smallest rate at which the text is flagged.
 
-    Values are 0 where there is none, or a text is too short.
+    Values are 0 if there is none, or if a text is too short.
     """
 
     own_p: NDArray[np.float64]
@@ -200,10 +203,10 @@ class GroupSearch(NamedTuple):
 
 
 class NamedShares(NamedTuple):
-    """Whom a scan's rule names, bool[D] each: the right user, a wrong one, or no user though the text is flagged.
+    """Names given by a scan's rule, bool[D] each: the right user, a wrong one, or no user although the text is flagged.
 
-    Under version 1 no user is named where several messages pass. Under version 3 no user is named where no message
-    passes by its own steps, and the right user and a wrong one can both be named.
+    Under version 1, no user is named if several messages pass. Under version 3, no user is named if no message passes
+    by its own steps, and the right and a wrong user can both be named.
     """
 
     found: NDArray[np.bool_]
@@ -212,14 +215,14 @@ class NamedShares(NamedTuple):
 
 
 def score_one(mark: Watermark, tokens: Tokens, message: NDArray[np.int64] | int, min_scored: int) -> OneMessage:
-    """Test each text for one message, or each for its own, int64[D], as a scan with a key of one message does."""
+    """Test each text for one message, or for its own, int64[D], as a scan with a key of one message does."""
     positions = mark.rule.positions(tokens, DEDUP)
     log10_p = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
     return OneMessage(np.where(positions.scored >= min_scored, log10_p, 0.0), positions.scored)
 
 
 def score_each(marks: Sequence[Watermark], tokens: Tokens, message: int, min_scored: int) -> OneMessage:
-    """Score texts as `score_one` does, with a key for each text."""
+    """Score texts as `score_one` does, but each with a key of its own."""
     log10_p, scored = np.zeros(len(marks)), np.zeros(len(marks), np.int64)
     for mark in {id(mark): mark for mark in marks}.values():
         rows = np.flatnonzero([other is mark for other in marks])
@@ -230,16 +233,16 @@ def score_each(marks: Sequence[Watermark], tokens: Tokens, message: int, min_sco
 def search(mark: Watermark, tokens: Tokens, own_message: NDArray[np.int64], count: int, min_scored: int) -> Search:
     """Search each text for `count` messages: its own, and the smallest others.
 
-    Where its own message is below `count`, these are the messages that a scan of a key with so many messages searches.
-    Otherwise its own takes the place of the last of them. Since all messages are alike, this adds users without texts,
-    as the paper does, and every text counts for every number of users.
+    If its own message is below `count`, these are exactly the messages that a scan searches under a key with `count`
+    messages. Otherwise its own replaces the last of them. This is as if users without texts were added, as in the
+    paper, because all messages are alike. Every text therefore counts for every number of users.
 
     Args:
         mark: the mark.
         tokens: tokens of D texts.
         own_message: the message that each text was marked for, int64[D].
         count: M, at least 2.
-        min_scored: scored tokens below which a text is too short.
+        min_scored: number of scored tokens below which a text is too short.
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
@@ -263,21 +266,22 @@ def search(mark: Watermark, tokens: Tokens, own_message: NDArray[np.int64], coun
 def search_groups(
     mark: Version3Mark, tokens: Tokens, own_message: NDArray[np.int64], groups: int, min_scored: int
 ) -> GroupSearch:
-    """Search each text among the first so many groups of a key, and as many users of each, by the rules of a scan.
+    """Search each text among the first `groups` groups of a key, with as many users each, by the rules of a scan.
 
-    All groups are alike, and all users of one: texts of one key count for every smaller number of users.
+    All groups are alike, and so are all users of a group. Texts of one key therefore count for every smaller number of
+    users.
 
     Args:
         mark: the mark.
         tokens: tokens of D texts.
         own_message: the message that each text was marked for, int64[D], within these groups.
         groups: the key's number of groups, or fewer.
-        min_scored: scored tokens below which a text is too short.
+        min_scored: number of scored tokens below which a text is too short.
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
     searched = findings_of(mark, mark.search_groups(tokens, positions, groups), positions.scored, groups**2)
-    both = np.nan_to_num(np.maximum(searched.log10_p_global, searched.log10_p_own))  # a name needs both
+    both = np.nan_to_num(np.maximum(searched.log10_p_global, searched.log10_p_own))  # a name requires both
     mine = searched.message == own_message[:, None]
     log10_p = log10_p_of(mark.law, mark.score(tokens, positions, own_message), positions.scored)
 
@@ -298,15 +302,15 @@ def name(
 ) -> NamedShares:
     """Name users of `count` messages by the rule of a scan (scanner.watermark.rule.decide; SPEC §3).
 
-    When a text's own message is one of the two best of all, the third best is unknown. It is not needed, since it
+    If a text's own message is one of the two best of all, the third best is unknown. It is not needed, because it
     passes only if the second does.
 
     Args:
         searched: the texts, as searched.
-        count: how many messages.
-        false_positive_rate: also the misnaming rate.
-        independent: whether one message's mark leaves the scores of others unchanged, which lets every message that
-            passes be named.
+        count: number of messages.
+        false_positive_rate: also used as the misnaming rate.
+        independent: whether the mark of one message leaves the scores of other messages unchanged. If so, every message
+            that passes may be named.
     """
     if isinstance(searched, GroupSearch):
         limit = np.log10(false_positive_rate)
@@ -317,11 +321,11 @@ def name(
     findings = KeyFindings(
         scored=searched.scored,
         correction=np.ones(searched.scored.shape),
-        message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule needs no numbers
+        message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search; the rule needs no real numbers
         score=nothing,
         log10_p=log10_p,
         log10_p_global=corrected(log10_p, count),
-        log10_p_own=np.full(log10_p.shape, -np.inf),  # without groups nothing more is asked
+        log10_p_own=np.full(log10_p.shape, -np.inf),  # without groups there is no second condition
         independent=independent,
         basis=Basis(bits=256),  # the keys of the experiments are long enough
         p_rank=nothing,
@@ -332,12 +336,12 @@ def name(
 
 
 SCORED_CLASSES: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))
-"""Scored tokens of the texts that are counted: from, to; the first entry is all texts."""
+"""Ranges of scored tokens whose texts are counted: from, to. The first entry is all texts."""
 
 Searched = TypeVar("Searched", Search, GroupSearch)
 
 FLAG_RATE = 1e-5
-"""Rate at which texts are flagged by their own message alone, as in Table 2."""
+"""Rate at which texts are flagged by their own message only, as in Table 2."""
 
 
 def search_texts(
@@ -352,13 +356,13 @@ def search_texts(
     """Search texts for their own message and others.
 
     Args:
-        setting: how they were written, under key 0.
+        setting: how the texts were written, under key 0.
         seed: seed of the keys.
         texts: the texts.
         own_message: the message that each text was marked for.
         counts: numbers of messages.
         tokenizer: tokenizer of the mark.
-        min_scored: scored tokens below which a text is too short to be flagged.
+        min_scored: number of scored tokens below which a text is too short to be flagged.
 
     Returns:
         One search for each number of messages.
@@ -373,7 +377,7 @@ def search_texts(
 
 
 def groups_of(messages: int) -> int:
-    """Return the least number of groups, with as many users each, that holds so many messages."""
+    """Return the least number of groups, with as many users each, that has room for so many messages."""
     return math.isqrt(messages - 1) + 1
 
 
@@ -392,8 +396,8 @@ def identification_figures(
 
     Args:
         setting: how the texts were written.
-        searches: for each number of messages, the findings in D texts.
-        own_message: the message of each text, which is its user: int64[D].
+        searches: searches of D texts, for each number of messages.
+        own_message: the message of each text, int64[D]. It identifies the user.
         false_positive_rates: rates at which users are named, over all messages together.
     """
     independent = setting.format is not None and not setting.format.can_be_framed()

@@ -1,6 +1,6 @@
-"""Texts of an evaluation: batches of prompts that are written in one go, and the files that keep what was written.
+"""Write texts of an evaluation in units, which are batches of prompts, and keep the written texts in files.
 
-A unit is one Parquet file, which is kept for good, so that a rerun writes nothing twice.
+A unit is one Parquet file. It is kept for good, so a second run does not write it again.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Setting:
     """How texts are written: everything except prompts, keys, messages and seed.
 
-    format: None: not marked.
-    delta: δ of a mark that shifts logits; None for others.
+    format: None: the texts are not marked.
+    delta: δ of a mark that shifts logits. None for other marks.
     """
 
     format: Format | None
@@ -38,7 +38,7 @@ class Setting:
     max_new_tokens: int
 
     def columns(self) -> dict[str, object]:
-        """Return values for the columns of tables; null where nothing is marked."""
+        """Return values for the columns of tables. They are null if nothing is marked."""
         mark: dict[str, object] = dict.fromkeys(("method", "window", "gamma"))
         if self.format is not None:
             gamma = self.format.model_dump(mode="json").get("gamma")
@@ -46,29 +46,29 @@ class Setting:
         return mark | {"delta": self.delta, "temperature": self.temperature}
 
     def digest_fields(self) -> dict[str, object]:
-        """Return everything that decides the texts, for digests: the columns, and the label of newer formats."""
+        """Return the values that decide the texts, for digests: the columns, and for newer formats the label."""
         mark = {} if self.format is None else self.format.digest_fields()
         return self.columns() | mark | {"top_p": self.top_p, "max_new_tokens": self.max_new_tokens}
 
     def commitment(self, secret: bytes) -> str | None:
-        """Return the commitment of a key, in hex; None where nothing is marked, or nothing committed to."""
+        """Return the commitment of a key, in hex. None: nothing is marked, or the format has no commitment."""
         return self.format.commitment(secret).hex() if isinstance(self.format, Commits) else None
 
     @property
     def strength(self) -> float:
-        """The parameter that the paper varies: δ of a mark that has one, else the temperature."""
+        """Return the parameter that the paper varies: δ if the mark has one, otherwise the temperature."""
         return self.temperature if self.delta is None else self.delta
 
     def watermark(self, secret: bytes) -> Watermark | None:
-        """Return the mark under one key; None where nothing is marked."""
+        """Return the mark under one key. None: nothing is marked."""
         return None if self.format is None else self.format.open(secret)
 
 
 @dataclass(frozen=True)
 class WritingUnit:
-    """A batch that is written in one go: prompts and, when it is marked, the number of the key and message of each.
+    """A batch that is written together: prompts and, if it is marked, the key's number and the message for each prompt.
 
-    A sampled text depends on its whole batch, so batches are what is kept and looked up.
+    A sampled text depends on its whole batch. Files therefore keep whole batches.
     """
 
     setting: Setting
@@ -80,17 +80,20 @@ class WritingUnit:
 
     @property
     def commitments(self) -> list[str | None]:
-        """Commitment of each row's key, in hex."""
+        """Return the commitment of each row's key, in hex."""
         return [self.setting.commitment(key_secret(self.key_seed, key)) for key in self.keys]
 
     def watermarks(self) -> list[Watermark]:
-        """Return the mark of each row; rows of one key share it."""
+        """Return the mark of each row. Rows with the same key share it."""
         how = self.setting.format
         opened = {key: how.open(key_secret(self.key_seed, key)) for key in set(self.keys)} if how else {}
         return [opened[key] for key in self.keys]
 
     def digest(self, model_sha256: str) -> str:
-        """Return the hex digest of all that decides the texts: model, setting, seed and every row. No key is in it."""
+        """Return the hex digest of everything that decides the texts: model, setting, seed and rows.
+
+        It contains no key.
+        """
         digest_fields = {
             "model": model_sha256,
             "setting": self.setting.digest_fields(),
@@ -103,12 +106,12 @@ class WritingUnit:
 
 
 def write_texts(model: "LocalModel", unit: WritingUnit) -> "list[Completion]":
-    """Complete the prompts of a unit, all tokens of the vocabulary allowed but for top-p (top-k is off).
+    """Complete the prompts of a unit. All tokens of the vocabulary are allowed, within top-p (top-k is off).
 
     Raises:
-        Refused: a prompt without tokens, or one too long for the model.
+        Refused: a prompt has no tokens, or is too long for the model.
     """
-    from scanner.generation import Sampling, complete  # imports torch, which workers that only count do not need
+    from scanner.generation import Sampling, complete  # late: imports torch, which workers that only count do not need
 
     setting = unit.setting
     sampling = Sampling(
@@ -122,7 +125,7 @@ def write_texts(model: "LocalModel", unit: WritingUnit) -> "list[Completion]":
 
 
 def key_secret(seed: str, number: int) -> bytes:
-    """Draw a master key of the experiments, 32 bytes, from a seed that anyone may know; it is fit for nothing else."""
+    """Draw a 32-byte master key for experiments from a public seed. Never use it for anything else."""
     return hashlib.blake2b(
         number.to_bytes(8, "little"), key=seed.encode("ascii"), digest_size=32, person=b"evaluate-v1"
     ).digest()
@@ -134,11 +137,11 @@ def batches(
     """Cut the rows of one setting into units.
 
     Args:
-        setting: how they are written.
+        setting: the setting of the texts.
         seed: configured seed of keys and sampling.
-        rows: prompt, number of the key, message. Without a mark, the last two mean nothing.
-        size: rows of a unit; the last one may have fewer.
-        sample: number of the sample; each gives another sample of the same rows.
+        rows: prompt, number of the key, message. Without a mark, the last two are ignored.
+        size: rows of a unit. The last unit may have fewer.
+        sample: number of the sample. Each number gives another sample of the same rows.
     """
     units = []
     for begin in range(0, len(rows), size):
@@ -151,7 +154,7 @@ def batches(
 
 
 def folder_sha256(folder: Path) -> str:
-    """Compute the hex digest of a model's folder: of the names and contents of its files.
+    """Compute the hex digest of a model's folder, from the names and contents of its files.
 
     Hidden files and folders are left out.
     """
@@ -163,17 +166,17 @@ def folder_sha256(folder: Path) -> str:
 
 
 class Digested(Protocol):
-    """Work of a model, told apart by the digest of all that decides what it gives."""
+    """Work of a model, identified by a digest of everything that decides its result."""
 
     def digest(self, model_sha256: str) -> str:
-        """Return the hex digest of that, and of the model."""
+        """Return the hex digest of the work and of the model."""
 
 
 Work = TypeVar("Work", bound=Digested)
 
 
 class WorkFiles(Generic[Work]):
-    """Work that one model has done, kept in a folder for good: one Parquet file each.
+    """Work that one model has done, kept for good in a folder, one Parquet file each.
 
     Args:
         folder: made if it does not exist.
@@ -191,11 +194,11 @@ class WorkFiles(Generic[Work]):
             raise ScanFailed(f"results: the folder {folder} cannot be made: {error}") from None
 
     def file_of(self, work: Work) -> Path:
-        """Return the file of a piece of work."""
+        """Return the path of the file for a piece of work."""
         return self._folder / f"{work.digest(self.model_sha256)[:40]}.parquet"
 
     def missing(self, works: Sequence[Work]) -> list[Work]:
-        """Return the work that was not done yet, each once, in order."""
+        """Return the work that is not done yet, in order and without repeats."""
         return [work for work in dict.fromkeys(works) if not self.file_of(work).exists()]
 
 
@@ -206,7 +209,7 @@ class WrittenTexts(WorkFiles[WritingUnit]):
         """Read the texts of a unit, row by row.
 
         Raises:
-            ScanFailed: the file is not there or not whole.
+            ScanFailed: the file is missing or incomplete.
         """
         path = self.file_of(unit)
         table = read_whole(path, TEXTS)
@@ -216,15 +219,15 @@ class WrittenTexts(WorkFiles[WritingUnit]):
         return texts
 
     def lengths(self, unit: WritingUnit) -> list[int]:
-        """Return how many tokens the model wrote for each row."""
+        """Return the number of tokens that the model wrote for each row."""
         token_counts: list[int] = pq.read_table(self.file_of(unit), columns=["tokens"])["tokens"].to_pylist()
         return token_counts
 
     def write(self, unit: WritingUnit, completions: Sequence[tuple[str, int]]) -> None:
-        """Keep a unit: text and tokens of each row. The file is whole or not there, whatever interrupts us.
+        """Keep a unit: text and number of tokens of each row. An interruption never leaves an incomplete file.
 
         Raises:
-            ScanFailed: it cannot be written.
+            ScanFailed: the file cannot be written.
         """
         setting, path = unit.setting, self.file_of(unit)
         same = {
@@ -246,7 +249,7 @@ class WrittenTexts(WorkFiles[WritingUnit]):
 
 
 def read_whole(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a file that `write_rows` wrote. Raises ScanFailed: it is not there or not whole."""
+    """Read a file that `write_rows` wrote. Raises ScanFailed: it is missing or incomplete."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
@@ -257,7 +260,7 @@ def read_whole(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def write_rows(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file that is whole or not there. Raises ScanFailed: it cannot be written."""
+    """Write a Parquet file in one step, so it is never incomplete. Raises ScanFailed: it cannot be written."""
     try:
         write_whole(path, lambda file: pq.write_table(table, file, compression="zstd"))
     except OSError as error:

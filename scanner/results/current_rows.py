@@ -1,20 +1,20 @@
-"""Rows that count: of a shard, those of the run that finished it first; of a document, the newest.
+"""Select the rows that count: of a shard, those of the run that finished it first, and of a document, the newest.
 
-Two runs may finish one shard, and differently: a document that killed a worker by accident is in quarantine under one
-run and among the verdicts of the other. There is no transaction across tables, so `verdicts` decides: the first run
-whose verdicts are committed stands, for good. The shard's transaction in `verdicts` has that run's number as version.
+Two runs may finish one shard, with different results: a document that happened to kill a worker is in quarantine under
+one run and among the verdicts of the other. There is no transaction across tables, so `verdicts` decides. The first run
+with committed verdicts wins, for good. The shard's transaction in `verdicts` has this run's number as version.
 
-All other tables get a run's rows first. There the shard's transaction has that run's number as version, or CONTESTED
-after a second run. The first run in `verdicts` wins. Where a version differs from that in `verdicts`, `settle` removes
-the rows of the others. Anyone may settle, at any time, however often: every run does it after its commit, whether it
-won or lost, and the next scan does it for a run that died before.
+All other tables get a run's rows first. There, the shard's transaction has this run's number as version, or CONTESTED
+after a second run. If the version differs from that in `verdicts`, `settle` removes the rows of the runs that lost. Any
+process may settle, at any time and repeatedly. Every run does it after its commit, whether it won or lost, and the next
+scan does it for a run that died first.
 
-A pass in which a model reads hides what an earlier pass flagged, whichever model read then, and not what the scan
-flagged. A scan hides both. So flags of one pass stand, as one pass has a share of the rate.
+A pass in which a model reads hides the flags of an earlier pass, with any model, but not those of the scan. A scan
+hides both. At any time, the flags of only one pass count, because a pass has one share of the rate.
 
-A key that is added later and scans alone hides no older flag: a document's verdict is the row of smallest corrected
-p-value among the newest rows of each set of keys. Rows of a file that replaced another under its name hide the rows of
-that other file, whatever the keys. A row in quarantine hides none.
+A key that is added later and scanned by itself hides no older flag: the verdict on a document is the row with the
+smallest corrected p-value among the newest rows of each set of keys. Rows of a file that replaced another under its
+name hide the rows of that other file, for all keys. A row in quarantine hides none.
 """
 
 import hashlib
@@ -40,24 +40,24 @@ from schemas.words import OF_PASS, Naming
 
 CONTESTED = 0
 SIDE_TABLES = (*(name for name in OF_A_NIGHT if name not in ("verdicts", "shards", *AFTER_VERDICTS)), "shards")
-"""Tables whose rows belong to verdicts, by shard_id and scan_id; a scan makes those that it is configured to fill."""
+"""Tables whose rows belong to verdicts, by shard_id and scan_id. A scan makes those that it is configured to fill."""
 
 
 def side_tables(tables: Tables) -> tuple[str, ...]:
-    """Return the tables SIDE_TABLES that exist."""
+    """Return the tables of SIDE_TABLES that exist."""
     return tuple(name for name in SIDE_TABLES if tables.has(name))
 
 
 def run_number(scan_id: str) -> int:
-    """Return the number of a run where Delta takes a number: 1 … 2^56, by SHA-256."""
+    """Return the number of a run, for use as a version in Delta: 1 … 2^56, by SHA-256."""
     return int.from_bytes(hashlib.sha256(scan_id.encode()).digest()[:7], "big") + 1
 
 
 def enter_side_rows(results: str | Tables, name: str, entries: Sequence[TableEntry], scan_id: str) -> None:
-    """Commit a run's rows to one of the tables SIDE_TABLES, next to those of other runs. Repeated calls change nothing.
+    """Commit a run's rows to one of SIDE_TABLES, besides those of other runs. Repeated calls change nothing.
 
     Raises:
-        ScanFailed: others kept committing first, or the table cannot be written.
+        ScanFailed: other processes kept committing first, or the table cannot be written.
     """
     tables, number = kept_tables(results), run_number(scan_id)
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
@@ -78,28 +78,28 @@ def enter_side_rows(results: str | Tables, name: str, entries: Sequence[TableEnt
 
 
 def settle(results: str | Tables, shards: Iterable[str]) -> None:
-    """Remove from the tables SIDE_TABLES the rows of runs that lost, for shards that have verdicts.
+    """Remove the rows of runs that lost from SIDE_TABLES, for shards that have verdicts.
 
     The run whose verdicts are committed has won.
 
     Raises:
-        ScanFailed: others kept committing first, or a table cannot be written.
+        ScanFailed: other processes kept committing first, or a table cannot be written.
     """
     tables = kept_tables(results)
-    winners = tables.now("verdicts")[1].lasting(shards)  # those that expire are in no signature
+    winners = tables.now("verdicts")[1].lasting(shards)  # only lasting ones: no signature covers those that expire
     for name in side_tables(tables):
         _settle(tables, name, winners)
 
 
 def drop_runs(tables: Tables, runs: Iterable[tuple[str, str]]) -> None:
-    """Remove from the tables SIDE_TABLES the rows of runs that died before their verdicts.
+    """Remove the rows of runs that died before their verdicts from SIDE_TABLES.
 
     Args:
-        tables: of the results.
+        tables: tables of the results.
         runs: shard_id and scan_id of each run.
 
     Raises:
-        ScanFailed: others kept committing first, or a table cannot be written.
+        ScanFailed: other processes kept committing first, or a table cannot be written.
     """
     dead = set(runs)
     for name in side_tables(tables) if dead else ():
@@ -130,14 +130,14 @@ def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
 def _without(
     table: DeltaTable, results: str, name: str, shards: Collection[str], goes: Callable[[tuple[str, str]], bool]
 ) -> list[AddAction | RemoveAction]:
-    """Return the actions that remove the files with rows to drop, and add one file of their other rows.
+    """Return the actions that remove the files with rows to drop, and add one file with their other rows.
 
     Args:
-        table: as it is now.
+        table: the table as it is now.
         results: folder or URI.
-        name: of the table.
-        shards: only rows of these shards are looked at.
-        goes: picks the rows to drop, by shard_id and scan_id.
+        name: name of the table.
+        shards: only rows of these shards are examined.
+        goes: selects the rows to drop, by shard_id and scan_id.
     """
     shard_ids = pa.array(list(shards), pa.string())
     removals: list[AddAction | RemoveAction] = []
@@ -157,7 +157,7 @@ def _without(
 
 
 EVERY_ROW = pl.lit(value=True)
-"""Filter that takes every row."""
+"""Filter that keeps every row."""
 
 _NAMES_NOBODY = [
     *map(str, (Naming.NONE, Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.ASSUMED, Naming.UNPROVED, Naming.OTHER_REGISTRY))
@@ -181,7 +181,7 @@ def shards(results: str) -> pl.LazyFrame:
 
 
 def ranges_ever(results: str) -> pl.LazyFrame:
-    """Return the ranges of all nights, also of dropped ones, which have no other rows left. Raises as `shards` does."""
+    """Return the ranges of all nights, including dropped nights, which have no other rows left. Raises as `shards`."""
     return read_whole(results, "shards")
 
 
@@ -196,13 +196,13 @@ def flags(results: str) -> pl.LazyFrame:
 
 
 def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFrame:
-    """Return the rows of `flags` that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does.
+    """Return the current rows of `flags`, one per document, as in schemas.tables.VERDICTS. Raises as `shards`.
 
     Args:
         results: folder or URI.
-        rows: of `flags`.
-        wanted: expression of columns of VERDICTS that picks the standing rows to return. Other rows are not kept in
-            memory, except for documents that were scanned again and have a wanted row.
+        rows: rows of `flags`.
+        wanted: expression on columns of VERDICTS that selects the current rows to return. Other rows are not kept in
+            memory, except those of documents that were scanned again and have a wanted row.
     """
     rows_scanned_once, rescanned = _standing(results, rows, wanted)
     columns = SCHEMAS["verdicts"].names
@@ -212,7 +212,7 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> pl.LazyFr
 
 
 def current_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Return the rows of `flags` that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards` does."""
+    """Return the rows of `flags` that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards`."""
     return pl.concat(part.select(SCHEMAS["flags"].names) for part in _standing(results, rows, EVERY_ROW))
 
 
@@ -221,11 +221,12 @@ def _standing(results: str, rows: pl.LazyFrame, row_filter: pl.Expr) -> tuple[pl
 
     Returns:
         The wanted rows of files that were scanned once.
-        All rows of the documents with a wanted row, of files that were scanned again, with own_at: when their range was
-        scanned.
+        All rows of the documents with a wanted row, of files that were scanned again. Their column own_at is the time
+        at
+            which their range was scanned.
     """
     ranges = shards(results)
-    # flags may be kept of nights that were dropped, whose ranges hide nothing any more
+    # flags may be kept from dropped nights; the ranges of these nights hide nothing any more
     dropped_paths = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
     rescanned_paths = pl.concat([_rescanned(ranges), dropped_paths]).unique()
     shard_ranges = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
@@ -247,17 +248,17 @@ def _standing(results: str, rows: pl.LazyFrame, row_filter: pl.Expr) -> tuple[pl
 def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
     """Return the rows of `quarantine` on documents and files that no scan has read since, the newest of each.
 
-    A row stands until a younger scan has a verdict on its document, or reads its file. Raises as `shards` does.
+    A row counts until a younger scan has a verdict on its document, or reads its file. Raises as `shards`.
 
     Args:
         results: folder or URI.
-        wanted: expression of columns of QUARANTINE that picks the standing rows to return.
+        wanted: expression on columns of QUARANTINE that selects the current rows to return.
     """
     ranges, rows = shards(results), read_whole(results, "quarantine")
     some_row = rows.filter(wanted).select(_DOCUMENT).unique()
     candidates = rows.join(some_row, on=_DOCUMENT, how="semi", nulls_equal=True)
     shard_ranges = ranges.select(*_OF_RANGE, own_at="scanned_at")
-    # as flags: by the range's end
+    # as for flags: age is that of the range's end
     documents = candidates.drop_nulls("row").join(shard_ranges, on=_OF_RANGE, how="left")
     scored = _later(documents, ranges, rows).select(*_OF_SHARD, *_DOCUMENT).unique()
     unscored = documents.join(scored, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
@@ -273,30 +274,30 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
     """Pair each row with every younger range that has a result for its document.
 
     Args:
-        rows: of documents, with own_at.
+        rows: rows of documents, with own_at.
         ranges: rows of SHARDS.
         quarantine: rows of QUARANTINE. A range has no result for a document that it put there.
     """
     first, end = pl.col("first_row"), pl.col("first_row") + pl.col("rows")
-    possible = ranges.filter(pl.col("rows") <= MOST_SHARDS * MAX_ROWS)  # parts of more rows fit in no memory
+    possible = ranges.filter(pl.col("rows") <= MOST_SHARDS * MAX_ROWS)  # the parts of more rows would not fit in memory
     other = possible.select(
         "path",
         "first_row",
         "rows",
         *(pl.col(name).alias(f"other_{name}") for name in _OTHER),
         part=pl.int_ranges(first // MAX_ROWS, (end - 1) // MAX_ROWS + 1),
-    ).explode("part")  # a large file has many ranges: only those near a row are looked at
+    ).explode("part")  # a large file has many ranges, so only those near a row are compared
     scanned_at, other_at = pl.coalesce("own_at", "scanned_at"), pl.col("other_scanned_at")
     is_later = (other_at > scanned_at) | ((other_at == scanned_at) & (pl.col("other_scan_id") > pl.col("scan_id")))
     near = rows.with_columns(part=pl.col("row") // MAX_ROWS).join(other, on=["path", "part"])
-    is_other_scan = pl.col("other_scan_id") != pl.col("scan_id")  # a scan and its own pass hide nothing of each other
+    is_other_scan = pl.col("other_scan_id") != pl.col("scan_id")  # a scan and its own pass do not hide each other
     later_ranges = near.filter(is_other_scan & is_later & (pl.col("row") >= first) & (pl.col("row") < end))
     quarantine_rows = quarantine.select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
     return later_ranges.join(quarantine_rows, on=["other_shard_id", "other_scan_id", "row"], how="anti")
 
 
 def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Return the rows of `verdicts` that stand, one a document. Raises as `shards` does."""
+    """Return the current rows of `verdicts`, one per document. Raises as `shards`."""
     ranges, rows = shards(results), without_foreign_names(results, "verdicts", rows)
     paths = _rescanned(ranges)
     shard_ranges = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
@@ -304,7 +305,7 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     exact_flags = without_foreign_names(results, "flags", flags(results)).select(*_ROW, "log10_p_global", *NAMED_LISTS)
     rescanned_rows = rescanned_rows.join(exact_flags, on=_ROW, how="left", suffix="_exact")
     rescanned_rows = rescanned_rows.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in NAMED_LISTS)
-    by_age = rescanned_rows.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end
+    by_age = rescanned_rows.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as for flags: by the range's end
     same_file = (pl.col("file") == pl.col("file").last().over(_DOCUMENT)).fill_null(value=True)
     newest = by_age.filter(same_file).unique([*_DOCUMENT, "keys"], keep="last", maintain_order=True)
     best = _best(newest, pl.coalesce("log10_p_global_exact", largest_p())).with_columns(map(_published, NAMED_LISTS))
@@ -318,8 +319,8 @@ def _published(name: str) -> pl.Expr:
 
 
 def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Return rows of `verdicts`, with the flagged ones as `flags` has them. Raises as `shards` does."""
-    flagged = pl.col("flagged") | of_canary()  # a canary's row is no flag in `verdicts`
+    """Return rows of `verdicts`, with exact values from `flags` for flagged ones. Raises as `shards`."""
+    flagged = pl.col("flagged") | of_canary()  # in `verdicts`, a canary's row is not flagged
     published = flagged & pl.col("score").is_null()
     flag_rows = flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
     return pl.concat([rows.filter(~published), flag_rows.select(SCHEMAS["verdicts"].names)])
@@ -328,16 +329,17 @@ def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 def largest_p() -> pl.Expr:
     """Return log10 of the largest corrected p that a row of VERDICTS allows.
 
-    It is p itself where the row states p, and null where it states neither p nor a class of p. `status` tells rows
-    without a p-value from rows that were not tested.
+    It is p itself if the row states p, and null if it states neither p nor a class of p. `status` tells rows without a
+    p-value from rows that were not tested.
     """
     return pl.coalesce("log10_p_global", pl.col("p_class") * -float(DECADES))
 
 
 def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
-    """Return the best row of each document, with the names of all its rows, as a scan under all of their keys would."""
-    # The best row has the smallest p-value, any before none, and the newest of equal ones comes first. Among flagged
-    # rows of a document, a row by which somebody may be named comes before all others.
+    """Return the best row of each document, with the names of all its rows, as a scan under all their keys would."""
+    # The smallest p-value is best, and any p-value is better than none. Of equal rows, the newest is best. Among
+    # flagged
+    # rows of a document, a row that may name somebody comes before all others.
     ranked = rows.sort(
         pl.col("naming").is_in(_NAMES_NOBODY),
         *(p, "scanned_at", "scan_id"),
@@ -362,7 +364,7 @@ def _entries(*, further: bool) -> pl.Expr:
     """Return the entries of NAMED, each message of a key once, with the smallest p first.
 
     Args:
-        further: False: the first entry of every user, and all entries without a user; True: all others.
+        further: False: the first entry of every user, and all entries without a user. True: all other entries.
     """
     entry = (
         pl.element().drop_nulls().sort_by(pl.element().drop_nulls().struct.field("log10_p_global"), maintain_order=True)
@@ -375,6 +377,6 @@ def _entries(*, further: bool) -> pl.Expr:
 
 
 def _rescanned(ranges: pl.LazyFrame) -> pl.LazyFrame:
-    """Return the paths of which two ranges overlap: only there can a row hide another."""
+    """Return the paths with two overlapping ranges. Only in these files can a row hide another."""
     reached = (pl.col("first_row") + pl.col("rows")).cum_max().shift().over("path")
     return ranges.sort("path", "first_row").filter(pl.col("first_row") < reached).select("path").unique()

@@ -43,7 +43,7 @@ class WrongRows(Refused):
 
     def __init__(self, path: Path, faults: Sequence[str]) -> None:
         wrong = f"{counted(len(faults), 'row')} {'is' if len(faults) == 1 else 'are'} wrong"
-        super().__init__(f"{path}: nothing was recorded, since {wrong}. {faults[0]}")
+        super().__init__(f"{path}: nothing was recorded, since {wrong}: {faults[0]}; mend the file and give it again")
         self.faults = faults
 
 

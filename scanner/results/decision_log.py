@@ -1,8 +1,8 @@
-"""Decisions of people on flags: rows that enter once whatever is interrupted, and the decisions that stand.
+"""Record people's decisions on flags, each exactly once after any interruption, and find the current decisions.
 
-A decision carries an id of its own from before it is made (the form's), which is also its application transaction: who
-sends it again, because no answer came, changes nothing. Rows are only ever added. The newest row of each decider on a
-document stands; deciders who differ are all seen.
+A decision has an id from before it is made (the form's id), which is also its application transaction. Sending it
+again, because no answer came, therefore changes nothing. Rows are only ever added. The newest row of each decider on a
+document is current. If deciders differ, all of their decisions are shown.
 """
 
 import logging
@@ -28,10 +28,15 @@ from schemas.words import Naming, ReviewDecision
 _log = logging.getLogger(__name__)
 
 DECIDED_ON = ("path", "row", "text_sha256")
-"""Columns that identify a document and its text, in every scan of it."""
+"""Columns that identify a document and its text in every scan of it."""
 
 State = Literal["open", "unclear", "decided"]
-"""State of a flag: without a decision; with `unclear` from all who looked; or with any other decision."""
+"""State of a flag.
+
+open: nobody decided.
+unclear: all decisions are `unclear`.
+decided: there is another decision.
+"""
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -49,11 +54,11 @@ class NewDecision:
     decided_by: name of the decider.
     source: where the decision was made: app, command or file.
     decision: one of schemas.words.ReviewDecision.
-    note: empty for none.
-    decided_at: with its zone; None: when it is recorded.
+    note: empty: none.
+    decided_at: time with its zone. None: the time when it is recorded.
 
     Raises:
-        Refused: a malformed id, a decider without a name, an unknown decision, or a note too long.
+        Refused: the id is malformed, the decider has no name, the decision is unknown, or the note is too long.
     """
 
     decision_id: str
@@ -75,20 +80,21 @@ class NewDecision:
 
 
 def decide(results: str, flag: Mapping[str, Any], decision: NewDecision) -> Mapping[str, Any]:
-    """Record a decision on a flag. Return the row that the table has under its id: an earlier one, if there is one.
+    """Record a decision on a flag. Return the table's row with its id. If there already was one, it is that row.
 
-    The decision is on the disk, and in the table, when this returns. Other decisions made meanwhile are not lost.
+    When this returns, the decision is on the disk and in the table. Decisions that are made at the same time are not
+    lost.
 
     Raises:
-        Refused: the table cannot be made, or is of another version.
-        ScanFailed: it cannot be written, or others kept committing first.
+        Refused: the table cannot be made, or has another version.
+        ScanFailed: it cannot be written, or other processes kept committing first.
     """
     record(results, [(decision, flag)])
-    return recorded_decision(results, decision.decision_id) or _row(decision, flag)  # its night may have been dropped
+    return recorded_decision(results, decision.decision_id) or _row(decision, flag)  # its night may be dropped by now
 
 
 def record(results: str, decisions: Sequence[tuple[NewDecision, Mapping[str, Any]]]) -> set[str]:
-    """Record decisions, each with its flag, in one commit. Return the ids of those that the table did not have yet.
+    """Record decisions, each with its flag, in one commit. Return the ids that the table did not have yet.
 
     Raises:
         Refused: as `decide`.
@@ -102,7 +108,7 @@ def record(results: str, decisions: Sequence[tuple[NewDecision, Mapping[str, Any
     first, *others = (row["decision_id"] for row in rows)
     entry = TableEntry(first, (file,) if file else (), tuple(others), "decision_id")
     entered = commit(results, "decisions", [entry])
-    if (why := keep_signatures(results)) is not None:  # a server of reviews may run for months
+    if (why := keep_signatures(results)) is not None:  # now, because a server of reviews may run for months
         _log.warning("%s", why)
     return entered
 
@@ -118,21 +124,21 @@ def _row(decision: NewDecision, flag: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recorded_decision(results: str, decision_id: str) -> Mapping[str, Any] | None:
-    """Return the row of a decision; None: there is none."""
+    """Return the row of a decision. None: there is none."""
     same = pl.col("decision_id") == decision_id
     rows = ask(results, lambda: decisions(results).filter(same).collect())
     return rows.row(0, named=True) if len(rows) else None
 
 
 def users_of(flag: Mapping[str, Any]) -> list[str]:
-    """Return the users whom a flag names, the user of its own message first. Other namings are left out."""
+    """Return the users whom a flag names, the user of its own message first. Messages without a name are left out."""
     listed = (entry for name in ("named", "further_messages") for entry in flag[name] or ())
     named = (entry["user_id"] for entry in (flag, *listed) if entry["naming"] == Naming.NAMED)
     return list(dict.fromkeys(user for user in named if user is not None))
 
 
 def decisions(results: str) -> pl.LazyFrame:
-    """Return all decisions, oldest first, as in schemas.tables.DECISIONS; empty if there are none."""
+    """Return all decisions, oldest first, as in schemas.tables.DECISIONS. Empty: there are none."""
     if not has_table(results, "decisions"):
         return pl.LazyFrame(schema=pl.Schema(DECISIONS))
     return read_whole(results, "decisions").sort("decided_at", "decision_id")
@@ -144,11 +150,11 @@ def current_decisions(results: str) -> pl.LazyFrame:
 
 
 def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
-    """Return the rows of flags that are in a state.
+    """Return the rows whose flags are in a state.
 
     Args:
         results: folder or URI.
-        rows: with the columns DECIDED_ON.
+        rows: rows with the columns DECIDED_ON.
         state: the state.
     """
     decided = current_decisions(results).group_by(DECIDED_ON)
@@ -159,7 +165,7 @@ def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
 
 
 def on_documents(results: str, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    """Return the standing decisions on some flags, oldest first, by the columns DECIDED_ON."""
+    """Return the current decisions on some flags, oldest first, by the columns DECIDED_ON."""
     documents = pl.LazyFrame(
         [{name: row[name] for name in DECIDED_ON} for row in rows],
         schema={name: pl.Schema(DECISIONS)[name] for name in DECIDED_ON},

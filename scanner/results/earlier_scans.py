@@ -1,6 +1,6 @@
-"""Look up when earlier scans met a scan's files, and the texts that they flagged.
+"""Look up when earlier scans first had a scan's files, and flagged its texts.
 
-Files and texts are looked up once a scan, of all flags and of all ranges of rows that were scanned.
+This is done once in a scan, over all flags and all scanned ranges of rows.
 """
 
 import math
@@ -18,32 +18,34 @@ from scanner.results.queries import ask, quarantine
 from scanner.scan_plan import Plan
 from schemas.words import Naming
 
-_BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
-_FIRST = pl.min_horizontal("first", _BEGAN).alias("first")
-"""Beginning of the scan of a row, by its id: its input was there then, whenever the scan came to this row."""
+SCAN_BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
+"""Time at which the scan of a row began, from its id. It is known even if the scan has not ended."""
+
+_FIRST = pl.min_horizontal("first", SCAN_BEGAN).alias("first")
+"""Earliest known time of a row: its own, or when its scan began, because the scan's input existed then."""
 
 _OF_SHARD = ["shard_id", "scan_id"]
 _TIME = pl.Datetime("us", "UTC")
-_LAST_MOMENT = 2**63  # nanoseconds, and more than a file's time can be
+_LAST_MOMENT = 2**63  # nanoseconds; no file can have so late a time
 
 _OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "further_messages"))
-"""All messages that the rules of naming let through; the first is the row's own."""
+"""All messages that the rules of naming let through. The first is the row's own."""
 
 
 def read_earlier_scans(
     plan: Plan, files: Iterable[InputFile], began: datetime, *, under_way: bool = False
 ) -> EarlierScans:
-    """Return what earlier scans met of a scan's files and texts.
+    """Return when earlier scans first had a scan's files and flagged its texts.
 
     Args:
-        plan: of the scan.
-        files: that the scan is about to read.
-        began: when the scan began.
-        under_way: the scan has rows of its own, which do not count as earlier.
+        plan: the scan's plan.
+        files: files that the scan is about to read.
+        began: time at which the scan began.
+        under_way: whether the scan has rows of its own already. They do not count as earlier.
 
     Raises:
         Refused: there are no results.
-        ScanFailed: names were erased all the while.
+        ScanFailed: names were erased at every attempt to read.
     """
     modified = {file.path: file.written for file in files}
     if not modified:
@@ -67,10 +69,10 @@ def _files(results: str, requested_files: pl.DataFrame) -> pl.DataFrame:
         requested_files: rows of `_requested_files`.
 
     Returns:
-        Columns path, before and first: the earliest time; files that no scan had are left out.
+        Columns path, before and first, the earliest time. Files that no scan had are left out.
     """
-    # A scan after a file was last modified had this very file, whatever it made of it. Where that time is not known, or
-    # is still to come, any scan of the path may have had it.
+    # A scan after a file was last modified had this same file, with any result. If the time of modification is unknown,
+    # or is in the future, any scan of the path may have had the file.
     quarantine_rows = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
     ranges = ranges_ever(results).select("path", "scan_id", "scanned_at", "began_at")
     tables = [
@@ -89,11 +91,11 @@ def _files(results: str, requested_files: pl.DataFrame) -> pl.DataFrame:
 
 
 def _requested_files(files: Iterable[tuple[str, datetime | None, datetime]], *, all_scans: bool) -> pl.DataFrame:
-    """Return rows for `_files`: path, modified (when the file was), and before (when the scan that asks began).
+    """Return rows for `_files`: path, modified (time of the file), and before (when the asking scan began).
 
     Args:
-        files: path, time of modification, and beginning of the scan that asks.
-        all_scans: count all scans, whenever they were; `before` is null then.
+        files: path, time of modification, and beginning of the asking scan.
+        all_scans: whether scans of any time count. `before` is then null.
     """
     rows = [
         (path, modified_at if modified_at and modified_at <= began else None, None if all_scans else began)
@@ -103,12 +105,12 @@ def _requested_files(files: Iterable[tuple[str, datetime | None, datetime]], *, 
 
 
 class RecordedHistory(NamedTuple):
-    """A scan's knowledge of a flagged document when it began, without the document's own time.
+    """A scan's knowledge of a flagged document at its beginning, without the document's own time.
 
-    written: when its file had been modified.
-    file: when a scan before had the same file.
-    text: when a scan before flagged the text.
-    dropped: whether nights have been dropped since, with what they knew.
+    written: time at which its file was modified.
+    file: time at which an earlier scan had the same file.
+    text: time at which an earlier scan flagged the text.
+    dropped: whether nights were dropped since, together with their knowledge.
     """
 
     written: datetime | None
@@ -123,12 +125,12 @@ def _modified(mark: str | None) -> datetime | None:
 
 
 def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> RecordedHistory:
-    """Return the knowledge of the scan of a row of FLAGS, as far as the tables still have it.
+    """Return the knowledge that the scan of a row of FLAGS had, as far as the tables still contain it.
 
     Args:
         results: folder or URI.
-        row: of FLAGS.
-        began: when the scan of the row began.
+        row: a row of FLAGS.
+        began: time at which the scan of the row began.
 
     Raises:
         Refused: there are no results.
@@ -151,11 +153,15 @@ def recorded_history(results: str, row: Mapping[str, Any], began: datetime) -> R
 
 
 def _texts(plan: Plan) -> dict[bytes, datetime]:
-    """Return when each text was first flagged, by SHA-256, for the few texts where that can change whom they name.
+    """Return when each text was first flagged, by SHA-256, for the few texts for which this can change a name.
 
-    It can in three cases: a message of the text was given since; the flag would not pass today, or its key is not
-    tested; the flag named nobody, as ambiguous, undecided or unproved. In all other cases the text has its messages
-    again, or another one passes too and nobody is named.
+    There are three cases:
+
+    - A message of the text was given since.
+    - The flag would not pass today, or its key is not tested.
+    - The flag named nobody: it was ambiguous, undecided or unproved.
+
+    In all other cases the text has the same messages again, or another message passes too and nobody is named.
     """
     more_tests = (_tests_now(plan) / pl.col("correction")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_tests <= math.log10(plan.config.false_positive_rate)
@@ -185,7 +191,7 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
 
 
 def _tests_now(plan: Plan) -> pl.Expr:
-    """Return K of a row's key and variant, for today's correction. Keys not tested count as keys without weights."""
+    """Return K of a row's key and variant, for today's correction. Untested keys count as keys without weights."""
     tests_by_key = {key.key_id: plan.corrections_of(key)[:, 1, 1] for key in plan.keys}
 
     def now(variant: int) -> pl.Expr:

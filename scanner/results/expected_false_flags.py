@@ -1,19 +1,21 @@
-"""How many flags of a list are expected to be false: the one number beside p that people act on.
+"""Estimate how many flags of a list are false. Besides p, this is the number that people act on.
 
 Nobody ever holds a reserved message, so a flag for one is false. In a text that nobody marked, all messages of a key
-are equally likely to score best, whatever the law of its p-values. Of a key that reserves the share s of its messages,
-a false flag is therefore for a reserved message with probability s, and each one that is seen counts 1/s times
+are equally likely to score best, for any law of its p-values. If a key reserves the share s of its messages, a false
+flag is therefore for a reserved message with probability s. So each flag for a reserved message counts 1/s times
 (Horvitz and Thompson 1952, A generalization of sampling without replacement from a finite universe):
 
     expected = Σ 1/s over the flags for reserved messages
 
-This is unbiased, also where p-values are too small. Where no flag is for a reserved message, and for flags of keys that
-reserve none or that show no message, only the law of the p-values speaks: of N texts, at most N·p are expected to reach
-p by chance. The number is then N·p or has N·p added, which makes it no smaller than the truth in the mean.
+This is unbiased, even if p-values are too small.
+
+If no flag is for a reserved message, only the law of the p-values is left: of N texts, at most N·p are expected to
+reach p by chance. The number is then N·p. The same law is used for flags of keys that reserve no message or show none:
+then N·p is added. The result is at least the truth in the mean.
 
 Example: 800 flags under a key of 100,000 messages, of which 5,000 are reserved, so s = 1/20. Two flags are for reserved
-messages: 2 · 20 = 40 flags are expected to be false, these two among them. If none were, N = 50 million texts tested at
-p = 1e-6 would make it 50 at most.
+messages: 2 · 20 = 40 flags are expected to be false, including these two. If none were for a reserved message, N = 50
+million texts tested at p = 1e-6 would give at most 50.
 """
 
 from datetime import datetime
@@ -29,36 +31,37 @@ from schemas.registry import is_reserved, reserved_count
 
 
 class ExpectedFalseFlags(NamedTuple):
-    """How many flags of a list are expected to be false, and what this rests on."""
+    """The expected number of false flags of a list, and its basis."""
 
     number: float
-    """Of a short list it may be more than its flags: one false flag in 1/s counts for all."""
+    """The expected number. For a short list it may exceed the number of flags, because one reserved flag counts 1/s."""
     flags: int
-    """Flags of the list; copies of a text count once."""
+    """Number of flags of the list. Copies of a text count once."""
     reserved: int
-    """These of them are for reserved messages."""
+    """Number of them that are for reserved messages."""
     by_chance: float
-    """The part of the number that is N·p; 0 if reserved messages speak for all flags."""
+    """The part of the number that is N·p. 0: reserved messages give the estimate for all flags."""
 
     def in_words(self) -> str:
-        """Return the number with its source, such as `at most 0.3 of 12 expected, by chance alone (N·p)`."""
+        """Return the number with its source, such as `at most 0.3 of 12, by chance (N·p)`."""
         number = min(self.number, self.flags)
         if not self.reserved:
-            return f"{at_most(number)} of {self.flags:,} expected, by chance alone (N·p)"
+            return f"{at_most(number)} of {self.flags:,} expected, by chance (N·p)"
         are = "is for a reserved message" if self.reserved == 1 else "are for reserved messages"
         addition = f"; {at_most(self.by_chance)} of them by chance (N·p)" if self.by_chance else ""
         return (
-            f"about {amount(number)} of {self.flags:,} expected, as {self.reserved:,} {are}, which nobody has{addition}"
+            f"about {amount(number)} of {self.flags:,} expected, because {self.reserved:,} {are}, which no user has"
+            f"{addition}"
         )
 
 
 def expected_false_flags(flags: pl.LazyFrame, chance_flags: float) -> ExpectedFalseFlags:
-    """Estimate how many of some flags are false. Copies of a text count once.
+    """Estimate how many flags are false. Copies of a text count once.
 
     Args:
-        flags: flags with columns text_sha256, key_id, message and messages_tested; no choice among them may depend on
-            who holds their messages.
-        chance_flags: N·p, as `flags_by_chance` has it.
+        flags: flags with columns text_sha256, key_id, message and messages_tested. They must not be chosen by who holds
+            their messages.
+        chance_flags: N·p, as from `flags_by_chance`.
     """
     messages = pl.col("messages_tested")
     has_control = pl.col("message").is_not_null() & (reserved_count(messages) > 0)
@@ -81,13 +84,14 @@ def expected_false_flags(flags: pl.LazyFrame, chance_flags: float) -> ExpectedFa
 def flags_by_chance(
     results: str, rate: float, since: datetime | None = None, before: datetime | None = None
 ) -> float | None:
-    """Return N·p, the most flags that chance is expected to make of the texts scored in a time; None: no scan ended.
+    """Return N·p, the largest expected number of flags by chance among the texts scored in a time. None: no scan ended.
 
     Args:
         results: folder or URI.
-        rate: rate above which no flag is counted; p is the largest false-positive rate of any scan, or this if smaller.
-        since: texts scanned from then on; None: from the first scan on.
-        before: texts scanned before then; None: up to now.
+        rate: flags with a larger rate are not counted. p is the largest false-positive rate of any scan, but at most
+            this.
+        since: only texts scanned from this time on. None: from the first scan on.
+        before: only texts scanned before this time. None: up to now.
 
     Raises:
         Refused: there are no results.

@@ -1,9 +1,9 @@
-"""Flags that somebody asks for: which, how many, in which order, and their lists and sums.
+"""Select flags, count them, put them in order, and list them or add them up.
 
-A canary's text that was found and named right is no flag to decide on: it is counted apart, everywhere.
+A text of a canary that was found and named right needs no decision. It is counted separately everywhere.
 
-Filters go into the read of the table `flags`. A digest, a message and a count are kept for each distinct text that was
-asked for; whole rows are read only for texts that are shown.
+Filters are pushed into the read of the table `flags`. For each distinct text only a digest, a message and a count are
+kept in memory. Whole rows are read only for texts that are shown.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
+from scanner.printable import counted
 from scanner.results.canary_flags import of_canary
 from scanner.results.current_rows import EVERY_ROW
 from scanner.results.decision_log import State, in_state
@@ -34,15 +35,15 @@ OF_ENTRY = ("key_id", "message", "user_id", "naming", "log10_p_global")
 class WantedFlags(NamedTuple):
     """A filter for flags. An empty field filters nothing.
 
-    since: scanned from then on; None: at any time.
-    before: scanned before then; None: at any time.
+    since: only flags scanned at or after this time. None: at any time.
+    before: only flags scanned before this time. None: at any time.
     users: ids of users.
     accounts: ids of accounts.
     keys: ids of keys.
     documents: ids of documents.
-    state: of decisions; None: any.
-    user_part: a part of the user's name, in upper or lower case.
-    account_part: a part of the account's name, in upper or lower case.
+    state: state of the decision. None: any.
+    user_part: part of a user's name, in upper or lower case.
+    account_part: part of an account's name, in upper or lower case.
     """
 
     since: datetime | None = None
@@ -56,7 +57,7 @@ class WantedFlags(NamedTuple):
     account_part: str = ""
 
     def expression(self) -> pl.Expr:
-        """Return the filter, on columns of schemas.tables.VERDICTS."""
+        """Return the filter as an expression on columns of schemas.tables.VERDICTS."""
         requested = scanned_and_one_of(self.since, self.before, {"account_id": self.accounts, "doc_id": self.documents})
         if self.account_part:
             requested &= _has(pl.col("account_id"), self.account_part)
@@ -72,11 +73,11 @@ class WantedFlags(NamedTuple):
 
     @property
     def about_users(self) -> bool:
-        """Whether users or keys are asked for, so that only some of the users named by a flag may be."""
+        """Return whether the filter has users or keys. If so, a flag may name users who are not requested."""
         return bool(self.users or self.keys or self.user_part)
 
     def _is_of(self, field: Callable[[str], pl.Expr]) -> pl.Expr:
-        """Return whether a row or an entry of NAMED is about one of the users, under one of the keys."""
+        """Return whether a row, or an entry of NAMED, is about one of the users under one of the keys."""
         requested = (("user_id", self.users), ("key_id", self.keys))
         conditions = [field(name).is_in(list(values)) for name, values in requested if values]
         conditions += [_has(field("user_id"), self.user_part)] if self.user_part else []
@@ -85,9 +86,12 @@ class WantedFlags(NamedTuple):
     def requested_users(self) -> list[pl.Expr]:
         """Return two columns of a requested row, `asked` and `beside`.
 
+        For example, a row names user A first and user B second, and only B is requested. Then `asked` has the entry of
+        B, and `beside` is true.
+
         Returns:
-            asked: entries of NAMED: what the row says of each requested user, under the requested keys, each user once.
-            beside: whether the row's own user and key, which come first of all, are not among the requested ones.
+            asked: entries of NAMED, one for each requested user under the requested keys.
+            beside: whether the row's own user and key, which come first, are not among the requested ones.
         """
         field = pl.element().struct.field
         requested_entries = pl.element().filter(self._is_of(field))
@@ -103,31 +107,31 @@ FLAG_ID_PREFIX = "brickscan-"
 
 
 def flag_id(row: Mapping[str, Any]) -> str:
-    """Return the id of a flag in other systems: the same in every scan of its document and text.
+    """Return the id of a flag for other systems. Every scan of the same document and text gives the same id.
 
-    The first half is the digest of the text, by which a column of digests is searched.
+    The first half comes from the digest of the text, so a column of digests can be searched for it.
     """
     place = hashlib.sha256(f"{row['path']}\n{row['row']}\n{row['text_sha256'].hex()}".encode())
     return f"{FLAG_ID_PREFIX}{row['text_sha256'][:8].hex()}{place.digest()[:8].hex()}"
 
 
 def _has(name: pl.Expr, part: str) -> pl.Expr:
-    """Return whether a name has a part, in upper or lower case."""
+    """Return whether a name contains a part, in upper or lower case."""
     return name.str.to_lowercase().str.contains(part.lower(), literal=True)
 
 
 IN_NEED = (
     "flags that name a user",
-    "flags that name nobody",
-    "flags that cannot be used, since the audit alarmed, the message is reserved or a slow path found something else",
+    "flags that name no user",
+    "flags that you cannot use: the audit raised an alarm, the message is reserved or a second computation differs",
 )
-"""Groups of flags, those that need a decision most first."""
+"""Groups of flags. Those that most need a decision come first."""
 
 
 class FlagCount(NamedTuple):
     """Counts of flagged documents.
 
-    flagged: documents without those of canaries.
+    flagged: documents, without those of canaries.
     canaries: documents of canaries that were found and named right.
     """
 
@@ -135,8 +139,8 @@ class FlagCount(NamedTuple):
     canaries: int
 
     def in_words(self) -> str:
-        """Return the count as text, with canaries told apart."""
-        canary_words = f", and {self.canaries:,} of canaries, found and named right" if self.canaries else ""
+        """Return the count as text, with canaries as a separate number."""
+        canary_words = f", and {counted(self.canaries, 'canary text')}" if self.canaries else ""
         return f"{self.flagged:,} flagged{canary_words}"
 
 
@@ -148,7 +152,7 @@ def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collec
 
     Args:
         results: folder or URI.
-        rate: a rate stricter than the scan's leaves out flags that it would not have made.
+        rate: false-positive rate. One stricter than the scan's leaves out the flags that it would not have made.
         wanted: which flags.
         canaries: as scanner.results.canary_flags.of_canary.
 
@@ -160,7 +164,7 @@ def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collec
 
 
 def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the requested flags of some documents as rows of VERDICTS with `audit`, in the order of the documents.
+    """Return the requested flags of given documents as rows of VERDICTS with `audit`, in the order of the documents.
 
     Args:
         results: folder or URI.
@@ -181,7 +185,7 @@ def flags_at(results: str, rate: float, wanted: WantedFlags, documents: pl.DataF
 
 
 def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None) -> dict[str, FlagCount]:
-    """Count the flags that stand, by the scan that found them. Args, raises: as `count_flags`."""
+    """Count the current flags by the scan that found them. Args, raises: as `count_flags`."""
     rows = ask(results, lambda: _counted(flags_at_rate(results, rate), canaries, "scan_id").collect())
     return {scan_id: FlagCount(*counts) for scan_id, *counts in rows.rows()}
 
@@ -193,14 +197,20 @@ def _counted(rows: pl.LazyFrame, canaries: Collection[Canary] | None, *by: str) 
 
 
 def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None) -> pl.DataFrame:
-    """Return the requested flags, those that need a decision most first.
+    """Return the requested flags in the order in which they need a decision.
 
-    First come the groups IN_NEED, in their order. In a group come first texts with most requested copies, then those
-    that were scanned last, then those that chance makes most seldom. Copies of one text stay together. Args, raises: as
-    `count_flags`.
+    The groups IN_NEED come first to last. In a group, flags are ordered by:
+
+    1. the number of requested copies of the text, most first,
+    2. the time of the last scan, latest first,
+    3. the p-value, smallest first.
+
+    Copies of one text stay together. Args, raises: as `count_flags`.
 
     Returns:
-        Columns: path, row; need, the place in IN_NEED; copies, of the text, among the requested flags.
+        path and row: the document.
+        need: place in IN_NEED.
+        copies: number of copies of the text among the requested flags.
     """
     unusable = (
         (pl.col("audit") == AuditState.ALARM)
@@ -220,7 +230,7 @@ def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection
         rows = found_flags(results, rate, requested).filter(~of_canary(canaries))
         return rows.select("path", "row", *EVIDENCE_COLUMNS, "scanned_at", "log10_p_global", need).collect()
 
-    # flags in every state decide the order, which is then the same before and after a decision on one of them
+    # sort by flags in all states: a decision on one flag then leaves the order of the others unchanged
     copies, last = pl.len().over(EVIDENCE_COLUMNS).cast(pl.Int64), pl.col("scanned_at").max().over(EVIDENCE_COLUMNS)
     first, surest = pl.col("need").min().over(EVIDENCE_COLUMNS), pl.col("log10_p_global").min().over(EVIDENCE_COLUMNS)
     every = ask(results, lambda: question(wanted._replace(state=None)))
@@ -248,8 +258,8 @@ def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection
 By = Literal["user", "account", "text"]
 
 _SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
-"""Columns that are equal in copies that are one entry of the list: one text, which names the same user or, for the same
-reason, nobody.
+"""Columns that are equal in all copies of one entry of the list. Copies have the same text and name the same user, or
+name no user for the same reason.
 """
 
 _GROUPS: Mapping[By, tuple[str, ...]] = {"user": ("user_id", "naming"), "account": ("account_id",), "text": _SAME}
@@ -264,31 +274,31 @@ _OF_FIRST = (
     "held_since",
     "p_rank",
 )
-"""Columns about the first named user alone."""
+"""Columns about the first named user only."""
 
 
 class FlagTotals(NamedTuple):
-    """Totals of everything that was asked for, shown or not."""
+    """Totals of all requested flags, shown or not."""
 
     entries: int
-    """Rows, were all shown."""
+    """Number of rows if all were shown."""
     documents: int
     texts: int
-    """Distinct ones."""
+    """Distinct texts."""
     unnamed: Mapping[str, int]
-    """Documents that name nobody, by Naming, most first."""
+    """Documents that name no user, by Naming, most frequent first."""
     alarmed: int
-    """Documents of scans whose audit alarmed."""
+    """Documents of scans whose audit raised an alarm."""
     canaries: int = 0
-    """Documents left out, since they are canaries' own."""
+    """Documents that were left out because they are a canary's own."""
     pieces: int | None = None
-    """Pieces of evidence, where near-duplicates are one; None: there are too many texts to tell."""
+    """Pieces of evidence. Near-duplicates count as one. None: there are too many texts to compare."""
     expected_false: ExpectedFalseFlags | None = None
-    """How many are expected to be false; None: after an alarm, or while no scan has ended."""
+    """How many flags are expected to be false. None: after an alarm, or while no scan has ended."""
 
 
 class FlagList(NamedTuple):
-    """The rows that are shown, and the totals. rows: see `newest` and `sums`."""
+    """The shown rows, and the totals. rows: see `newest` and `sums`."""
 
     rows: pl.DataFrame
     totals: FlagTotals
@@ -303,25 +313,26 @@ def newest(
     fold: bool = True,
     canaries: Collection[Canary] | None = (),
 ) -> FlagList:
-    """Return the newest requested flags, newest first and of one time the surest, those of one text in one row.
+    """Return the newest requested flags in one row for each text.
 
-    A row is about the first of the requested users, under the requested keys, with their own p-value.
+    Rows are ordered by time, newest first. At equal times, the smallest p-value comes first. A row is about the first
+    requested user under the requested keys, with that user's p-value.
 
     Args:
         results: folder or URI.
-        rate: a rate stricter than the scan's leaves out flags that it would not have made.
+        rate: false-positive rate. One stricter than the scan's leaves out the flags that it would not have made.
         wanted: which flags.
-        limit: how many rows at most; None: all.
-        fold: False: each document has a row.
-        canaries: as `of_canary`; their own texts that were named right are left out, and counted.
+        limit: how many rows at most. None: all.
+        fold: False: one row for each document instead of each text.
+        canaries: as `of_canary`. Their own texts that were named right are counted but not listed.
 
     Returns:
-        Rows with the columns of schemas.tables.VERDICTS, of the newest copy, and totals. Further columns:
-        log10_p_shown (scanner.results.shown_p_values);
-        audit, `alarm` where the audit of any copy's scan alarmed;
-        copies and accounts, int64, of all copies, distinct accounts without null;
-        piece_documents, piece_texts and piece_accounts, int64, of its copies and near-duplicates together, which are
-        one piece of evidence; null where there are too many texts to tell.
+        Rows and totals. Rows have the columns of schemas.tables.VERDICTS, of the newest copy. Further columns:
+        log10_p_shown: see scanner.results.shown_p_values.
+        audit: `alarm` if the audit of any copy's scan raised an alarm.
+        copies, accounts: int64, the number of copies, and of their distinct accounts without null.
+        piece_documents, piece_texts, piece_accounts: int64, the same of copies and near-duplicates together, which are
+            one piece of evidence. Null where there are too many texts to compare.
 
     Raises:
         Refused: there are no results.
@@ -349,20 +360,22 @@ def sums(
     *,
     canaries: Collection[Canary] | None = (),
 ) -> FlagList:
-    """Add up the requested flags by user, account or text, those with most texts first.
+    """Add up the requested flags by user, account or text.
 
-    A text that is marked for several users counts for each of them; totals count it once. Args, raises: as `newest`.
+    Rows with most texts come first, and rows without a user last. A text that is marked for several users counts for
+    each of them, but only once in the totals. Args, raises: as `newest`.
 
     Returns:
         Rows and totals. Columns:
-        user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming (by
-        text);
-        documents, texts, accounts and users, int64, distinct ones and without null;
-        first and last, when they were scanned;
-        log10_p_global and log10_p_shown (scanner.results.shown_p_values), the smallest;
-        alarmed, documents of scans whose audit alarmed;
-        pieces, of evidence: texts that are no near-duplicates (scanner.results.pieces_of_evidence), 0 where there are
-        too many to be told apart.
+        by user: user_id and naming.
+        by account: account_id.
+        by text: text_sha256, key_id, message, user_id and naming.
+        documents, texts, accounts and users: int64, distinct and without null.
+        first and last: times of the first and the last scan.
+        log10_p_global and log10_p_shown (scanner.results.shown_p_values): the smallest.
+        alarmed: documents of scans whose audit raised an alarm.
+        pieces: pieces of evidence, that is, texts that are no near-duplicates of each other
+            (scanner.results.pieces_of_evidence). 0 where there are too many texts to compare.
     """
     group = _GROUPS[by]
 
@@ -371,7 +384,8 @@ def sums(
         all_entries, canary_copies = _entries(rows, (*_SAME, "account_id"), canaries)
         entries = all_entries.filter(~pl.col("again"))
         distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
-        counts = (by == "user") | ~pl.col("again")  # a document is one of each of its users, and one of its account
+        # a document counts once for each of its users, but only once for its account
+        counts = (by == "user") | ~pl.col("again")
         summed = all_entries.group_by(group).agg(
             documents=pl.col("copies").filter(counts).sum(),
             **{name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()},
@@ -385,7 +399,13 @@ def sums(
             .otherwise(0)
             .cast(pl.Int64),
         )
-        largest = summed.sort("texts", "documents", *group, descending=[True, True, *(False for _ in group)])
+        largest = summed.sort(
+            pl.col(group[0]).is_null(),
+            "texts",
+            "documents",
+            *group,
+            descending=[False, True, True, *(False for _ in group)],
+        )
         expected = _expected_false(entries, results, rate, wanted)
         return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), canary_copies, expected))
 
@@ -395,17 +415,17 @@ def sums(
 def found_flags(
     results: str, rate: float, wanted: WantedFlags, texts: pl.Series | None = None, *, each: bool = False
 ) -> pl.LazyFrame:
-    """Return rows of VERDICTS with `audit`: one a document, about the first of the requested users.
+    """Return rows of VERDICTS with `audit`, one for each document, about the first requested user.
 
     Args:
         results: folder or URI.
         rate: as `count_flags`.
         wanted: which flags.
-        texts: digests of texts; rows of others are left out. None: all texts.
-        each: return a row for each requested user.
+        texts: digests of texts. Rows of other texts are left out. None: all texts.
+        each: return a row for each requested user instead.
 
     Returns:
-        The rows, with a column `again`: the row is not the first of its document.
+        The rows, with a column `again`: whether the row is a further one of its document.
     """
     requested = wanted.expression()
     if texts is not None:
@@ -421,7 +441,10 @@ def found_flags(
 
 
 def _rows_per_user(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFrame:
-    """Return rows of VERDICTS about each requested user. Values known only of the first user are null for others."""
+    """Return rows of VERDICTS about each requested user.
+
+    Values that are known only of a document's first user are null for other users.
+    """
     passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
     passing = pl.col("asked").list.eval(pl.element().filter(passes))
     requests = rows.with_columns(wanted.requested_users()).with_columns(passing)
@@ -438,11 +461,11 @@ def _rows_per_user(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.L
 def _entries(
     rows: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary] | None
 ) -> tuple[pl.DataFrame, int]:
-    """Add up requested flags by equal columns.
+    """Add up requested flags with equal columns.
 
     Returns:
         The entries, without those of canaries.
-        How many documents of canaries were left out.
+        The number of canaries' documents that were left out.
     """
     flags = rows.with_columns(of_canary=of_canary(canaries))
     counts = flags.group_by(*same, "again", "of_canary").agg(
@@ -466,7 +489,7 @@ def _entries(
 def _with_pieces(
     page: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags
 ) -> pl.DataFrame:
-    """Add to entries the sizes of their pieces, which other entries may belong to."""
+    """Add the size of its piece of evidence to each entry. Entries on other pages count too."""
     shown_pieces = (
         entries.filter(pl.col("piece").is_in(page["piece"].implode())).select(*EVIDENCE_COLUMNS, "piece").unique()
     )
@@ -476,7 +499,7 @@ def _with_pieces(
 
 
 def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
-    """Sort entries: newest first, of one time the surest, and documents as their file has them."""
+    """Sort entries: newest first, then smallest p-value, then documents in the order of their file."""
     down = [name not in _DOCUMENT for name in same]
     return entries.sort(
         "last", "log10_p_global", *same, descending=[True, False, *down], nulls_last=True, maintain_order=True
@@ -484,7 +507,7 @@ def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _newest_copies(flags: pl.LazyFrame, page: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
-    """Return a whole row of each entry, in the order of the entries."""
+    """Return one whole row for each entry, in the order of the entries."""
     counts = ("copies", "accounts", "piece_documents", "piece_texts", "piece_accounts", "alarmed")
     place = page.select(*same, *counts, scanned_at="last").with_row_index("place")
     latest = flags.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
@@ -501,12 +524,12 @@ def _most(limit: int | None, rows: pl.DataFrame) -> int:
 
 
 def _expected_false(entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags) -> ExpectedFalseFlags | None:
-    """Estimate how many of the requested flags are false; None: as in FlagTotals."""
+    """Estimate how many of the requested flags are false. None: as in FlagTotals."""
     chance_flags = flags_by_chance(results, rate, wanted.since, wanted.before)
     if chance_flags is None or entries["alarmed"].sum():
         return None
     if wanted.users or wanted.user_part or wanted.state:
-        # Nobody holds a reserved message, so lists by users or decisions leave out their flags.
+        # no user holds a reserved message, so lists by user or decision lack the flags of reserved messages
         return ExpectedFalseFlags(chance_flags, entries["text_sha256"].n_unique(), 0, chance_flags)
     return expected_false_flags(entries.lazy(), chance_flags)
 

@@ -1,8 +1,8 @@
-"""Moving the tables of results on from an earlier version: their columns and properties change, no row and no file.
+"""Move tables of results from an earlier version to this one: change columns and properties, but no row and no file.
 
-A version only ever adds nullable columns (schemas.versions.NEW_COLUMNS), which are empty in the rows of files that were
-written before. So a table of any size is moved on by two commits to its log, and its signature, which is of its files,
-stays as it is.
+A version only ever adds nullable columns (schemas.versions.NEW_COLUMNS). They are empty in the rows of earlier files.
+Two commits to its log are therefore enough for a table of any size. Its signature stays the same, because it covers
+only the files.
 """
 
 import deltalake
@@ -15,7 +15,7 @@ from scanner.results.transactions import fields_of, has_table, open_checked, ref
 from scanner.results.upkeep import existing_tables
 from scanner.signing import signer_of
 from scanner.storage.data_files import SCHEMAS
-from scanner.storage.delta import TABLE_VERSION, attempts, sync_commit, version_of
+from scanner.storage.delta import TABLE_VERSION, attempts, load_table, sync_commit, version_of
 from scanner.storage.locations import refuse_links_of_table, table_uri
 from schemas.versions import VERSION
 
@@ -25,15 +25,16 @@ _ONCE = CommitProperties(max_commit_retries=0)
 def migrate(results: str) -> dict[str, int]:
     """Move the tables of results on to the version that this brickscan writes.
 
-    A second call goes on where an interrupted one stopped.
+    A second call continues where an interrupted one stopped.
 
     Returns:
         The version that each table had, by its name.
 
     Raises:
-        Refused: there are no results; a table was signed and is gone, was made before 0.1.0 or by a newer version, or
-            was changed by something else. No table is moved on then.
-        ScanFailed: a table cannot be read or written, or others kept committing first.
+        Refused: there are no results. No table is changed then.
+        TableError: a table was signed and is gone, was made before 0.1.0 or by a newer version, or was changed by
+            another program. No table is changed then.
+        ScanFailed: a table cannot be read or written, or other processes kept committing first.
     """
     existing = existing_tables(results)
     names = [name for name in SCHEMAS if name in existing or has_table(results, name)]  # refuses one that is gone
@@ -45,7 +46,7 @@ def migrate(results: str) -> dict[str, int]:
 
 
 def _checked_table(results: str, name: str) -> tuple[DeltaTable, int]:
-    """Return a table as it is now, and its version. Raises Refused: something else than brickscan changed it."""
+    """Return a table as it is now, and its version. Raises TableError: another program than brickscan changed it."""
     signer = signer_of(results)
 
     def check(table: DeltaTable) -> int:
@@ -55,7 +56,7 @@ def _checked_table(results: str, name: str) -> tuple[DeltaTable, int]:
             signer.is_signed(table, name)
         return version
 
-    return open_checked(lambda: DeltaTable(table_uri(results, name)), check)
+    return open_checked(lambda: load_table(table_uri(results, name)), check)
 
 
 def _move_on(results: str, name: str) -> None:
@@ -77,5 +78,5 @@ def _move_on(results: str, name: str) -> None:
             sync_commit(table, table.version())
             return
         except (DeltaError, OSError) as error:
-            if DeltaTable(uri).version() == table.version():  # nobody else committed
+            if load_table(uri).version() == table.version():  # nobody else committed
                 raise ScanFailed(f"results: table {uri} cannot be written: {in_a_line(error)}") from None

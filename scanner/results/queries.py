@@ -1,4 +1,4 @@
-"""The queries that people ask of the tables of results: lazy frames of polars."""
+"""Query the tables of results with lazy frames of polars."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -32,18 +32,18 @@ Answer = TypeVar("Answer")
 
 
 def exist(results: str) -> bool:
-    """Return whether results exist, which means that a scan made the tables.
+    """Return whether results exist. They exist once a scan has made the tables.
 
     Raises:
-        Refused: the table of verdicts was signed, and is gone.
+        TableError: the table of verdicts was signed, and is gone.
     """
     return has_table(results, "verdicts")
 
 
 def ask(results: str, question: Callable[[], Answer]) -> Answer:
-    """Return the result of queries that a function makes and collects, and ask again while names are erased.
+    """Return the result of queries that a function makes and collects. Repeat them while names are being erased.
 
-    An erasure deletes the files that held the names at once, and a query may be about to read them.
+    An erasure deletes the files with the names at once, and a query may be about to read them.
 
     Raises:
         Refused: there are no results.
@@ -61,7 +61,7 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
 
 
 _ERASED = ("account_posts", *(name for name in OF_USERS if name != "verdicts"))
-"""Tables that an erasure takes names from, beside `verdicts`."""
+"""Tables from which an erasure removes names, besides `verdicts`."""
 
 
 def _versions(results: str) -> list[int]:
@@ -88,16 +88,16 @@ def scanned_and_one_of(
 def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame:
     """Return the verdicts on all documents, one per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
 
-    If a document was scanned more than once, the newest row under each set of keys counts, and among these the one of
-    smallest corrected p-value: a key that is added later and scans alone hides no older flag. Only `flagged` has scores
-    and p-values: rows here have `p_class`.
+    If a document was scanned more than once, the newest row under each set of keys counts. Of these, the row with the
+    smallest corrected p-value is returned. A key that is added later and scanned by itself therefore hides no older
+    flag. Only `flagged` has scores and p-values. Rows here have `p_class`.
 
-    Rows that a file no longer has, because a shorter one took its place, stay: no flag goes because a file was cut
-    short.
+    Rows that a file no longer has, because a shorter file replaced it, stay. A flag does not disappear because its file
+    was cut short.
 
     Args:
         results: folder or URI.
-        paths: only rows of these input files; files of the table that hold no row of them are not opened. None: all.
+        paths: only rows of these input files. Files of the table without such rows are not opened. None: all files.
 
     Raises:
         Refused: there are no results.
@@ -111,10 +111,10 @@ def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame
 
 
 def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) -> pl.LazyFrame:
-    """Return all rows of some shards, and of all shards of those of their scans that were not judged.
+    """Return all rows of some shards, and of all shards of their scans that were not judged.
 
-    Flagged rows are as `flags` has them, with their p-values. Files of the table that hold no path of these shards are
-    not opened.
+    Flagged rows are as in `flags`, with their p-values. Files of the table without a path of these shards are not
+    opened.
 
     Args:
         results: folder or URI.
@@ -141,19 +141,19 @@ def flagged(
 ) -> pl.LazyFrame:
     """Return the verdicts on flagged documents, newest first, each with the state of its audit.
 
-    The column `audit` is one of schemas.words.AuditState, or null while no scan that covers the row has ended. It is
-    `alarm` when any audit that took in verdicts of the row's scan, even a part of them, ended in an alarm. Else it is
-    `canaries lost` or `possible framing` when any such audit ended so, and otherwise the result of the newest one.
-    Raises as `verdicts` does.
+    The column `audit` is one of schemas.words.AuditState. It is null until a scan that covers the row has ended. It is
+    `alarm` if any audit with verdicts of the row's scan, or a part of them, ended in an alarm. Otherwise, it is
+    `canaries lost` or `possible framing` if any such audit ended so. Otherwise, it is the result of the newest such
+    audit. Raises as `verdicts`.
 
     Args:
         results: folder or URI.
-        false_positive_rate: a rate stricter than the scan's leaves out the rows that would not have been flagged under
-            it. The column `flagged` went by the rate of the scan that wrote it.
-        wanted: expression of columns of schemas.tables.VERDICTS that picks rows. It goes into the read of `flags`, so
-            that others take no memory.
-        canaries: include texts of canaries that were found and named right, which are no flags. The column `canary`
-            tells them apart.
+        false_positive_rate: a rate stricter than the scan's leaves out rows that would not have been flagged under it.
+            The column `flagged` is by the rate of the scan that wrote it.
+        wanted: expression on columns of schemas.tables.VERDICTS that selects rows. It is applied when `flags` is read,
+            so other rows take no memory.
+        canaries: whether to include texts of canaries that were found and named correctly. They are no flags. The
+            column `canary` tells them apart.
     """
     rows = flags_at_rate(results, false_positive_rate, wanted)
     if not canaries:
@@ -162,16 +162,16 @@ def flagged(
 
 
 def flags_at_rate(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY_ROW) -> pl.LazyFrame:
-    """Return the flags at a rate, those of canaries too, in any order, without the state of their audit."""
+    """Return the flags at a rate, including those of canaries, in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     rows = without_foreign_names(results, "flags", flags(results).filter(strict))
     return newest_flags(results, rows, wanted)
 
 
 def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
-    """Return the marked parts of all documents that are flagged, canaries too, as in schemas.tables.SPANS.
+    """Return the marked parts of all flagged documents, including canaries', as in schemas.tables.SPANS.
 
-    If several sets of keys have the same span, the newest is returned. Raises as `verdicts` does.
+    If several sets of keys have the same span, the newest is returned. Raises as `verdicts`.
     """
     flag_columns = ["scan_id", "shard_id", "path", "row"]
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
@@ -189,7 +189,7 @@ def accounts(results: str, false_positive_rate: float = 1.0, night: date | None 
         results: folder or URI.
         false_positive_rate: a rate stricter than the scan's leaves out accounts that would not have been flagged under
             it.
-        night: date of the data; rows of other nights are left out. None: all nights.
+        night: date of the data. Rows of other nights are left out. None: all nights.
 
     Raises:
         Refused: no scan tested accounts.
@@ -202,15 +202,15 @@ def accounts(results: str, false_positive_rate: float = 1.0, night: date | None 
 
 
 def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Return rows of VERDICTS, in their order, each with the state of its audit, as `flagged` has it."""
+    """Return rows of VERDICTS, in their order, each with the state of its audit, as in `flagged`."""
     return rows.join(_audit_states(results), on="scan_id", how="left", maintain_order="left")
 
 
 def nights(results: str) -> pl.LazyFrame:
-    """Return totals by the date of the data, newest first. Raises as `verdicts` does.
+    """Return totals by the date of the data, newest first. Raises as `verdicts`.
 
-    Columns: night, shards, documents, flagged, canaries (texts of canaries that were named right, which `flagged` does
-    not count), quarantined, too_short, filtered, scored_in_part, tokens. A document that was scanned again counts in
+    Columns: night, shards, documents, flagged, canaries (texts of canaries that were named correctly, which are not in
+    `flagged`), quarantined, too_short, filtered, scored_in_part, tokens. A document that was scanned again counts in
     both nights.
     """
     sums = pl.col(
@@ -227,7 +227,7 @@ def _audit_states(results: str) -> pl.LazyFrame:
 
 
 def quarantine(results: str) -> pl.LazyFrame:
-    """Return the rows that could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
+    """Return the rows that could not be scored, with reasons, as in schemas.tables.QUARANTINE. Raises as `verdicts`."""
     return read_whole(results, "quarantine")
 
 
@@ -243,7 +243,7 @@ def rules_ever(results: str) -> set[tuple[str, int]]:
 
 
 def of_trial(results: str) -> bool | None:
-    """Return whether scans of a trial wrote these results; None: no scan has ended there."""
+    """Return whether scans of a trial wrote these results. None: no scan has ended there."""
     if not exist(results):
         return None
     trials = ask(results, lambda: scans(results).select(pl.col("trial").fill_null(value=False)).collect())["trial"]

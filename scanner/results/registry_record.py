@@ -1,8 +1,8 @@
-"""Record with the results what scans verified of the registry's users, and hold the registry against it.
+"""Record with the results how scans verified the registry's users, and compare the registry with this record.
 
 A registry that is older than its own results, or was edited, names nobody. A scan verifies it
-(scanner.registry.verification), and keeps a record of that with the results: who can write the registry cannot change
-the record, unless they can write the results too.
+(scanner.registry.verification), and keeps a record of that with the results. Somebody who can write the registry cannot
+change the record, unless they can also write the results.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, TableError
 from scanner.registry import NO_RECORD, NamesPart, Record, given_rows, numbers_of_heads, verify_since
 from scanner.registry.shown_seeds import ShownUpTo, shown_then
 from scanner.results.current_rows import ranges_ever
@@ -30,9 +30,9 @@ VERIFIED_USERS_TABLE = "verified_users"
 
 
 def lost_head(registry: str, results: str) -> str | None:
-    """Return a sentence where the newest head that a scan wrote down is not in the registry's chain; None: it is.
+    """Return a sentence if the newest head that a scan recorded is not in the registry's chain. None: it is.
 
-    Reads `scans`, and one column of the registry's events.
+    This reads `scans`, and one column of the registry's events.
 
     Raises:
         Refused: there is no such registry.
@@ -54,21 +54,21 @@ def lost_head(registry: str, results: str) -> str | None:
 
 
 def verify_registry(registry: str, results: str) -> Record:
-    """Hold the registry's users against what earlier scans of these results saw of them. Writes nothing.
+    """Compare the registry's users with the record of earlier scans of these results. Write nothing.
 
     Raises:
-        Refused: the registry is older than its own results, or another, or its users were changed by something else
-            than brickscan.
+        Refused: the registry is older than its own results, or is another one, or another program than brickscan
+            changed its users.
         ScanFailed: a file of it is missing.
     """
     return verify_since(registry, users_on_record(registry, results))
 
 
 def users_on_record(registry: str | Path, results: str) -> Record:
-    """Return what scans of these results saw of a registry's users, for VerifiedHolders to check names by.
+    """Return the record of scans of these results on a registry's users, for VerifiedHolders to check names with.
 
     Raises:
-        Refused: the registry is older than its own results, or another.
+        Refused: the registry is older than its own results, or is another one.
     """
     fault = lost_head(str(registry), results)
     if fault is not None:
@@ -77,14 +77,14 @@ def users_on_record(registry: str | Path, results: str) -> Record:
 
 
 def users_of_config(config_file: Path) -> Record:
-    """Return `users_on_record` of the registry and the results of a scan's configuration."""
+    """Return `users_on_record` for the registry and the results of a scan's configuration."""
     config = read_config(config_file)
     registry = absolute("registry", config.registry, config_file.absolute().parent)
     return users_on_record(registry, open_results(config, config_file))
 
 
 def users_beside(registry: str | Path) -> Record:
-    """Return `users_on_record` of the results of the `scan.toml` beside a registry; NO_RECORD without one."""
+    """Return `users_on_record` for the results of the `scan.toml` beside a registry, or NO_RECORD without one."""
     results = results_beside(registry)
     if results is None:
         return NO_RECORD
@@ -94,7 +94,7 @@ def users_beside(registry: str | Path) -> Record:
 
 def refuse_lost_events_of_config(config_file: Path, keys: Sequence[MasterKey]) -> None:
     """Do as `refuse_lost_events`, for the registry and the results of a scan's configuration."""
-    if all(key.record is None for key in keys):  # a detector may have no right to read results
+    if all(key.record is None for key in keys):  # a detector may have no access to results
         return
     config = read_config(config_file)
     registry = absolute("registry", config.registry, config_file.absolute().parent)
@@ -110,10 +110,10 @@ def refuse_lost_events_beside(registry: str | Path, keys: Sequence[MasterKey]) -
 
 
 def refuse_lost_events(results: str, registry: str, keys: Sequence[MasterKey]) -> None:
-    """Refuse a registry that lacks an event of what was shown of a key, which a scan of these results read.
+    """Refuse a registry that lacks an event of a key's shown seeds which a scan of these results has read.
 
     Raises:
-        Refused: an older registry was put back, so that what it lacks would be scored as if it were secret.
+        Refused: an older registry was put back. Shown seeds that it lacks would be scored as if they were secret.
     """
     if not exist(results):
         return
@@ -123,7 +123,7 @@ def refuse_lost_events(results: str, registry: str, keys: Sequence[MasterKey]) -
     ended = ask(results, lambda: scans(results).select("keys").explode("keys").select(fields).unique().collect())
     read |= {(commitment, ShownUpTo(*event)) for commitment, *event in ended.drop_nulls().iter_rows()}
     for key in keys:
-        # by its commitment too: a key that was made again from its secret may have another id
+        # also by its commitment, because a key that was made again from its secret may have another id
         events = {event for name, event in read if name in (key.key_id, key.commitment)}
         for event in events:
             if event.number == max(events).number:
@@ -131,7 +131,7 @@ def refuse_lost_events(results: str, registry: str, keys: Sequence[MasterKey]) -
 
 
 def _parse_events(text: str) -> dict[str, ShownUpTo]:
-    """Read `events` of a row of SHARDS, by key. Raises Refused: it is none that a scan wrote."""
+    """Read `events` of a row of SHARDS, by key. Raises Refused: no scan wrote it."""
     try:
         return {key_id: ShownUpTo(int(number), str(head)) for key_id, (number, head) in parse_json(text).items()}
     except (ValueError, TypeError, AttributeError):
@@ -142,9 +142,9 @@ def _parse_events(text: str) -> dict[str, ShownUpTo]:
 
 
 def refuse_changed_since(registry: str, results: str, scan_id: str, began: Record) -> None:
-    """Refuse a registry that was rolled back, replaced or edited since a scan began, whose workers opened it after.
+    """Refuse a registry that was rolled back, replaced or edited since a scan began. Its workers opened it later.
 
-    A registry that was put back meanwhile shows in the scan's rows, which name other users than it does.
+    If the change was undone in the meantime, it still shows: the scan's rows name other users than the registry.
 
     Raises:
         ScanFailed: the registry was changed, or a file of it is missing.
@@ -154,7 +154,7 @@ def refuse_changed_since(registry: str, results: str, scan_id: str, began: Recor
         other = _other_holders(registry, results, scan_id, max(events for events, _ in began.checkpoints))
         if other is not None:
             raise Refused(f"registry {registry}: {other}, so that workers had another registry")
-    except Refused as changed:
+    except (Refused, TableError) as changed:
         raise ScanFailed(
             f"{changed}. It was changed while this scan ran: use no flag of it, and scan its input again into another "
             "folder"
@@ -162,9 +162,9 @@ def refuse_changed_since(registry: str, results: str, scan_id: str, began: Recor
 
 
 def _other_holders(registry: str, results: str, scan_id: str, events: int) -> str | None:
-    """Return a sentence where rows of a scan, or of one that was killed, name other users than the registry; else None.
+    """Return a sentence if rows of a scan, ended or killed, name other users than the registry. None: they do not.
 
-    Rows that name nobody differ too, where their message was given before event number `events`.
+    Rows that name nobody also differ, if their message was given before event number `events`.
     """
     columns = ["key_id", "message", "user_id", "naming"]
 
@@ -204,7 +204,7 @@ def _on_record(results: str) -> Record:
 
 
 def record_verification(results: str, scan_id: str, found: Record) -> None:
-    """Put a verification on record, unless the newest says the same.
+    """Record a verification, unless the newest record says the same.
 
     Raises:
         Refused: the table cannot be made.

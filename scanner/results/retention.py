@@ -1,23 +1,25 @@
-"""What leaves results: transactions of nights that are over, nights that are too old, names of those who ask for it.
+"""Remove rows from results: transactions of nights that are over, nights that are too old, and names on request.
 
-When a night is over for good, its transactions leave Delta's log, and rows in `shards` say what is done.
+When a night is over for good, its transactions leave Delta's log. From then on, rows in `shards` show which shards are
+done. Delta reads all transactions of a table whenever the table is opened or committed to, so a year of them would slow
+down every commit.
 
-Delta reads all transactions of a table whenever it is opened or committed to, so those of a year would slow down every
-commit. What scans of one date (UTC) did, here a night, is frozen FREEZE_AFTER after it; the next scan goes on with what
-was interrupted. A night of data that is scanned again later is several nights here. The steps:
-1. Rows of runs that died before their verdicts leave the tables beside verdicts.
-2. `shards` gets a transaction of the night, its version the time of the newest row. This row and older ones stand for
-   transactions from then on: step 1 must not be done again, since it goes by transactions, which may be gone.
-3. The night's transactions are committed once more with a time; Delta drops them EXPIRE_AFTER after that. Transactions
-   without a time, which are all others, it keeps for ever.
+The work of scans of one date (UTC), here called a night, is frozen FREEZE_AFTER after it. The next scan continues after
+an interruption. If a night of data is scanned again later, it is several nights here. The steps:
 
-Nights older than a limit leave the tables. Rows of `scans`, `audits` and `shards` stay, which say what was done, not on
-whom: no later scan takes the input of a night up again. Those of `shards` get the time at which their night was
-dropped. Whatever is left of a scan, by an interruption or since its flags were kept, is found and dropped by the next
-call. The files go with `brickscan vacuum`.
+1. Remove the rows of runs that died before their verdicts from the tables other than verdicts.
+2. Commit a transaction of the night to `shards`. Its version is the time of the newest row. From then on, this row and
+   older ones replace transactions, and step 1 must not be done again, because it needs transactions that may be gone.
+3. Commit the night's transactions once more, with a time. Delta drops them EXPIRE_AFTER after it. It keeps transactions
+   without a time, which are all others, for ever.
 
-Names are taken out of all tables for those who ask to be forgotten: the rows stay, and name no one. Their kept texts
-and the notes on their flags are deleted: both may show who somebody is.
+Nights older than a limit leave the tables. Rows of `scans`, `audits` and `shards` stay. They show the work but no
+persons, and keep later scans from scanning the input of such a night again. Rows of `shards` get the time at which
+their night was dropped. If rows of a scan are left, by an interruption or because its flags were kept, the next call
+finds and drops them. `brickscan vacuum` deletes the files.
+
+Names of people who ask to be forgotten are removed from all tables. The rows stay, without a name. Their kept texts and
+the notes on their flags are deleted, because both may show who somebody is.
 """
 
 import math
@@ -62,19 +64,20 @@ from schemas.words import Naming
 
 FREEZE_AFTER = timedelta(days=30)
 EXPIRE_AFTER = timedelta(days=30)
-"""Time until transactions of a frozen night expire, longer than any scan runs: a scan that looked for its work before
-the night was frozen goes by the transactions.
+"""Time until transactions of a frozen night expire.
+
+It is longer than any scan runs: a scan that looked for its work before the night was frozen uses the transactions.
 """
 
 YOUNGEST_FROZEN = timedelta(days=1)
-"""Least age of the newest row of a night, so that no scan of that night still commits."""
+"""Least age of the newest row of a night. It ensures that no scan of that night still commits."""
 
 
 def freeze(results: str, now: datetime) -> list[str]:
     """Freeze the nights that are old enough. Return their dates, such as 2026-11-21.
 
     Raises:
-        ScanFailed: others kept committing first, or a table cannot be read or written.
+        ScanFailed: other processes kept committing first, or a table cannot be read or written.
     """
     tables, rows = Tables(results), read_whole(results, "shards")
     old = rows.filter(pl.col("began_at") < datetime.combine(now - FREEZE_AFTER, datetime.min.time(), UTC))
@@ -89,7 +92,7 @@ def freeze(results: str, now: datetime) -> list[str]:
 
 
 def done_in_frozen_nights(tables: Tables, shards: Sequence[Shard]) -> set[str]:
-    """Return the ids of the given shards that a frozen night has done. Raises as `freeze`."""
+    """Return the ids of the given shards that were done in a frozen night. Raises as `freeze`."""
     if not shards:
         return set()
     shard_ids = pl.LazyFrame({"shard_id": [shard.shard_id for shard in shards]}, schema={"shard_id": pl.String})
@@ -106,11 +109,11 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
     """Do all steps of freezing a night, or those that are left.
 
     Args:
-        tables: of the results.
-        night: its date.
+        tables: tables of the results.
+        night: date of the night.
         newest: time of the night's newest row.
     """
-    # not the present time, by a clock that may be wrong: rows that come later have their transactions
+    # not the present time, because this machine's clock may be wrong; rows that come later have their transactions
     frozen = Transaction(frozen_id(night), math.floor(newest.timestamp()) + 1)
     committed = find_versions(tables, "shards", [frozen.app_id])
     if not committed:
@@ -134,7 +137,7 @@ def _runs(tables: Tables, night: str, end: int) -> pl.DataFrame:
 
 
 def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
-    """Return the shards whose verdicts are of these runs: a row here must not stand for work of another night."""
+    """Return the shards whose verdicts are from these runs. A row here must not count for work of another night."""
     won = find_versions(tables, "verdicts", runs["shard_id"])
     return {shard for shard, scan_id in runs.iter_rows() if won.get(shard) in (run_number(scan_id), NO_RUN)}
 
@@ -147,7 +150,7 @@ def _with_a_time(logged: Mapping[str, LoggedTransaction], done_shards: Iterable[
 
 
 def _set(tables: Tables, name: str, choose: Callable[[Mapping[str, LoggedTransaction]], list[Transaction]]) -> None:
-    """Commit transactions chosen by those that a table has."""
+    """Commit transactions that `choose` returns for those of a table."""
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept_table = tables.now(name)
         transactions = choose(kept_table.logged())
@@ -157,7 +160,7 @@ def _set(tables: Tables, name: str, choose: Callable[[Mapping[str, LoggedTransac
 
 
 def _keep_for_a_time(tables: Tables, name: str) -> None:
-    """Have a table drop transactions that have a time."""
+    """Let a table drop transactions that have a time."""
     properties = {DROPS_TRANSACTIONS: f"interval {EXPIRE_AFTER.days} days"}
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, _ = tables.now(name)
@@ -178,8 +181,8 @@ _LAST = ("flags", "audit_counts", "verdicts", "shards", "quarantine")
 IN_ORDER = (*(name for name in OF_A_NIGHT if name not in _LAST), *_LAST)
 """Tables of nights in the order in which rows leave them.
 
-Texts, spans and decisions leave before their flags, which show which of them are current. A range of `shards` is marked
-before its rows leave quarantine: without these it would seem to have a result, and hide flags that stay.
+Texts, spans and decisions leave before their flags, because the flags show which of them are current. A range of
+`shards` is marked before its rows leave quarantine. Otherwise it would seem to have a result, and hide flags that stay.
 """
 
 
@@ -188,8 +191,8 @@ class ExpiredRows(NamedTuple):
 
     nights: their dates.
     scans: ids of their scans.
-    documents: how many documents these scans read.
-    flagged: how many flags the rows have.
+    documents: number of documents that these scans read.
+    flagged: number of flags of the rows.
     """
 
     nights: tuple[str, ...]
@@ -199,15 +202,15 @@ class ExpiredRows(NamedTuple):
 
 
 def expired_rows(results: str, before: date, *, keep_flags: bool = False) -> ExpiredRows:
-    """Return the nights before a date that still have rows. Writes nothing.
+    """Return the nights before a date that still have rows. Write nothing.
 
-    A scan's rows count from the later of its night and the date (UTC) on which it began, so that text which is scanned
-    long after its date is not deleted at once.
+    A scan's rows count from its night, or from the date (UTC) on which it began if that is later. Text that is scanned
+    long after its date is then not deleted at once.
 
     Args:
         results: folder or URI.
         before: the first date that is not returned.
-        keep_flags: leave out nights that have rows only in `flags`.
+        keep_flags: whether to leave out nights that have rows only in `flags`.
 
     Raises:
         Refused: there are no results.
@@ -229,7 +232,7 @@ def expired_rows(results: str, before: date, *, keep_flags: bool = False) -> Exp
 
 
 _ALONE = ("audit_counts", "quarantine")
-"""Tables in which a scan may have rows without a row in `shards`, such as for files that could not be read."""
+"""Tables in which a scan may have rows without a row in `shards`, for example for files that could not be read."""
 
 _BEGAN = pl.col("scan_id").str.head(8).str.to_date("%Y%m%d", strict=False).dt.strftime("%Y-%m-%d")
 
@@ -241,21 +244,21 @@ def retain(
     keep_flags: bool,
     watch: Callable[[str, int, int], None] = lambda table, done, files: None,
 ) -> int:
-    """Remove all rows of these scans from the tables, table by table, except from `shards`, where they are marked.
+    """Remove all rows of these scans from the tables, table by table. In `shards` they are marked, and stay.
 
     Args:
         results: folder or URI.
         scans: ids of the scans.
-        keep_flags: leave the rows of `flags` that stand, and their texts. Flags that a later scan took back are
-            removed, and so are such flags of nights that were dropped before.
-        watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
+        keep_flags: whether to keep the current rows of `flags` with their texts. Flags that a later scan took back are
+            removed all the same, including such flags of nights that were dropped before.
+        watch: called now and then with a table's name, the number of its checked files, and of all its files.
 
     Returns:
-        How many rows were removed or marked.
+        The number of rows that were removed or marked.
 
     Raises:
         Refused: there are no results.
-        ScanFailed: others kept committing first, or a table cannot be read or written.
+        ScanFailed: other processes kept committing first, or a table cannot be read or written.
     """
     ids = pl.DataFrame({"scan_id": scans}, schema={"scan_id": pl.String})
     row_count = 0
@@ -270,10 +273,10 @@ def retain(
 def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str) -> int:
     """Drop the nights that are older than so many days, unless a scan of the same configuration did so today.
 
-    A scan of only a part of the input does not count as having done so. Raises as `expired_rows` and `retain`.
+    A scan of only a part of the input does not count for this. Raises as `expired_rows` and `retain`.
 
     Returns:
-        How many rows were removed or marked.
+        The number of rows that were removed or marked.
     """
     now = datetime.now(UTC)
     same_config_today = (pl.col("config_sha256") == config_sha256) & (pl.col("started_at").dt.date() == now.date())
@@ -287,7 +290,7 @@ def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str)
 def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
     """Return the flags of these scans, or kept from dropped nights, that a later scan took back.
 
-    After the scans are dropped, no row would show that the flags were taken back.
+    Once the scans are dropped, no row would show that these flags were taken back.
     """
     stays = shards(results).select("scan_id").unique().join(scans.lazy(), on="scan_id", how="anti")
     rows = flags(results).join(stays, on="scan_id", how="anti")
@@ -300,12 +303,12 @@ _FLAG = ["scan_id", "shard_id", "path", "row"]
 
 
 def _without(name: str, removals: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
-    """Remove the rows of a file that equal one of these in all of its columns."""
+    """Remove the rows of a file that equal one of `removals` in all of its columns."""
     return keep_rows(name, file, ~_has_row_in(pl.DataFrame(file.read(removals.columns)), removals))
 
 
 def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> RewrittenFile | None:
-    """Mark rows of `shards` with the time at which they were dropped. They stay."""
+    """Mark rows of `shards` with the time at which they were dropped. The rows stay."""
     rows = pl.DataFrame(file.read().cast(SHARDS))
     goes = _has_row_in(rows, scans) & rows["dropped_at"].is_null()
     if not goes.any():
@@ -321,7 +324,7 @@ def _has_row_in(rows: pl.DataFrame, removals: pl.DataFrame) -> pl.Series:
 
 
 def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
-    """Return the files without those whose least and largest scan id exclude all of these scans."""
+    """Return the files that may have rows of these scans, by their least and largest scan id."""
     if scans.is_empty():
         return files.clear()
     if not {"min.scan_id", "max.scan_id"} <= set(files.columns):
@@ -331,18 +334,18 @@ def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
 
 
 def cutoff(days: int) -> date:
-    """Return the first date (UTC) whose rows stay, when nights are kept for so many days."""
+    """Return the first date (UTC) whose rows stay if nights are kept for so many days."""
     return datetime.now(UTC).date() - timedelta(days=days)
 
 
 def redate(results: str, scan_id: str, night: date) -> str:
-    """Correct the date of the data of a scan, and return the date that it had. It may be interrupted, and called again.
+    """Correct the date of a scan's data, and return the earlier date. It may be interrupted, and called again.
 
-    `scans` keeps the date that the scan stated in `night_stated`.
+    `scans` keeps the date that the scan stated, in `night_stated`.
 
     Raises:
-        Refused: there are no results, or no such scan; or it left out n-grams by the filter of its date.
-        ScanFailed: others kept committing first, or a table cannot be read or written.
+        Refused: there are no results or no such scan. Or the scan left out n-grams by the filter of its date.
+        ScanFailed: other processes kept committing first, or a table cannot be read or written.
     """
     rows = ask(results, lambda: read_whole(results, "scans").filter(scan_id=scan_id).collect()).to_dicts()
     if not rows:
@@ -352,7 +355,7 @@ def redate(results: str, scan_id: str, night: date) -> str:
             f"scan {scan_id}: it left out n-grams by the filter of {rows[0]['night']}, which another date does not "
             "have; scan the files again into a new folder of results, under the right --date"
         )
-    for name in ("shards", "scans"):  # `scans` last: it says that all is done
+    for name in ("shards", "scans"):  # `scans` last: its row shows that everything is done
         rewrite(results, name, partial(_redated, name, scan_id, f"{night}"))
     return str(rows[0]["night"])
 
@@ -375,46 +378,46 @@ def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> Rewri
 def erase_user(
     results: str, user_ids: Sequence[str], watch: Callable[[str, int, int], None] = lambda table, done, files: None
 ) -> int:
-    """Erase names from results: the rows read `removed`.
+    """Erase names from results. The rows then have `removed` in their place.
 
-    The texts that were kept of their flags are deleted, the notes of decisions on these, and the posts of accounts that
-    name them.
+    The kept texts of flags for these users are deleted. So are the notes of decisions on these flags, and the posts of
+    accounts that name the users.
 
-    The files that held the names are deleted, and so are leftovers of attempts that failed a day ago or earlier.
-    Younger files may be a running scan's, and are left for scanner.results.upkeep.vacuum. It may be interrupted, and
-    called again, at any time.
+    The files that contained the names are deleted, with leftovers of attempts that failed at least a day ago. Younger
+    files may belong to a running scan, and are left for scanner.results.upkeep.vacuum. The call may be interrupted and
+    repeated at any time.
 
     Args:
         results: folder or URI.
         user_ids: the names.
-        watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
+        watch: called now and then with a table's name, the number of its checked files, and of all its files.
 
     Returns:
-        How many verdicts were changed.
+        The number of changed verdicts.
 
     Raises:
         Refused: there are no results.
-        ScanFailed: others kept committing first, or the table cannot be read or written.
+        ScanFailed: other processes kept committing first, or the table cannot be read or written.
     """
     if not user_ids:
         return 0
     open_results_table(results, "verdicts")
-    existing_tables(results)  # refuses a link before anything is changed
+    existing_tables(results)  # refuse links before anything is changed
     row_counts = {}
     if has_table(results, "account_posts"):
         rewrite(results, "account_posts", partial(_without_posts, _accounts_of(results, user_ids)))
         delete_unneeded(results, "account_posts", 0, ORPHANS_AFTER_HOURS)
-    # texts before names, and verdicts before what is made of them
+    # texts before names, and verdicts before tables that are made from them
     for name in sorted(OF_USERS, key=lambda name: ("user_id" in SCHEMAS[name].names, name != "verdicts")):
-        if has_table(results, name):  # not every scan makes them all
+        if has_table(results, name):  # not every scan makes all of them
             row_counts[name] = rewrite(results, name, partial(_erased, name, user_ids), watch=partial(watch, name))
-            # also where no name was left: an erasure may have died before
+            # even if no name was left, because an earlier erasure may have been killed before this step
             delete_unneeded(results, name, 0, ORPHANS_AFTER_HOURS)
     return row_counts["verdicts"]
 
 
 def flagged_texts_of(results: str, user_ids: Sequence[str]) -> list[tuple[str, int, str]]:
-    """Return file, row and SHA-256 (hex) of the text of each flag that names one of these users, or whose account does.
+    """Return file, row and SHA-256 (hex) of each flagged text that names one of these users, or whose account does.
 
     Raises:
         Refused: there are no results.
@@ -430,7 +433,7 @@ def flagged_texts_of(results: str, user_ids: Sequence[str]) -> list[tuple[str, i
 
 
 def count_accounts(results: str, account_ids: Sequence[str]) -> dict[str, int]:
-    """Return how many rows of each table hold one of these ids as an account's; tables without any are left out.
+    """Return the number of rows of each table with one of these account ids. Tables without any are left out.
 
     Raises:
         Refused: there are no results.
@@ -447,14 +450,14 @@ def count_accounts(results: str, account_ids: Sequence[str]) -> dict[str, int]:
 def erase_accounts(
     results: str, account_ids: Sequence[str], watch: Callable[[str, int, int], None] = lambda table, done, files: None
 ) -> int:
-    """Erase ids of accounts from results. Return how many rows were changed or deleted.
+    """Erase ids of accounts from results. Return the number of rows that were changed or deleted.
 
-    The column is null afterwards in verdicts, flags, quarantine and counts of audits; rows that are about an account
-    (its posts, its test) are deleted. It may be interrupted, and called again, at any time.
+    Afterwards the column is null in verdicts, flags, quarantine and counts of audits. Rows about an account (its posts,
+    its test) are deleted. The call may be interrupted and repeated at any time.
 
     Raises:
         Refused: there are no results.
-        ScanFailed: others kept committing first, or a table cannot be read or written.
+        ScanFailed: other processes kept committing first, or a table cannot be read or written.
     """
     if not account_ids:
         return 0
@@ -467,7 +470,7 @@ def erase_accounts(
 
 def _tables_of_accounts(results: str) -> list[str]:
     open_results_table(results, "verdicts")
-    existing_tables(results)  # refuses a link before anything is changed
+    existing_tables(results)  # refuse links before anything is changed
     names = (name for name, schema in SCHEMAS.items() if "account_id" in schema.names)
     return [name for name in names if has_table(results, name)]
 
@@ -500,7 +503,7 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
 
 
 def _erased(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> RewrittenFile | None:
-    """Rewrite a file by its table's columns: without the names of its rows, their notes, or the rows."""
+    """Rewrite a file as its table's columns require: without names, without their notes, or without the rows."""
     columns = SCHEMAS[name].names
     erase = _without_names if "user_id" in columns else _without_notes if "note" in columns else _without_texts
     return erase(name, user_ids, file)

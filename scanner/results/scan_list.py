@@ -1,6 +1,6 @@
-"""Scans as people read of them: the last ones and how they ended, totals, and what is in quarantine.
+"""List scans for people: the last ones and how they ended, totals, and documents in quarantine.
 
-Whether a scan could write its tables into a folder of results, too: nothing is made or changed for that.
+Also check whether a scan could write its tables into a folder of results, without making or changing anything.
 """
 
 import os
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import polars as pl
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
@@ -21,6 +20,7 @@ from scanner.results.current_rows import flags, newest_quarantine, ranges_ever, 
 from scanner.results.queries import ask, exist, scanned_and_one_of, scans
 from scanner.results.transactions import has_table, refuse_other
 from scanner.storage.data_files import TABLES
+from scanner.storage.delta import load_table
 from scanner.storage.locations import is_uri, table_uri
 from scanner.watermark.formats import generator_of
 from schemas.words import AuditState
@@ -29,10 +29,11 @@ from schemas.words import AuditState
 class LastScans(NamedTuple):
     """The last scans, newest first.
 
-    ended: rows of schemas.tables.SCANS with `committed`, int64, the shards that each finished itself.
-    number: of all scans that ended.
-    silent: scans that finished shards, have no row, and were not continued by another: scan_id, began_at, last (when
-        they finished the last shard), shards, documents.
+    ended: rows of schemas.tables.SCANS, with a column `committed`, int64: number of shards that the scan finished
+        itself.
+    number: number of all scans that ended.
+    silent: scans that finished shards, have no row, and were not continued by another scan. Columns: scan_id, began_at,
+        last (time of the last finished shard), shards, documents.
     """
 
     ended: pl.DataFrame
@@ -41,15 +42,15 @@ class LastScans(NamedTuple):
 
 
 TO_THE_END = (0, 3, 4, 5)
-"""Exit codes of scans that came to their end, whatever they found."""
+"""Exit codes of scans that ran to their end, with any findings."""
 
 
 def resumed_by(scan: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
-    """Return whether a later scan finished and judged what this scan left undone.
+    """Return whether a later scan finished and judged the work that this scan left undone.
 
-    A scan that was killed before it read anything is in no audit: a later scan of its night did all of it. So did a
-    later scan of the same part and configuration, which is judged with all parts. Nights without a date go on after
-    midnight.
+    A scan that was killed before it read anything is in no audit: a later scan of its night did all of its work. The
+    same is true of a later scan of the same part and configuration, which is judged with all parts. Nights without a
+    date continue after midnight.
 
     Args:
         scan: a row of SCANS.
@@ -74,7 +75,8 @@ def last_scans(results: str, limit: int) -> LastScans:
 
     Raises:
         Refused: there are no results.
-        ScanFailed: names were erased at every attempt.
+        TableError: a table is not as it was signed.
+        ScanFailed: names were erased at every attempt to read.
     """
 
     def question() -> LastScans:
@@ -105,15 +107,15 @@ def last_scans(results: str, limit: int) -> LastScans:
 
 
 def nights_to_scan_anew(results: str, marked_since: Mapping[str, date]) -> dict[str, list[str]]:
-    """Return the nights that were scanned without a key whose mark their texts may carry.
+    """Return the nights that were scanned without a key that may have marked their texts.
 
     Args:
         results: folder or URI of results.
         marked_since: first date on which text may carry the mark of each key, by its id.
 
     Returns:
-        Nights (dates such as 2026-11-20), oldest first, by key id; keys without any are left out. Nights whose rows
-        were dropped do not count, nor do nights that no scan finished.
+        Nights (dates such as 2026-11-20), oldest first, by key id. Keys without such nights are left out. So are nights
+        with dropped rows, and nights that no scan finished.
 
     Raises:
         Refused: there are no results.
@@ -137,7 +139,7 @@ def nights_to_scan_anew(results: str, marked_since: Mapping[str, date]) -> dict[
 
 
 def recorded_scan(results: str, scan_id: str) -> dict[str, Any] | None:
-    """Return a scan's row of SCANS; None: it did not end.
+    """Return a scan's row of SCANS. None: the scan did not end.
 
     Raises:
         Refused: there are no results.
@@ -147,7 +149,7 @@ def recorded_scan(results: str, scan_id: str) -> dict[str, Any] | None:
 
 
 def is_date(night: str | None) -> bool:
-    """Return whether a night is a date as scans write it, such as 2026-11-21."""
+    """Return whether a night is a date in the form that scans write, such as 2026-11-21."""
     try:
         return night is not None and date.fromisoformat(night).isoformat() == night
     except ValueError:
@@ -155,12 +157,12 @@ def is_date(night: str | None) -> bool:
 
 
 def silent_scans(results: str, night: str, recorded: Collection[str]) -> list[dict[str, Any]]:
-    """Return scans that finished shards of a night and wrote no end: they run still, or their process was killed.
+    """Return scans that finished shards of a night and recorded no end: they still run, or their process was killed.
 
     Args:
         results: folder or URI.
         night: date of the data.
-        recorded: ids of the scans that wrote an end.
+        recorded: ids of the scans that recorded an end.
 
     Returns:
         Rows with these columns of SCANS: scan_id, night, started_at, finished_at (of the last shard), documents,
@@ -179,7 +181,7 @@ def silent_scans(results: str, night: str, recorded: Collection[str]) -> list[di
 def reasons_of_silent(
     silent: Iterable[Mapping[str, Any]], known: Sequence[Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """Return the reasons for a red and an amber night: its scans without an end, unless the audit of another has them.
+    """Return the reasons for a red and for an amber night: scans without an end that no other scan's audit covers.
 
     Args:
         silent: rows of `silent_scans`.
@@ -202,16 +204,16 @@ def reasons_of_silent(
 
 
 class WholeInput(NamedTuple):
-    """Documents that were read, by result, and files at fault.
+    """Numbers of documents that were read, by result, and of files at fault.
 
-    documents: all that were read.
-    quarantined: that could not be scored.
-    too_short: by themselves.
-    scored_in_part: with only a part of their text scored.
-    flagged: without texts of canaries that were named right.
-    filtered: since the filter left too few of their n-grams.
-    canaries: flagged texts of canaries that were named right, beside those in `flagged`.
-    files_at_fault: files that could not be read as a whole. Their documents are not among those above.
+    documents: all documents that were read.
+    quarantined: documents that could not be scored.
+    too_short: documents that were too short when scored by themselves.
+    scored_in_part: documents with only a part of their text scored.
+    flagged: flagged documents, without canaries' texts that were named correctly.
+    filtered: documents with too few n-grams left by the filter.
+    canaries: flagged texts of canaries that were named correctly. They are not in `flagged`.
+    files_at_fault: files that could not be read as a whole. Their documents are in none of the counts above.
     """
 
     documents: int = 0
@@ -225,7 +227,7 @@ class WholeInput(NamedTuple):
 
     @classmethod
     def of(cls, counts: object) -> "WholeInput":
-        """Return counts with the same names as those of a whole input, without files at fault."""
+        """Build a whole input from counts with the same names, without files at fault."""
         return cls(**{name: getattr(counts, name) for name in SUMMED})
 
 
@@ -236,20 +238,20 @@ SUMMED = tuple(name for name in WholeInput._fields if name != "files_at_fault")
 
 
 def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] = ()) -> WholeInput:
-    """Add up the totals of finished shards, in nights that were dropped too; without files at fault.
+    """Add up the totals of finished shards, including those of nights that were dropped. Files at fault are left out.
 
     Args:
         results: folder or URI.
         shard_ids: ids of the finished shards.
-        earlier: ids of shards of the same rows under other keys, by which documents may be flagged too.
+        earlier: ids of shards of the same rows under other keys. Documents may be flagged by them too.
 
     Raises:
         Refused: there are no results, or no scan of this version has begun.
-        ScanFailed: names were erased at every attempt.
+        ScanFailed: names were erased at every attempt to read.
     """
     shard_filter = pl.col("shard_id").is_in(list(shard_ids))
     sums = pl.col(*SUMMED).sum()
-    # another driver's row of a shard stands there until somebody settles
+    # a shard may also have a row of another driver, until one of the two settles
     totals = ask(results, lambda: ranges_ever(results).filter(shard_filter).unique("shard_id").select(sums).collect())
     counts = WholeInput(*totals.row(0))
     earlier_ids = [*earlier]
@@ -263,17 +265,17 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
 
 
 Ready = Literal["new", "there"]
-"""States of a folder: some table does not exist yet; all exist."""
+"""States of a folder. `new`: some table does not exist yet. `there`: all exist."""
 
 
 def readiness(results: str) -> Ready:
     """Return the state of a folder of results that a scan could use.
 
-    Whether a URI can be written is unknown: only writing shows it.
+    For a URI, this does not check whether it can be written: only writing shows that.
 
     Raises:
-        Refused: a table cannot be read, is of another version, or was signed and is gone; or the folder cannot be
-            written.
+        TableError: a table was signed and is missing.
+        Refused: a table cannot be read or is of another version, or the folder cannot be written.
     """
     if not is_uri(results):
         _refuse_unwritable(Path(results))
@@ -282,7 +284,7 @@ def readiness(results: str) -> Ready:
 
 
 def refuse_early_clock(results: str) -> None:
-    """Refuse to scan by a clock that is before rows on record, which would hide what the scan finds.
+    """Refuse to scan if the clock is before rows on record. Otherwise these rows would hide the scan's findings.
 
     Raises:
         Refused: this machine's clock, or that of an earlier scan, is wrong.
@@ -298,7 +300,7 @@ def _state(results: str, name: str) -> Ready:
     try:
         if not has_table(results, name):
             return "new"
-        table = DeltaTable(uri)
+        table = load_table(uri)
     except (DeltaError, OSError, ValueError) as error:
         raise Refused(
             f"results: table {uri} cannot be opened: {in_a_line(error)}; give a folder that can be written"
@@ -308,7 +310,10 @@ def _state(results: str, name: str) -> Ready:
 
 
 def _refuse_unwritable(folder: Path) -> None:
-    """Refuse a folder, or the nearest existing one above it, in which nothing can be made."""
+    """Refuse a folder in which nothing can be made.
+
+    If it does not exist, check the nearest existing folder above it.
+    """
     nearest = next(above for above in (folder, *folder.parents) if above.exists())
     if not nearest.is_dir():
         raise Refused(f"results: {nearest} is no folder; name another folder in `results`")
@@ -323,8 +328,8 @@ class Reason(NamedTuple):
     """A reason of schemas.words and its counts.
 
     reason: the reason.
-    documents: how many documents are in quarantine for it.
-    files: how many whole files are.
+    documents: number of documents in quarantine for this reason.
+    files: number of whole files in quarantine for this reason.
     """
 
     reason: str
@@ -361,9 +366,9 @@ _GROUPS: Mapping[By, tuple[str, ...]] = {"reason": ("reason",), "account": ("acc
 class QuarantineFilter(NamedTuple):
     """A filter for rows of quarantine. An empty field filters nothing.
 
-    since: put there from then on; None: at any time.
-    before: put there before then; None: at any time.
-    reasons: of schemas.words.
+    since: only rows from this time on. None: of any time.
+    before: only rows before this time. None: of any time.
+    reasons: reasons of schemas.words.
     accounts: ids of accounts.
     scans: ids of the scans that made the rows.
     """
@@ -381,12 +386,12 @@ class QuarantineFilter(NamedTuple):
 
 
 class QuarantineList(NamedTuple):
-    """The rows that are shown, and totals of everything requested.
+    """The rows to show, and totals of everything that matches.
 
     rows: see `in_quarantine`.
-    entries: rows, were all shown.
-    documents: in quarantine.
-    files: in quarantine as a whole.
+    entries: number of rows without the limit.
+    documents: number of documents in quarantine.
+    files: number of whole files in quarantine.
     """
 
     rows: pl.DataFrame
@@ -396,18 +401,20 @@ class QuarantineList(NamedTuple):
 
 
 def in_quarantine(results: str, wanted: QuarantineFilter, limit: int | None, by: By) -> QuarantineList:
-    """Return quarantine that no later scan resolved, added up, the most frequent first; or by document, newest first.
+    """Return documents and files in quarantine that no later scan resolved.
+
+    They are added up by reason or account, the most frequent first. By document, they are listed, the newest first.
 
     Returns:
-        Rows and totals. Columns:
-        reason (by reason) or account_id (by account, of documents whose account is known or null);
-        documents, files, accounts, reasons and texts, int64, the last three distinct and without null;
-        first and last, when they were scanned.
-        By document: as in schemas.tables.QUARANTINE.
+        Rows and totals. Columns by reason or account:
+        reason (by reason), or account_id (by account; of documents with a known or a null account);
+        documents, files, accounts, reasons and texts, int64. The last three are distinct counts without null;
+        first and last, times of the scans.
+        Columns by document: as in schemas.tables.QUARANTINE.
 
     Raises:
         Refused: there are no results.
-        ScanFailed: names were erased at every attempt.
+        ScanFailed: names were erased at every attempt to read.
     """
 
     def question() -> QuarantineList:
@@ -443,7 +450,7 @@ def _summed(newest: pl.LazyFrame, group: tuple[str, ...]) -> pl.LazyFrame:
 
 
 def with_generator(results: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add to rows of flags a column `generator`, string: null where it does not matter, or the scan has not ended.
+    """Add a column `generator`, string, to rows of flags. Null: it does not matter, or the scan has not ended.
 
     Args:
         results: folder or URI.

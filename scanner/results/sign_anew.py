@@ -1,4 +1,4 @@
-"""Signing tables anew: as they are, where something else than brickscan changed them, or under another audit secret."""
+"""Sign tables anew: as they are, if another program than brickscan changed them, or under another audit secret."""
 
 import hashlib
 from collections.abc import Mapping
@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, TableError
 from scanner.printable import counted
 from scanner.results.transactions import additions, faults_named, has_table, refuse_other, try_to_commit
 from scanner.results.upkeep import existing_tables
@@ -22,11 +21,11 @@ from scanner.storage.locations import read_whole_file, table_uri
 
 
 class Fault(NamedTuple):
-    """Why a table is not as it was signed.
+    """The reason why a table is not as it was signed.
 
-    why: in words.
-    is_gone: there is no such table, and consent gives it up; else consent signs it as it is.
-    state: digest of the table as it was looked at; empty: it is gone, or cannot be read.
+    why: the reason in words.
+    is_gone: whether the table is missing. Then consent gives it up. Otherwise consent signs it as it is.
+    state: digest of the table when it was checked. Empty: it is gone, or cannot be read.
     """
 
     why: str
@@ -35,39 +34,45 @@ class Fault(NamedTuple):
 
 
 def faults_of_tables(results: str) -> Mapping[str, Fault | None]:
-    """Return why each table is not as it was signed; None: it is. The content of its files is read too.
+    """Return why each table is not as it was signed. None: it is as signed. The content of its files is checked too.
 
     Raises:
-        Refused: there are no results, and none were signed, or no audit secret can be read.
+        Refused: there are no results and none were signed, or no audit secret can be read.
     """
-    signer, gone = _signer(results), "was signed, and is gone"
-    faults: dict[str, Fault | None] = dict.fromkeys(signer.missing_tables(), Fault(gone, is_gone=True))
-    if len(faults) == len(signer.signed_tables()) > 0:
-        return faults
-    for name, entry in signer.left_behind().items():
-        other = ", and another table is in its place" if DeltaTable.is_deltatable(table_uri(results, name)) else ""
-        way = "put it here, or go on without it for good"
-        why = f"{gone}: it lay at {entry.location}, and did not come along{other}: {way}"
-        faults[name] = Fault(why, is_gone=True)
-    # all that were signed: one may be taken away while they are listed
-    there = {*existing_tables(results), *signer.signed_tables()} - faults.keys()
-    for name in (name for name in SCHEMAS if name in there):
+    signer = _signer(results)
+    missing, gone = signer.missing_tables(), "was signed, and is gone"
+    if missing and missing == signer.signed_tables():
+        if signer.lie_here():
+            gone += ": if you moved these results, first run `brickscan sign` where they lie now, or they are refused"
+        return dict.fromkeys(missing, Fault(gone, is_gone=True))
+    faults: dict[str, Fault | None] = dict.fromkeys(missing, Fault(gone, is_gone=True))
+    # include all signed tables: one may be taken away while they are listed
+    present = {*existing_tables(results), *signer.signed_tables()} - faults.keys()
+    there = [name for name in SCHEMAS if name in present]
+    for name in there:
         try:
-            faults[name] = _fault_of(results, name, signer)
+            tells_place = name == there[-1] and not any(faults.values())  # consent to another fault notes the place too
+            faults[name] = _fault_of(results, name, signer, tells_place=tells_place)
         except ScanFailed as error:
             faults[name] = Fault(f"{error}: put its folder back from a copy")
     return faults
 
 
-def _fault_of(results: str, name: str, signer: Signer) -> Fault | None:
-    """Return all that is wrong with a table, so that no fault hides another. Raises ScanFailed: no log can be read."""
+def _fault_of(results: str, name: str, signer: Signer, *, tells_place: bool) -> Fault | None:
+    """Return all faults of a table together, so that none hides another.
+
+    tells_place: also report that the results were moved. This is done for one table only.
+
+    Raises:
+        ScanFailed: the log cannot be read.
+    """
     kept_table = KeptTable(table_uri(results, name))
     table = kept_table.now()
-    state, changed = _state_of(results, name, kept_table)
+    state, changed = _state_of(results, name, kept_table, signer)
     transactions = signer.sum_transactions(table, name, kept_table.logged())
     faults = list[str]()
 
-    # 1. what the registry and the table's form say
+    # 1. check the table's form, and compare it with the registry
     signature = signature_of(table)
     ours = signature if signature is not None and signer.has_signed(signature) else None
     try:
@@ -75,19 +80,19 @@ def _fault_of(results: str, name: str, signer: Signer) -> Fault | None:
         signer.is_signed(table, name, transactions)
         if name in signer.unsigned:
             faults.append("nobody signed it")
-    except Refused as error:
+    except (Refused, TableError) as error:
         faults.append(str(error))
-    if ours is not None and signer.record.newest(name, id_of(table)) is None:
-        fault = signer.fault_of_moved(table, name, ours) or "it may not be the newest"
-        faults.append(f"the registry does not know it at this place: {fault}")
-    elif name in signer.newer_elsewhere:
-        faults.append(f"the registry knows a newer state of it in {signer.newer_elsewhere[name]}, such as a copy's")
+    if name in signer.off_record:
+        faults.append("the registry knows nothing of these results, so it may not be the newest")
 
-    # 2. what its signature says of files and transactions
+    if tells_place and (place := signer.last_place()) is not None:
+        faults.append(f"these results were last signed at {place}, and are taken to lie here from now on")
+
+    # 2. compare its files and transactions with the signature
     wrong = () if ours is None else signer.wrong_digests(table, name, ours, transactions)
     faults += [each for each in wrong if each not in " ".join(faults)]
 
-    # 3. the content of its files
+    # 3. check the content of its files
     if changed:
         faults.append(
             f"the content of {counted(len(changed), 'file')}, as {next(iter(changed))}, is not what was written"
@@ -101,60 +106,61 @@ def _fault_of(results: str, name: str, signer: Signer) -> Fault | None:
     return Fault("; ".join(faults), state=state) if faults else None
 
 
-def _state_of(results: str, name: str, kept_table: KeptTable) -> tuple[str, dict[str, str | None]]:
-    """Return a digest of all that consent to a table signs, and the SHA-256 of the files that it writes anew.
+def _state_of(results: str, name: str, kept_table: KeptTable, signer: Signer) -> tuple[str, dict[str, str | None]]:
+    """Return a digest of everything that consent to a table signs, and the SHA-256 of the files that are written anew.
 
-    These are the files whose names do not state their content; None: one is lost.
+    Files are written anew if their names do not state their content. SHA-256 None: the file is lost.
     """
     table = kept_table.table
     contents = {file_name: _sha256(_content(results, name, file_name)) for file_name in files_of(table)["path"]}
     changed = {file_name: digest for file_name, digest in contents.items() if digest != sha256_in(file_name)}
     logged = sorted((app_id, *transaction) for app_id, transaction in kept_table.logged().items())
-    facts = id_of(table), table.schema().to_json(), sorted(map(repr, facts_of_files(table))), logged, changed
+    form = id_of(table), signer.joined_results(table), table.schema().to_json()
+    facts = form, sorted(map(repr, facts_of_files(table))), logged, changed
     return hashlib.sha256(repr(facts).encode()).hexdigest(), changed
 
 
 def give_up(results: str, name: str) -> None:
-    """Give up a table that is gone: whatever was signed there is refused from then on, and a new one may be made.
+    """Give up a table that is gone. Everything that was signed there is refused from now on, and a new one may be made.
 
-    One that results had at another place alone is no table of this place, so that nothing is to be done.
+    If the results continued at another place, they leave this place and are not given up elsewhere.
 
     Raises:
-        Refused: no audit secret can be read, or the table is there.
+        Refused: no audit secret can be read, or the table exists.
     """
     signer = _signer(results)
-    if name not in {*signer.missing_tables(), *signer.left_behind()}:
+    if signer.signed_tables() and name not in signer.missing_tables():
         raise Refused(f"results: table {table_uri(results, name)}: is there again, and is not given up")
     signer.give_up(name)
 
 
 def sign_anew(results: str, name: str, state: str) -> int:
-    """Sign a table as it was looked at, whoever changed it.
+    """Sign a table in the state in which it was checked, even if somebody else changed it.
 
-    Files whose names do not state their content are written anew. Files that are lost or damaged leave the table.
+    Files whose names do not state their content are written anew. Lost and damaged files are removed from the table.
 
     Args:
         results: folder or URI.
-        name: of the table.
-        state: of its fault, to which somebody consented.
+        name: name of the table.
+        state: `state` of the fault that a person consented to.
 
     Returns:
-        The number of files that were written anew, or left.
+        The number of files that were written anew or removed.
 
     Raises:
-        Refused: no audit secret can be read, the folder of a file cannot be, or the table is of another form; it is not
-            as it was looked at.
-        ScanFailed: the table is gone, others kept committing first, or it cannot be written.
+        Refused: no audit secret or no folder of a file can be read. Or the table has another form, or changed since it
+            was checked.
+        ScanFailed: the table is gone or cannot be written, or other processes kept committing first.
     """
     signer, kept_table = _signer(results), KeptTable(table_uri(results, name))
-    changed_since = Refused(
+    changed_since = TableError(
         f"results: table {table_uri(results, name)}: was changed since it was looked at: look again, with "
         "`brickscan sign --dry-run`, at what you consent to"
     )
     for _ in attempts(f"commits to {table_uri(results, name)}"):
         table, actions = kept_table.now(), list[AddAction | RemoveAction]()
         refuse_other(table, name)
-        state_now, files = _state_of(results, name, kept_table)
+        state_now, files = _state_of(results, name, kept_table, signer)
         if state_now != state:
             raise changed_since
         if not files and signer.take(table, name, signer.sum_transactions(table, name, kept_table.logged())):
@@ -171,29 +177,29 @@ def sign_anew(results: str, name: str, state: str) -> int:
 
 
 def sign_under(results: str, registry: str, secret: bytes) -> int:
-    """Sign all tables of results under another audit secret. A second call goes on where an interrupted one stopped.
+    """Sign all tables of results under another audit secret. A second call continues where an interrupted one stopped.
 
     Args:
         results: folder or URI.
         registry: folder or URI of the registry.
-        secret: the audit secret that takes the place of the one that the tables are signed under.
+        secret: the audit secret that replaces the one that signed the tables.
 
     Returns:
         The number of tables.
 
     Raises:
-        Refused: a table is not as it was signed.
-        ScanFailed: others kept committing first, or a table or the registry cannot be written.
+        TableError: a table is not as it was signed.
+        ScanFailed: other processes kept committing first, or a table or the registry cannot be written.
     """
     earlier, later, names = _signer(results), Signer(results, registry, secret), _tables_of(results)
     tables = {name: KeptTable(table_uri(results, name)) for name in names}
     signed = [name for name, table in tables.items() if _is_left(earlier, later, table, name)]
-    use_signer(results, later)  # not before all tables were looked at: one that was changed leaves all as they are
+    use_signer(results, later)  # only after all tables are checked: if one was changed, all stay as they are
     for name in signed:
         for _ in attempts(f"commits to {table_uri(results, name)}"):
             if not _is_left(earlier, later, tables[name], name):
                 break
-            transactions, table = tables[name].logged(), tables[name].table  # the very ones that were checked
+            transactions, table = tables[name].logged(), tables[name].table  # the same state that was checked
             before = signature_of(table)
             if try_to_commit(results, table, name, [], [], anew=transactions, follows=before.number if before else 0):
                 break
@@ -203,12 +209,13 @@ def sign_under(results: str, registry: str, secret: bytes) -> int:
 
 
 def refuse_changed_under(results: str, registry: str, secret: bytes) -> None:
-    """Refuse results of which a table is as it was signed neither under their secret nor under the one that follows.
+    """Raise TableError if a table fits neither its own audit secret nor the one that follows.
 
-    So an interrupted `sign_under` is told from a change. Arguments as there.
+    A table may fit either of them after an interrupted `sign_under`, and that is no change. Arguments as for
+    `sign_under`.
 
     Raises:
-        Refused: somebody changed a table, or took it away.
+        TableError: somebody changed a table, or took it away.
         ScanFailed: a log cannot be read.
     """
     earlier, later = _signer(results), Signer(results, registry, secret)
@@ -218,13 +225,16 @@ def refuse_changed_under(results: str, registry: str, secret: bytes) -> None:
 
 
 def _tables_of(results: str) -> list[str]:
-    """Return the names of the tables there. Raises Refused: one is a link, or was signed and is gone."""
+    """Return the names of the existing tables. Raises TableError: one is a link, or was signed and is gone."""
     existing_tables(results)
     return [name for name in SCHEMAS if has_table(results, name)]
 
 
 def _is_left(earlier: Signer, later: Signer, kept_table: KeptTable, name: str) -> bool:
-    """Return whether a table is now signed under the earlier secret. Raises Refused: it is not as it was signed."""
+    """Return whether a table is still signed under the earlier secret.
+
+    Raises TableError: it is not as it was signed.
+    """
     table = kept_table.now()
     signature = signature_of(table)
     signer = later if signature is not None and later.has_signed(signature) else earlier
@@ -240,7 +250,7 @@ def _signer(results: str) -> Signer:
 
 
 def _rows_in(name: str, content: pa.Buffer | None) -> list[pa.RecordBatch] | None:
-    """Return the rows of a file's content; None: it is lost or damaged."""
+    """Return the rows of a file's content. None: it is lost or damaged."""
     if content is None:
         return None
     try:
@@ -255,7 +265,7 @@ def _sha256(content: pa.Buffer | None) -> str | None:
 
 
 def _content(results: str, name: str, file_name: str) -> pa.Buffer | None:
-    """Return the content of a file; None: there is no such file. Raises Refused: it cannot be read."""
+    """Return the content of a file. None: there is no such file. Raises Refused: it cannot be read."""
     location = f"{table_uri(results, name)}/{file_name}"
     try:
         return read_whole_file(location)

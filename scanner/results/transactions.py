@@ -1,13 +1,18 @@
-"""The tables of results: where they are, making and reading them, and commits to them that happen exactly once.
+"""Open, read and make the tables of results, and commit to them exactly once.
 
-Every shard's rows enter a table together with an application transaction of the shard's id. Delta does not refuse an id
-that was committed before, so the id is looked up on a snapshot of the table and the commit made through that same
-snapshot, without retries: when anyone committed in between, Delta refuses it, and the look-up is done again. The tables
-beside verdicts are committed first (scanner.results.current_rows) and verdicts last, as the mark that a shard is done.
+The rows of each shard are committed to a table together with an application transaction, named by the shard's id. Delta
+accepts an id that was committed before. So a commit works in three steps:
 
-When a night is frozen (scanner.results.retention), its transactions get a time at which Delta drops them, and leave the
-table's signature. From then on `shards` says what is done: a row there that is older than the version, in seconds since
-1970, of the transaction of its night.
+1. Look the id up in a snapshot of the table.
+2. Commit through that same snapshot, without retries. Delta refuses this if another process committed in between.
+3. If Delta refused, begin again with step 1.
+
+The other tables are committed before verdicts (scanner.results.current_rows). A shard's transaction in verdicts
+therefore means that the shard is done.
+
+When a night is frozen (scanner.results.retention), its transactions get a time at which Delta drops them, and are no
+longer part of the table's signature. From then on the table `shards` tells which shards are done: those whose row is
+older than the version of the night's own transaction, which is a time in seconds since 1970.
 """
 
 import logging
@@ -30,7 +35,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.errors import Refused, ScanFailed, TableError, in_a_line
 from scanner.registry.signed_tables import NO_NUMBER
 from scanner.signing import (
     checked_rows,
@@ -50,12 +55,13 @@ from scanner.storage.delta import (
     attempts,
     files_of,
     files_with_paths,
+    has_vectors,
+    load_table,
     log_read,
     make_table,
     open_table,
     place_of,
     read,
-    refuse_endless,
     sync_commit,
     version_of,
 )
@@ -67,18 +73,18 @@ from schemas.versions import VERSION, new_columns
 _log = logging.getLogger(__name__)
 
 SECONDS_OF_A_MAKER = 5.0
-"""Seconds after which who made a table has signed it, or never will."""
+"""Seconds after which a process that made a table has signed it, or never will."""
 
 ORPHANS_AFTER_HOURS = 24
-"""Hours after which a file that is no part of its table cannot be a running scan's, which would have committed it."""
+"""Hours after which a file outside its table cannot belong to a running scan. A scan would have committed it."""
 
 
 def additions(files: Iterable[DataFile], *, changes: bool = True) -> list[AddAction | RemoveAction]:
-    """Return Delta's actions that add files.
+    """Return Delta's actions to add files.
 
     Args:
-        files: to be added.
-        changes: their rows are new; False: they are those of the files that they replace.
+        files: files to add.
+        changes: whether their rows are new. False: the rows are those of the files that they replace.
     """
     now = int(time.time() * 1000)
     return [AddAction(file.name, file.size, {}, now, changes, file.stats) for file in files]
@@ -89,28 +95,28 @@ NO_RUN = 1
 
 
 def has_table(results: str, name: str) -> bool:
-    """Return whether a table exists. Not every scan makes all tables.
+    """Return whether a table exists. Some scans do not make all tables.
 
     Raises:
-        Refused: it was signed, and is gone, and nobody gave it up; or its log has a file without an end.
+        TableError: the table was signed and is missing, and nobody gave it up.
     """
-    if DeltaTable.is_deltatable(uri := table_uri(results, name)):
-        refuse_endless(uri)
+    if DeltaTable.is_deltatable(table_uri(results, name)):
         return True
     signer = signer_of(results)
-    return signer is not None and signer.is_there(name)  # the look that refuses nothing is the one that is answered
+    # at first sight the table is missing, but the signer's own look decides, because a table can appear in between
+    return signer is not None and signer.is_there(name)
 
 
 Answer = TypeVar("Answer")
 
 
 class TableEntry(NamedTuple):
-    """An entry that a table gets whole or not at all.
+    """Files and transactions that a table gets all at once or not at all.
 
     transaction: application transaction.
     files: files of the entry, possibly none.
     others: further transactions whose rows are in the same files.
-    column: holds the transaction of each row.
+    column: column that holds the transaction of each row.
     """
 
     transaction: str
@@ -120,38 +126,38 @@ class TableEntry(NamedTuple):
 
     @property
     def transactions(self) -> tuple[str, ...]:
-        """All transactions of the entry."""
+        """Return all transactions of the entry."""
         return (self.transaction, *self.others)
 
 
 class Tables:
-    """The tables of a folder of results, for callers who commit to them again and again: each is opened once."""
+    """The tables of a folder of results, each opened once. It serves callers that commit again and again."""
 
     def __init__(self, results: str) -> None:
         self.results = results
         self._opened: dict[str, _OpenTable] = {}
-        self._frozen: set[str] = set()  # shards that frozen nights have done, as far as was asked
+        self._frozen: set[str] = set()  # shards of frozen nights that are done, as far as they were looked up
 
     def now(self, name: str) -> tuple[DeltaTable, KeptTable]:
-        """Return a table as it is now, and its transactions, both as they were signed.
+        """Return the current state of a table, and its transactions. Both are checked against the signature.
 
         Raises:
-            Refused: it is not as it was signed.
-            ScanFailed: it cannot be read.
+            TableError: the table is not as it was signed.
+            ScanFailed: the table cannot be read.
         """
         if name not in self._opened:
             self._opened[name] = _OpenTable(self.results, name)
         return self._opened[name].now()
 
     def has(self, name: str) -> bool:
-        """Return whether such a table exists. Not every scan makes all tables."""
+        """Return whether a table exists. Some scans do not make all tables."""
         return name in self._opened or has_table(self.results, name)
 
     def versions(self, name: str, transactions: Iterable[str]) -> dict[str, int]:
-        """Return the versions of those of the given transactions that a table has, as of the last call of `now`.
+        """Return the versions of given transactions, of those that the table had at the last call of `now`.
 
         Raises:
-            Refused: one of them expires, and is of no frozen night, so that somebody wrote it.
+            TableError: one of them expires but belongs to no frozen night, so somebody else wrote it.
             ScanFailed: the table cannot be read.
         """
         logged = self._opened[name].kept_table.logged()
@@ -166,14 +172,14 @@ class Tables:
 
 
 def shards_of_frozen_nights(tables: Tables, rows: pl.LazyFrame) -> set[str]:
-    """Return the ids of the shards that frozen nights have done.
+    """Return the ids of finished shards of frozen nights.
 
     Args:
         tables: of the results.
-        rows: of `shards`; others are not looked at.
+        rows: of `shards`. Only these rows are considered.
 
     Raises:
-        Refused: a table is not as it was signed.
+        TableError: a table is not as it was signed.
         ScanFailed: a table cannot be read.
     """
     dated = rows.select("shard_id", "scanned_at", night=NIGHT).collect()
@@ -184,21 +190,21 @@ def shards_of_frozen_nights(tables: Tables, rows: pl.LazyFrame) -> set[str]:
 
 
 def frozen_id(night: str) -> str:
-    """Return the transaction of `shards` that freezes a night, such as 2026-11-21."""
+    """Return the name of the transaction in `shards` that freezes a night, such as 2026-11-21."""
     return f"frozen:{night}"
 
 
 NIGHT = pl.col("began_at").dt.strftime("%Y-%m-%d")
-"""The night of a row of `shards`: the date (UTC) at which its scan began."""
+"""The night of a row of `shards`: the date (UTC) on which its scan began."""
 
 
 class _OpenTable:
-    """A table that is kept open, and checked in each version before anybody goes by its transactions."""
+    """A table that is kept open. Each version is checked before its transactions are used."""
 
     def __init__(self, results: str, name: str) -> None:
         self._name, self._signer = name, signer_of(results)
         self.kept_table = KeptTable(table_uri(results, name))
-        self._checked: tuple[DeltaTable | None, int] = None, -1  # the table, and the version of it, that were checked
+        self._checked: tuple[DeltaTable | None, int] = None, -1  # the table that was checked, and its version
         if self._signer is not None:
             self._sum = TransactionSum(self._signer.digester, self.kept_table.now(), name)
             self.kept_table.watch(self._sum.change)
@@ -214,47 +220,50 @@ class _OpenTable:
     def _check(self, table: DeltaTable) -> None:
         refuse_other(table, self._name)
         if self._signer is not None:
-            self._signer.record.refresh()  # others may have committed, or somebody put it back
-            self.kept_table.logged()  # brings the sum up to date
+            self._signer.record.refresh()  # other processes may have committed, or the table may have been put back
+            self.kept_table.logged()  # updates the sum
             self._signer.refuse_unsigned(table, self._name, self._sum)
 
 
 def open_checked(
     open_now: Callable[[], DeltaTable], check: Callable[[DeltaTable], Answer]
 ) -> tuple[DeltaTable, Answer]:
-    """Return a table as it is now, and what a check says of it; one that others commit to meanwhile is opened again.
+    """Return the current state of a table and the answer of a check. Open it again if others commit meanwhile.
 
     Args:
         open_now: opens the table.
-        check: raises Refused for a table that is not as it was signed.
+        check: raises TableError for a table that is not as it was signed.
 
     Raises:
-        Refused: what the check raises of a table that nobody commits to.
-        ScanFailed: others kept committing.
+        TableError: the check refuses the table, and no other process committed since.
+        ScanFailed: other processes kept committing.
     """
     for _ in attempts("checks of a table"):
         table = open_now()
         try:
             answer = check(table)
             break
-        except Refused:
+        except TableError:
             if not _has_moved_on(table):
                 raise
     return table, answer
 
 
 def _has_moved_on(table: DeltaTable) -> bool:
-    """Return whether others committed to a table since it was opened."""
-    return DeltaTable(table.table_uri).version() > table.version()
+    """Return whether others committed to a table since it was opened. False too where it cannot be opened now."""
+    try:
+        return load_table(table.table_uri).version() > table.version()
+    except (DeltaError, OSError, ValueError):  # somebody changes it right now: what was wrong before is told
+        return False
 
 
 def kept_tables(results: str | Tables) -> Tables:
-    """Return tables that are open, or open them for one call."""
+    """Return the given open tables, or open tables for one call."""
     return results if isinstance(results, Tables) else Tables(results)
 
 
 def find_versions(results: str | Tables, name: str, transactions: Iterable[str]) -> dict[str, int]:
-    """Return the versions of those of the given transactions that a table has now. Raises as `Tables.versions`."""
+    """Return the current versions of those given transactions that a table has. Raises as `Tables.versions`."""
     tables = kept_tables(results)
     tables.now(name)
     return tables.versions(name, transactions)
@@ -266,14 +275,20 @@ def find_committed(results: str | Tables, name: str, transactions: Iterable[str]
 
 
 def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run: int | None = None) -> set[str]:
-    """Commit entries to a table, without those that it has, whoever else commits at the same time.
+    """Commit the entries that a table does not have yet, even if other processes commit at the same time.
+
+    Args:
+        results: folder, URI or open tables.
+        name: of the table.
+        entries: entries to commit.
+        run: version of the transactions, which identifies this run. None: no run.
 
     Returns:
-        The transactions that this call committed, and those that an earlier call for `run`, their version, committed
-        without an answer.
+        The transactions that this call committed.
+        Also those that an earlier call for `run` committed without learning of its success.
 
     Raises:
-        ScanFailed: others kept committing first, or the table cannot be written.
+        ScanFailed: other processes kept committing first, or the table cannot be written.
     """
     tables, own_transactions = kept_tables(results), set[str]()
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
@@ -298,9 +313,9 @@ def commit(results: str | Tables, name: str, entries: Sequence[TableEntry], run:
 
 
 def _without_committed(results: str, name: str, entry: TableEntry, committed: Collection[str]) -> TableEntry:
-    """Return an entry without the transactions that the table has.
+    """Return an entry without the transactions that the table already has.
 
-    Where it has some, the remaining rows are written anew.
+    If there are any, the remaining rows are written to a new file.
 
     Raises:
         ScanFailed: a file of the entry cannot be read.
@@ -330,21 +345,22 @@ def try_to_commit(
     anew: Mapping[str, LoggedTransaction] | None = None,
     follows: int = NO_NUMBER,
 ) -> bool:
-    """Commit to a table through the snapshot that was looked at, signed. Return False if another commit came since.
+    """Commit to a table through the given snapshot, and sign it. Return False if another commit came first.
 
     Args:
         results: folder or URI.
-        table: as it was looked at.
+        table: snapshot of the table.
         name: of the table.
-        actions: files that come and go.
-        transactions: of the commit.
-        earlier_versions: of those of the transactions that the table has, and that do not expire.
-        anew: transactions of the table, which is signed as it is, whoever changed it.
-        follows: with `anew`, number of the signature that the new one follows; NO_NUMBER: none, by consent.
+        actions: files to add and to remove.
+        transactions: transactions of the commit.
+        earlier_versions: versions of those of the transactions that the table already has and that do not expire.
+        anew: transactions of the table. If given, the table is signed as it is, whoever changed it.
+        follows: with `anew`, the number of the signature that the new one follows. NO_NUMBER: none, because a person
+            agreed to the table as it is.
 
     Raises:
-        Refused: the table is signed, and this process has no secret to sign it with, or another one; or a file is to
-            go, and somebody marked rows of one as deleted.
+        Refused: the table is signed, and this process has no secret or another secret. Or a file is to be removed, and
+            somebody marked rows of one as deleted.
         ScanFailed: the table cannot be written.
     """
     if any(isinstance(action, RemoveAction) for action in actions):
@@ -353,7 +369,7 @@ def try_to_commit(
     if signer is not None:
         try:
             signature = signer.sign(table, name, actions, transactions, earlier_versions, anew, follows)
-        except Refused:
+        except TableError:
             if _has_moved_on(table):
                 return False
             raise
@@ -363,7 +379,7 @@ def try_to_commit(
         )
     signed = [] if signature is None else signature.as_transactions()
     properties = CommitProperties(max_commit_retries=0, app_transactions=[*transactions, *signed])
-    refuse_links_of_table(place_of(table))  # it may have become one since the table was opened
+    refuse_links_of_table(place_of(table))  # the table may have been replaced by a link since it was opened
     try:
         table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
         sync_commit(table, table.version() + 1)
@@ -371,7 +387,7 @@ def try_to_commit(
         if isinstance(error, CommitFailedError) and _has_moved_on(table):
             return False
         why, next_commit = in_a_line(error), f"{place_of(table)}/_delta_log/{table.version() + 1:020d}.json"
-        if os.path.lexists(next_commit) and not os.path.isfile(next_commit):  # readers pass over it
+        if os.path.lexists(next_commit) and not os.path.isfile(next_commit):  # readers ignore such an entry
             why = f"{next_commit} is no file, and stands where the next commit belongs: delete it"
         raise ScanFailed(f"results: table {table.table_uri} cannot be written: {why}") from None
     if signer is not None and signature is not None:
@@ -380,14 +396,15 @@ def try_to_commit(
 
 
 def _refuse_vectors(table: DeltaTable) -> None:
-    """Raise Refused where a file has a vector of deleted rows: no commit takes it out, and its rows would be doubled.
+    """Refuse a table with vectors of deleted rows by a TableError.
 
-    No signature holds vectors, since readers here read files whole, as they were signed.
+    No commit removes such a vector, and the rows of its file would be doubled. Signatures do not cover vectors: readers
+    here read whole files, as they were signed.
     """
-    with log_read(place := place_of(table)):
-        has_vectors = any(batch.num_rows for batch in table.deletion_vectors())
-    if has_vectors:
-        raise Refused(
+    with log_read(place := place_of(table)):  # deltalake reads the vectors, and would wait for ever for one in a FIFO
+        is_changed = has_vectors(table) or any(batch.num_rows for batch in table.deletion_vectors())
+    if is_changed:
+        raise TableError(
             f"results: table {place}: its log has vectors of deleted rows, which brickscan never writes, so somebody "
             "changed it: put the table back from a copy"
         )
@@ -401,17 +418,17 @@ def folder_of(path: ResultsPath) -> str:
     """Return the folder or URI of the results that a path names.
 
     Raises:
-        Refused: the path is a file, and no configuration of a scan.
+        Refused: the path is a file other than the configuration of a scan.
     """
     if Path(path).is_file():
-        from scanner.scan_plan import read_config  # it brings kernels, which take a second
+        from scanner.scan_plan import read_config  # late: it loads kernels, which takes a second
 
         return open_results(read_config(Path(path)), Path(path))
     return os.fspath(path)
 
 
 def of_any_path(query: Callable[Concatenate[str, Given], Answer]) -> Callable[Concatenate[ResultsPath, Given], Answer]:
-    """Return a query that takes a Path or the file of a configuration where it took a folder or URI of results."""
+    """Wrap a query that takes a folder or URI of results, so that it also takes a Path or a configuration file."""
 
     @wraps(query)
     def ask(results: ResultsPath, *given: Given.args, **named: Given.kwargs) -> Answer:
@@ -421,15 +438,14 @@ def of_any_path(query: Callable[Concatenate[str, Given], Answer]) -> Callable[Co
 
 
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
-    """Make the tables that do not exist yet: those of every scan, unless others are named.
+    """Make the tables that do not exist yet. By default these are the tables of every scan.
 
     Raises:
-        Refused: they cannot be made, or a table of another version or with other columns is there.
+        Refused: a table cannot be made, or one of another version or with other columns exists.
     """
     signer, made, end = signer_of(results), list[str](), time.monotonic() + SECONDS_OF_A_MAKER
     if signer is not None:
-        signer.record.read_again()  # another process may have made them a moment ago
-        signer.refuse_left_behind()
+        signer.record.read_again()  # another process may have just made them
     for name in names:
         uri = table_uri(results, name)
         try:
@@ -443,37 +459,38 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
                 f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"
             ) from None
         refuse_other(table, name)
-    if made and (why := keep_signatures(results)) is not None:  # before anything is committed to them
-        if signer is not None and signer.record.knows_place():
+    # before the first commit, so that the registry knows the new tables
+    if made and (why := keep_signatures(results)) is not None:
+        if signer is not None and signer.record.is_kept():
             for name in made:
                 put_aside(table_uri(results, name))
                 signer.give_up(name)
             raise Refused(
-                f"{why}. It knows other tables of {results}, and would refuse new ones that it does not keep: "
+                f"{why}. It keeps signatures of other tables, and would not know these for the newest: "
                 "make them where the registry can be written"
             )
         _log.warning("%s", why)
 
 
 def _open_or_make(results: str, name: str, signer: Signer | None, end: float) -> tuple[DeltaTable, bool]:
-    """Open a table, or make and sign it. Return whether it was made.
+    """Open a table, or make and sign it. Return the table and whether it was made.
 
     Args:
         results: folder or URI.
         name: of the table.
-        signer: of the results; None: nobody signs them.
-        end: time.monotonic() until which another process may be about to sign what it has made.
+        signer: of the results. None: the results are not signed.
+        end: time.monotonic() until which another process may still sign the table that it made.
     """
     uri = table_uri(results, name)
-    # 1. open it; wait for its maker, and put aside what nobody will sign any more
+    # 1. open it: wait until its maker has signed it, and put it aside if that never happens
     if has_table(results, name):
-        table = DeltaTable(uri)
+        table = load_table(uri)
         if signer is not None and signer.is_new(table, name):
             signer.record.read_again()  # another process may have signed it meanwhile
         while signer is not None and signer.is_new(table, name) and time.monotonic() < end:
             time.sleep(0.1)
             signer.record.read_again()
-            table = DeltaTable(uri)
+            table = load_table(uri)
         if signer is None or not signer.is_new(table, name):
             return table, False
         put_aside(uri)
@@ -483,25 +500,25 @@ def _open_or_make(results: str, name: str, signer: Signer | None, end: float) ->
     else:
         _refuse_signed_results(results, name)
 
-    # 2. make it, with no statistics of names in Delta's log, where an erasure could not reach them
+    # 2. make it without statistics of names in Delta's log, where an erasure could not remove them
     table_made = make_table(uri, SCHEMAS[name], properties_of(name))
-    if table_made is None:  # another process was faster
+    if table_made is None:  # another process made it first
         return _open_or_make(results, name, signer, time.monotonic() + SECONDS_OF_A_MAKER)
 
     # 3. sign it as it was made
     if signer is not None:
         signer.table_made(table_made)
         if not try_to_commit(results, table_made, name, [], []):
-            there = DeltaTable(uri)
+            there = load_table(uri)
             if id_of(there) == id_of(table_made) and signature_of(there) is None:
-                raise Refused(f"results: table {uri}: somebody wrote to it while it was made: delete its folder")
-            # this process was paused, and another one put the table aside and made its own
+                raise TableError(f"results: table {uri}: somebody wrote to it while it was made: delete its folder")
+            # this process was paused, and another one put its table aside and made a new one
             return _open_or_make(results, name, signer, time.monotonic() + SECONDS_OF_A_MAKER)
     return table_made, signer is not None
 
 
 def _refuse_signed_results(results: str, name: str) -> None:
-    """Raise Refused where other tables of results are signed: who checks them would refuse a new one that is not."""
+    """Raise Refused if other tables of results are signed: a new table without a signature would be refused later."""
     for uri in (table_uri(results, other) for other in SCHEMAS if other != name):
         if DeltaTable.is_deltatable(uri) and signature_of(open_table(uri)) is not None:
             raise Refused(
@@ -510,27 +527,27 @@ def _refuse_signed_results(results: str, name: str) -> None:
 
 
 DROPS_TRANSACTIONS = "delta.setTransactionRetentionDuration"
-"""Property of a table of whose transactions Delta drops those that have a time (scanner.results.retention)."""
+"""Property of a table from which Delta drops transactions that have a time (scanner.results.retention)."""
 
 _PROTOCOL = (1, 2)
-"""Delta's least versions of readers and writers, of tables without vectors of deleted rows and the like."""
+"""Delta's lowest versions of readers and writers, for tables without features such as vectors of deleted rows."""
 
 
 def properties_of(name: str) -> dict[str, str]:
-    """Return the properties, but that of its version, with which a table is made."""
+    """Return the properties of a new table, without its version."""
     bounded = ",".join(column for column in WITH_BOUNDS if column in SCHEMAS[name].names) or "scan_id"
     return {"delta.dataSkippingStatsColumns": bounded}
 
 
 def refuse_other(table: DeltaTable, name: str) -> None:
-    """Refuse a table that this version does not write.
+    """Refuse a table that this version of brickscan does not write.
 
     Raises:
-        Refused: its version, columns or properties are others, or it needs more than the plain protocol of Delta.
+        TableError: its version, columns or properties differ, or it needs more than Delta's plain protocol.
     """
     version = version_of(table)
     if version != VERSION:
-        raise Refused(
+        raise TableError(
             f"results: table {place_of(table)}: has version {version}, of an earlier brickscan, and this one writes "
             f"{VERSION}; move the tables on with `brickscan migrate scan.toml`, which changes no row"
         )
@@ -538,21 +555,21 @@ def refuse_other(table: DeltaTable, name: str) -> None:
 
 
 def fields_of(name: str, version: int) -> list[pa.Field]:
-    """Return the columns that a table has in a version."""
+    """Return the columns of a table in a version."""
     later = new_columns(name, version)
     return [field for field in SCHEMAS[name] if field.name not in later]
 
 
 def refuse_other_form(table: DeltaTable, name: str, version: int) -> None:
-    """Refuse a table of some version whose columns or properties are not those with which brickscan made it.
+    """Refuse a table whose columns or properties differ from those that brickscan gives it in a version.
 
     Raises:
-        Refused: they are others, or the table needs more than the plain protocol of Delta.
+        TableError: they differ, or the table needs more than Delta's plain protocol.
     """
-    # a table on its way to this version has its new columns a moment before it says so
+    # during a migration a table has its new columns a moment before its version says so
     schemas = [deltalake.Schema.from_arrow(pa.schema(fields_of(name, each))) for each in (version, VERSION)]
     if table.schema() not in schemas:
-        raise Refused(
+        raise TableError(
             f"results: table {table.table_uri} has other columns than this version writes; give another folder"
         )
     metadata, protocol, place = table.metadata(), table.protocol(), place_of(table)
@@ -562,27 +579,37 @@ def refuse_other_form(table: DeltaTable, name: str, version: int) -> None:
     if strange or wrong:
         commands = [f"UNSET TBLPROPERTIES ({', '.join(map(repr, strange))})"] if strange else []
         commands += [f"SET TBLPROPERTIES ({', '.join(f'{k!r} = {v!r}' for k, v in wrong.items())})"] if wrong else []
-        raise Refused(
+        raise TableError(
             f"results: table {place}: something else than brickscan changed its properties "
             f"{', '.join([*strange, *wrong])}: put the table back from a copy, or have a program such as Spark run "
             + ", ".join(f"`ALTER TABLE delta.`{place}` {command}`" for command in commands)
         )
     if metadata.partition_columns or (protocol.min_reader_version, protocol.min_writer_version) != _PROTOCOL:
-        raise Refused(
+        raise TableError(
             f"results: table {place}: something else than brickscan changed its protocol or partitions, as for "
             "vectors of deleted rows, which are not read: put the table back from a copy"
         )
 
 
 def open_results_table(results: str, name: str) -> DeltaTable:
-    """Open a table of results as it is now.
+    """Open the current state of a table of results.
 
     Raises:
-        Refused: there is none; it was signed, and is gone; it is of another version or has other columns.
+        Refused: there is no such table, and there never was.
+        TableError: it was signed and is missing, has no commit that can be read, has another version or has other
+            columns.
         ScanFailed: its log cannot be read.
     """
-    has_table(results, name)  # one that was signed and is gone was not merely never made
-    table = open_table(table_uri(results, name))
+    is_there = has_table(results, name)  # raises for a table that was signed and is missing
+    try:
+        table = open_table(table_uri(results, name))
+    except Refused:
+        if is_there:  # commits may not be read, or only what deltalake passes over is left of them
+            raise TableError(
+                f"results: table {table_uri(results, name)}: is there, and no commit of its log can be read: somebody "
+                "changed it, or you may not read it. Put the table back from a copy"
+            ) from None
+        raise
     refuse_other(table, name)
     return table
 
@@ -593,12 +620,13 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
     Args:
         results: folder or URI.
         name: of the table.
-        paths: files of the table that hold no row of these paths are left out; the files that are read may have other
-            rows too. None: all files.
+        paths: files without rows of these paths are not read. The files that are read may have other rows too. None:
+            all files.
 
     Raises:
-        Refused: there is no such table, it is of another version or has other columns, or it was changed by hand. The
-            same, when the rows are collected, of one of its files.
+        Refused: there is no such table.
+        TableError: it has another version or other columns, or it is not as it was signed. When the rows are collected:
+            one of its files is not as it was signed.
     """
     signer = signer_of(results)
     if signer is None:
@@ -615,7 +643,7 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
 
 @contextmanager
 def faults_named(results: str) -> Iterator[None]:
-    """Raise ScanFailed where a table, or one of its files, cannot be read."""
+    """Turn errors of reading a table or one of its files into ScanFailed."""
     try:
         yield
     except (OSError, DeltaError, pl.exceptions.ComputeError) as error:
@@ -626,12 +654,12 @@ def faults_named(results: str) -> Iterator[None]:
 
 
 def refuse_changed_tables(results: str) -> None:
-    """Refuse results of which a table, or what its log says to be done, is not as brickscan left it.
+    """Refuse results with a changed table, or with a changed log of finished shards.
 
-    The content of files is not read here: it is checked when rows are read.
+    The content of files is not read here. It is checked when rows are read.
 
     Raises:
-        Refused: somebody changed a table.
+        TableError: somebody changed a table.
         ScanFailed: a log cannot be read.
     """
     signer = signer_of(results)
@@ -648,26 +676,26 @@ def _refuse_changed(results: str, signer: Signer) -> None:
             tables.versions(name, tables.now(name)[1].logged())
 
 
-def _unscanned(results: str, name: str) -> Refused:
+def _unscanned(results: str, name: str) -> TableError:
     why = "its log has transactions of shards that no scan scanned, so somebody changed it"
-    return Refused(f"results: table {table_uri(results, name)}: {why}: put the table back from a copy")
+    return TableError(f"results: table {table_uri(results, name)}: {why}: put the table back from a copy")
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:
-    """Append a row to `scans`, once however often it is called. Raises ScanFailed: the table cannot be written."""
+    """Append a row to `scans`, at most once for each scan. Raises ScanFailed: the table cannot be written."""
     file = write_file(results, "scans", [pa.RecordBatch.from_pylist([row], SCANS)])
     commit(results, "scans", [TableEntry(str(row["scan_id"]), (file,) if file else ())])
 
 
 def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Append rows of one audit to `audits`, all at once, and make the table where there is none.
+    """Append the rows of one audit to `audits`, all at once. The table is made if needed.
 
     Raises:
-        ScanFailed: the table cannot be made or written, or another is there.
+        ScanFailed: the table cannot be made or written, or it has another version or other columns.
     """
     try:
         open_tables(results, ["audits"])
         file = write_file(results, "audits", [pa.RecordBatch.from_pylist(list(rows), AUDITS)])
         commit(results, "audits", [TableEntry(uuid.uuid4().hex, (file,) if file else ())])
-    except Refused as error:  # hours of work end here: no refusal before it
+    except (Refused, TableError) as error:  # Refused would mean that no work was done, but hours of it end here
         raise ScanFailed(f"results: table {table_uri(results, 'audits')} cannot be written: {error}") from None

@@ -1,12 +1,12 @@
-"""Upkeep of the tables of results, safe while scans run: files are merged, changed and removed, and no row is doubled.
+"""Maintain the tables of results while scans run: merge, change and remove files without doubling a row.
 
-A file never changes, so whoever looks at one looks once. New files take the place of old ones through a snapshot that
-holds all of these, and Delta refuses the commit when anyone committed since that snapshot was read: then the same files
-are offered again, which takes a moment, so that it succeeds even while a scan commits all the time. When two replace
-the same file, one finds it gone, and looks at its replacement.
+A file never changes, so each file needs to be checked only once. New files replace old ones through a snapshot with all
+of the old files. Delta refuses the commit if anybody committed since that snapshot was read. Then the same files are
+offered again. That takes only a moment, so it succeeds even while a scan commits all the time. If two processes replace
+the same file, one of them finds it gone, and checks its replacement.
 
-Delta's `optimize.compact` must not be used: two at once, from one snapshot, both commit, and every row stands twice
-(deltalake 1.6.6). Transactions of shards are in Delta's log, not in files: what is committed stays committed.
+Do not use Delta's `optimize.compact`: two calls at once, from one snapshot, both commit, and then every row exists
+twice (deltalake 1.6.6). Transactions of shards are in Delta's log, not in files, so committed shards stay committed.
 """
 
 import contextlib
@@ -31,22 +31,23 @@ from scanner.storage.delta import attempts, files_of, removed_files
 from scanner.storage.locations import delete_files, filesystem_of, refuse_links_of_table, table_uri
 
 FILES_AT_ONCE = 16
-"""Files that are looked at side by side: on an object store each look is a few requests."""
+"""Number of files that are checked in parallel. On an object store each check is a few requests."""
 
 FILES_A_COMMIT = 64
-"""Files that are replaced at once: each commit costs as much as the table's log is long, and an interruption loses
-these.
+"""Number of files that are replaced in one commit.
+
+The cost of each commit grows with the table's log. An interruption loses the files of one commit.
 """
 
 BYTES_A_COMMIT = 2**27
-"""Bytes of the files of a commit, which take some times as much memory."""
+"""Largest size of the files of a commit, in bytes. They take several times as much memory."""
 
 
 class Replacement(NamedTuple):
     """Files of a table and their replacement.
 
     parts: names of the files.
-    file: a file that is no part of the table yet; None: nothing takes their place.
+    file: a file that is not part of the table yet. None: nothing replaces them.
     """
 
     parts: tuple[str, ...]
@@ -56,7 +57,7 @@ class Replacement(NamedTuple):
 class RewrittenFile(NamedTuple):
     """New content of a file.
 
-    rows: how many rows were removed or changed.
+    rows: number of rows that were removed or changed.
     table: all rows of the replacement.
     """
 
@@ -67,20 +68,21 @@ class RewrittenFile(NamedTuple):
 def put_in_place(tables: Tables, name: str, replacements: Sequence[Replacement], *, merged: bool) -> list[Replacement]:
     """Commit that files replace others.
 
-    Files that were not placed are deleted: they may hold a name that was erased meanwhile. Where the result of a commit
-    is unknown they stay, for scanner.results.upkeep.vacuum: a store may carry it out after its answer was lost.
+    New files that could not be placed are deleted, because they may contain a name that was erased meanwhile. If the
+    result of a commit is unknown, they stay for scanner.results.upkeep.vacuum: a store may carry a commit out although
+    its answer was lost.
 
     Args:
-        tables: of the results.
-        name: of the table.
-        replacements: to be placed.
-        merged: the rows are the same, which readers of Delta's change feed are told.
+        tables: tables of the results.
+        name: name of the table.
+        replacements: the replacements.
+        merged: whether the rows are the same. Readers of Delta's change feed are told.
 
     Returns:
-        What was placed, without replacements of files that are gone meanwhile.
+        The replacements that were placed. Those of files that are gone meanwhile are left out.
 
     Raises:
-        ScanFailed: others kept committing first, or the table cannot be read or written.
+        ScanFailed: other processes kept committing first, or the table cannot be read or written.
     """
     offer: list[Replacement] = []
     answered = True
@@ -89,7 +91,7 @@ def put_in_place(tables: Tables, name: str, replacements: Sequence[Replacement],
             table, _ = tables.now(name)
             present = set(files_of(table)["path"])
             if offer and present.isdisjoint(_parts(offer)) and _files(offer) <= present:
-                break  # a commit of ours whose answer was lost
+                break  # our own commit had succeeded, and its answer was lost
             offer = [replacement for replacement in replacements if present.issuperset(replacement.parts)]
             if not offer:
                 break
@@ -111,22 +113,22 @@ def rewrite(
     may_hold: Callable[[pl.DataFrame], pl.DataFrame] = lambda files: files,
     watch: Callable[[int, int], None] = lambda done, files: None,
 ) -> int:
-    """Go through all files of a table, new ones included, and replace those that are to change.
+    """Check all files of a table, including files that are added meanwhile, and replace those that `change` changes.
 
-    A second call goes on where an interrupted one stopped.
+    A second call continues where an interrupted one stopped.
 
     Args:
         results: folder or URI.
-        name: of the table.
-        change: gives the new content of an open file; None: the file stays. It is called in several threads.
-        may_hold: filters the files of `files_of` that are looked at; default: all.
-        watch: called now and then with how many files were looked at, and how many there are to be looked at.
+        name: name of the table.
+        change: returns the new content of an open file. None: the file stays. It is called in several threads.
+        may_hold: selects the rows of `files_of` whose files are checked. By default, all.
+        watch: called now and then with the number of checked files, and of all files to check.
 
     Returns:
-        How many rows were removed or changed.
+        The number of rows that were removed or changed.
 
     Raises:
-        ScanFailed: others kept committing first, or the table cannot be read or written.
+        ScanFailed: other processes kept committing first, or the table cannot be read or written.
     """
     tables, seen_paths, rows, done = Tables(results), set[str](), 0, 0
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
@@ -146,10 +148,10 @@ def rewrite(
 
 
 def keep_rows(name: str, file: pq.ParquetFile, kept: pl.Series) -> RewrittenFile | None:
-    """Return a file of a table with some of its rows; None: all of them stay, and the file as it is.
+    """Return a file of a table with only some of its rows. None: all of them stay, so the file stays as it is.
 
     Args:
-        name: of the table.
+        name: name of the table.
         file: the open file.
         kept: whether each row stays, bool[rows].
     """
@@ -164,7 +166,7 @@ def _unseen(files: pl.DataFrame, seen_paths: set[str]) -> pl.DataFrame:
 
 
 def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
-    """Yield the names of files that are looked at, and replaced, together."""
+    """Yield names of files in groups that are checked and replaced together."""
     group: list[str] = []
     total = 0
     for path, size in files.select("path", "size_bytes").iter_rows():
@@ -180,7 +182,7 @@ def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
 def _rewritten(
     results: str, name: str, path: str, change: Callable[[pq.ParquetFile], RewrittenFile | None]
 ) -> RewrittenFile | None:
-    """Return the new content of a file; None: it stays, or others replaced it meanwhile.
+    """Return the new content of a file. None: it stays, or another process has replaced it.
 
     Raises:
         ScanFailed: a file that the table needs cannot be read.
@@ -189,7 +191,7 @@ def _rewritten(
     try:
         return change(pq.ParquetFile(pa.BufferReader(read_file(results, name, path))))
     except (OSError, pa.ArrowException) as error:
-        if path not in set(files_of(Tables(results).now(name)[0])["path"]):  # others replaced it meanwhile
+        if path not in set(files_of(Tables(results).now(name)[0])["path"]):  # another process has replaced it
             return None
         raise ScanFailed(f"results: {uri}/{path} cannot be read: {in_a_line(error)}") from None
 
@@ -214,31 +216,33 @@ def _files(replacements: Sequence[Replacement]) -> set[str]:
 def _delete_unplaced(tables: Tables, name: str, replacements: Sequence[Replacement]) -> None:
     filesystem, folder = filesystem_of(table_uri(tables.results, name))
     for unplaced in _files(replacements) - set(files_of(tables.now(name)[0])["path"]):
-        with contextlib.suppress(FileNotFoundError):  # placed, then replaced and deleted by others
+        with contextlib.suppress(FileNotFoundError):  # placed, then replaced and deleted by another process
             filesystem.delete_file(f"{folder}/{unplaced}")
 
 
 MERGED_BYTES = 64 * 2**20
-"""Largest size of a merged file; a file of half the size is left as it is."""
+"""Largest size of a merged file, in bytes. A file of at least half this size is left as it is."""
 
 GROUPS_A_COMMIT = 50
-"""Groups of merged files in a commit."""
+"""Number of groups of merged files in a commit."""
 
 MANY_FILES = 64
-"""Small files of a table beside verdicts at which the next scan merges them."""
+"""Number of small files of a table other than verdicts. From this number on, the next scan merges them."""
 
 LEAST_HOURS, MOST_HOURS = ORPHANS_AFTER_HOURS, 168
-"""Limits of the retention: a younger file may belong to a shard that is not committed yet, or be read by a query that
-began before it was replaced; after a week, Delta forgets when a file was replaced, and could not keep it for longer.
+"""Limits of the retention.
+
+A younger file may belong to a shard that is not committed yet, or a query that began before the file was replaced may
+still read it. After a week, Delta forgets when a file was replaced, so it could not keep it for longer.
 """
 
 
 class Upkeep(NamedTuple):
     """Result for a table.
 
-    table: its name.
-    gone: how many files were removed.
-    made: how many files came in their place.
+    table: name of the table.
+    gone: number of files that were removed.
+    made: number of files that replaced them.
     """
 
     table: str
@@ -247,21 +251,21 @@ class Upkeep(NamedTuple):
 
 
 def compact(results: str) -> list[Upkeep]:
-    """Merge the small files of every table; no row changes. Files that others take or replace are left alone.
+    """Merge the small files of every table, without changing a row. Files that other processes replace are left alone.
 
     Raises:
         Refused: there are no results.
-        ScanFailed: a table cannot be read or written, or others kept committing first.
+        ScanFailed: a table cannot be read or written, or other processes kept committing first.
     """
     tables = Tables(results)
     return [_compact(tables, name) for name in existing_tables(results)]
 
 
 def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
-    """Remove the files that were never committed, or that were replaced, longer ago than the retention.
+    """Remove files that were never committed, or that were replaced longer ago than the retention.
 
     Raises:
-        Refused: there are no results, a retention out of range, or a table's folder is a link.
+        Refused: there are no results, the retention is out of range, or a table's folder is a link.
         ScanFailed: a table cannot be read or written.
     """
     if not LEAST_HOURS <= retention_hours <= MOST_HOURS:
@@ -271,19 +275,19 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
 
 
 def delete_unneeded(results: str, name: str, replaced_hours: int, orphan_hours: int) -> int:
-    """Delete the files of a table that it needs no more.
+    """Delete the files that a table does not need any more.
 
-    Delta's own `vacuum` must not be used: it follows links, and deletes what lies behind them (deltalake 1.6.6).
+    Do not use Delta's own `vacuum`: it follows links, and deletes the files behind them (deltalake 1.6.6).
 
     Args:
         results: folder or URI.
-        name: of the table.
+        name: name of the table.
         replaced_hours: hours since a file was replaced.
-        orphan_hours: hours since a file was written that was never committed, or replaced so long ago that the log has
-            forgotten it.
+        orphan_hours: hours since a file was written that was never committed, or that was replaced so long ago that the
+            log has forgotten it.
 
     Returns:
-        The number of files.
+        The number of deleted files.
 
     Raises:
         ScanFailed: the table cannot be read, or a file cannot be deleted.
@@ -291,7 +295,7 @@ def delete_unneeded(results: str, name: str, replaced_hours: int, orphan_hours: 
     uri, now = table_uri(results, name), time.time()
 
     def unneeded(changed_at: Mapping[str, float]) -> list[str]:
-        table, _ = Tables(results).now(name)  # after the files were listed: what was committed meanwhile is needed
+        table, _ = Tables(results).now(name)  # read after the files were listed, so newer commits keep their files
         replaced_at, files = removed_files(table), changed_at.keys() - set(files_of(table)["path"])
         old = {file for file in files - replaced_at.keys() if changed_at[file] <= now - orphan_hours * 3600}
         old |= {file for file in files & replaced_at.keys() if replaced_at[file] <= now - replaced_hours * 3600}
@@ -308,7 +312,7 @@ def existing_tables(results: str) -> list[str]:
 
     Raises:
         Refused: there are none, or one is a link.
-        ScanFailed: the folder of one cannot be read.
+        ScanFailed: the folder of a table cannot be read.
     """
     with faults_named(results):
         names = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
@@ -323,7 +327,7 @@ def existing_tables(results: str) -> list[str]:
 
 
 def merge_bookkeeping(results: str) -> None:
-    """Merge the small files of the tables beside verdicts once these are many. Raises as `compact`.
+    """Merge the small files of the tables other than verdicts, once there are many. Raises as `compact`.
 
     Each flush leaves a few files in them, and a scan reads all of `shards` when it begins.
     """
@@ -334,7 +338,7 @@ def merge_bookkeeping(results: str) -> None:
 
 
 def _compact(tables: Tables, name: str) -> Upkeep:
-    """Merge the groups of a table, many in a commit: each commit costs as much as the table's log is long."""
+    """Merge the groups of a table, many in one commit, because the cost of a commit grows with the table's log."""
     done = Upkeep(name, 0, 0)
     groups = iter(list(_small(_sizes(tables.now(name)[0]))))
     while batch := list(islice(groups, GROUPS_A_COMMIT)):
@@ -366,7 +370,7 @@ def _small(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def _merge(tables: Tables, name: str, group: list[str]) -> DataFile | None:
-    """Write one file of the rows of many, not part of the table yet; None: one of them was taken away meanwhile.
+    """Write the rows of many files into one, which is not part of the table yet. None: one of them is gone meanwhile.
 
     Raises:
         ScanFailed: a file that the table needs cannot be read.
@@ -377,7 +381,7 @@ def _merge(tables: Tables, name: str, group: list[str]) -> DataFile | None:
         try:
             source = pa.BufferReader(read_file(tables.results, name, path))
             rows = pq.read_table(source, schema=SCHEMAS[name], use_threads=False)
-        except (pa.ArrowException, OSError) as error:  # stores say in different words that it is gone
+        except (pa.ArrowException, OSError) as error:  # each store has its own words for a missing file
             if path not in _sizes(tables.now(name)[0]):
                 return None
             fault = f"{uri}/{path}, which the table needs, cannot be read: {in_a_line(error)}"

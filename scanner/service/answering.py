@@ -1,7 +1,7 @@
-"""Answers of the detector: texts in; results, reports and refusals out; budgets charged, and metadata logged.
+"""Answer texts for the detector: texts in, results, reports and refusals out. Charge budgets, and log metadata.
 
-An answer is a function of the text: the registry and the rules decide it, and neither the caller nor earlier questions
-do. It leaves at one of a few times of its length class, so that its time does not say what was found.
+An answer is a function of the text, the registry and the rules. It depends neither on the caller nor on earlier
+questions. It is sent at one of a few times of its length class, so its time does not reveal the result.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ from schemas.service import (
 )
 
 SECONDS_BETWEEN_LOOKS = 1.0
-"""Seconds between two looks at the registry: so long, at most, it goes on after the registry became unreadable."""
+"""Seconds between two checks of the registry. If the registry becomes unreadable, answers continue at most so long."""
 
 Result = TypeVar("Result")
 
 _DOUBLINGS = 5
-"""How often the time at which an answer leaves is doubled at most."""
+"""Largest number of times that the time of an answer is doubled."""
 
 _KEY_FILE = "secret"
 _REGISTRY_FILE = "registry.json"
@@ -60,12 +60,12 @@ class Answers:
     """Answers texts by the rules of a scan.
 
     Args:
-        config: of the detector.
-        folder: where the configuration's relative paths start.
-        tell: takes a line about what changed; no line has a part of a text.
+        config: configuration of the detector.
+        folder: folder that the configuration's relative paths start from.
+        tell: called with a line on each change. No line contains a part of a text.
 
     Attributes:
-        name: the detector's public address, which the server sets where none is configured.
+        name: the detector's public address. The server sets it if none is configured.
 
     Raises:
         BrickscanError: configuration, registry or folder cannot be right, or no key signs reports.
@@ -86,7 +86,7 @@ class Answers:
         self.log = DetectorLog(self.state / "log", config.log_days, config.log_bytes)
         self.pool = ScoringPool(config.workers, config.seconds, config.most_bytes, secret, self.charge)
         self.metrics = CollectorRegistry()
-        self._thread = ThreadPoolExecutor(1)  # of the budget: a commit may wait for the disk, and answers for no commit
+        self._thread = ThreadPoolExecutor(1)  # for the budget: a commit may wait for the disk, and answers must not
         self._answers = Counter(
             "brickscan_detector_answers",
             "Answers by result and class of caller",
@@ -104,7 +104,7 @@ class Answers:
             Gauge(f"brickscan_detector_{name}", description, registry=self.metrics).set_function(value)
 
     async def follow(self) -> None:
-        """Follow the registry for ever: changes are taken over, and what cannot be read stops answers."""
+        """Follow the registry for ever: use its changes, and stop answers if it cannot be read."""
         trouble = ""
         while True:
             try:
@@ -115,7 +115,7 @@ class Answers:
                 self.served, reason = served, ""
             except (BrickscanError, Unavailable, OSError) as error:
                 reason = str(error)
-            except Exception as error:  # else nobody would follow any more, and answers would go on
+            except Exception as error:  # otherwise nothing would follow the registry, and answers would continue
                 reason = type(error).__name__
             if reason:
                 self.pool.stop()
@@ -138,7 +138,7 @@ class Answers:
         return served
 
     def _forget(self) -> None:
-        """Delete what is older than it may be, though nobody asks."""
+        """Delete data that is too old, even if no requests come."""
         try:
             self.budget.begin_window()
             self.log.expire()
@@ -153,24 +153,24 @@ class Answers:
 
     @property
     def most_bytes(self) -> int:
-        """Most bytes of a text."""
+        """Return the largest number of bytes of a text."""
         return min(self.config.most_bytes, self.pool.most_bytes)
 
     def charge(self, caller: Caller, seconds: float) -> None:
         """Charge a caller for seconds of CPU, at once."""
 
         def pay() -> None:
-            with contextlib.suppress(sqlite3.Error):  # on a full disk, where nothing is answered
+            with contextlib.suppress(sqlite3.Error):  # for example on a full disk, where nothing is answered anyway
                 self.budget.pay_more(caller, seconds)
 
-        with contextlib.suppress(RuntimeError):  # at the end of the server
+        with contextlib.suppress(RuntimeError):  # the server is ending
             self._thread.submit(pay)
 
     async def answer(self, texts: Sequence[bytes], caller: Caller) -> list[DetectorAnswer | DetectorError]:
-        """Return the answer to each text, UTF-8, or why there is none.
+        """Return the answer to each text, UTF-8, or the reason why there is none.
 
         Raises:
-            Unavailable: none of them could be looked at.
+            Unavailable: none of the texts could be scored.
         """
         began = asyncio.get_running_loop().time()
         digests = [self.budget.digest(text) for text in texts]
@@ -208,7 +208,7 @@ class Answers:
         return answers
 
     def _tell_why(self, unavailable: Sequence[Unavailable]) -> None:
-        """Tell why texts could not be looked at, once."""
+        """Tell once why texts could not be scored."""
         for error in unavailable:
             if isinstance(error, ScoringFailed) and error.why not in ("", self._told):
                 self._told = error.why
@@ -220,7 +220,7 @@ class Answers:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _entry(self, digest: bytes, finding: Finding, served: ServedScan, caller: Caller) -> Mapping[str, object]:
-        """Return what the log has of an answer."""
+        """Return the log's entry for an answer."""
         caller_class = "expert" if caller.expert else "anybody"
         self._answers.labels(finding.result, caller_class).inc()
         name_fields = {"named_to": caller.name} if caller.expert and finding.user is not None else {}
@@ -244,7 +244,7 @@ class Answers:
         )
 
     def refusal(self, spent: BudgetSpent) -> DetectorError:
-        """Count a text that is not answered, and return why it is not."""
+        """Count a text that is not answered, and return the reason."""
         self._refused.labels("budget").inc()
         minutes = math.ceil(spent.seconds / 60)
         advice = f"Come back in {minutes} minutes" if minutes < 120 else f"Come back in {math.ceil(minutes / 60)} hours"
@@ -273,7 +273,7 @@ class Answers:
         )
 
     def commitments_head(self) -> str | None:
-        """Return the last head of the published list; None where none is configured, or it is empty.
+        """Return the last head of the published list. None: no list is configured, or it is empty.
 
         Raises:
             Refused: the list cannot be read.
@@ -294,7 +294,7 @@ def _last_head(path: Path, _changed: int) -> str | None:
 
 
 def _outcome(payment: Payment, answer: ServedFinding | Unavailable) -> Outcome:
-    """Return what the budget is told of a text that was paid for."""
+    """Return the budget's record of a text that was paid for."""
     if isinstance(answer, Unavailable):
         return Outcome(payment, None, np.empty(0, np.uint64), np.empty(0, np.uint64))
     finding, _ = answer
@@ -304,10 +304,11 @@ def _outcome(payment: Payment, answer: ServedFinding | Unavailable) -> Outcome:
 async def _leave(began: float, size: int, part: float) -> None:
     """Wait until a time of a length class, in bytes: its tick after the request, or twice that, …, or 32 times.
 
-    Beyond, at whole multiples of 32 ticks: where texts wait for long, twice as long would be too long.
+    After that, the times are whole multiples of 32 ticks, because doubling would be too long for texts that wait for
+    long.
 
-    A core that rests for long hears of a tick later, by 0.1 ms: so all rest equally long before theirs, and answers
-    leave later by a part of SPREAD, from 0 to 1, which a text has always.
+    A core that rests for long notices a tick later, by 0.1 ms. All answers therefore rest equally long before theirs.
+    They leave later by a part of SPREAD, from 0 to 1, which is always the same for a text.
     """
     tick, loop = tick_of(size), asyncio.get_running_loop()
     took = loop.time() - began + SPREAD

@@ -1,12 +1,14 @@
-"""What callers may ask in a window: each pays for a text before work begins, and marked text is answered a few times.
+"""Limit the answers to callers in a window: each text is paid for before work begins, and marked text is limited too.
 
-One currency: a new text costs its caller 1, and more where it takes more than a second of CPU; a text that was answered
-before, or is too short, costs the seconds that it takes, and LEAST at least. So work that is killed or abandoned is
-paid for, and the number of requests is bounded.
+There is one currency. A new text costs its caller 1, or its seconds of CPU if they are more. A text that was answered
+before, or is too short, costs its seconds, and LEAST at least. Work that is killed or abandoned is therefore paid for,
+and the number of requests is bounded.
 
-A new text that holds text whose mark was told is refused where that was told too often, whatever stands around it. What
-was marked is known by n-grams (scanner.service.marked_grams). Of a text, a keyed digest is kept; of a caller, a keyed
-digest and what they paid. All of it ends with the window.
+A new text that contains a piece of marked text is refused if the mark of this piece was told too often, no matter which
+text is around it. Marked pieces are recognised by n-grams (scanner.service.marked_grams).
+
+Of a text, only a keyed digest is kept. Of a caller, only a keyed digest and the payments are kept. All of this is
+deleted at the end of the window.
 """
 
 import hashlib
@@ -27,10 +29,13 @@ from scanner.service.marked_grams import MarkedGrams
 from schemas.service import BudgetConfig, DetectorResult
 
 LEAST = 0.1
-"""What a text costs at least, which bounds requests, lines of the log and rows of the table."""
+"""Least cost of a text. It bounds requests, lines of the log and rows of the table."""
 
 SHARED = 16
-"""Kept n-grams of marked text that make a text hold it: 128 bytes or so; of a short one, half of its own."""
+"""Number of kept n-grams of marked text, about 128 bytes, that a text must have to contain the piece.
+
+For a short piece, half of its own n-grams suffice.
+"""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answered (digest BLOB PRIMARY KEY) WITHOUT ROWID;
@@ -40,10 +45,10 @@ CREATE TABLE IF NOT EXISTS windows (ends REAL NOT NULL);
 
 
 def holds(matches: NDArray[np.bool_]) -> bool:
-    """Return whether a text holds a piece.
+    """Return whether a text contains a piece.
 
     Args:
-        matches: which of the text's n-grams the piece has, bool[G].
+        matches: whether the piece has each of the text's n-grams, bool[G].
     """
     return int(np.count_nonzero(matches)) >= min(SHARED, max(1, len(matches) // 2))
 
@@ -60,7 +65,7 @@ class BudgetSpent(InternalFault):
 
 
 class Caller(NamedTuple):
-    """Who asks.
+    """The caller of a request.
 
     name: an address, or an expert's name.
     """
@@ -70,9 +75,9 @@ class Caller(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """What was paid for a text.
+    """A payment for a text.
 
-    seconds: seconds of CPU that it was to take.
+    seconds: estimated seconds of CPU for it.
     is_new: whether it was not answered in this window before.
     """
 
@@ -83,14 +88,14 @@ class Payment(NamedTuple):
 
     @property
     def amount(self) -> float:
-        """What the caller paid."""
+        """Return the amount that the caller paid."""
         return max(self.seconds, 1.0 if self.is_new else LEAST)
 
 
 class Outcome(NamedTuple):
-    """What came of a text that was paid for.
+    """The outcome of a text that was paid for.
 
-    result: None where it was not looked at.
+    result: None: the text was not scored.
     grams: keyed n-grams of the text.
     marked: keyed n-grams of the part that carries the mark.
     """
@@ -102,13 +107,13 @@ class Outcome(NamedTuple):
 
 
 class Budget:
-    """The budget of a detector, which survives a restart.
+    """The budget of a detector. It survives a restart.
 
-    One thread uses it. Others may call `has_left`.
+    One thread uses it. Other threads may call `has_left`.
 
     Args:
-        folder: of its table and its counts, which are made where there are none.
-        secret: the server's, under which everything is digested.
+        folder: folder of its table and its counts, which are made if they do not exist.
+        secret: the server's secret, for all digests.
         config: limits.
         clock: seconds since 1970.
 
@@ -123,8 +128,8 @@ class Budget:
         file = folder / "budget.sqlite"
         try:
             self._db = sqlite3.connect(file, timeout=1, check_same_thread=False)
-            # exclusive: a second server would share no budget with this one, and each would wait for the other's lock;
-            # a commit waits for no disk: a machine that loses power loses seconds of the budget
+            # exclusive: a second server would not share this budget, and each would wait for the other's lock;
+            # commits do not wait for the disk: if the machine loses power, seconds of the budget are lost
             self._db.executescript(
                 "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
                 "PRAGMA secure_delete=ON; PRAGMA temp_store=MEMORY; BEGIN EXCLUSIVE; COMMIT;" + _TABLES
@@ -149,13 +154,13 @@ class Budget:
         return hmac.digest(self._secret, b"text\n" + text, "sha256")
 
     def has_left(self, caller: Caller) -> bool:
-        """Return whether a caller may ask on. Reads no table."""
+        """Return whether a caller may ask more. Read no table."""
         if self._paid.get(self._name(caller), 0.0) >= self._max_texts(caller):
             return False
-        return self._total < self._config.most_texts or caller.expert  # whom no crowd can shut out
+        return self._total < self._config.most_texts or caller.expert  # other callers cannot shut experts out
 
     def refuse_spent(self, caller: Caller) -> None:
-        """Raise BudgetSpent where the caller may ask nothing more in this window."""
+        """Raise BudgetSpent if the caller may ask nothing more in this window."""
         if not self.has_left(caller):
             caller_spent = self._paid.get(self._name(caller), 0.0) >= self._max_texts(caller)
             subject = (
@@ -168,7 +173,7 @@ class Budget:
 
         Args:
             caller: the caller.
-            texts: digest of each text, and the seconds of CPU that it is to take.
+            texts: digest of each text, and its estimated seconds of CPU.
 
         Raises:
             sqlite3.Error: the table cannot be written. Nothing is paid.
@@ -187,15 +192,15 @@ class Budget:
         return payments
 
     def pay_more(self, caller: Caller, seconds: float) -> None:
-        """Charge a caller for seconds of CPU beyond those that a text was to take. Raises as `pay`."""
+        """Charge a caller for seconds of CPU beyond the estimate of a text. Raises as `pay`."""
         with self._all_or_nothing():
             self._add(caller, seconds)
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[BudgetSpent | None]:
-        """Settle what texts cost, and give back what was paid too much.
+        """Settle the cost of texts, and give back payments that were too high.
 
         Returns:
-            Why a text is not answered after all; None where it is.
+            For each text, why it is not answered after all. None: it is.
 
         Raises:
             sqlite3.Error: the table cannot be written. None of them is settled.
@@ -221,7 +226,7 @@ class Budget:
         return None
 
     def begin_window(self) -> None:
-        """Forget everything where the window has ended, so that a new one begins."""
+        """If the window has ended, forget everything and begin a new one."""
         now = self._clock()
         if now < self._ends <= now + self._window:
             return
@@ -230,11 +235,11 @@ class Budget:
             if begins_anew:
                 self._db.execute("DELETE FROM answered")
                 self._db.execute("DELETE FROM callers")
-            self._db.execute("DELETE FROM windows")  # of a clock that was ahead, too, or of longer windows
+            self._db.execute("DELETE FROM windows")  # also windows of a clock that was ahead, and longer windows
             self._db.execute("INSERT INTO windows VALUES (?)", (now + self._window,))
         if begins_anew:
             self.marked.clear()
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # in which deleted rows would stand on
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the log would still contain deleted rows
         self._read()
 
     def _is_answered(self, digest: bytes) -> bool:
@@ -249,7 +254,7 @@ class Budget:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Hold a transaction open: where something cannot be written, nothing is, nor counted."""
+        """Hold a transaction open. If something cannot be written, nothing is written or counted."""
         try:
             yield
             self._db.commit()
@@ -259,7 +264,7 @@ class Budget:
             raise
 
     def _read(self) -> None:
-        """Read what the table has."""
+        """Read the content of the table."""
         self._paid = dict[bytes, float](self._db.execute("SELECT caller, paid FROM callers"))
         self._total = sum(self._paid.values())
         self._ends = float((self._db.execute("SELECT ends FROM windows").fetchone() or (-math.inf,))[0])

@@ -1,19 +1,19 @@
-"""The review app: a list of flags, a page for each, and forms that record decisions; it works without scripts.
+"""Serve the review app: a list of flags, a page for each, and forms that record decisions. It works without scripts.
 
-A page's form carries the id of the decision that it will make, and the digest of the text that it shows. So a form that
-is sent twice, because an answer was lost or the app was killed, makes one decision. Nobody decides on a text that they
-did not see. Each link of the page carries the id as well: whoever follows one has left the flag, and its form decides
-nothing any more.
+A page's form contains the id of the decision that it will make, and the digest of the text that it shows. If a form is
+sent twice, because an answer was lost or the app was killed, it still makes one decision. A decision on a text that the
+reviewer did not see is refused. Each link of the page contains the id as well. A reviewer who follows a link has left
+the flag, and its form then makes no decision any more.
 
-It listens on 127.0.0.1. Another user of the machine, or a page that a reviewer has open, can send requests to it too,
-so each request is checked:
+The app listens on 127.0.0.1. Other users of the machine, and pages that a reviewer has open, can send requests to it
+too. Each request is therefore checked:
 
-- for its Host: a name of a stranger that leads to 127.0.0.1 (DNS rebinding) is refused;
-- for the cookie that the address with the token gave; it is HttpOnly, and SameSite=Strict keeps it from requests that
-  other sites make;
-- where it changes something, for its Origin, which must be the app itself: pages of other ports are "the same site".
+- its Host: another site's name that leads to 127.0.0.1 (DNS rebinding) is refused.
+- its cookie, which the address with the token has set. It is HttpOnly, and SameSite=Strict keeps it out of requests
+  from other sites.
+- if it changes something, its Origin, which must be the app itself: pages on other ports count as "the same site".
 
-Pages may load the app's own style and script, run nothing that stands in them, and stand in no frame.
+Pages may load the app's own style and script. They run no inline scripts, and cannot be framed.
 """
 
 import functools
@@ -59,7 +59,7 @@ from schemas.verdict import LONGEST_NAME, LONGEST_NOTE
 from schemas.words import ReviewDecision
 
 MOST_BYTES = 64 * 1024
-"""Most bytes of a form: the longest note takes 48 kB at most."""
+"""Most bytes of a form. The longest note takes 48 kB."""
 
 DECISION_MEANINGS = {
     ReviewDecision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
@@ -72,11 +72,11 @@ DECISION_MEANINGS = {
 _SHOWN = 60
 
 _MOST_NAMED = 4
-"""Most reviewers who are named beside the form; the list above the form has all."""
+"""Most reviewers who are named next to the form. The list above the form has all."""
 
 
 def app_of(session: ReviewSession) -> Starlette:
-    """Return the app of a reviewer's session, as ASGI. `Access` has to stand before it."""
+    """Return the app of a reviewer's session, as ASGI. It must be wrapped in `Access`."""
     routes = (
         Route("/", functools.partial(_list, session), methods=["GET"]),
         Route("/flag", functools.partial(_flag, session), methods=["GET"]),
@@ -163,7 +163,7 @@ async def _account(session: ReviewSession, request: Request) -> Response:
 
 
 def _copied_from(view: FlagView, form_id: str) -> str | None:
-    """Return the address of the page of the earlier post that holds most of what a text may have copied."""
+    """Return the address of the page of the earlier post that contains most of the text that may be copied."""
     copied = view.explained.copied
     if copied is None or copied.path is None:
         return None
@@ -171,7 +171,7 @@ def _copied_from(view: FlagView, form_id: str) -> str | None:
 
 
 def _leave(session: ReviewSession, request: Request) -> None:
-    """Note which flag's page was left for this one: at once, before anything that takes time."""
+    """Record which flag's page was left for this one. Call it first, before anything that takes time."""
     form_id = request.query_params.get("left", "")
     if form_id:
         session.leave(form_id[:32])
@@ -198,7 +198,7 @@ async def _decide(session: ReviewSession, request: Request) -> Response:
 async def _just_recorded(
     session: ReviewSession, flag_request: FlagRequest, request: Request, form_id: str = ""
 ) -> dict[str, Any]:
-    """Return the decision that the form before this page recorded, in words."""
+    """Return, in words, the decision that the previous page's form has recorded."""
     row = await run_in_threadpool(recorded_decision, session.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
@@ -216,7 +216,7 @@ async def _script(_request: Request) -> Response:
 
 
 def _wrong(request: Request, error: Exception) -> Response:
-    """Return a page that says what was wrong. A form that came too late can be filled in again."""
+    """Return a page that explains an error. A form that came too late can be filled in again."""
     if isinstance(error, HTTPException):
         status, message = error.status_code, error.detail
     else:
@@ -245,16 +245,16 @@ async def _form(request: Request) -> dict[str, str]:
     """Return the fields of a form.
 
     Raises:
-        HTTPException: it is too long or too slow, or no form of this app.
+        HTTPException: it is too long or too slow, or is no form of this app.
     """
     return _query((await body_of(request, MOST_BYTES)).decode("latin-1"))
 
 
 def _query(query: str) -> dict[str, str]:
-    """Return the fields of an address or a form, the last of each name.
+    """Return the fields of an address or a form. Of fields with the same name, the last counts.
 
     Raises:
-        HTTPException: it is none of this app.
+        HTTPException: it is no query of this app.
     """
     try:
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=20)
@@ -285,7 +285,7 @@ _POLICY = (
 _HEADERS = {
     "content-security-policy": _POLICY,
     "cache-control": "no-store",
-    "referrer-policy": "same-origin",  # with `no-referrer`, browsers would send no Origin
+    "referrer-policy": "same-origin",  # not `no-referrer`: with it, browsers would send no Origin
     "x-content-type-options": "nosniff",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -293,10 +293,10 @@ _HEADERS = {
 
 
 class Access:
-    """Lets in requests that may use the app, and gives every answer its headers.
+    """Admits requests that may use the app, and adds headers to every answer.
 
     Args:
-        app: answers the requests that are let in.
+        app: answers the admitted requests.
         port: the port on which the app listens.
     """
 
@@ -304,15 +304,15 @@ class Access:
         self._app, self._port = app, port
         self._token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._cookie = f"brickscan-review-{port}"  # cookies know no ports, and two apps may run
+        self._cookie = f"brickscan-review-{port}"  # with the port, because cookies ignore ports and two apps may run
 
     @property
     def address(self) -> str:
-        """Address with the token. Any user who has it can see all flags and decide."""
+        """Return the address with the token. Any user who has it can see all flags and decide."""
         return f"http://127.0.0.1:{self._port}/?token={self._token}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the app answer it (ASGI)."""
+        """Answer a request, or pass it on to the app (ASGI)."""
         if scope["type"] != "http":
             return
 
@@ -332,7 +332,7 @@ class Access:
                 return PlainTextResponse(
                     "This address is of an app that ended. Open the one that was printed last.", 403
                 )
-            response = RedirectResponse("/", 303)  # so that the address bar keeps no token
+            response = RedirectResponse("/", 303)  # removes the token from the address bar
             response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
             return response
         if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):
@@ -345,19 +345,19 @@ class Access:
     def _cookie_of(self, headers: Headers) -> str:
         """Return the value of the session's cookie.
 
-        The standard library's parser takes time by the square of the length.
+        It does not use the standard library's parser, whose time grows with the square of the length.
         """
         pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
         return next((value for name, _, value in pairs if name == self._cookie), "")
 
 
 class ReviewServer(Server):
-    """The review app, on 127.0.0.1 alone.
+    """The review app, on 127.0.0.1 only.
 
     Args:
-        explainer: of the results.
+        explainer: explainer of the results.
         by: the reviewer.
-        port: 0 for any that is free.
+        port: 0: any free port.
 
     Raises:
         Refused: another program has the port, or the reviewer has no name or one too long.
@@ -376,5 +376,5 @@ class ReviewServer(Server):
 
     @property
     def address(self) -> str:
-        """Address with the token. Any user who has it can see all flags and decide."""
+        """Return the address with the token. Any user who has it can see all flags and decide."""
         return self._access.address

@@ -1,4 +1,4 @@
-"""What a reviewer does with the flags of a scan: list them, look at one, decide on it."""
+"""Handle a reviewer's work on the flags of a scan: list them, show one, record a decision on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -36,7 +36,7 @@ from schemas.words import Naming
 
 
 class ChangedText(Refused):
-    """The text is not the one that the decider saw. Nothing was recorded."""
+    """The text is not the one that the reviewer saw. Nothing was recorded."""
 
 
 class DocumentPlace(NamedTuple):
@@ -47,7 +47,7 @@ class DocumentPlace(NamedTuple):
 
 
 STATES: Mapping[str, State | None] = {"open": "open", "unclear": "unclear", "decided": "decided", "all": None}
-"""Choices of the list, each with the state of its flags; None: any."""
+"""Choices of the list, each with the state of its flags. None: any state."""
 
 
 _NOTHING = {
@@ -60,7 +60,7 @@ _NOTHING = {
 
 @dataclass(frozen=True)
 class FlagRequest:
-    """Which flags a reviewer asked for, as it stands in the address of each page; empty: any.
+    """The flags that a reviewer asked for, as in the address of each page. Empty fields ask for any.
 
     user: a part of the user's name, in upper or lower case.
     account: a part of the account's name, in upper or lower case.
@@ -80,13 +80,13 @@ class FlagRequest:
 
     @property
     def choice(self) -> WantedFlags:
-        """Return the same choice in the form that lists of flags take."""
+        """Return the same request in the form that lists of flags take."""
         keys = (self.key,) if self.key else ()
         return WantedFlags(keys=keys, state=STATES[self.state], user_part=self.user, account_part=self.account)
 
     @property
     def filters(self) -> str:
-        """The choice of user, account and key, in words; empty: none."""
+        """Return the requested user, account and key in words. Empty: none is requested."""
         parts = (
             ("the user", "contains", self.user),
             ("the account", "contains", self.account),
@@ -96,17 +96,17 @@ class FlagRequest:
 
     @property
     def nothing(self) -> str:
-        """What to say where no flag is as asked for."""
+        """Return the sentence to show if no flag fits the request."""
         if self.filters:
             return f"No {'' if self.state == 'all' else self.state + ' '}flag is one where {self.filters}."
         return _NOTHING[self.state]
 
     def unfiltered(self, page: str) -> str:
-        """Return the address of a page with flags of the same state, whatever their user, account and key."""
+        """Return the address of a page with flags of the same state, of any user, account and key."""
         return FlagRequest(self.state).address(page)
 
     def address(self, page: str, **more: object) -> str:
-        """Return the address of a page of the app that keeps this choice."""
+        """Return the address of a page of the app with the same request."""
         fields = {name: value for name, value in (asdict(self) | more).items() if value != ""}
         return f"{page}?{urlencode(fields)}"
 
@@ -114,7 +114,7 @@ class FlagRequest:
 LINES_A_PAGE = 100
 
 MOST_LEFT = 10_000
-"""Pages of flags that were left, and are remembered."""
+"""Largest number of remembered pages of flags that a reviewer left."""
 
 
 class LikestPost(NamedTuple):
@@ -127,13 +127,13 @@ class LikestPost(NamedTuple):
 class ListedFlag(NamedTuple):
     """A flag in the list.
 
-    glance: None: its text cannot be read.
-    copies: how many copies of the text are among the flags that are asked for.
-    version: of the key.
-    cautious: whether others can make its mark.
+    glance: beginning of its text. None: the text cannot be read.
+    copies: number of copies of the text among the requested flags.
+    version: version of the key.
+    cautious: whether anybody besides the user can make its mark.
     owned: as `Explanation.owned`.
-    need: its place in IN_NEED.
-    address: of its page.
+    need: its index in IN_NEED.
+    address: address of its page.
     """
 
     line: Line
@@ -149,7 +149,7 @@ class ListedFlag(NamedTuple):
 
 
 class FlagCounts(NamedTuple):
-    """How many flags are asked for, and how many are hidden, by the state asked for and by the other filters."""
+    """Numbers of flags that are requested, and that are hidden by the requested state and by the other filters."""
 
     on_list: int
     by_state: int
@@ -158,11 +158,11 @@ class FlagCounts(NamedTuple):
 
 
 class FlagPage(NamedTuple):
-    """Some of the flags that were asked for.
+    """Some of the requested flags.
 
-    first: how many flags come before them.
-    keys: all keys that any scan had.
-    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
+    first: number of flags before them.
+    keys: all keys of all scans.
+    not_checked: why nobody checked that the tables are as brickscan wrote them. None: they are.
     """
 
     entries: Sequence[ListedFlag]
@@ -176,7 +176,7 @@ class FlagPage(NamedTuple):
 class ListedAccounts(NamedTuple):
     """Some of `total` marked accounts.
 
-    not_checked: why nobody checked that the tables are as brickscan wrote them; None: they are.
+    not_checked: why nobody checked that the tables are as brickscan wrote them. None: they are.
     """
 
     lines: Sequence[AccountLine]
@@ -187,8 +187,8 @@ class ListedAccounts(NamedTuple):
 class FlagView(NamedTuple):
     """One flag.
 
-    number: its place among the flags asked for, from 1, None: it is not among them.
-    total: how many flags were asked for.
+    number: its place among the requested flags, from 1. None: it is not among them.
+    total: number of requested flags.
     """
 
     explained: Explanation
@@ -200,16 +200,16 @@ class FlagView(NamedTuple):
 
 
 class ReviewSession:
-    """The flags of one folder of results, for one reviewer. May be called from several threads.
+    """The flags of one folder of results, for one reviewer. Methods may be called from several threads.
 
     Args:
-        explainer: of the results.
+        explainer: explainer of the results.
         by: the reviewer.
     """
 
     def __init__(self, explainer: Explainer, by: str) -> None:
         self._explainer, self.by = explainer, by
-        self._explaining = Lock()  # an Explainer reads files and opens keys as it goes
+        self._explaining = Lock()  # an Explainer reads files and opens keys while it works
         self.results, self._rate = explainer.results, explainer.rate
         self._canaries = explainer.canaries
         self._glances: dict[tuple[Any, ...], Glance | None] = {}
@@ -217,9 +217,9 @@ class ReviewSession:
         self._advice: dict[tuple[Any, ...], Advice] = {}
 
     def list(self, request: FlagRequest, first: int) -> FlagPage:
-        """Return LINES_A_PAGE of the flags that are asked for, from a place on.
+        """Return LINES_A_PAGE of the requested flags, beginning at a place.
 
-        Those that need a decision most come first.
+        Flags that need a decision most come first.
         """
         order = self._order(request.choice)
         page = order.slice(first, LINES_A_PAGE)
@@ -265,7 +265,10 @@ class ReviewSession:
         return [entry(row, place) for row, place in zip(rows, places, strict=True)]
 
     def _glances_at(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[tuple[Any, ...], Glance | None]:
-        """Return a glance at each text, by the columns DECIDED_ON. A text is read once, in the order of its file."""
+        """Return the beginning of each text, by the columns DECIDED_ON.
+
+        Each text is read once, in the order of its file.
+        """
         with self._explaining:
             for row in sorted(rows, key=_document):
                 if _document(row) not in self._glances:
@@ -273,7 +276,7 @@ class ReviewSession:
         return self._glances
 
     def view_flag(self, request: FlagRequest, place: DocumentPlace) -> FlagView:
-        """Return one flag, and those beside it in the list.
+        """Return one flag, with its neighbours in the list.
 
         Raises:
             Refused: there is no such flag.
@@ -281,24 +284,24 @@ class ReviewSession:
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         places = [DocumentPlace(*row) for row in self._order(request.choice).select("path", "row").iter_rows()]
         decisions = on_documents(self.results, [case.row]).get(_document(case.row), [])
-        with self._explaining:  # after all rows were read: it says whether these were checked
+        with self._explaining:  # after all rows were read, because it reports whether these were checked
             (explained,) = self._explainer.explain_cases([case])
         self._advice[_document(case.row)] = advise(explained)
-        if place not in places:  # somebody decided on it, so that it is no longer open: go on with the first
+        if place not in places:  # a decision was made on it, so it is no longer open: continue with the first
             return FlagView(explained, decisions, None, len(places), None, next(iter(places), None))
         i = places.index(place)
         previous_place, next_place = places[i - 1] if i else None, places[i + 1] if i + 1 < len(places) else None
         return FlagView(explained, decisions, i + 1, len(places), previous_place, next_place)
 
     def advice(self, place: DocumentPlace, text_sha256: str) -> Advice:
-        """Return what the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
+        """Return the advice on a flag's page, as last shown. Raises as `decide` does."""
         document = _document(self._flag_as_shown(place, text_sha256))
         if document not in self._advice:
             self.view_flag(FlagRequest("all"), place)
         return self._advice[document]
 
     def accounts(self, first: int) -> ListedAccounts:
-        """Return LINES_A_PAGE marked accounts from a place on, those that are named for a user first."""
+        """Return LINES_A_PAGE marked accounts, beginning at a place. Accounts named for a user come first."""
         with self._explaining:
             rows = marked_accounts(self._explainer)
         rows.sort(key=lambda row: row["naming"] != Naming.NAMED)
@@ -318,7 +321,7 @@ class ReviewSession:
         """Return the flag whose text has a hexadecimal digest: a row of schemas.tables.VERDICTS with `audit`.
 
         Raises:
-            ChangedText: another text stands there now.
+            ChangedText: another text is at this place now.
             Refused: there is no such flag.
         """
         flag = find_case(self.results, self._rate, f"{place.path}:{place.row}").row
@@ -327,17 +330,18 @@ class ReviewSession:
         return flag
 
     def leave(self, decision_id: str) -> None:
-        """Take no decision any more by the form of a page that a reviewer has left."""
+        """Make no decision any more with the form of a page that a reviewer has left."""
         self._left[decision_id] = None
         while len(self._left) > MOST_LEFT:
             del self._left[next(iter(self._left))]
 
     def decide(self, place: DocumentPlace, text_sha256: str, made: NewDecision) -> Mapping[str, Any]:
-        """Record a decision on a flag as its page showed it. Returns its row.
+        """Record a decision on a flag as its page showed it. Return its row.
 
         Raises:
-            ChangedText: another text stands there now, the form's page was left for another, or the form was used for
-                another decision before.
+            ChangedText: another text is at this place now, the reviewer left the form's page, or the form was already
+            used for
+                another decision.
             Refused: there is no such flag.
             ScanFailed: the table cannot be written.
         """

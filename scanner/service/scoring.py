@@ -1,4 +1,4 @@
-"""What a process of the detector does: it opens the keys, looks at texts, and measures what texts take."""
+"""Run the work of a process of the detector: open the keys, score texts, and measure the time that texts take."""
 
 import contextlib
 import gc
@@ -33,34 +33,34 @@ from schemas.service import DetectorConfig, DetectorResult, Part
 from schemas.words import Naming, Proof
 
 LEAST_CONTEXT = 2
-"""Fewest previous tokens that a served key reads: answers soon give away the lists of keys that read none or one."""
+"""Fewest previous tokens that a served key reads. Answers would soon reveal the token lists of keys that read fewer."""
 
 
 class Costs(NamedTuple):
-    """Seconds of CPU that texts take by their bytes, as they were measured.
+    """Measured seconds of CPU of texts, by their size.
 
-    sizes: bytes of the texts, which ascend.
-    measured: seconds for each size, which ascend.
+    sizes: sizes of the texts in bytes, ascending.
+    measured: seconds for each size, ascending.
     """
 
     sizes: Sequence[int]
     measured: Sequence[float]
 
     def seconds(self, size: int) -> float:
-        """Return the seconds that a text of so many bytes takes, or less. A short one takes a while, too."""
+        """Return an upper limit for the seconds of a text with so many bytes. Even a short text takes some time."""
         return float(np.interp(size, self.sizes, self.measured))
 
     def most_bytes(self, seconds: float) -> int:
-        """Return the bytes of a text that takes so many seconds, at most those that were measured."""
+        """Return the size of a text that takes so many seconds, in bytes, and at most the largest measured size."""
         return int(np.interp(seconds, self.measured, self.sizes))
 
 
 class Finding(NamedTuple):
-    """What a process found in a text.
+    """The finding of a process on a text.
 
-    technique: public name, None where no mark is found.
+    technique: public name. None: no mark is found.
     grams: keyed n-grams.
-    marked: keyed n-grams of what carries a mark.
+    marked: keyed n-grams of the part that carries a mark.
 
     The other fields are those of DetectorAnswer.
     """
@@ -76,10 +76,13 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class ServedScan:
-    """What a detector serves: the keys and rules of a scan, as its registry is now. Holds no secret."""
+    """Everything that a detector serves: the keys and rules of a scan, and its registry as it is now.
+
+    It has no secret.
+    """
 
     check: TextCheck
-    """With the keys that are served."""
+    """The check with the keys that are served."""
     scan: Path
     """The scan's configuration."""
     factor: float
@@ -91,17 +94,17 @@ class ServedScan:
     audited: str | None
     """Day of the oldest audit among the keys. None: one of them has no audit on record."""
     withheld: tuple[str, ...]
-    """Ids of keys that are served to nobody."""
+    """Ids of keys that are never served."""
     key_ids: tuple[str, ...]
     """Ids of all keys of the registry."""
 
     @classmethod
     def of(cls, config: DetectorConfig, folder: Path) -> "ServedScan":
-        """Read the configuration of a scan and its registry. It opens no key, but checks that each secret can be read.
+        """Read the configuration of a scan and its registry. Open no key, but check that each secret can be read.
 
         Args:
-            config: of the detector.
-            folder: where relative paths start.
+            config: configuration of the detector.
+            folder: folder that relative paths start from.
 
         Raises:
             Refused: one of them cannot be right, or no key may be served.
@@ -133,16 +136,16 @@ class ServedScan:
 
     @property
     def false_positive_rate(self) -> float:
-        """Share of unmarked texts, at most, of which the answer is `found`."""
+        """Return the largest share of unmarked texts with the answer `found`."""
         return self.check.rules.false_positive_rate / self.factor
 
 
 class Scorer:
-    """Looks at texts, within a process of its own.
+    """Scores texts in a process of its own.
 
     Args:
         served: keys and rules.
-        secret: the server's, for keyed sketches.
+        secret: the server's secret, for keyed sketches.
 
     Raises:
         BrickscanError: a key, a tokenizer or the filter cannot be opened.
@@ -163,7 +166,7 @@ class Scorer:
 
     @property
     def holds(self) -> bool:
-        """Whether texts are looked at: once the lease of what claims showed is over, none is any more."""
+        """Return whether texts may be scored. Once the lease on shown seeds has run out, none may be any more."""
         return self._opened.holds
 
     def find_marks(self, texts: Sequence[bytes]) -> list[Finding]:
@@ -194,9 +197,9 @@ class Scorer:
         return findings
 
     def measure(self, seconds: float, max_bytes: int) -> Costs:
-        """Measure texts of more and more bytes, up to `max_bytes`, until one takes `seconds`.
+        """Measure texts of growing size, up to `max_bytes`, until one takes `seconds`.
 
-        They have as many tokens as texts of these bytes can have.
+        They have as many tokens as texts of these sizes can have.
         """
         sizes, times, size = list[int](), [0.0], 1000
         signs = np.random.default_rng(0).integers(ord("!"), ord("~") + 1, max_bytes, dtype=np.uint8).tobytes()
@@ -208,16 +211,16 @@ class Scorer:
                 took.append(time.process_time() - began)
             sizes.append(min(size, max_bytes))
             times.append(max(min(took), times[-1], 1e-6))
-            size = int(size * min(2, 1.1 * seconds / times[-1]))  # a text far beyond `seconds` would delay the start
+            size = int(size * min(2, 1.1 * seconds / times[-1]))  # a much larger text would delay the start
         return Costs(sizes, times[1:])
 
 
 _READ = ("status", "log10_p_global", "proof", "flagged", "key_id", "naming", "user_id")
-"""Columns of VERDICTS that decide a finding: making Python's values of all takes longer than scoring."""
+"""Columns of VERDICTS that decide a finding. Converting all columns to Python values takes longer than scoring."""
 
 
 def result_of(row: Mapping[str, Any], rate: float, factor: float) -> DetectorResult:
-    """Return what is said of a text, by its row of VERDICTS: found or not only where p is a factor from the rate."""
+    """Return the result for a text from its row of VERDICTS: found or not found only if p is a factor from the rate."""
     log10_p, margin = row["log10_p_global"], math.log10(factor)
     if row["status"] in ("too_short", "filtered"):
         return DetectorResult.TOO_SHORT
@@ -234,7 +237,7 @@ class _Names:
     """Names users as they are now.
 
     Attributes:
-        refusal: why no user could be named the last time. It depends on the registry and holds no part of a text.
+        refusal: why no user could be named the last time. It depends on the registry, and contains no part of a text.
     """
 
     def __init__(self, check: TextCheck) -> None:
@@ -251,7 +254,7 @@ class _Names:
 
 
 class _Nobody:
-    """No message is anybody's: for a detector that names nobody, whatever the users table holds."""
+    """Names nobody, whatever the users table contains. It is for a detector that names no users."""
 
     refusal = ""
 
@@ -264,11 +267,11 @@ _scorer: Scorer | None = None
 """The scorer of this process."""
 
 _why_not = ""
-"""Why this process has no scorer."""
+"""The reason why this process has no scorer."""
 
 
 def open_scorer(served: ServedScan, secret: bytes) -> None:
-    """Open the keys in a new process, which ends with the server. Where that is refused, `why_not_open` says why."""
+    """Open the keys in a new process, which ends with the server. If that is refused, `why_not_open` tells why."""
     global _scorer, _why_not
     confine_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends its processes
@@ -276,31 +279,33 @@ def open_scorer(served: ServedScan, secret: bytes) -> None:
         _scorer = Scorer(served, secret)
     except BrickscanError as error:
         _why_not = str(error)
-    gc.freeze()  # else the collector would look through all of it, while a text waits
-    with open(os.devnull, "wb") as nothing:  # libraries that panic write a part of the text
+    gc.freeze()  # otherwise the collector would go through all of it while a text waits
+    with open(os.devnull, "wb") as nothing:  # libraries that panic print a part of the text
         for descriptor in (1, 2):
             os.dup2(nothing.fileno(), descriptor)
 
 
 def why_not_open() -> str:
-    """Return why this process has no scorer; empty where it has one."""
+    """Return why this process has no scorer. Empty: it has one."""
     return _why_not
 
 
 def find_marks(texts: Sequence[bytes]) -> list[Finding] | None:
-    """Find marks in texts, in a process of the pool; None where they cannot be looked at."""
-    with contextlib.suppress(BaseException):  # a traceback could hold a part of a text; a Rust panic is no Exception
+    """Find marks in texts, in a process of the pool. None: they cannot be scored."""
+    with contextlib.suppress(BaseException):  # a traceback could contain a part of a text; a Rust panic is no Exception
         return _scorer.find_marks(texts) if _scorer else None
     return None
 
 
 def find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float, str]:
-    """Find marks in texts, which are looked at together, or where that fails each by itself.
+    """Find marks in texts, scored together, or if that fails each by itself.
 
     Returns:
-        The findings; seconds of CPU; and why no user could be named the last time, empty: it was not so.
+        The findings.
+        Seconds of CPU.
+        Why no user could be named the last time. Empty: that did not happen.
     """
-    if _scorer is None or not _scorer.holds:  # raised, so that another process takes the place of this one
+    if _scorer is None or not _scorer.holds:  # raise, so that another process replaces this one
         raise ValueError("no key is open")
     began = time.process_time()
     findings: Sequence[Finding | None] | None = find_marks(texts)
@@ -310,7 +315,7 @@ def find_marks_of(texts: Sequence[bytes]) -> tuple[list[Finding | None], float, 
 
 
 def measure_costs(seconds: float, max_bytes: int) -> Costs:
-    """Measure what texts take, in a process of the pool."""
+    """Measure the time that texts take, in a process of the pool."""
     if _scorer is None:
         raise ValueError("no key is open")
     return _scorer.measure(seconds, max_bytes)

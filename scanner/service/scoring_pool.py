@@ -1,7 +1,7 @@
-"""Processes that score texts for the detector: one that is killed, or too slow, costs the text it works on alone.
+"""Run processes that score texts for the detector. If one is killed or too slow, only its current text is lost.
 
-Callers take turns by the CPU that their texts are to take (fair queueing; Demers, Keshav and Shenker 1989). What a text
-is to take is told by its bytes, by a measurement of the keys, before anybody works on it.
+Callers take turns by the CPU time of their texts (fair queueing; Demers, Keshav and Shenker 1989). The time of a text
+is estimated from its size and a measurement of the keys, before any work on it.
 """
 
 import asyncio
@@ -21,22 +21,25 @@ from scanner.service.scoring import Costs, Finding, ServedScan, find_marks_of, m
 from schemas.service import tick_of
 
 _OF_ONE_CALLER = 8
-"""Most requests a process of one caller at a time, which bounds what bodies of one caller take of memory."""
+"""Most requests a process of one caller at a time. It bounds the memory for the bodies of one caller's requests."""
 
 _TOGETHER, _SHORT, _SECONDS_TOGETHER = 32, 4096, 1.0
-"""Most texts that are looked at together, bytes of each, and seconds of CPU that they are to take: so few that no flag
-goes without a proof that it would have by itself, and that nobody waits long for their end.
+"""Most texts that are scored together, bytes of each, and estimated seconds of CPU.
+
+They are so few that each flag gets the proof that it would get by itself, and that nobody waits long for their end.
 """
 
 _CALLERS = 4096
-"""Callers whose turns are remembered before those are forgotten that have none to wait for."""
+"""Number of callers whose turns are remembered. Beyond it, callers without waiting texts are forgotten."""
 
 _GATHERING = 0.13
-"""Part of its tick that a short text waits for others: one takes a process nearly as long as ten."""
+"""Part of its tick for which a short text waits for others. One text takes a process nearly as long as ten."""
 
 _OF_A_TEXT = 0.05
-"""Part of the longest time of a text (`seconds`) that it may take of a core. Others wait for that long, since a process
-does nothing else meanwhile; and where a core has up to twenty times as much to do, the text is answered in time.
+"""Part of the longest time of a text (`seconds`) that it may take of a core.
+
+Other texts wait for that long, because a process does nothing else in the meantime. Even if a core has up to twenty
+times as much to do, the text is then answered in time.
 """
 
 _BUSY = "The detector is too busy. Ask again in a minute."
@@ -46,7 +49,7 @@ _NOT_READY = "The detector is not ready. Ask again in a minute."
 class ScoringFailed(Unavailable):
     """Work on a text did not end well.
 
-    why: for the operator, empty: it is not known, or could hold a part of the text.
+    why: the reason, for the operator. Empty: it is unknown, or could contain a part of the text.
     """
 
     def __init__(self, why: str = "") -> None:
@@ -61,8 +64,8 @@ ServedFinding = tuple[Finding, ServedScan]
 class _Job:
     """A text that waits for a process.
 
-    begins: loop time from which it is looked at.
-    rank: its place in turns.
+    begins: loop time from which it may be scored.
+    rank: its place in the order of turns.
     """
 
     caller: Caller
@@ -75,12 +78,12 @@ class _Job:
     patience: asyncio.TimerHandle | None = None
 
     def end(self, answer: ServedFinding | Unavailable) -> None:
-        """Answer, unless the caller has gone."""
+        """Answer, unless the caller has left."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
     def leave(self) -> None:
-        """Note that the caller has gone, or has the answer."""
+        """Note that the caller has left, or has the answer."""
         self.answer.cancel()
         self.text = b""
         if self.patience:
@@ -89,7 +92,7 @@ class _Job:
 
 @dataclass
 class _FairQueue:
-    """Jobs that wait, in the order of turns."""
+    """Waiting jobs, in the order of turns."""
 
     jobs: list[tuple[float, int, _Job]] = field(default_factory=list)
     begins: float = math.inf
@@ -99,9 +102,9 @@ class _FairQueue:
     _callers: Counter[Caller] = field(default_factory=Counter)
 
     def rank(self, caller: Caller, seconds: float) -> float:
-        """Return where a caller's next job stands.
+        """Return the rank of a caller's next job.
 
-        It follows from what the jobs before it, and it, are to take of the caller's share.
+        It follows from the estimated time of this job and of the jobs before it, in the caller's share.
         """
         if len(self._lasts) > _CALLERS:
             self._lasts = {recent_caller: last for recent_caller, last in self._lasts.items() if last > self._now}
@@ -114,7 +117,7 @@ class _FairQueue:
         self.begins = min(self.begins, job.begins)
 
     def group(self) -> list[_Job]:
-        """Take the jobs that have their turn, with what may join them; nothing if nothing waits."""
+        """Take the jobs whose turn it is, with jobs that may join them. Empty: no job waits."""
         group, seconds = list[_Job](), 0.0
         while self.jobs:
             job = self.jobs[0][-1]
@@ -126,7 +129,7 @@ class _FairQueue:
             self._callers[job.caller] -= 1
             if not self._callers[job.caller]:
                 del self._callers[job.caller]
-            if job.answer.done():  # its caller has gone
+            if job.answer.done():  # its caller has left
                 seconds -= job.seconds
                 continue
             group.append(job)
@@ -139,14 +142,14 @@ class _FairQueue:
 
 
 class ScoringPool:
-    """Processes that score texts. Short texts that wait for a process are looked at together, which costs less.
+    """Processes that score texts. Short texts that wait for a process are scored together, which is cheaper.
 
     Args:
-        workers: how many.
+        workers: number of processes.
         seconds: longest time that a text waits, and longest time that a process takes.
-        max_bytes: of a text.
-        secret: the server's.
-        charge: takes who caused seconds of CPU beyond those that a text was to take, and how many.
+        max_bytes: most bytes of a text.
+        secret: the server's secret.
+        charge: called with a caller, and the seconds of CPU that the caller's texts took beyond their estimate.
     """
 
     def __init__(
@@ -165,21 +168,21 @@ class ScoringPool:
 
     @property
     def waiting(self) -> int:
-        """Number of texts that wait for a process."""
+        """Return the number of texts that wait for a process."""
         return len(self._queue.jobs)
 
     @property
     def most_bytes(self) -> int:
-        """Most bytes of a text: as many as take a part of the longest time, however many tokens they are."""
+        """Return the most bytes of a text: with any number of tokens, it takes at most a part of the longest time."""
         return self.costs.most_bytes(self._seconds * _OF_A_TEXT)
 
     async def serve(self, served: ServedScan) -> None:
         """Score as `served` says from now on.
 
-        It returns once the processes have opened the keys, and costs are measured.
+        This returns once the processes have opened the keys, and costs are measured.
 
         Raises:
-            Unavailable: they cannot be opened.
+            Unavailable: the keys cannot be opened.
         """
         processes = [self._new(served) for _ in range(self._workers)]
         with contextlib.ExitStack() as ending:
@@ -204,7 +207,7 @@ class ScoringPool:
             task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """End the processes, each after what it scores. Texts that wait are refused."""
+        """End the processes, each after its current text. Waiting texts are refused."""
         self._served = None
         self._changed.set()
         for *_, job in self._queue.jobs:
@@ -217,10 +220,10 @@ class ScoringPool:
             self._end(process)
 
     async def find_marks(self, caller: Caller, texts: Sequence[bytes]) -> list[ServedFinding | Unavailable]:
-        """Return what a process finds in each text, and what that process serves; or why the text was not looked at.
+        """Return a process's finding on each text, and what that process serves. Or why the text was not scored.
 
-        Where this is cancelled, texts that wait are left out, and one that a process looks at takes no longer than
-        opening another process would.
+        If this is cancelled, waiting texts are left out. A text that is being scored takes no longer than opening
+        another process would.
         """
         if not texts:
             return []
@@ -232,7 +235,7 @@ class ScoringPool:
         may_gather = len(texts) == 1 and self._callers[caller] < _OF_ONE_CALLER // 2
         jobs = []
         for text in texts:
-            gathers = may_gather and len(text) <= _SHORT  # else who asks much at a time would be refused
+            gathers = may_gather and len(text) <= _SHORT  # otherwise a caller with many texts at once would be refused
             begins = loop.time() + _GATHERING * tick_of(len(text)) if gathers else 0.0
             seconds = self.costs.seconds(len(text))
             rank = self._queue.rank(caller, seconds)
@@ -246,7 +249,7 @@ class ScoringPool:
             for job in jobs:
                 job.leave()
             self._callers[caller] -= 1
-            self._callers += Counter()  # keeps those above 0 alone
+            self._callers += Counter()  # drops callers with a count of 0
 
     def _wait(self, job: _Job) -> None:
         job.patience = asyncio.get_running_loop().call_later(self._seconds, job.end, Unavailable(_BUSY))
@@ -254,7 +257,7 @@ class ScoringPool:
         self._changed.set()
 
     async def _work(self, served: ServedScan, process: ProcessPoolExecutor) -> None:
-        """Have a process score what waits, for as long as `served` is served."""
+        """Have a process score waiting texts, for as long as `served` is served."""
         loop = asyncio.get_running_loop()
         try:
             while served is self._served:
@@ -273,7 +276,7 @@ class ScoringPool:
     async def _score(
         self, group: Sequence[_Job], served: ServedScan, process: ProcessPoolExecutor
     ) -> ProcessPoolExecutor:
-        """Answer jobs, and return the process, or the one that took the place of an ended one."""
+        """Answer jobs. Return the process, or the new one if it ended."""
         loop = asyncio.get_running_loop()
         began, expected = loop.time(), sum(job.seconds for job in group)
         for job in group:
@@ -288,12 +291,12 @@ class ScoringPool:
                 job.end(ScoringFailed(refusal) if finding is None else (finding, served))
                 if seconds > expected:
                     self._charge(job.caller, (seconds - expected) * job.seconds / expected)
-        except Exception:  # whatever it was: who waits gets an answer, and a process goes on
+        except Exception:  # any error: the callers get an answer, and a process continues
             self.killed += 1
             self._end(process)
             for job in group:
                 job.may_join = False
-                if len(group) > 1 and self._served is not None:  # each by itself, so that none is lost by another
+                if len(group) > 1 and self._served is not None:  # each by itself, so one text cannot lose the others
                     self._wait(job)
                 else:
                     job.end(ScoringFailed())
@@ -302,7 +305,7 @@ class ScoringPool:
             self._changed.set()  # this process may serve no more, and another one takes them
             with contextlib.suppress(Exception):  # the next text tries again
                 process = self._new(served)
-                process.submit(why_not_open)  # so that it opens the keys now
+                process.submit(why_not_open)  # any call, so that it opens the keys now
         return process
 
     def _new(self, served: ServedScan) -> ProcessPoolExecutor:

@@ -1,4 +1,4 @@
-"""The one server of all apps: an app on a port of this machine, and bounds on what its clients may do to it."""
+"""Run the one server of all apps: an app on a port of this machine, with limits on its clients."""
 
 import asyncio
 import logging
@@ -19,54 +19,65 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from scanner.errors import Refused
 
 LOOPBACK = "127.0.0.1"
-"""Address at which this machine alone is reached."""
+"""Address that only this machine can reach."""
 
 _SECONDS_TO_END = 3
-"""Seconds for requests that are being answered when the app is to end, so that it ends within five."""
+"""Seconds for requests that are still being answered when the app ends. The app then ends within five seconds."""
 
 _THREADS = 4
-"""Most requests that are worked on at a time: more gain nothing, since they compute, and the end waits for each."""
+"""Most requests that are worked on at a time.
+
+More would gain nothing, because they compute, and the end waits for all.
+"""
 
 MOST_CONNECTIONS = 64
-"""Most connections at a time of an app that names no number: the oldest that waits for its client gives way to more,
-those that had an answer first. Where none waits, as many again are taken, and beyond these the app answers 503.
+"""Most connections at a time, unless the app sets another number.
+
+Beyond it, the oldest connection that waits for its client is closed, beginning with those that already had an answer.
+If none waits, as many connections again are accepted. Beyond these, the app answers 503.
 """
 
 _IN_A_ROW = 32
-"""Most connections that are taken before the oldest ones give way: with those that end just then and
-`MOST_CONNECTIONS`, fewer than the 256 files that some systems let a process open.
+"""Most connections that are accepted before the oldest ones are closed.
+
+Together with those that just end and `MOST_CONNECTIONS`, they are fewer than the 256 files that some systems allow a
+process to open.
 """
 
 _READ_BYTES = 4096
-"""Bytes that are read of a connection at a time, in which h11 finds so few chunks of a body that nobody waits for them:
-asyncio reads 256 KiB at a time by itself.
+"""Bytes that are read from a connection at a time.
+
+In so few, h11 finds too few chunks of a body to keep others waiting. By default, asyncio reads 256 KiB at a time.
 """
 
 _WAITING = 2048
-"""Most connections that the system holds until they are taken."""
+"""Most connections that the system holds until they are accepted."""
 
 SECONDS_FOR_A_HEAD = 10.0
-"""Longest time in which the head of a request must come in whole, on a new connection or on a kept one."""
+"""Longest time in which the whole head of a request must arrive, on a new connection or on a kept one."""
 
 SECONDS_TO_BEGIN = 1.0
-"""Time in which a new connection does not give way while there are fewer than twice the most."""
+"""Time for which a new connection is not closed for others, while there are fewer than twice the most."""
 
 SECONDS_TO_TAKE = 10.0
-"""Longest time in which a client takes nothing, or next to nothing, of an answer that does not fit the sockets."""
+"""Longest time in which a client takes (almost) nothing of an answer that is larger than the sockets' buffers."""
 
 
 SECONDS_TO_READ = 10.0
-"""Longest time in which a body must come in."""
+"""Longest time in which a body must arrive."""
 
 
 class _Config(uvicorn.Config):
-    """An app's configuration, and how many requests were no HTTP: no log has them, which anybody could fill."""
+    """An app's configuration, and the number of requests that were no HTTP.
+
+    They are not logged: anybody could fill a log.
+    """
 
     malformed, at_once = 0, MOST_CONNECTIONS
 
 
 class _FewThreads(uvicorn.Server):
-    """A server that works on few requests at a time. The others wait, and are dropped at its end."""
+    """A server that works on a few requests at a time. The others wait, and are dropped when it ends."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve."""
@@ -75,7 +86,10 @@ class _FewThreads(uvicorn.Server):
 
 
 class Connection(H11Protocol, asyncio.BufferedProtocol):
-    """A connection whose client keeps nobody out by saying nothing, or a part of a head, or by taking no answer."""
+    """A connection.
+
+    Its client cannot keep others out by sending nothing, or a part of a head, or by taking no answer.
+    """
 
     had_answer = False
     _giving: asyncio.TimerHandle | None = None
@@ -89,7 +103,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             if isinstance(connection, Connection) and connection.may_give_way
         ]
         if len(self.connections) >= self._max_connections() - 1 and candidates:
-            # those that had an answer first: who sends one request behind the other is never idle for long
+            # beginning with those that had an answer: a client that sends requests without a pause is never idle for
+            # long
             first = min(candidates, key=lambda connection: (not connection.had_answer, connection.idle_since))
             self.connections.discard(first)
             first.transport.abort()
@@ -105,7 +120,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def get_buffer(self, _sizehint: int) -> bytearray:
-        """Return where the next bytes are written."""
+        """Return the buffer for the next bytes."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -119,7 +134,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._patience.cancel()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or end where others wait or where the next one came before this answer."""
+        """Wait for the next request. Close if others wait, or if the next request came before this answer."""
         if len(self.connections) >= self._max_connections() or self.conn.trailing_data[0]:
             self.transport.close()
         super().on_response_complete()
@@ -128,29 +143,29 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._begin_to_wait()
 
     def pause_writing(self) -> None:
-        """Note that the client takes less than it is given."""
+        """Note that the client takes data more slowly than it is sent."""
         super().pause_writing()
         self._giving = self.loop.call_later(SECONDS_TO_TAKE, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Note that the client has taken nearly all."""
+        """Note that the client has taken almost all data."""
         super().resume_writing()
         self._cease_to_give()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, and count it."""
+        """Refuse a request that is no HTTP, and count it."""
         if isinstance(self.config, _Config):
             self.config.malformed += 1
         super().send_400_response(msg)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered, and no head has come in whole."""
+        """Return whether no request is being answered, and no whole head has arrived."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the rest of a head or body is still to come, or the next request, or the answer to be taken."""
+        """Return whether the client must send the rest of a head or body, or the next request, or take the answer."""
         return self.is_idle or self.cycle.more_body or self.flow.write_paused
 
     def _max_connections(self) -> int:
@@ -158,7 +173,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
     @property
     def may_give_way(self) -> bool:
-        """Whether it waits for its client, who had an answer, or time enough to send a request."""
+        """Return whether it may be closed: it waits for its client, who had an answer, or enough time to ask."""
         is_fresh = not self.had_answer and time.monotonic() - self.idle_since < SECONDS_TO_BEGIN
         return self.waits_for_client and not (is_fresh and len(self.connections) < 2 * self._max_connections() - 1)
 
@@ -176,24 +191,24 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
 
 class _Listening(socket.socket):
-    """A socket at which more connections wait than are taken in a row: asyncio has one number for both."""
+    """A socket at which more connections can wait than are accepted in a row. asyncio has one number for both."""
 
     def listen(self, _backlog: int = 0) -> None:
-        """Let connections come."""
+        """Begin to accept connections."""
         super().listen(_WAITING)
 
 
 class LengthRequired:
-    """An app behind a guard that refuses bodies in chunks (RFC 9112, section 6.3).
+    """Guard an app: refuse bodies in chunks (RFC 9112, section 6.3).
 
-    A chunk costs the server more than the client, and a proxy may see another end of a request that has two lengths.
+    A chunk costs the server more than the client. A proxy may also see another end of a request that has two lengths.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the app answer it (ASGI)."""
+        """Answer a request, or pass it on to the app (ASGI)."""
         app = self._app
         if scope["type"] == "http" and "transfer-encoding" in Headers(scope=scope):
             refusal = "Transfer-Encoding is not taken: send Content-Length."
@@ -202,14 +217,14 @@ class LengthRequired:
 
 
 class Server:
-    """An app that listens. The port is taken from when this is made.
+    """A server of an app. It holds the port from its creation.
 
     Args:
         host: address of this machine.
-        port: 0 for any that is free.
+        port: 0: any free port.
         app_on: makes the app of the port.
         at_once: most connections at a time.
-        lifespan: "on" where the app begins and ends with the server, as ASGI's lifespan protocol says.
+        lifespan: "on" if the app begins and ends with the server, by ASGI's lifespan protocol.
 
     Raises:
         Refused: another program has the port, or the address is not this machine's.
@@ -225,10 +240,10 @@ class Server:
     ) -> None:
         try:
             family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._socket = _Listening(family, kind, protocol)  # asyncio sends at once on sockets that say TCP alone
+            self._socket = _Listening(family, kind, protocol)  # with a protocol: only then asyncio sends at once
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(place)
-            self._socket.listen()  # connections wait from now on, so that the address works before the app runs
+            self._socket.listen()  # now, so that the address works before the app runs
         except OSError as error:
             raise Refused(
                 f"{host}, port {port}: cannot be listened on ({error.strerror}); name another, or port 0"
@@ -237,10 +252,10 @@ class Server:
             LengthRequired(app_on(self._socket.getsockname()[1])),
             http=Connection,
             log_config=None,
-            log_level="error",  # a warning a malformed request would let anybody fill the log
-            access_log=False,  # requested addresses hold names of documents, and the first one the token
+            log_level="error",  # a malformed request causes a warning, so anybody could fill the log
+            access_log=False,  # requested addresses contain names of documents, and the first one the token
             server_header=False,
-            proxy_headers=False,  # else a client of this machine could give itself any address
+            proxy_headers=False,  # otherwise a client on this machine could pretend any address
             lifespan=lifespan,
             ws="none",
             backlog=_IN_A_ROW,  # asyncio takes as many before it runs anything else
@@ -251,17 +266,17 @@ class Server:
 
     @property
     def malformed(self) -> int:
-        """Number of requests that were no HTTP."""
+        """Return the number of requests that were no HTTP."""
         return self._config.malformed
 
     @property
     def port(self) -> int:
-        """Port on which the app listens."""
+        """Return the port on which the app listens."""
         return int(self._socket.getsockname()[1])
 
     def run(self) -> None:
-        """Serve until an interrupt, which is raised again in the end, or until `end` is called."""
-        # answers that are cut off by the end are no fault of the app: uvicorn has a traceback for each
+        """Serve until an interrupt, which is raised again at the end, or until `end` is called."""
+        # answers that are cut off by the end are no fault of the app, but uvicorn prints a traceback for each
         log = logging.getLogger("uvicorn.error")
         log.addFilter(self._serves_on)
         try:
@@ -279,10 +294,10 @@ class Server:
 
 
 class Room:
-    """Counts the bytes that the bodies of all requests of an app hold in memory. A thousand could take it all.
+    """Counts the memory of the bodies of all requests of an app. A thousand bodies could take all memory.
 
     Args:
-        max_bytes: bytes that all bodies together may hold.
+        max_bytes: most bytes of all bodies together.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -300,7 +315,7 @@ class Room:
         request.state.held = getattr(request.state, "held", 0) + size
 
     def leave(self, request: Request) -> None:
-        """Note that a request holds nothing any more."""
+        """Note that a request no longer holds any bytes."""
         self._held -= getattr(request.state, "held", 0)
 
 
@@ -309,12 +324,13 @@ async def body_of(request: Request, max_bytes: int, room: Room | None = None) ->
 
     Args:
         request: the request.
-        max_bytes: most bytes that the body may have.
-        room: which the request is to leave when its body is no longer held.
+        max_bytes: most bytes of the body.
+        room: counts the body's bytes. The request must leave it when its body is no longer held.
 
     Raises:
-        HTTPException: 413, it has more than `max_bytes`; 408, it did not come whole within SECONDS_TO_READ; 503, there
-            is no room.
+        HTTPException: 413: it has more than `max_bytes`. 408: it did not arrive within SECONDS_TO_READ. 503: there is
+        no
+            room.
     """
     body = bytearray()
     try:

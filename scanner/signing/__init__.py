@@ -1,37 +1,50 @@
-"""Signatures of tables of results: what somebody changed, took away or put back by hand is seen when it is read.
+"""Sign tables of results, so that changes, removals and restores by hand are noticed when a table is read.
 
-Who can write the results can write any row. So each commit signs the whole table, under the registry's audit secret:
+A person who can write the results can write any row. So each commit signs the whole table with the registry's audit
+secret:
 
-1. A file's name states the SHA-256 of its content (scanner.storage.data_files), so that a set of names says what the
-   table holds.
-2. A table has two digests, of its files and of its application transactions, by which scans know what is done. Each is
-   the sum, modulo 2^126, of HMAC-SHA-256 over each file (its name, rows, and ranges of `path` and `scan_id`) or over
-   each transaction that does not expire, and over the signature's number, nonce and other fields; all of them with the
-   table's name and Delta id. This is MSet-Add-Hash of Clarke, Devadas, van Dijk, Gassend and Suh, "Incremental
-   Multiset Hash Functions and Their Application to Memory Integrity Checking" (2003): without the key nobody finds
-   another set of the same digest, and a commit changes it by what it adds and takes away. A nonce is drawn for each
-   commit, so that the difference of two digests shows nothing of what is in them. Transactions that expire are of
-   nights that are frozen; the table `shards` shows which these are (scanner.results.transactions).
-3. The signature stands in Delta's log as application transactions: its number, that of the one that it follows, an id
-   that all tables of the results have, the nonce and the digests. They are committed together with the files and
-   outlive checkpoints. A commit that brickscan did not make leaves them as they were, and they do not fit.
-4. The registry keeps what was signed and given up at each place (scanner.registry.signed_tables). Numbers grow with
-   time, in whatever process: an older state has a smaller number, and so has what a killed scan committed and somebody
-   kept for later. Two commits that follow one show that the first was taken back. A signature names its place, and
-   the number that the registry kept of the table there: one that the registry lacks, as of a scan that was killed, is
-   taken only where both fit, so that nothing that was committed to a copy of the results, or under a copy of the
-   registry, stands for them. Another table has another id, a table of other results another id of results, a table
-   that is gone is missed, and one with rows that the registry does not know beside others that it knows is refused. A
-   table is signed and on record as soon as it is made, by the process that made it: nobody else chose its id. The
-   first commit at a place that the registry does not know puts all tables there on record, as they are.
+1. The name of a file contains the SHA-256 of its content (scanner.storage.data_files). The set of names therefore
+   fixes the content of the table.
+2. A table has two digests: one of its files, and one of its application transactions, which tell scans what is done.
+   - Each digest is a sum, modulo 2^126, of HMAC-SHA-256 values. One is over each file (its name, rows, and ranges of
+     `path` and `scan_id`) or over each transaction that does not expire. One more is over the signature's number, nonce
+     and other fields. All of them include the table's name and Delta id.
+   - This is MSet-Add-Hash of Clarke, Devadas, van Dijk, Gassend and Suh, "Incremental Multiset Hash Functions and Their
+     Application to Memory Integrity Checking" (2003). Without the key nobody finds another set with the same digest. A
+     commit updates a digest by adding and subtracting only the changes.
+   - Each commit draws a new nonce, so the difference of two digests reveals nothing about their content.
+   - Transactions that expire belong to frozen nights. The table `shards` shows which ones these are
+     (scanner.results.transactions).
+3. The signature is stored in Delta's log as application transactions: its number, the number of the signature that it
+   follows, an id shared by all tables of the results, the nonce and the digests. They are committed together with the
+   files and survive checkpoints. A commit by another program leaves them unchanged, and then they no longer fit.
+4. The registry keeps a record of signatures and of tables that were given up (scanner.registry.signed_tables), by the
+   id of the results.
+   - The results may be anywhere. Of a copy and its original, only the one with the last commit fits.
+   - Numbers grow with time, in every process. So an older state has a smaller number. The same holds for a commit of a
+     killed scan that somebody kept for later.
+   - Two commits that follow the same commit show that the first was taken back. So does a commit with a number
+     between those of another commit and its predecessor.
+   - A signature includes the number that the registry had for the table at that time. If the registry lacks a
+     signature, as after a killed scan, the signature is accepted only if that number fits, or if the table's log has
+     the signatures in between.
+   - Another table has another id, and a table of other results has another id of results. A table that is gone is
+     noticed as missing.
+   - The process that makes a table signs it and puts it on record at once. So nobody else chose its id.
+5. The registry records which results are at which place, by the path that people use, without following links.
+   Replacing a folder by another folder or by a link is noticed.
+   - At a new path, the table of verdicts there tells which results they are, and a line in the log says where they were
+     last. The line is needed because anybody can put other results there without forging a signature.
+   - If the registry knows nothing of the results, as after it was restored from an old copy, they are read with a note.
+     They accept no commit until a person says that they are the newest.
 
-Whoever reads a table recomputes its digest from the files of the log, and holds each file that is read against its
-name, in the same bytes that are then decoded. Whoever commits to one, or looks up what is done, checks both digests
-whenever the table has a new version; sums are kept up, so that this costs as much as what is new. A scan checks all
-tables when it begins and before it ends.
+A reader of a table recomputes its digest from the files in the log, and checks each file that is read against its name.
+It decodes the same bytes that it checked. A process that commits to a table, or looks up what is done, checks both
+digests for each new version of the table. Sums are updated, so this costs only as much as the changes. A scan checks
+all tables when it begins and before it ends.
 
-Where no registry is named, or its audit secret cannot be read, tables are read as they are and nothing is checked; what
-was signed can then not be committed to.
+Without a registry, or if its audit secret cannot be read, tables are read as they are and not checked. Signed tables
+then accept no commits.
 """
 
 from scanner.signing.checked_files import checked_rows

@@ -1,4 +1,4 @@
-"""Rows of files whose content is what their names state, in the same bytes that are decoded."""
+"""Read rows of files and check each file's content against its name, in the same bytes that are decoded."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -6,35 +6,37 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from scanner.errors import Refused
+from scanner.errors import TableError
 from scanner.storage.data_files import SCHEMAS, read_file, sha256_in
 from scanner.storage.locations import table_uri
 
 
 def checked_rows(results: str, name: str, file_names: Sequence[str]) -> pl.LazyFrame:
-    """Return the rows of a table's files, each file held against its name in the same bytes that are decoded.
+    """Return the rows of a table's files. Each file is checked against its name in the same bytes that are decoded.
+
+    Checking one read and decoding another would let somebody replace the file in between.
 
     Args:
         results: folder or URI.
         name: of the table.
-        file_names: files of the table that are read, by the log of a signed table.
+        file_names: files to read, from the log of a signed table.
 
     Returns:
-        A lazy frame that raises when it is collected. Refused: the content of a file is not what was written; OSError:
-        a file cannot be read.
+        A lazy frame that raises when it is collected. TableError: the content of a file was changed. OSError: a file
+        cannot be read.
     """
     schema = pl.Schema(SCHEMAS[name])
 
     def read_files(
         columns: list[str] | None, predicate: pl.Expr | None, max_rows: int | None, _batch: int | None
     ) -> Iterator[pl.DataFrame]:
-        left = max_rows  # polars asks for the first rows of the source, and filters these
-        yield pl.DataFrame(schema=schema).select(columns or schema.names())  # a frame without files has columns too
+        left = max_rows  # polars wants the first rows of the source, and filters them afterwards
+        yield pl.DataFrame(schema=schema).select(columns or schema.names())  # so that a table without files has columns
         for file_name in file_names:
             if left == 0:
                 return
             if sha256_in(file_name) is None:
-                raise Refused(f"results: {table_uri(results, name)}/{file_name}: brickscan did not write this file")
+                raise TableError(f"results: {table_uri(results, name)}/{file_name}: brickscan did not write this file")
             content = io.BytesIO(read_file(results, name, file_name))
             rows = pl.read_parquet(
                 content, columns=columns, schema=schema, missing_columns="insert", use_statistics=False

@@ -1,4 +1,4 @@
-"""The signers of this process, one for each folder of results."""
+"""Keep the signers of this process, one for each folder of results."""
 
 from pathlib import Path
 
@@ -9,16 +9,16 @@ from scanner.storage.locations import absolute
 from schemas.config import ScanConfig
 
 _registries: dict[str, str] = {}
-_signers: dict[str, Signer | str] = {}  # or why there is none
+_signers: dict[str, Signer | str] = {}  # a string is the reason why there is none
 
 
 def open_results(config: ScanConfig, config_file: Path) -> str:
-    """Return the folder or URI of a configuration's results, which this process signs and checks from now on.
+    """Return the folder or URI of a configuration's results. From now on this process signs and checks them.
 
     Raises:
-        Refused: a password or options in a URI.
+        Refused: a URI has a password or options.
     """
-    from scanner.scan_plan import results_of  # it brings kernels, which take a second
+    from scanner.scan_plan import results_of  # late: it loads kernels, which takes a second
 
     results = results_of(config, config_file)
     sign_with(results, absolute("registry", config.registry, config_file.absolute().parent))
@@ -26,10 +26,10 @@ def open_results(config: ScanConfig, config_file: Path) -> str:
 
 
 def sign_with(results: str, registry: str) -> None:
-    """Have this process sign what it commits to results, and check what it reads of them, from now on.
+    """Make this process sign its commits to results, and check the tables that it reads from them, from now on.
 
     Args:
-        results: folder or URI, as all calls name it.
+        results: folder or URI, written as in all other calls.
         registry: folder or URI of the registry whose audit secret signs.
     """
     if _registries.get(results) != registry:
@@ -38,15 +38,15 @@ def sign_with(results: str, registry: str) -> None:
 
 
 def registry_of(results: str) -> str | None:
-    """Return the folder or URI of the registry whose audit secret this process checks results with; None: none does."""
+    """Return the folder or URI of the registry whose audit secret checks results in this process. None: no check."""
     return None if signer_of(results) is None else _registries[results]
 
 
 def signer_of(results: str) -> Signer | None:
-    """Return what signs and checks results; None: nothing does, for the reason that `unchecked` gives.
+    """Return the signer of results. None: there is none, for the reason that `unchecked` gives.
 
     Raises:
-        Refused: what the registry keeps of signatures is of another version.
+        Refused: the registry's record of signatures has another version.
     """
     if results not in _registries:
         return None
@@ -63,7 +63,9 @@ def signer_of(results: str) -> Signer | None:
 
 
 def unchecked(results: str) -> str | None:
-    """Return why rows of results were read without a check of their signature; None: all that were read are signed.
+    """Return why rows of results were read without a check of their signature.
+
+    None: all tables that were read are signed.
 
     Call it after the rows were read.
     """
@@ -77,27 +79,23 @@ def unchecked(results: str) -> str | None:
     if signer is not None and signer.off_record:
         names, is_kept = ", ".join(sorted(signer.off_record)), signer.record.is_kept()
         hint = "`brickscan sign` takes them as they are" if is_kept else "it keeps no signatures: let it be written"
-        return f"the registry does not know {names} at this place, so they may not be the newest: {hint}"
-    if signer is not None and signer.newer_elsewhere:
-        names, places = ", ".join(sorted(signer.newer_elsewhere)), ", ".join(sorted({*signer.newer_elsewhere.values()}))
-        hint = "name these, or let `brickscan sign` take what is here"
-        return f"the registry knows newer states of {names} in {places}, such as a copy that went on: {hint}"
+        return f"the registry knows nothing of these results, so {names} may not be the newest: {hint}"
     return None
 
 
 def unchecked_notes(results: str) -> list[str]:
-    """Return a sentence on why nobody checked the tables that were read, as of `unchecked`; none where they were."""
+    """Return a sentence on why the tables that were read were not checked (`unchecked`). Empty if they were."""
     why = unchecked(results)
     return [] if why is None else [f"signatures of tables were not checked: {why}"]
 
 
 def use_signer(results: str, signer: Signer) -> None:
-    """Have this process sign and check results by this signer from now on."""
+    """Make this process sign and check results with this signer from now on."""
     _signers[results] = signer
 
 
 def keep_signatures(results: str) -> str | None:
-    """Have the registry keep the newest signatures of this process's commits to results. Return why it could not."""
+    """Make the registry keep the newest signatures of this process's commits to results. Return why it could not."""
     signer = _signers.get(results)
     try:
         if isinstance(signer, Signer):

@@ -1,4 +1,4 @@
-"""What a signature of a table says, and the digests in it: sums of HMACs over files and transactions."""
+"""Define the signature of a table, and its digests: sums of HMACs over files and transactions."""
 
 import hmac
 import json
@@ -18,40 +18,37 @@ MODULUS = 1 << (_BITS * _DIGITS)
 FIELDS = (
     "signature",
     "signature:earlier",
-    "signature:place",
     "signature:known",
     "signature:secret",
     "signature:results",
     "signature:nonce",
 )
 DIGESTS = tuple(f"signature:{what}:{digit}" for what in ("files", "transactions") for digit in range(_DIGITS))
-"""Application transactions that hold a signature: its fields, and its digests in digits of 63 bits, smallest first."""
+"""Application transactions that hold a signature: its fields, and its digests in digits of 63 bits, lowest first."""
 
 _BOUNDS = ("path", "scan_id")
 """Columns whose ranges decide which files are read or rewritten."""
 
 FileFacts = tuple[str | int | None, ...]
-"""What a signature holds of a file: name, number of rows, and the ranges of _BOUNDS."""
+"""The facts of a file that a signature covers: name, number of rows, and the ranges of _BOUNDS."""
 
 
 class Signature(NamedTuple):
     """A signature of a table.
 
-    number: of the commit that signed it; it grows with time.
-    earlier: number of the signature that it follows; NO_NUMBER (scanner.registry.signed_tables): none, or it was
-        signed as it was by consent.
-    place: number that tells places of results apart, 63 bits.
-    known: number that the registry kept of the table at this place when it was signed; NO_NUMBER: none.
-    secret: number that tells secrets apart, and shows nothing of them.
+    number: number of the signing commit. It grows with time.
+    earlier: number of the signature that it follows. NO_NUMBER (scanner.registry.signed_tables): none, or a person
+        agreed to sign the table as it was.
+    known: number that the registry had for the table at that time. NO_NUMBER: none.
+    secret: number that tells secrets apart and reveals nothing about them.
     results: id of the results, 63 bits.
     nonce: drawn for the commit, 63 bits.
-    files: digest of all files of the table then, 0 … 2^126 − 1.
+    files: digest of all files of the table at that time, 0 … 2^126 − 1.
     transactions: digest of all transactions that do not expire, 0 … 2^126 − 1.
     """
 
     number: int
     earlier: int
-    place: int
     known: int
     secret: int
     results: int
@@ -60,7 +57,7 @@ class Signature(NamedTuple):
     transactions: int
 
     def as_transactions(self) -> list[Transaction]:
-        """Return the application transactions that hold it."""
+        """Return the application transactions that hold the signature."""
         digests = (self.files, self.transactions)
         digits = [digest >> (_BITS * digit) & ((1 << _BITS) - 1) for digest in digests for digit in range(_DIGITS)]
         fields = self[: len(FIELDS)]
@@ -68,7 +65,7 @@ class Signature(NamedTuple):
 
 
 def signature_of(table: DeltaTable) -> Signature | None:
-    """Return the signature that a table carries, whether it fits or not; None: it carries none.
+    """Return the signature that a table carries, even if it does not fit. None: it carries none.
 
     Raises:
         ScanFailed: the log cannot be read.
@@ -89,7 +86,7 @@ def id_of(table: DeltaTable) -> str:
 
 
 def facts_of_files(table: DeltaTable) -> Iterator[FileFacts]:
-    """Yield what a signature holds of each file of a table."""
+    """Yield the facts that a signature covers, for each file of a table."""
     files = files_of(table)
     names = ("path", "num_records", *(f"{end}.{column}" for column in _BOUNDS for end in ("min", "max")))
     columns = [pl.col(name) if name in files.columns else pl.lit(None).alias(name) for name in names]
@@ -97,16 +94,16 @@ def facts_of_files(table: DeltaTable) -> Iterator[FileFacts]:
 
 
 def facts_of_action(action: AddAction) -> FileFacts:
-    """Return what a signature holds of a file that a commit adds, as `facts_of_files` reads it from the log."""
+    """Return the facts of a file that a commit adds, equal to those that `facts_of_files` reads from the log later."""
     stats = json.loads(action.stats)
     ranges = (stats[bound].get(column) for column in _BOUNDS for bound in ("minValues", "maxValues"))
     return action.path, stats["numRecords"], *ranges
 
 
 class Digester:
-    """HMACs under an audit secret, 0 … 2^126 − 1, of which digests are sums. It refuses to be pickled.
+    """Compute HMACs under an audit secret, 0 … 2^126 − 1. Digests are sums of them. It refuses to be pickled.
 
-    secret: number that tells secrets apart, and shows nothing of them; 63 bits.
+    secret: number that tells secrets apart and reveals nothing about them, 63 bits.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -115,10 +112,6 @@ class Digester:
 
     def __reduce__(self) -> str:
         raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
-
-    def number_of_place(self, location: str) -> int:
-        """Return a number that tells a folder or URI of results, links followed, from others: 63 bits."""
-        return self._hmac("place", location) % (1 << _BITS)
 
     def hmac_of_file(self, table: DeltaTable, name: str, facts: FileFacts) -> int:
         """Return the HMAC of a file of a table."""
@@ -129,7 +122,7 @@ class Digester:
         return self._hmac("transaction", name, table_id, app_id, version)
 
     def mask(self, what: str, table: DeltaTable, name: str, signature: Signature) -> int:
-        """Return the HMAC of a signature's fields, which a digest of `files` or `transactions` has besides."""
+        """Return the HMAC of a signature's fields, which is added to its digest of `files` or `transactions`."""
         return self._hmac("signature", what, name, id_of(table), *signature[: len(FIELDS)])
 
     def _hmac(self, *facts: str | int | None) -> int:
@@ -138,10 +131,10 @@ class Digester:
 
 
 class TransactionSum:
-    """The sum of the HMACs of a log's transactions that do not expire, kept up as the log grows.
+    """The sum of the HMACs of a log's transactions that do not expire. It is updated as the log grows.
 
     value: the sum, modulo 2^126.
-    count: number of all transactions, with those that expire.
+    count: number of all transactions, including those that expire.
     """
 
     def __init__(self, digester: Digester, table: DeltaTable, name: str) -> None:
@@ -149,7 +142,10 @@ class TransactionSum:
         self.value = self.count = 0
 
     def change(self, app_id: str, earlier: LoggedTransaction | None, later: LoggedTransaction | None) -> None:
-        """Take in a transaction that came, changed or went. As scanner.storage.delta.LogObserver."""
+        """Update the sum for a transaction that came, changed or went.
+
+        Arguments as scanner.storage.delta.LogObserver.
+        """
         self.count += (later is not None) - (earlier is not None)
         self.value = (self.value + self._hmac(app_id, later) - self._hmac(app_id, earlier)) % MODULUS
 

@@ -1,7 +1,7 @@
-"""Parquet files of tables: written durably into a table's folder, and part of the table once they are committed.
+"""Write Parquet files of tables durably into a table's folder. They become part of the table when they are committed.
 
-A file's name ends with the SHA-256 of its content, so that whoever knows the name knows what the file must hold.
-Nothing here knows Delta's log, so that a worker, which commits nothing, holds no library that does.
+A file's name ends with the SHA-256 of its content, so the name shows what the file must contain. This module does not
+use Delta's log. A worker, which commits nothing, therefore loads no library for it.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.errors import ScanFailed, TableError, in_a_line
 from scanner.storage.locations import read_whole_file, table_uri, write_new
 from schemas.audit import AUDIT_COUNTS, AUDITS
 from schemas.tables import (
@@ -48,7 +48,7 @@ TABLES: Mapping[str, pa.Schema] = {
     "audits": AUDITS,
     "verdicts": VERDICTS,
 }
-"""Tables of every scan, in the order in which they are made: where verdicts are, all others are."""
+"""Tables of every scan, in the order in which they are made. Verdicts come last: if they exist, all others do."""
 
 
 SCHEMAS: Mapping[str, pa.Schema] = {
@@ -62,21 +62,21 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "filters": FILTERS,
     "verified_users": VERIFIED_USERS,
 }
-"""Schemas of all tables that may exist; a scan makes those of TABLES.
+"""Schemas of all tables that may exist. A scan makes those of TABLES.
 
-Columns decide what becomes of a table's rows, so that a new table is never forgotten: rows with a `shard_id` leave with
-their night (OF_A_NIGHT), and rows with a `user_id` or `user_ids` are looked through when a name is erased (OF_USERS).
+Columns decide how a table's rows are treated, so no new table can be forgotten. Rows with a `shard_id` are removed with
+their night (OF_A_NIGHT). Rows with a `user_id` or `user_ids` are searched when a name is erased (OF_USERS).
 """
 
 OF_A_NIGHT = tuple(name for name, schema in SCHEMAS.items() if "shard_id" in schema.names)
 OF_USERS = tuple(name for name, schema in SCHEMAS.items() if {"user_id", "user_ids"} & {*schema.names})
 
 AFTER_VERDICTS = ("decisions", "accounts")
-"""Tables of rows on shards whose verdicts are committed; those of all others are committed before the verdicts."""
+"""Tables of rows on shards with committed verdicts. Rows of all other tables are committed before the verdicts."""
 
 
 WITH_BOUNDS = ("path", "row", "log10_p_global", "scan_id")
-"""Columns whose least and largest values a file has on record."""
+"""Columns whose least and largest values are recorded for each file."""
 
 
 _DISTINCT = (
@@ -95,21 +95,21 @@ _DISTINCT = (
     "cells",
     "common",
 )
-"""Columns with few repeated values, for which a dictionary is of no use."""
+"""Columns with few repeated values. A dictionary would not help them."""
 
 
 _ROWS_A_GROUP = {"account_posts": 2048}
-"""Rows of a row group, for tables of which parts of a file are read."""
+"""Rows of a row group, for tables whose files are read in parts."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file that lies in a table's folder and is not part of the table yet.
+    """A Parquet file in a table's folder that is not part of the table yet.
 
-    name: of the file, in the folder.
-    size: bytes.
-    rows: how many it has.
-    stats: Delta's JSON.
+    name: name of the file in the folder.
+    size: in bytes.
+    rows: number of rows.
+    stats: Delta's statistics, as JSON.
     """
 
     name: str
@@ -119,7 +119,7 @@ class DataFile:
 
 
 def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> DataFile | None:
-    """Write rows of a table to a new file in its folder, on the disk when this returns. Return None if there are none.
+    """Write rows of a table to a new file in its folder. It is on the disk when this returns. None: there are no rows.
 
     Raises:
         ScanFailed: the file cannot be written.
@@ -129,7 +129,7 @@ def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> Da
         return None
     sink = pa.BufferOutputStream()
     dictionaries = [c for c in rows.column_names if c not in _DISTINCT]
-    # names stay in Delta's log after an erasure: without the salt, a digest would show whether a guessed name was there
+    # File names stay in Delta's log after an erasure. Without the salt, their digests could confirm a guessed name.
     salted = rows.replace_schema_metadata({"brickscan.salt": secrets.token_hex(16)})
     pq.write_table(salted, sink, _ROWS_A_GROUP.get(name), compression="zstd", use_dictionary=dictionaries)
     data = sink.getvalue()
@@ -147,22 +147,22 @@ _NAME = re.compile(r"part-[0-9a-f]{32}-([0-9a-f]{64})\.parquet")
 
 
 def sha256_in(file_name: str) -> str | None:
-    """Return the SHA-256, in hexadecimal, that the name of a file states; None: brickscan did not write it."""
+    """Return the SHA-256, in hexadecimal, from the name of a file. None: brickscan did not write the file."""
     match = _NAME.fullmatch(file_name)
     return match and match[1]
 
 
 def read_file(results: str, name: str, file_name: str) -> pa.Buffer:
-    """Read the bytes of a file of a table, and hold them against the SHA-256 that its name states, if it states any.
+    """Read the bytes of a table's file, and compare them with the SHA-256 in its name, if there is one.
 
     Raises:
-        OSError: it cannot be read.
-        Refused: its content is not what was written.
+        OSError: the file cannot be read.
+        TableError: its content is not what was written.
     """
     location = f"{table_uri(results, name)}/{file_name}"
     data = read_whole_file(location)
     if sha256_in(file_name) not in (None, hashlib.sha256(data).hexdigest()):
-        raise Refused(
+        raise TableError(
             f"results: {location}: its content is not what brickscan wrote, so somebody changed it. Believe "
             "nothing of it: put the file back from a copy, or scan its input again into another folder"
         )
@@ -170,12 +170,12 @@ def read_file(results: str, name: str, file_name: str) -> pa.Buffer:
 
 
 def all_rows(name: str, file: pq.ParquetFile) -> pa.Table:
-    """Return the rows of a table's file; columns that the table got after it was written are empty."""
+    """Return the rows of a table's file. Columns that the table got after the file was written are empty."""
     return pa.concat_tables([file.read(), SCHEMAS[name].empty_table()], promote_options="default").cast(SCHEMAS[name])
 
 
 def _stats(rows: pa.Table) -> str:
-    """Return Delta's statistics of a file, by which a reader skips it: number of rows; least and largest values."""
+    """Return Delta's statistics of a file, by which readers skip it: number of rows, least and largest values."""
     bounds = {column: pc.min_max(rows[column]).as_py() for column in WITH_BOUNDS if column in rows.column_names}
     return json.dumps(
         {
@@ -184,5 +184,5 @@ def _stats(rows: pa.Table) -> str:
             "maxValues": {column: pair["max"] for column, pair in bounds.items() if pair["max"] is not None},
             "nullCount": {column: rows[column].null_count for column in bounds},
         },
-        ensure_ascii=False,  # deltalake reads a character beyond U+FFFF wrong that is written as two escapes (1.6.6)
+        ensure_ascii=False,  # deltalake misreads a character beyond U+FFFF that is written as two escapes (1.6.6)
     )

@@ -1,8 +1,10 @@
-"""Locations: plain paths and URIs, the filesystem behind each, and files of this machine.
+"""Handle locations: plain paths and URIs, the filesystem behind each, and files on this machine.
 
-Whatever somebody names, reading it ends: a FIFO has no writer to wait for, a device no end, and JSON any depth. Files
-are whole or not there, whatever interrupts us: written under another name, synced to disk, renamed. They are for their
-owner and group, and nobody else may change a registry.
+Reading always ends, whatever path or content a user names. Special files are refused, because a FIFO has no writer and
+a device has no end. Deeply nested JSON is refused too.
+
+Files are written under another name, synced to disk and renamed, so an interruption never leaves an incomplete file.
+They can be read by their owner and group only, and nobody else may change a registry.
 """
 
 import ctypes
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 REQUESTS_AT_ONCE = 128
-"""Requests that a driver has under way to a store, each of some 30 ms: 100,000 files are two requests each."""
+"""Requests to a store that a driver has in flight, of some 30 ms each. 100,000 files need two requests each."""
 
 
 @functools.cache
@@ -38,9 +40,9 @@ def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
     """Return the filesystem of a resolved path, and the path on it.
 
     Raises:
-        Refused: a URI of a scheme that pyarrow does not read.
+        Refused: pyarrow does not read URIs of this scheme.
     """
-    import pyarrow as pa  # a server that marks text reads its key without it
+    import pyarrow as pa  # late: a server that marks text reads its key without it
     from pyarrow import fs
 
     if "://" not in location:
@@ -48,7 +50,7 @@ def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
     try:
         filesystem, inner = fs.FileSystem.from_uri(location)
     except (pa.ArrowException, ValueError) as error:
-        address = location.partition("?")[0]  # the part behind it may hold a secret
+        address = location.partition("?")[0]  # the part after it may contain a secret
         raise Refused(
             f"{address!r} is no path that can be read: {str(error).replace(location, address)}; "
             "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
@@ -57,9 +59,9 @@ def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
 
 
 def ask_many_at_once() -> None:
-    """Let the clients of stores that this process makes from now on hold REQUESTS_AT_ONCE connections.
+    """Allow REQUESTS_AT_ONCE connections to each client of a store that this process makes from now on.
 
-    Arrow gives a client as many as Arrow has threads for input and output, and 25 at least.
+    Arrow gives a client as many connections as Arrow has threads for input and output, and 25 at least.
     """
     import pyarrow as pa
 
@@ -68,26 +70,26 @@ def ask_many_at_once() -> None:
 
 
 def is_uri(location: Path | str) -> bool:
-    """Return whether a location is the URI of another machine's folder, and not a plain path."""
+    """Return whether a location is a URI of a folder elsewhere, and not a plain path."""
     return "://" in str(location)
 
 
 def absolute(field: str, location: str, base: Path) -> str:
-    """Return an absolute path or a URI, without a slash at its end, for the location of tables or of a registry.
+    """Return an absolute path or a URI, without a final slash, for the location of tables or of a registry.
 
     Args:
         field: name of the configuration's field, for the error.
         location: a plain path, or a URI. A local folder's URI becomes a plain path.
-        base: where relative paths start.
+        base: folder that relative paths start from.
 
     Raises:
-        Refused: a password or options in a URI; a scheme that nothing reads; a plain path with `%` and two hexadecimal
-            digits.
+        Refused: the URI has a password or options, or a scheme that is not read. Or a plain path has `%` and two
+            hexadecimal digits.
     """
     refuse_password(field, location)
     if "://" not in location:
         path = str(base / location)
-        if _ESCAPED.search(path):  # deltalake would read and write tables of another folder (1.6.6)
+        if _ESCAPED.search(path):  # deltalake would use the tables of another folder (1.6.6)
             raise Refused(
                 f"{field}: {path!r} has a % before two hexadecimal digits, which Delta takes for one character; "
                 "all other names are allowed: rename that folder"
@@ -103,30 +105,30 @@ _ESCAPED = re.compile("%[0-9a-fA-F]{2}")
 
 
 def real_location(location: str) -> str:
-    """Return where a local path or its URI leads, links followed. Any other URI stays as it is, without its options."""
+    """Return the target of a local path or its URI, with links followed. Any other URI only loses its options."""
     if location.startswith("file://"):
         location = filesystem_of(location)[1]
     return location.partition("?")[0] if "://" in location else os.path.realpath(location)
 
 
-def locations_on_the_way(location: str) -> Iterator[str]:
-    """Yield the paths that a local path is on its way to where it leads, from the one that is named to the real one.
+def named_location(location: str) -> str:
+    """Return the absolute path of a local folder or its URI, or a URI without its options.
 
-    Links are followed in ever more of the folders above it, and in the path itself last. Of a URI, yield it, and where
-    it leads.
+    No link is followed but one before a `..`: the path without both would lead to another folder.
     """
+    if location.startswith("file://"):
+        location = filesystem_of(location)[1]
     if "://" in location:
-        yield location
-    else:
-        path = Path(os.path.abspath(location))
-        yield str(path)
-        for above in reversed(path.parents):
-            yield os.path.join(os.path.realpath(above), path.relative_to(above))
-    yield real_location(location)
+        return location.partition("?")[0]
+    path = os.path.join(os.getcwd(), location, "")
+    above, up, below = path.rpartition("/../")
+    if up and (real := os.path.realpath(above + up)) != os.path.realpath(os.path.abspath(above + up)):
+        path = os.path.join(real, below.lstrip("/"))
+    return os.path.abspath(path)
 
 
 def refuse_password(field: str, location: str) -> None:
-    """Raise Refused when a URI holds a password, without repeating it. A slash in a password hides the @ behind it."""
+    """Raise Refused if a URI has a password, without repeating it. A slash in a password hides the @ after it."""
     if "://" not in location:
         return
     _, colon, after = urlsplit(location).netloc.rpartition(":")
@@ -136,28 +138,28 @@ def refuse_password(field: str, location: str) -> None:
 
 
 MOST_SETTINGS = 2**24
-"""Most bytes of a file of settings, such as scan.toml."""
+"""Largest size of a file of settings, such as scan.toml, in bytes."""
 
 MOST_TOKENIZER = 2**29
-"""Most bytes of a tokenizer.json; the largest that are known have 40 MB."""
+"""Largest size of a tokenizer.json, in bytes. The largest known ones have 40 MB."""
 
 MOST_LIST = 2**36
-"""Most bytes of a file of users, prompts or texts, which is held in memory."""
+"""Largest size of a file of users, prompts or texts, in bytes. It is held in memory."""
 
 
 def read_named(path: Path | str, max_bytes: int = MOST_SETTINGS) -> bytes:
     """Read the bytes of a regular file.
 
     Args:
-        path: of the file.
-        max_bytes: a larger file is not read.
+        path: path of the file.
+        max_bytes: larger files are not read.
 
     Raises:
-        OSError: it cannot be read, is no regular file or is too large; `strerror` says why, for people.
+        OSError: the file cannot be read, is no regular file or is too large. `strerror` says why, for people.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError:  # a null character
+    except ValueError:  # a null character in the path
         raise OSError(errno.EINVAL, "this cannot be a path") from None
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -171,7 +173,7 @@ def read_named(path: Path | str, max_bytes: int = MOST_SETTINGS) -> bytes:
 
 
 def read_whole_file(location: str) -> "pa.Buffer":
-    """Read the bytes of a file, on this machine of a regular one. Raises OSError: it cannot be read."""
+    """Read the bytes of a file. A local file must be a regular one. Raises OSError: it cannot be read."""
     import pyarrow as pa
     from pyarrow import fs
 
@@ -183,7 +185,7 @@ def read_whole_file(location: str) -> "pa.Buffer":
 
 
 def refuse_special(mode: int, path: Path | str) -> None:
-    """Raise OSError, with a path, for the mode of a FIFO, socket or device, which may have no end, and of a folder."""
+    """Raise OSError, with a path, for the mode of a folder, or of a FIFO, socket or device, which may have no end."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
@@ -191,7 +193,7 @@ def refuse_special(mode: int, path: Path | str) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401
-    """Return the value of JSON. Raises ValueError: it is none, or is nested too deeply."""
+    """Return the value of JSON. Raises ValueError: the text is no JSON, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -201,8 +203,31 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401
 _OTHERS = stat.S_IRWXO
 
 
+def is_there(path: Path) -> bool:
+    """Return whether a path exists. A broken link does not. Raises OSError: that cannot be determined."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def list_files(folder: Path, ending: str) -> list[Path]:
+    """Return the paths in a local folder whose names have an ending, sorted. None if the folder does not exist.
+
+    Path.glob returns nothing for a folder that cannot be read either, so it is not used.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        return [folder / name for name in sorted(os.listdir(folder)) if name.endswith(ending)]
+    except FileNotFoundError:
+        return []
+
+
 def make_private(folder: Path | str) -> None:
-    """Make a local folder that others cannot enter, unless it exists, so that they cannot read its files.
+    """Make a local folder, unless it exists, that other users cannot enter. They then cannot read its files.
 
     Its parents get usual permissions. Nothing is done for a URI.
 
@@ -214,10 +239,10 @@ def make_private(folder: Path | str) -> None:
 
 
 def writable_by_others(paths: Iterable[Path]) -> Path | None:
-    """Return the first of local paths, or of the folders that they lie in, that others can change; None: there is none.
+    """Return the first of local paths, or of the folders above them, that other users can change. None: there is none.
 
     In a folder with the sticky bit, such as /tmp, users cannot replace each other's files. For a path that does not
-    exist, only its folders are looked at.
+    exist, only its folders are checked.
     """
     for path in paths:
         for above in (real := Path(os.path.realpath(path)), *real.parents):
@@ -235,14 +260,14 @@ _HERE, _EXCHANGE = -100, 2
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file anew and put it in the place of `path`, in one step.
+    """Write a new file and put it in the place of `path`, in one step.
 
     Args:
-        path: of the file.
+        path: path of the file.
         write: writes the content to an open file.
 
     Raises:
-        OSError: it cannot be written; then `path` is as it was.
+        OSError: it cannot be written. `path` is then unchanged.
     """
     with unfinished_beside(path) as unfinished:
         with unfinished.open("xb") as file:
@@ -255,10 +280,10 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 @contextmanager
 def unfinished_beside(path: Path) -> Iterator[Path]:
-    """Yield a free name beside a path, for a file that is written and then put in its place.
+    """Yield a free name next to a path, for a file that is written first and renamed to the path afterwards.
 
-    Nobody can guess it: who can write the folder could else put a link there, and have us write to what it leads to.
-    Make the file as a new one all the same (mode "x"). It is removed in the end, unless it was put in its place.
+    Nobody can guess the name. Otherwise, anybody who can write the folder could put a link there, and we would write to
+    its target. Open the file with mode "x" all the same. In the end it is removed, unless it was renamed.
     """
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.unfinished")
     try:
@@ -268,14 +293,14 @@ def unfinished_beside(path: Path) -> Iterator[Path]:
 
 
 def write_new(location: str, data: "pa.Buffer | bytes") -> None:
-    """Write a new file durably. No link is followed: who can write the folder could else choose what is overwritten.
+    """Write a new file durably. No link is followed, because anybody who can write the folder could choose its target.
 
     Args:
-        location: of the file, a path or a URI, in a folder that is there.
+        location: path or URI of the file, in an existing folder.
         data: its content.
 
     Raises:
-        OSError: it cannot be written, or a local file or link of its name is there.
+        OSError: it cannot be written, or a local file or link with its name exists.
         Refused: its local folder is a link.
     """
     from pyarrow import fs
@@ -292,13 +317,13 @@ def write_new(location: str, data: "pa.Buffer | bytes") -> None:
             file.flush()
             os.fsync(file.fileno())
         except OSError:
-            os.unlink(path)  # a part of a file is of no use, and a full disk needs its room
+            os.unlink(path)  # a part of a file is useless, and a full disk needs the space
             raise
     sync_to_disk(Path(path).parent)
 
 
 def exchange(folder: Path, other: Path) -> None:
-    """Exchange the names of two folders in one step. A reader finds one or the other at any time.
+    """Exchange the names of two folders in one step. At any time, a reader finds one or the other.
 
     Raises:
         OSError: the system or its filesystem cannot do that.
@@ -311,10 +336,10 @@ def exchange(folder: Path, other: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Bring a file, or the entries of a folder, to the disk, so that they are found after a crash of the machine.
+    """Write a file, or the entries of a folder, to the disk, so that they survive a crash of the machine.
 
     Raises:
-        OSError: it is not there, or cannot be synced.
+        OSError: it does not exist, or cannot be synced.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -324,20 +349,22 @@ def sync_to_disk(path: Path) -> None:
 
 
 def delete_files(location: str, choose: Callable[[Mapping[str, float]], Iterable[str]]) -> int:
-    """Delete regular files that lie directly in a folder. No link is followed or deleted, and no folder looked into.
+    """Delete regular files that lie directly in a folder.
 
-    Who can write the folder could else have us delete what lies behind a link.
+    Links are not followed or deleted, and subfolders not entered.
+
+    Otherwise, anybody who can write the folder could make us delete the target of a link.
 
     Args:
-        location: of the folder, a resolved path or a URI.
-        choose: gets the files' names, with the times of their last change in seconds since 1970; returns the names of
-            those to be deleted.
+        location: the folder, a resolved path or a URI.
+        choose: takes the files' names, with the times of their last change in seconds since 1970. Returns the names to
+            delete.
 
     Returns:
-        The number of files that were deleted.
+        The number of deleted files.
 
     Raises:
-        OSError: the folder is a link, or cannot be read, or a file cannot be deleted.
+        OSError: the folder is a link or cannot be read, or a file cannot be deleted.
     """
     from pyarrow import fs
 
@@ -347,7 +374,7 @@ def delete_files(location: str, choose: Callable[[Mapping[str, float]], Iterable
         try:
             changed_at: dict[str, float] = {}
             for name in os.listdir(descriptor):
-                with suppress(FileNotFoundError):  # another process deletes the same
+                with suppress(FileNotFoundError):  # another process deletes it too
                     status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode):
                         changed_at[name] = status.st_mtime
@@ -373,11 +400,11 @@ def delete_files(location: str, choose: Callable[[Mapping[str, float]], Iterable
 
 
 def put_aside(location: str) -> None:
-    """Give a local folder a hidden name beside its own. Of a link, the link gets it.
+    """Rename a local folder to a hidden name next to it. If it is a link, rename the link.
 
     Raises:
         OSError: it cannot be renamed.
-        Refused: it lies on another machine, where nothing is renamed in one step.
+        Refused: it is on another machine, where nothing is renamed in one step.
     """
     if is_uri(location):
         raise Refused(f"{location}: is a table that nobody finished, as where a scan was killed: delete its folder")
@@ -386,7 +413,7 @@ def put_aside(location: str) -> None:
 
 
 def refuse_link(location: str) -> None:
-    """Raise Refused for a local folder that is a link: whatever is written or deleted in it, lies elsewhere."""
+    """Raise Refused for a local folder that is a link, because writes and deletions in it would happen elsewhere."""
     if os.path.islink(real := location.removeprefix("file://")):
         raise Refused(
             f"{real}: is a link, and its files are another folder's: put the folder itself there, or mount it"
@@ -394,11 +421,11 @@ def refuse_link(location: str) -> None:
 
 
 def refuse_links_of_table(uri: str) -> None:
-    """Raise Refused where a local table's folder or log is a link: commits would go to another table."""
+    """Raise Refused if a local table's folder or log is a link, because commits would go to another table."""
     for folder in (uri.rstrip("/"), f"{uri.rstrip('/')}/_delta_log"):
         refuse_link(folder)
 
 
 def table_uri(results: str, name: str) -> str:
-    """Return the location of a table: a folder of its own in the folder of results."""
+    """Return the location of a table: its own folder in the folder of results."""
     return f"{results.rstrip('/')}/{name}"

@@ -1,7 +1,7 @@
-"""Text to tokens, with the exact tokenizer of a key: a tokenizer.json pinned by the SHA-256 of its bytes.
+"""Turn text into tokens, with the exact tokenizer of a key: a tokenizer.json pinned by the SHA-256 of its bytes.
 
-Text is never trusted: a literal `<s>` in a post is tokenised as the three characters that it is. The scan needs only
-the protocol `Tokenizer`; which backend runs changes its speed, never its tokens.
+Text is never trusted: a literal `<s>` in a post is tokenised as its three characters. The scan needs only the protocol
+`Tokenizer`. The choice of backend changes the speed, never the tokens.
 """
 
 from scanner.text.tokenizers import FastTokenizer, HuggingFaceTokenizer, Tokenizer, load_tokenizer, sha256_file

@@ -1,7 +1,7 @@
-"""Quoted lines and own words of a text.
+"""Find the quoted lines and the own words of a text.
 
-A quoted line begins with `>` (mail, Markdown); text between `<blockquote>` and its end is quoted too. The form is
-chosen without a look at any key, so a p-value of a part holds as a text's does.
+A quoted line begins with `>` (mail, Markdown). Text between `<blockquote>` and its end is quoted too. The form is
+chosen without looking at any key, so a part's p-value holds like a text's.
 """
 
 import re
@@ -13,7 +13,7 @@ Kind = Literal["own", "quoted"]
 
 _LINE = re.compile(r"[^\n]*\n?")
 _QUOTED_LINE = re.compile(r"[ \t]{0,3}(?:>|&gt;)")
-# a name ends as HTML says; no "<" within a tag, since many tags that never end take hours
+# a name ends as HTML says; no "<" within a tag, because many tags that never end would take hours
 _TAG = re.compile(r"<(/?)blockquote(?=[ \t\n\f\r/>])[^<>]*>", re.IGNORECASE | re.ASCII)
 
 
@@ -26,12 +26,15 @@ class TextPart(NamedTuple):
 
 
 def iterate_parts(text: str) -> Iterator[TextPart]:
-    """Yield what `parts_of` lists. Of a hostile text, which has a part in three characters, the list would dwarf it."""
+    """Yield the parts that `parts_of` lists.
+
+    A hostile text has a part in three characters, so its list would dwarf it.
+    """
     return _joined(_lines_and_blocks(text))
 
 
 def parts_of(text: str) -> list[TextPart]:
-    """List the parts of a text, in order; neighbours differ in kind, and together they are the text."""
+    """List the parts of a text, in order. Neighbours differ in kind, and together they are the text."""
     return [*iterate_parts(text)]
 
 
@@ -57,8 +60,8 @@ def _joined(parts: Iterable[TextPart]) -> Iterator[TextPart]:
 
 
 def _lines_and_blocks(text: str) -> Iterator[TextPart]:
-    """Yield lines, quoted or own, in order; own lines are split where quoted blocks begin and end."""
-    blocks = deque(_blocks(text))  # a deque, since pop(0) of a list moves all other items
+    """Yield lines, quoted or own, in order. Own lines are split where quoted blocks begin and end."""
+    blocks = deque(_blocks(text))  # a deque, because pop(0) of a list moves all other items
     for line in _LINE.finditer(text):
         begin = line.start()
         if begin == line.end():
@@ -78,7 +81,10 @@ def _lines_and_blocks(text: str) -> Iterator[TextPart]:
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
-    """Find the text between quotation tags, the outermost if nested; a block that never ends goes to the text's end."""
+    """Find the text between quotation tags, the outermost if nested.
+
+    A block that never ends goes to the end of the text.
+    """
     blocks, depth, begin = [], 0, 0
     for tag in _TAG.finditer(text):
         if not tag.group(1):

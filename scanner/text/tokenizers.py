@@ -1,9 +1,9 @@
-"""Tokenizers: the reference, Hugging Face `tokenizers`, and `fastokens` (the extra `fast`), tens of times as fast.
+"""Load tokenizers: the reference, Hugging Face `tokenizers`, and `fastokens` (the extra `fast`), tens of times as fast.
 
 The fast one is trusted only as far as it was seen to agree with the reference: on golden strings when it is loaded, and
-on a sample of the first texts. The reference tokenises every text that it refuses. Golden strings have every assigned
-block of Unicode, phrases in many scripts, emoji, literals of control tokens, white space in runs, broken bytes, very
-long words, and mixtures of all of them: where tokenizers differ, they differ here.
+on a sample of the first texts. The reference tokenises every text that the fast one refuses. Golden strings are chosen
+where tokenizers differ: every assigned block of Unicode, phrases in many scripts, emoji, literals of control tokens,
+runs of white space, broken bytes, very long words, and mixtures of all of them.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ from scanner.storage.locations import MOST_TOKENIZER, filesystem_of, is_uri, rea
 from scanner.watermark import Tokens, join_batches
 
 SPLIT_BY_CHANCE = ("dropout", "alpha")
-"""Fields of a tokenizer.json's `model` that training turns on, and with which a text has other tokens each time.
+"""Fields of a tokenizer.json's `model` that training turns on. With them a text has other tokens each time.
 
-BPE leaves out merges by chance, Unigram samples; `tokenizers` 0.23 reads the first field alone.
+BPE leaves out merges by chance, and Unigram samples. `tokenizers` 0.23 reads only the first field.
 """
 
 
@@ -40,7 +40,7 @@ def refuse_chance(fields: Mapping[str, object]) -> None:
     """Refuse a tokenizer whose model has such a field.
 
     Raises:
-        ValueError: the model has one; the message names it and says what to do.
+        ValueError: the model has one. The message names it and says what to do.
     """
     for field in SPLIT_BY_CHANCE:
         if share := fields.get(field):
@@ -51,12 +51,15 @@ def refuse_chance(fields: Mapping[str, object]) -> None:
 
 
 def fields_of_chance(tokenizer: tokenizers.Tokenizer) -> dict[str, object]:
-    """Return the fields of a loaded tokenizer that `refuse_chance` looks at."""
+    """Return the fields of a loaded tokenizer that `refuse_chance` checks."""
     return {field: getattr(tokenizer.model, field, None) for field in SPLIT_BY_CHANCE}
 
 
 CHUNK_CHARACTERS = 1_000_000
-"""Characters that are tokenised at a time: beside the token ids, the encodings of one chunk at most are held."""
+"""Number of characters that are tokenised at a time.
+
+Besides the token ids, at most one chunk's encodings are in memory.
+"""
 
 
 class Tokenizer(Protocol):
@@ -66,14 +69,14 @@ class Tokenizer(Protocol):
 
     @property
     def reference(self) -> "HuggingFaceTokenizer":
-        """The reference tokenizer, by which flags are proved."""
+        """Return the reference tokenizer, by which flags are proved."""
 
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]."""
 
 
 class HuggingFaceTokenizer:
-    """The reference: Hugging Face `tokenizers`, no special tokens added or read, nothing cut, nothing padded.
+    """The reference: Hugging Face `tokenizers`. It adds and reads no special tokens, and neither cuts nor pads.
 
     Raises:
         ValueError: the bytes are no tokenizer, or one that splits words by chance.
@@ -93,11 +96,14 @@ class HuggingFaceTokenizer:
 
     @property
     def reference(self) -> "HuggingFaceTokenizer":
-        """The tokenizer itself."""
+        """Return the tokenizer itself."""
         return self
 
     def encode(self, texts: Sequence[str]) -> Tokens:
-        """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]. Texts must hold no surrogates."""
+        """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1].
+
+        Texts must contain no surrogates.
+        """
         ids: list[np.ndarray[tuple[int], np.dtype[np.uint32]]] = [np.empty(0, np.uint32)]
         for chunk in _chunks(texts):
             encodings = self._inner.encode_batch_fast(chunk, add_special_tokens=False)
@@ -109,25 +115,28 @@ class HuggingFaceTokenizer:
     def encode_with_offsets(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Tokenise one text, and find the first character of each token and the one after its last.
 
-        A character of several tokens is the place of each of them.
+        If a character has several tokens, it is the place of each of them.
 
         Returns:
-            Token ids, uint32[N], and their places, int64[N, 2].
+            Token ids, uint32[N].
+            Their places, int64[N, 2].
         """
         encoding = self._inner.encode(text, add_special_tokens=False)
         return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
 
     def begins(self, text: str) -> NDArray[np.int64]:
-        """Return the character at which each token of one text begins, int64[N], in order: white space is of its token.
+        """Return the character at which each token of one text begins, int64[N], in order.
 
-        A character of several tokens is where each of them begins.
+        White space belongs to its token.
+
+        If a character has several tokens, each of them begins there.
         """
         offsets = np.array(self._untrimmed.encode(text, add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
         return np.asarray(np.maximum.accumulate(offsets[:, 0]), np.int64)
 
     @cached_property
     def _untrimmed(self) -> tokenizers.Tokenizer:
-        """The same without what follows tokenising, which may count white space out of where tokens stand."""
+        """Return the same tokenizer without post-processing, which may remove white space from tokens' places."""
         inner = tokenizers.Tokenizer.from_buffer(self.data)
         inner.encode_special_tokens = True
         inner.no_truncation()
@@ -199,7 +208,7 @@ BROKEN = (
 
 
 def golden_strings(tokenizer_json: bytes) -> list[str]:
-    """Return several hundred strings, and the literals of a tokenizer's own added tokens in several places."""
+    """Return several hundred strings, with the literals of a tokenizer's own added tokens in several places."""
     literals = [str(token["content"]) for token in json.loads(tokenizer_json).get("added_tokens") or ()]
     strings = ["", *PHRASES, *EMOJI.split(), EMOJI, EMOJI.replace(" ", ""), *_blocks(), *_white_space(), *_long_words()]
     for literal in dict.fromkeys((*CONTROLS, *literals[:50])):
@@ -279,14 +288,14 @@ def _mixtures(strings: list[str]) -> list[str]:
 
 
 SAMPLE_TEXTS, SAMPLE_CHARACTERS = 256, 200_000
-"""First texts that both backends tokenise, and characters of them."""
+"""Number of first texts that both backends tokenise, and of their characters."""
 
 _log = logging.getLogger(__name__)
 Scalar = TypeVar("Scalar", np.uint32, np.int64)
 
 
 class FastTokenizer:
-    """A tokenizer that was found to agree with the reference.
+    """A tokenizer that agrees with the reference.
 
     Raises:
         BackendUnlike: `fastokens` is not installed, cannot load these bytes, or gives other tokens for a golden string.
@@ -311,7 +320,10 @@ class FastTokenizer:
         self._compare(golden_strings(data))
 
     def encode(self, texts: Sequence[str]) -> Tokens:
-        """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]. Texts must hold no surrogates."""
+        """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1].
+
+        Texts must contain no surrogates.
+        """
         sample: list[str] = []
         for text in texts[: self._texts] if self._trusted else ():
             if self._characters <= 0:
@@ -328,7 +340,10 @@ class FastTokenizer:
         return self._encode(texts) if self._trusted else self.reference.encode(texts)
 
     def _encode(self, texts: Sequence[str]) -> Tokens:
-        """Tokenise texts. The reference reads those that the backend refuses, as for a byte not in the vocabulary."""
+        """Tokenise texts.
+
+        The reference reads those that the backend refuses, for example for a byte outside the vocabulary.
+        """
         batches, todo = list[Tokens](), [texts]
         while todo:
             batch = todo.pop()
@@ -337,7 +352,7 @@ class FastTokenizer:
             except BaseException as error:
                 _end_if_required(error)
                 half = len(batch) // 2
-                if half:  # down to the text that is refused
+                if half:  # halve down to the refused text
                     todo += [batch[half:], batch[:half]]
                 else:
                     batches.append(self.reference.encode(batch))
@@ -357,8 +372,8 @@ class FastTokenizer:
 
 def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
     """View a buffer as an array, without a copy."""
-    # It is marked writable, though nobody writes to it, since numba compiles kernels anew for read-only arrays. An
-    # empty one is made anew, since it has no place in memory.
+    # It is marked writable, although no code writes to it, because numba compiles kernels anew for read-only arrays. An
+    # empty one is made anew, because it has no place in memory.
     read_only = np.frombuffer(buffer, kind)
     if not len(read_only):
         return read_only.copy()
@@ -367,7 +382,10 @@ def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
 
 
 def _end_if_required(error: BaseException) -> None:
-    """Raise again whatever ends the process. A panic of the library is no Exception, but the fault of one text."""
+    """Raise errors again that end the process.
+
+    A panic of the library is no Exception, but it concerns only one text.
+    """
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         raise error
 
@@ -378,7 +396,7 @@ def sha256_file(path: Path) -> str:
 
 
 def advise_fast_backend() -> str | None:
-    """Return what a scan would save with the fast backend; None where it is installed."""
+    """Return the time that a scan would save with the fast backend, in words. None if it is installed."""
     if importlib.util.find_spec("fastokens") is not None:
         return None
     return (
@@ -390,9 +408,8 @@ def advise_fast_backend() -> str | None:
 def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Tokenizer:
     """Load a tokenizer.json, a path or URI, after checking that it is the pinned one.
 
-    The bytes that were hashed are loaded. The fast backend is taken where it is installed and agrees with the
-    reference; else a warning says why not. With `fast` false it is not loaded: loading it pays only for thousands of
-    texts.
+    The same bytes are hashed and loaded. The fast backend is used if it is installed and agrees with the reference. If
+    not, a warning says why. With `fast` false it is not loaded, because loading it pays only for thousands of texts.
 
     Raises:
         TokenizerError: the file is missing, unreadable, another one, or no tokenizer.

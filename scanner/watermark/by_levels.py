@@ -1,25 +1,27 @@
-"""A mark under which tokens count by levels, and its slow path: what a model expected says little, surprises say much.
+"""Define a mark that counts tokens by levels, and its slow path.
+
+Tokens that a model expected say little, surprises much.
 
 The law of Σ level · term depends on how many scored tokens of the text have each level (scanner.watermark.level_laws).
-So the score is −ln of the p-value that the text's own law gives the sum, as SynthID's is, and everything else goes its
-way: corrections for messages and keys, names, ranks, floors, proofs. Levels depend on the text alone, hence under H0 on
-no key. Where two keys may have marked a token (vLLM), each has a sum, and the score is the best by several weights of
-the two, each with a share of the error, as without levels.
+So, as for SynthID, the score is −ln of the p-value of the sum under the text's own law. Corrections for messages and
+keys, names, ranks, floors and proofs then work as for any score. Levels depend only on the text, so under H0 they
+depend on no key. If two keys may have marked a token (vLLM), each has a sum. The score is the best over several weights
+of the two sums, each with a share of the error, as without levels.
 
-A search (SPEC_3 §4) finds messages; it needs no law, since p of whatever it finds is corrected for all messages. Steps
-have keys of their own, so one that stands there v times adds v times as much, and the search without levels serves:
+A search (SPEC_3 §4) only finds messages. It needs no law, because p of every message found is corrected for all
+messages. Steps have keys of their own, so a step that is listed v times adds v times as much, and the search without
+levels can be used:
 
-1. Each step stands there as many times as its level. Those of level 0 are gone.
-2. Without groups, sums of all messages are computed: the best two, and others that are as rare as one in M, are
-   candidates.
-3. With groups, Σ level · rough score is counted for all groups. The rough score of a green list is its score, that of a
-   Gumbel mark the leading ones of eight digits. The eight groups of the largest are drawn in full.
-4. The best of these, and others whose own p is 1/B or less, are looked into: the user of largest Σ level · rough score
-   over the user steps is the candidate.
-5. Each candidate is scored from the text: Σ level · term over all steps, and over the user steps alone, and −ln p of
-   both sums.
+1. List each step as many times as its level. Steps of level 0 are gone.
+2. Without groups, compute sums of all messages. The best two are candidates, and others that are as rare as one in M.
+3. With groups, count Σ level · rough score for all groups. The rough score of a green list is its score, that of a
+   Gumbel mark the leading ones of eight digits. The eight groups of largest sum are drawn in full.
+4. Look into the best of these groups, and into others whose own p is 1/B or less. The user of largest Σ level · rough
+   score over the user steps is the candidate.
+5. Score each candidate from the text: Σ level · term over all steps and over the user steps only, and −ln p of both
+   sums.
 
-Each number of step 5 is what any message has, however it was found, so that its p-value is exact.
+The numbers of step 5 are the same for a message however it was found, so its p-value is exact.
 """
 
 import math
@@ -50,18 +52,19 @@ from scanner.watermark.pvalues import LN10
 from schemas.registry import MOST_NUMBERS
 
 MOST_MESSAGES = 16
-"""Most candidates of a text under a key without groups."""
+"""Largest number of candidates of a text under a key without groups."""
 
 LevelTail = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]]
-"""Function that gives log10 p of sums, float64[D, K] of K keys, over tokens of which so many have each level,
-[D, LEVELS + 1].
+"""A function that returns log10 p of sums.
+
+It takes the sums, float64[D, K] of K keys, and the number of tokens of each level, [D, LEVELS + 1].
 """
 
 KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
-"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice."""
+"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice of weights."""
 
 ONE_KEY: KeyWeights = (((1.0,), 1.0),)
-"""A mark of one key, whose sum counts as it is."""
+"""Weights of a mark with one key: its sum counts as it is."""
 
 
 @runtime_checkable
@@ -69,20 +72,23 @@ class CountsByLevels(Protocol):
     """A format whose tokens can count by levels, at least under some keys."""
 
     def lacks_for_levels(self, messages: int) -> str:
-        """Return what a key of so many messages lacks to be scored by levels; empty if it lacks nothing."""
+        """Return the reason why a key of so many messages cannot be scored by levels. Empty if it can."""
 
 
 @runtime_checkable
 class TermsOfKeys(Watermark, Protocol, metaclass=MarkAbility):
-    """A watermark that scores no parts, and gives what each position adds to the sum of each of its K keys.
+    """A watermark that scores no parts, but returns the terms of each position for the sum of each of its K keys.
 
-    Under H0 all of it is independent, of the law of which `law` is made.
+    Under H0 all terms are independent, each of the law that `law` is made of.
     """
 
     def terms_of_keys(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> NDArray[np.float64]:
-        """Compute what each scored position adds to each key's sum: float64[K, P]. Positions may come in any order."""
+        """Compute the term of each scored position for each key's sum: float64[K, P].
+
+        Positions may come in any order.
+        """
 
 
 @runtime_checkable
@@ -104,27 +110,28 @@ class SearchesByLevels(Watermark, Protocol, metaclass=MarkAbility):
 
 @runtime_checkable
 class ProvesTermsOfKeys(Protocol):
-    """A `ProofPath` of a mark that gives what each position adds to the sum of each of its K keys."""
+    """A `ProofPath` of a mark that returns the terms of each position for the sum of each of its K keys."""
 
     @property
     def weights(self) -> KeyWeights:
-        """The weights by which the law adds up the sums of the keys."""
+        """Return the weights by which the law adds up the sums of the keys."""
 
     def terms_of_keys(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Compute what each scored token of a text adds, under each of M messages and K keys.
+        """Compute the term of each scored token of a text, under each of M messages and K keys.
 
         The arguments are those of `ProofPath.scores`.
 
         Returns:
-            The places of the scored tokens, int64[P], and what each adds: float64[M, K, P].
+            The places of the scored tokens, int64[P].
+            Their terms, float64[M, K, P].
         """
 
 
 @runtime_checkable
 class BoundsRounding(Protocol):
-    """A `ProofPath` of scores that rounding leaves further from the exact ones than by a share of 1e-9."""
+    """A `ProofPath` whose scores differ by rounding from the exact ones by more than a share of 1e-9."""
 
     def rounding(self, scored: int) -> float:
         """Return how much a score of so many positions may differ from the exact one, beyond the share of 1e-9."""
@@ -137,7 +144,7 @@ class _Search(NamedTuple):
     """A search of D documents by levels.
 
     mark: the opened key.
-    steps: each as many times as its level has it.
+    steps: the steps, each as many times as its level.
     counts: int64[D, LEVELS + 1], how many different steps have each level.
     tail: the law of the sums.
     """
@@ -149,7 +156,7 @@ class _Search(NamedTuple):
 
     @classmethod
     def of_steps(cls, mark: Version3Mark, steps: Steps, levels: NDArray[np.uint8], tail: LevelTail) -> "_Search":
-        """Create the search over steps of such levels, uint8[P]."""
+        """Create the search over steps with these levels, uint8[P]."""
         return cls(mark, steps.repeated(levels), level_counts(levels, steps.scored), tail)
 
     def best_messages(self, count: int) -> list[list[int]]:
@@ -161,7 +168,7 @@ class _Search(NamedTuple):
         return self._rare(groups, 1, GROUPS_DRAWN_IN_FULL)
 
     def best_users(self, groups: list[list[int]], users: int) -> list[list[int]]:
-        """List the message of the best user of each of a document's groups; without steps, that of user 0."""
+        """List the message of the best user in each group of a document. Without steps, it is that of user 0."""
         scored = self.steps.scored > 0
         rows = [
             (document, group)
@@ -183,8 +190,8 @@ class _Search(NamedTuple):
         return numbers, sums.astype(np.float64)
 
     def _rare(self, count: int, least: int, limit: int) -> list[list[int]]:
-        """List each document's `least` best numbers, and more, up to `limit`, that are as rare as one in `count`."""
-        # Sums fall, so the law is computed up to the first that is not rare. Without steps none is.
+        """List the best numbers of each document: `least`, and up to `limit` that are as rare as one in `count`."""
+        # Sums fall, so the law is computed only up to the first number that is not rare. Without steps none is rare.
         least, limit, scored = min(least, count), min(limit, count), self.steps.scored
         rare_numbers, documents = [[*range(least)] for _ in scored], np.flatnonzero(scored)
         if not len(documents):
@@ -205,15 +212,15 @@ class _Search(NamedTuple):
 
 
 _VALUES = np.arange(LEVELS + 1)
-_BITS_OF_A_TERM = 64  # of two keys: no score exceeds T times as many ln 2, where all draws are the largest
+_BITS_OF_A_TERM = 64  # for two keys: no score exceeds T times as many ln 2, the score if all draws are the largest
 
 
 LevelsOf = Callable[[Tokens], NDArray[np.uint8]]
-"""Function that gives the level of each token of a batch: uint8[N]."""
+"""A function that returns the level of each token of a batch: uint8[N]."""
 
 
 def tail_of(law: Law | None) -> LevelTail | None:
-    """Return the law of sums by levels of scores under a law, without its floor; None where it is not known."""
+    """Return the law of sums by levels for scores of this law, without its floor. None if it is not known."""
     if isinstance(law, Floored):
         return tail_of(law.of)
     if isinstance(law, Gamma):
@@ -232,7 +239,10 @@ def tail_of(law: Law | None) -> LevelTail | None:
 def _log10_exponential(
     key_weights: KeyWeights, sums: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Compute a LevelTail of exponential terms: the smallest p by several weights of the keys, each over its share."""
+    """Compute a LevelTail of exponential terms.
+
+    It is the smallest p over several weights of the keys, each divided by its share.
+    """
     log10_p = [
         log10_gumbel_levels(
             sums @ np.array(weights), np.tile(counts, (1, len(weights))), np.outer(weights, _VALUES).ravel()
@@ -250,14 +260,14 @@ def level_counts(levels: NDArray[np.integer], scored: NDArray[np.int64]) -> NDAr
 
 
 def lacks_for_levels(form: Format, messages: int) -> str:
-    """Return what a key of a format and so many messages lacks to be scored by levels; empty if it lacks nothing."""
+    """Return the reason why a key of a format and so many messages cannot be scored by levels. Empty if it can."""
     if not isinstance(form, CountsByLevels):
         return "its format does not say what each token adds"
     return form.lacks_for_levels(messages)
 
 
 def _rows_of(messages: list[list[int]]) -> NDArray[np.int64]:
-    """Return lists of messages as rows of one length, 2 or more: int64[D, C], −1 where there are fewer."""
+    """Return lists of messages as rows of one length, 2 or more: int64[D, C]. −1 where there are fewer."""
     width = max(2, *map(len, messages)) if messages else 2
     rows = [document_messages + [-1] * (width - len(document_messages)) for document_messages in messages]
     return np.array(rows, np.int64).reshape(-1, width)
@@ -268,7 +278,7 @@ class ByLevels:
 
     Args:
         mark: the opened key, of a format for which `lacks_for_levels` returns an empty text.
-        levels_of: gives the level of each token of a batch.
+        levels_of: returns the level of each token of a batch.
 
     Raises:
         ValueError: the key cannot be scored by levels, or it needs a rank and has no decoys.
@@ -293,7 +303,7 @@ class ByLevels:
         """See RanksAmongDecoys: the mark's decoy, with levels of the same text.
 
         Raises:
-            ValueError: the mark has no decoys, and needs no rank.
+            ValueError: the mark has no decoys, because it needs no rank.
         """
         if not isinstance(self._mark, RanksAmongDecoys):
             raise ValueError(f"{self.label}: has no decoys")
@@ -309,7 +319,7 @@ class ByLevels:
         """See Searches.
 
         Raises:
-            ValueError: several messages of a key that cannot be searched by levels.
+            ValueError: the key has several messages and cannot be searched by levels.
         """
         mark, levels = self._mark, self._levels(tokens, positions)
         if isinstance(mark, SearchesByLevels):
@@ -342,7 +352,7 @@ class ByLevels:
         return Candidates(message, scores[0], UserEvidence(scores[1], scored, mark.groups), independent=True)
 
     def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
-        """See TellsUserEvidence: −ln p of the sum over the user steps; None without groups."""
+        """See TellsUserEvidence: −ln p of the sum over the user steps. None without groups."""
         mark = self._mark
         if not isinstance(mark, Version3Mark) or mark.groups is None:
             return None
@@ -355,7 +365,7 @@ class ByLevels:
         return self._levels_of(tokens)[positions.index]
 
     def _terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """Compute what each scored position adds to the sums of K keys: float64[K, P]."""
+        """Compute the term of each scored position for the sums of K keys: float64[K, P]."""
         if isinstance(self._mark, TermsOfKeys):
             return self._mark.terms_of_keys(tokens, positions, messages)
         return self._mark.terms(tokens, positions, messages)[None]
@@ -363,7 +373,7 @@ class ByLevels:
     def _scores(
         self, tokens: Tokens, positions: Positions, message: NDArray[np.int64], *level_arrays: NDArray[np.integer]
     ) -> list[NDArray[np.float64]]:
-        """Score candidates, int64[D, C], by each of several levels of the positions; 0 where there is no candidate."""
+        """Score candidates, int64[D, C], by each of several levels of the positions. 0 where there is no candidate."""
         scores, counts = (
             [np.zeros(message.shape) for _ in level_arrays],
             [level_counts(levels, positions.scored) for levels in level_arrays],
@@ -371,6 +381,7 @@ class ByLevels:
         document = np.repeat(np.arange(len(message)), positions.scored)
         for place in range(int((message >= 0).sum(axis=1).max(initial=0))):
             documents = message[:, place] >= 0
+            # a document without a candidate is scored for message 0, and its score is not used
             terms = self._terms(tokens, positions, np.maximum(message[:, place], 0))
             for score, levels, text_counts in zip(scores, level_arrays, counts, strict=True):
                 sums = [np.bincount(document, levels * key_terms, len(message))[documents] for key_terms in terms]
@@ -383,12 +394,12 @@ class ByLevelsProof:
     """The slow path of a mark by levels.
 
     Args:
-        path: the slow path of the mark without levels, which gives what each position adds.
-        levels_of: gives the level of each token of a batch.
+        path: the slow path of the mark without levels, which returns the terms of positions.
+        levels_of: returns the level of each token of a batch.
         form: the mark's format.
 
     Raises:
-        TypeError: the slow path does not give what each position adds.
+        TypeError: the slow path does not return the terms of positions.
     """
 
     def __init__(self, path: ProofPath, levels_of: LevelsOf, form: Format) -> None:
@@ -435,7 +446,7 @@ class ByLevelsProof:
         return log10_p if self._bits is None else floored(log10_p, self._bits)
 
     def rounding(self, scored: int) -> float:
-        """See BoundsRounding: what the law adds to ln p."""
+        """See BoundsRounding: the amount that the law adds to ln p."""
         weights = [key_weights for key_weights, _ in self._key_weights]
         least = min(weight for key_weights in weights for weight in key_weights if weight)
         return most_added(scored, len(weights[0]), least)

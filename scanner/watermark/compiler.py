@@ -1,12 +1,14 @@
-"""Compiling kernels: numba, with a cache on disk that gives a kernel only while all that it is made of is the same.
+"""Compile kernels with numba. The cache on disk returns a kernel only if nothing that it is made of has changed.
 
-numba's own cache looks only at the file of the function that is called. After an upgrade that changed a cipher alone it
-would go on with old ciphers inside new scores. So the cache knows a kernel by a digest of its code, of the constants
-that it reads, and of the kernels that it calls: a change voids the kernels that it reaches, and no others.
-Kernels lie there by their place in the package: numba's own folders are named by the path of the sources, which is a
-new one for each upload of `ray job submit`.
-When several processes need a kernel at the same time, as workers of a first scan do, one compiles it and the others
-wait: numba names the files of a kernel's types by a count, and two processes that save two of them at once would mix
+numba's own cache looks only at the file of the called function. After an upgrade that changed only a cipher, it would
+continue to use old ciphers inside new scores. So this cache knows a kernel by a digest of its code, of the constants
+that it reads, and of the kernels that it calls. A change invalidates the kernels that it reaches, and no others.
+
+The cache stores kernels by their place in the package. numba's own folders are named by the path of the sources, which
+is a new one for each upload of `ray job submit`.
+
+When several processes need a kernel at the same time, like workers of a first scan, one compiles it and the others
+wait. numba names the files of a kernel's types by a count, so two processes that save two of them at once would mix
 them up.
 """
 
@@ -35,8 +37,11 @@ config: Any = numba.config  # type: ignore[attr-defined] # it is not in the type
 
 
 def _features() -> str:
-    """Return this machine's processor features, with 512-bit vectors wherever it has them: LLVM prefers 256 bits."""
-    # Ciphers side by side gain a quarter by the wide ones, and no kernel lost by them (Xeon of family 6, model 167).
+    """Return this machine's processor features, with 512-bit vectors if it has them.
+
+    By default LLVM prefers 256 bits.
+    """
+    # Wide vectors make ciphers side by side a quarter faster, and no kernel slower (Xeon of family 6, model 167).
     features = str(llvm.get_host_cpu_features().flatten())
     return f"{features},-prefer-256-bit" if "+avx512f" in features.split(",") else features
 
@@ -45,24 +50,24 @@ if config.CPU_FEATURES is None:
     config.CPU_FEATURES = _features()
 
 
-# The one private part of numba here, pinned by its version and by a test. numba tells functions of one name, as those
-# inside of sort and of argsort, apart by a count that begins anew in each process, and links kernels by it: with
-# kernels that other processes compiled, one would be taken for the other. numba has no public option for it.
+# The one private part of numba here, pinned by its version and by a test. numba numbers functions of one name, such as
+# those inside of sort and of argsort, by a count that begins anew in each process, and links kernels by it. It would
+# confuse them with kernels that other processes compiled. numba has no public option for it.
 FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
 
 LONGEST_WAIT = 60.0
-"""Most seconds to wait for another process that compiles a kernel; the slowest kernel takes some."""
+"""Largest number of seconds to wait for another process that compiles a kernel. The slowest kernel takes some."""
 
 _one_thread = threading.RLock()
 _one_by_one: set[str] = set()
-"""Kernels whose lock this process holds; `_one_thread` guards it."""
+"""Kernels whose lock this process holds. `_one_thread` guards this set."""
 
 
 def _wait_for(lock: TextIO) -> None:
     """Lock a file.
 
     Raises:
-        TimeoutError: an OSError; the lock's holder was stopped and will not release it.
+        TimeoutError: an OSError. The process that holds the lock was stopped and will not release it.
     """
     end = time.monotonic() + LONGEST_WAIT
     while time.monotonic() < end:
@@ -75,9 +80,9 @@ def _wait_for(lock: TextIO) -> None:
 
 @contextlib.contextmanager
 def _one_process(name: str) -> Iterator[None]:
-    """Keep other processes from compiling a kernel meanwhile; go on where locks fail, as on some filesystems."""
+    """Keep other processes from compiling a kernel for now. Continue if locks fail, as on some filesystems."""
     # One thread compiles at a time, with all kernels that its kernel calls: threads that locked files in different
-    # orders would wait for each other. Processes do not, since calls go in no circle.
+    # orders would wait for each other. Processes do not, because no kernel calls itself through others.
     with _one_thread, contextlib.ExitStack() as locks:
         if name not in _one_by_one:
             with contextlib.suppress(OSError):
@@ -89,9 +94,9 @@ def _one_process(name: str) -> Iterator[None]:
 
 
 class PlaceInCache:
-    """Where a kernel lies in the cache, as numba asks its cache locators: in the folder of its modules, by its digest.
+    """The place of a kernel in the cache, for numba's cache locators: in the folder of its modules, by its digest.
 
-    The folder is the same wherever this package lies.
+    The folder is the same wherever this package is installed.
     """
 
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
@@ -116,7 +121,7 @@ class PlaceInCache:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def get_source_stamp(self) -> str:
-        """Return what the cached kernel was made of."""
+        """Return the digest of all that the cached kernel was made of."""
         return self._digest
 
     def get_disambiguator(self) -> str:
@@ -126,7 +131,7 @@ class PlaceInCache:
 
 @functools.cache
 def digest_of(function: Callable[..., Any]) -> str:
-    """Return the SHA-256 of all that decides what a kernel compiles to, except numba and the machine: 64 hex digits.
+    """Return the SHA-256 of everything that decides the compiled kernel, except numba and the machine: 64 hex digits.
 
     Raises:
         TypeError: the function reads a global of a kind that this digest does not know.
@@ -137,14 +142,14 @@ def digest_of(function: Callable[..., Any]) -> str:
         digest.update(_content(value))
     for name in sorted(_names(function.__code__) & function.__globals__.keys()):
         value = function.__globals__[name]
-        # one that calls itself has its code in the digest already
+        # a function that calls itself already has its code in the digest
         itself = isinstance(value, Kernel) and value.py_func is function
         digest.update(name.encode() + (b" itself" if itself else _content(value)))
     return digest.hexdigest()
 
 
 def _content(value: object) -> bytes:
-    """Return what a kernel reads, as bytes that differ where it differs."""
+    """Return the content of a global that a kernel reads, as bytes that differ if it differs."""
     if isinstance(value, Kernel):
         # with its name, by which numba imports it when it loads a kernel that calls it
         name = f"{value.py_func.__module__}.{value.py_func.__qualname__}"
@@ -161,7 +166,7 @@ def _content(value: object) -> bytes:
 
 
 _LIBRARIES = ("builtins", "math", "numpy")
-"""Packages that kernels may read by name: numba knows what their functions compile to."""
+"""Packages that kernels may read by name, because numba knows their functions."""
 
 
 def _full_name(value: types.ModuleType | type) -> str:
@@ -175,7 +180,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _plain(part: object, docstring: str | None = None) -> object:
-    """Return code, or a constant in it, as values whose repr shows all but docstrings, file names and line numbers."""
+    """Return code, or a constant in it, as values for a repr without docstrings, file names and line numbers."""
     if isinstance(part, types.CodeType):
         consts = part.co_consts
         if docstring is not None and consts[0] == docstring:
@@ -189,7 +194,7 @@ def _plain(part: object, docstring: str | None = None) -> object:
 
 
 def _can_write(folder: Path) -> bool:
-    """Return whether files can be created in a folder, which is created if it is missing."""
+    """Return whether files can be created in a folder. A missing folder is created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -210,7 +215,7 @@ def _forget_compiled(function: Callable[..., Any]) -> bool:
 def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[..., Any]:
     """Compile a function for this machine at the first call, once among all processes that share the cache.
 
-    Where the cache's folder cannot be written, each process compiles for itself.
+    If the cache's folder cannot be written, each process compiles for itself.
     """
     locator_classes = config.CACHE_LOCATOR_CLASSES
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.{PlaceInCache.__name__}"
@@ -218,14 +223,14 @@ def compile_function(function: Callable[..., Any], inline: Inline) -> Callable[.
         dispatcher: Any = numba.njit(cache=_can_write(Path(cache_folder())), nogil=True, inline=inline)(function)
     finally:
         config.CACHE_LOCATOR_CLASSES = locator_classes
-    # looks into the cache first: once another process has compiled, it is found there
+    # looks into the cache first: if another process has compiled it, it is found there
     find_or_compile, name = dispatcher.compile, f"{function.__module__}.{function.__qualname__}"
 
     def compile_once(signature: object) -> object:
         with _one_process(name):
             try:
                 return find_or_compile(signature)
-            except (AttributeError, ImportError):  # the cache's list names types of arguments, by a name of before
+            except (AttributeError, ImportError):  # the cache's list uses an old name of an argument type
                 if not _forget_compiled(function):
                     raise
                 return find_or_compile(signature)

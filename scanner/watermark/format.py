@@ -1,20 +1,23 @@
-"""What a watermark format provides: what every format does, and what some can do besides.
+"""Define the interface of a watermark format: the required part, and the optional abilities.
 
-The rest of scanner knows formats by this file, by their rule of positions (scanner.watermark.positions) and by what
-counts by levels (scanner.watermark.by_levels), and finds them by name in FORMATS. A `Format` is a format with its
-parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its `Law` says what a score means.
+The rest of scanner uses a format only through this file, through its rule of positions (scanner.watermark.positions)
+and, for counts by levels, through scanner.watermark.by_levels. It looks formats up by name in FORMATS.
 
-Scoring on a GPU, marking text and power are lines in tables of scanner.gpu, scanner.generation and scanner.power, so
-that nothing here imports what they need.
+- A `Format` is a format with its parameters chosen. It holds no secret.
+- A `Watermark` is a format opened with a secret. It scores documents.
+- A `Law` gives the p-value of a score.
 
-What only some formats can do is an ability: a protocol. Callers ask for it (`isinstance(mark, Searches)`) and name it
-in their refusal when it is not there. What a format cannot do it does not provide:
+Scoring on a GPU, marking text and power are lines in tables of scanner.gpu, scanner.generation and scanner.power. The
+formats therefore import none of the libraries that these need.
+
+An ability is a protocol that only some formats provide. Callers test for it (`isinstance(mark, Searches)`), and when it
+is missing they name it in their refusal. A format without an ability does not define its methods at all:
 
 | ability             | provided by          | without it                                                         |
 |---------------------|----------------------|--------------------------------------------------------------------|
 | a law               | Format.law           | scores are written, p is null, nothing is ever flagged             |
 | searching messages  | Watermark: Searches  | a key has one message                                              |
-| scores of parts     | Watermark:           | documents are tested as a whole alone                              |
+| scores of parts     | Watermark:           | only whole documents are tested                                    |
 |                     | ScoresParts          |                                                                    |
 | searching windows   | Watermark:           | each window is searched as a document is, which takes far longer   |
 |                     | SearchesWindows      |                                                                    |
@@ -24,16 +27,16 @@ in their refusal when it is not there. What a format cannot do it does not provi
 | a rank among decoys | Watermark:           | nothing is flagged, where the basis is not the whole key           |
 |                     | RanksAmongDecoys     |                                                                    |
 | decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
-| counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
+| counting null hits  | Format: CountsHits   | decoys count one message and the best of all, but not each of all  |
 | a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
 | shown seeds         | Format:              | no public record: only who has the secret can check a flag         |
 |                     | DrawsFromSeeds;      |                                                                    |
 |                     | Watermark,           |                                                                    |
 |                     | ProofPath: LeavesOut |                                                                    |
-| proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
+| proofs of flags     | Format: Proves       | flags stay as the fast path made them, and their rows say so       |
 |                     | ProofPath:           | flags with user evidence fail their proof, and name nobody         |
 |                     | ProvesUserEvidence   |                                                                    |
-|                     | ProofPath:           | spans stand unproved, as `not_offered` says                        |
+|                     | ProofPath:           | spans are left unproved, as `not_offered` says                     |
 |                     | ProvesParts          |                                                                    |
 | scores by levels    | Format:              | no model weighs its tokens (scanner.watermark.by_levels)           |
 |                     | CountsByLevels       |                                                                    |
@@ -57,31 +60,34 @@ from scanner.watermark.positions import Dedup, PositionRule, Positions, Ranges, 
 
 
 class Watermark(Protocol):
-    """A format under one secret: D documents in, scores out. Shown in no repr, never pickled, opened where needed.
+    """A format under one secret: D documents in, scores out. Its repr hides the secret, and it is never pickled.
 
-    Scores are those of which the law is stated, which need not be what the stack that made the mark reports: where its
-    draws are rounded, the score is computed from the draw's word, at the lower end of its cell, so that no p-value is
-    too small. The stack's own score is for its known answers.
+    Each process opens its own. Scores are the ones that the law is about. They may differ from the score that the
+    marking stack reports: where the stack rounds its draws, the score here is computed from the draw's word, at the
+    lower end of its cell. A p-value is then never too small. The stack's own score serves only its known answers.
     """
 
     @property
     def label(self) -> str:
-        """The format's label."""
+        """Return the format's label."""
 
     @property
     def law(self) -> Law | None:
-        """The law of `score`: the format's law."""
+        """Return the law of `score`, the format's law."""
 
     @property
     def basis(self) -> "Basis":
-        """Basis of the p-values: the format's basis."""
+        """Return the basis of the p-values, the format's basis."""
 
     @property
     def rule(self) -> PositionRule:
-        """The rule of which positions are scored. Keys of one tokenizer and of equal rules share them."""
+        """Return the rule that selects the scored positions.
+
+        Keys with the same tokenizer and equal rules share their positions.
+        """
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """Score one message a document, or one for all: int64[D] or float64[D], summed in order of position.
+        """Score one message per document, or one for all: int64[D] or float64[D], summed in order of position.
 
         Raises:
             ValueError: a message is below 0.
@@ -90,11 +96,11 @@ class Watermark(Protocol):
 
 @dataclass(frozen=True)
 class Basis:
-    """What a p-value holds over: the draw of the key, or an assumption.
+    """The reason that a p-value holds: the random draw of the key, or an assumption.
 
     bits: bits of the key that the draws depend on.
-    assumed: the format's hash is assumed to behave as random, or its key is public. Then anybody can make the mark, and
-        it never names a user.
+    assumed: the p-value rests on an assumption, because the key is public or because the format's hash is only assumed
+        to behave as random. Then anybody can make the mark, and it never names a user.
     """
 
     bits: int
@@ -102,7 +108,7 @@ class Basis:
 
     @functools.cached_property
     def proven(self) -> bool:
-        """Whether p-values hold over a key that cannot be found by search, by what its cipher is believed to be."""
+        """Return whether p-values hold over a key that no search finds, as far as its cipher is believed safe."""
         return not self.assumed and self.bits >= 128
 
     def __str__(self) -> str:
@@ -117,11 +123,11 @@ def format_name(label: str) -> str:
 
 Case = dict[str, Any]
 Pairs = Iterator[tuple[str, Any, Any]]
-"""Comparisons of a known answer: a name, the file's value, this machine's value."""
+"""Comparisons of a known answer: a name, the value in the file, the value on this machine."""
 
 
 class KnownAnswers(NamedTuple):
-    """Known answers: the file that ships with the code, and for each of its groups the comparisons of one case."""
+    """Known answers of a format: the shipped file, and for each of its groups a function that compares one case."""
 
     shipped: Traversable
     groups: Mapping[str, Callable[[Case], Pairs]]
@@ -130,85 +136,91 @@ class KnownAnswers(NamedTuple):
 class Format(BaseModel, ABC):
     """A format with its parameters chosen. A subclass's fields are the parameters under [keys.parameters] in keys.toml.
 
-    Equal formats have equal parameters. Code outside a format passes the parameters on and reads none of them.
+    Two formats are equal if their parameters are. Code outside a format only passes the parameters on.
     """
 
-    # inputs are hidden in errors: a pasted secret must not be printed back
+    # pydantic would print the input in an error, and a pasted secret must not be printed back
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     name: ClassVar[str]
-    """Name of the format, as in keys.toml and in FORMATS; its labels begin with it."""
+    """Name of the format in keys.toml and in FORMATS. Its labels begin with it."""
 
     secret_bytes: ClassVar[range] = range(16, 65)
-    """Bytes that a secret may have."""
+    """Allowed lengths of a secret, in bytes."""
 
     if_guessed: ClassVar[str | None] = None
-    """Advice for a secret that can be guessed; None: draw another."""
+    """Advice for a secret that is easy to guess. None: draw another."""
 
     generator: ClassVar[str | None] = None
-    """Generator that is read, if the stack draws other numbers on another device; None where that does not matter."""
+    """Name of the random generator that is read, for a stack that draws other numbers on another device.
+
+    None where the device does not matter.
+    """
 
     title: ClassVar[str]
     """Title for people, such as `Kirchenbauer et al. (green list)`."""
 
     version: ClassVar[int | None] = None
-    """Version of this project's own formats; None: a stack's format."""
+    """Version, for this project's own formats. None for the format of a stack."""
 
     scores_parts: ClassVar[bool] = False
-    """Whether its marks are ScoresParts, so that parts of texts are tested."""
+    """Whether its marks are ScoresParts. If so, parts of texts are tested too."""
 
     suggested: ClassVar[Mapping[str, Any]] = {}
-    """Parameters of a new key for which the user chose none."""
+    """Default parameters of a new key."""
 
     answers: ClassVar[KnownAnswers]
-    """Known answers, of the specification or of the stack that makes the mark."""
+    """Known answers, from the specification or from the stack that makes the mark."""
 
     @abstractmethod
     def label(self) -> str:
         """Return name and parameters as one line of ASCII, such as `greenlist;h=4;gamma=1/4`.
 
-        Other parameters have another label. It is part of commitments, tables and shard ids, and never changes.
+        Different parameters give different labels. Commitments, tables and shard ids contain it, so it never changes.
         """
 
     @abstractmethod
     def law(self) -> Law | None:
-        """Return the law of the score; None where none is known: then there are scores, and no p-value."""
+        """Return the law of the score. None where no law is known: then there are scores but no p-values."""
 
     @abstractmethod
     def rule(self) -> PositionRule:
-        """Return the rule of which positions are scored; it is the same for every key."""
+        """Return the rule that selects the scored positions. It is the same for every key."""
 
     @abstractmethod
     def open(self, secret: bytes) -> Watermark:
         """Open the format with a secret.
 
         Raises:
-            ValueError: the secret cannot be one; the message does not repeat its bytes.
+            ValueError: the secret is not valid. The message does not repeat its bytes.
         """
 
     @abstractmethod
     def seconds(self, messages: int) -> float:
-        """Return the core seconds to score one position under so many messages, generously: the stall limit's price."""
+        """Return a generous estimate of the core seconds to score one position for `messages` messages.
+
+        The stall limit of a scan is made of it.
+        """
 
     def basis(self) -> Basis:
-        """Return what its p-values hold over. Below 128 bits its law is `Floored`, and it commits to nothing."""
+        """Return the basis of its p-values. Below 128 bits the law is `Floored`, and the format makes no commitment."""
         return Basis(128)
 
     def found_chance(self, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bound the chance that a search finds a message of unmarked text with a p-value at or below p: float64[U, J].
+        """Bound the chance that a search of unmarked text finds a message with a p-value of p or less: float64[U, J].
 
         Args:
             scored: T, int64[U], each above 0.
-            p: of the message alone, float64[J].
+            p: p-value of one message, before any correction, float64[J].
         """
         return np.broadcast_to(p, (len(scored), len(p)))
 
     def can_be_framed(self) -> bool:
-        """Return whether somebody with marked text and no key can make text of a message that is not theirs."""
+        """Return whether a person with marked text but no key can make text that carries another user's message."""
         return self.basis().bits < 64
 
     def cautions(self, messages: int) -> list[str]:
-        """Return sentences for readers of the verdicts of a key of so many messages: who else can make its marks."""
+        """Return warnings for readers of a verdict: who else can make the marks of a key of so many messages."""
         del messages
         if self.generator is None:
             return []
@@ -218,33 +230,36 @@ class Format(BaseModel, ABC):
         ]
 
     def check_messages(self, count: int) -> None:
-        """Refuse a number of messages that no key of the format can have: any but 1, where its marks carry none.
+        """Refuse a number of messages that no key of the format can have. A mark without a message allows only 1.
 
         Raises:
-            ValueError: the number is refused; the message says what is allowed.
+            ValueError: the number is refused. The message says which numbers are allowed.
         """
         if count != 1:
             raise ValueError(f"marks of format {self.name!r} carry no message; give 1")
 
     def vocabulary(self) -> int | None:
-        """Return the size of the vocabulary that a draw is over, if it is a parameter; None where any size will do."""
+        """Return the size of the vocabulary that a draw is over, if it is a parameter.
+
+        None where any size is accepted.
+        """
         return None
 
     def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
-        """Return the wanted choices of repeats under which more than one position of a text is scored."""
+        """Return those of the `wanted` ways to treat repeats that score more than one position of a text."""
         return list(wanted)
 
     def digest_fields(self) -> dict[str, object]:
-        """Return what a shard's id contains of the parameters: the label, or in older formats their old fields."""
+        """Return the parameters' part of a shard's id: the label, or in older formats their old fields."""
         return {"label": self.label()}
 
 
 class UserEvidence(NamedTuple):
-    """What a candidate shares with no other message: the part of its score that tells it from those near it.
+    """The part of a candidate's score that no other message shares. It tells the candidate from similar messages.
 
     score: int64[D, C] or float64[D, C], over the positions that only this message reads.
     scored: int64[D], number of these positions.
-    messages: N, the number of messages among which it is the best by them.
+    messages: N, the number of messages among which the candidate is the best by this score.
     """
 
     score: NDArray[np.generic]
@@ -253,15 +268,15 @@ class UserEvidence(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The messages of each document that a search looked into, best first: largest score, ties to the smaller message.
+    """The messages that a search found for each document, best first: largest score, ties to the smaller message.
 
     The first candidate has the largest score of all messages. Where `user_evidence` is None, the second has the second
-    largest; C ≥ 2.
+    largest. C ≥ 2.
 
     message: int64[D, C], −1 where there are fewer.
-    score: int64[D, C] or float64[D, C], over all T positions; 0 where there is no message.
-    user_evidence: what names need besides (SPEC_3 §4); None if they need nothing.
-    independent: whether one message's mark leaves the scores of the others as they were. If so, every candidate that
+    score: int64[D, C] or float64[D, C], over all T positions. 0 where there is no message.
+    user_evidence: the further evidence that naming a user needs (SPEC_3 §4). None if it needs none.
+    independent: whether the mark of one message leaves the scores of all others unchanged. If so, every candidate that
         passes is named, else only one.
     """
 
@@ -279,13 +294,13 @@ class Candidates(NamedTuple):
 
 
 _HAVE: dict[tuple[type, type], bool] = {}
-"""Whether a class has an ability, where it was looked up before."""
+"""Earlier answers to whether a class has an ability, by ability and class."""
 
 
 class MarkAbility(type(Protocol)):  # type: ignore[misc] # the metaclass of protocols has no public name
-    """Metaclass of what marks can do: a mark's class decides it, so each class is looked at once.
+    """Metaclass of the abilities of marks. It looks at each class once, because the class of a mark decides the answer.
 
-    Python 3.11 looks up every member of a protocol at each `isinstance`, which took a twentieth of a scan.
+    Python 3.11 looks up every member of a protocol at each `isinstance`. That took a twentieth of a scan.
     """
 
     def __instancecheck__(cls, value: object) -> bool:
@@ -298,79 +313,88 @@ class MarkAbility(type(Protocol)):  # type: ignore[misc] # the metaclass of prot
 
 @runtime_checkable
 class Searches(Protocol, metaclass=MarkAbility):
-    """A watermark whose M messages can be told apart in one document."""
+    """A watermark that can tell its M messages apart in one document."""
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """Search the messages 0 … count−1; scores are those of `score`, to the last bit."""
+        """Search the messages 0 … count−1. Scores equal those of `score` to the last bit."""
 
 
 @runtime_checkable
 class TellsUserEvidence(Watermark, Protocol, metaclass=MarkAbility):
-    """A watermark whose messages may share positions, and which says what one shares with no other."""
+    """A watermark whose messages may share positions.
+
+    It can score the positions that one message shares with no other.
+    """
 
     def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
-        """Score what one message of each document shares with no other: C = 1. None where names need nothing more."""
+        """Score one message of each document on the positions that no other message reads: C = 1.
+
+        None where naming a user needs no further evidence.
+        """
 
 
 @runtime_checkable
 class ScoresParts(TellsUserEvidence, Protocol, metaclass=MarkAbility):
-    """A watermark whose score is a sum over positions, so that windows of a document have scores of the same law.
+    """A watermark whose score is a sum over positions. Scores of windows then follow the same law as whole documents.
 
-    Under H0 what positions add is independent, and whatever messages and windows they are in, they increase in the same
-    independent draws (scanner.watermark.text_windows needs no more).
+    Under H0 the terms of positions are independent. Whatever the message and the window, they increase in the same
+    independent draws. scanner.watermark.text_windows needs no more than that.
     """
 
     def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """Compute what each scored position adds to `score`: float64[P]. Positions may come in any order."""
+        """Compute the term that each scored position adds to `score`: float64[P]. Positions may come in any order."""
 
     def single_message(self, score: NDArray[np.generic]) -> Candidates:
-        """Return the result of a search for one message, from its scores of D documents."""
+        """Return the result of a search over a single message, from the scores of D documents."""
 
 
 @runtime_checkable
 class SearchesWindows(Watermark, Protocol, metaclass=MarkAbility):
-    """A watermark that looks for messages in all windows of a document at once, and in other parts with them."""
+    """A watermark that searches all windows of a document at once, together with other parts."""
 
     def search_parts(
         self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
     ) -> tuple[Candidates, NDArray[np.int64], NDArray[np.int64]]:
-        """Search R parts, and all windows, of D documents.
+        """Search R parts and all windows of D documents.
 
         Args:
             tokens: of a batch.
             positions: of D documents.
-            parts: of the positions of all documents.
-            windows: likewise, of documents of LONGEST_AT_ONCE positions at most.
+            parts: ranges of the positions of all documents.
+            windows: likewise, of documents of at most LONGEST_AT_ONCE positions.
             count: messages 0 … count−1 are searched.
-            share: a window is returned if chance alone gives a message as good to at most this share of windows.
+            share: a window is returned if chance alone gives a message as good in at most this share of windows.
 
         Returns:
-            The candidates of the R parts, as `search` gives them for each; windows, int64[Q], and a message of each
-            that may stand out, int64[Q]. Some of these may be missed.
+            The candidates of the R parts, as `search` gives them for each.
+            The windows with a message that may stand out, int64[Q]. Some such windows may be missed.
+            That message of each of these windows, int64[Q].
         """
 
 
 @runtime_checkable
 class JoinsKeys(Watermark, Protocol, metaclass=MarkAbility):
-    """A watermark that scores many documents at once, each under a key of its own: decoys, one by one, take long."""
+    """A watermark that scores many documents at once, each under a key of its own. Decoys one by one take long."""
 
     def join_marks(self, marks: "Sequence[Watermark]", begins: NDArray[np.int64]) -> "ScoresParts | None":
-        """Return a watermark that reads each document of a batch with the key of one of K marks; None if not joined.
+        """Return a watermark that reads each document of a batch with one of K keys.
+
+        None if the marks cannot be joined.
 
         Args:
-            marks: K, which differ only in their secrets, this one among them.
-            begins: where in the batch the tokens of each one's document begin, int64[K], in ascending order.
+            marks: K marks that differ only in their secrets. This mark is one of them.
+            begins: int64[K], ascending: the place in the batch at which the tokens of each mark's document begin.
         """
 
 
 @runtime_checkable
 class RanksAmongDecoys(Protocol):
-    """A watermark that has decoys, so that its rank among them can be computed (scanner.watermark.rule)."""
+    """A watermark that has decoys. Its rank among them can be computed (scanner.watermark.rule)."""
 
     def decoy(self, number: int) -> Watermark:
-        """Return the same format under another key, which marked nothing.
+        """Return the same format under another key, with which no text was marked.
 
-        The key is drawn as by chance, and is the same for the same number.
+        The key looks drawn by chance. The same number always gives the same key.
         """
 
 
@@ -387,18 +411,18 @@ class Hits(NamedTuple):
 
 @runtime_checkable
 class DrawsKeys(Protocol):
-    """A format whose keys can be drawn in the way its makers draw them."""
+    """A format that can draw keys as its makers draw them."""
 
     def draw_key(self, entropy: bytes) -> bytes:
-        """Return the secret that 32 uniform bytes make: uniform over the keys of the format."""
+        """Return the secret made of 32 uniform bytes. It is uniform over the keys of the format."""
 
 
 @runtime_checkable
 class CountsHits(Protocol):
-    """A format that counts how many messages of unmarked text score high, without keeping the scores."""
+    """A format that counts the messages with high scores in unmarked text, without keeping the scores."""
 
     def counted(self, messages: int) -> int:
-        """Return how many scores `count_all` counts of each document: one for each message, or more."""
+        """Return how many scores of each document `count_all` counts: one for each message, or more."""
 
     def count_all(
         self,
@@ -408,10 +432,10 @@ class CountsHits(Protocol):
         messages: int,
         critical: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """Count scores that have the law of a message's, int64[D, J], at a price that a scan can pay.
+        """Count the scores that follow the law of one message, int64[D, J], cheaply enough for a scan.
 
-        The arguments are those of `count_hits`, with all messages of the key. Scores of a document may depend on each
-        other, so that a document is one cluster.
+        The arguments are those of `count_hits`, with all messages of the key. Scores of one document may depend on each
+        other, so a document counts as one cluster.
         """
 
     def count_hits(
@@ -422,56 +446,60 @@ class CountsHits(Protocol):
         messages: int,
         critical: NDArray[np.float64],
     ) -> Hits:
-        """Count, for each of D documents under a key of its own, the messages 0 … messages−1 that reach `critical`.
+        """Count the messages 0 … messages−1 that reach `critical`, for each of D documents under a key of its own.
 
         Args:
-            secrets: one for each of the D documents.
+            secrets: D secrets, one for each document.
             tokens: of the batch.
             positions: of the D documents.
-            messages: M, how many are counted.
-            critical: float64[D, J], ∞ where nothing counts.
+            messages: M, the number of counted messages.
+            critical: float64[D, J]. ∞ where nothing counts.
         """
 
 
 @runtime_checkable
 class Commits(Protocol):
-    """A format whose keys are long enough to be committed to in public."""
+    """A format whose keys are long enough for a public commitment."""
 
     def commitment(self, secret: bytes) -> bytes:
-        """Return 32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
+        """Return 32 bytes to publish when a key is made.
+
+        They prove later that the key was not chosen after the text.
+        """
 
 
 SMALLEST_CLAIMED_WINDOW = 3
-"""Least h of a key whose seeds are shown in claims: shorter windows stand in too many texts (SPEC_3 §5)."""
+"""Least h of a key whose seeds are shown in claims. Shorter windows occur in too many texts (SPEC_3 §5)."""
 
 
 @runtime_checkable
 class DrawsFromSeeds(Protocol):
-    """A format whose keys draw from 2^n seeds, to which a public record commits (scanner.watermark.native.tree).
+    """A format whose keys draw from 2^n seeds. A public record commits to the seeds (scanner.watermark.native.tree).
 
     seeds: n.
-    beacon: R, which all draws read besides, as 64 hex digits; None: it is not known yet, and no key opens.
+    beacon: R, a public random value that all draws read too, as 64 hex digits. None: it is
+        not known yet, and no key opens.
     """
 
     seeds: int
     beacon: str | None
 
     def seed_key(self, secret: bytes) -> NDArray[np.uint32]:
-        """Return the key that draws the seeds of a secret: uint32[8]. As secret as it."""
+        """Return the key that draws the seeds of a secret: uint32[8]. It is as secret as the secret itself."""
 
 
 @runtime_checkable
 class LeavesOut(Protocol, metaclass=MarkAbility):
-    """A watermark, or a `ProofPath`, of a key whose seeds can be shown."""
+    """A watermark or a `ProofPath` of a key whose seeds can be shown to others."""
 
     def leave_out(self, buckets: NDArray[np.int64]) -> Self:
-        """Return the same without the positions of shown buckets, int64 in ascending order (SPEC_3 §4)."""
+        """Return a copy that does not score the positions of shown buckets, int64 in ascending order (SPEC_3 §4)."""
 
 
 class ProofPath(Protocol):
-    """Scores and p-values of one text under one secret, by a slow path that shares no code with those of `Watermark`.
+    """Scores and p-values of one text under one secret, by a slow path that shares no code with `Watermark`.
 
-    Shown in no repr, opened where needed (scanner.watermark.proof has what proofs share).
+    Its repr hides the secret, and each process opens its own. See scanner.watermark.proof for common parts.
     """
 
     def scores(
@@ -482,67 +510,72 @@ class ProofPath(Protocol):
         Args:
             tokens: uint32[N], of the text.
             messages: the M messages to score.
-            dedup: which repeats are left out.
+            dedup: the repeats to leave out.
             common_places: places of further tokens that are not scored.
 
         Returns:
-            The number of scored positions, and the score of each message.
+            The number of scored positions.
+            The score of each message.
         """
 
     def log10_p(self, score: float, scored: int) -> float:
-        """Compute log10 p of a score over so many positions, of that message alone, by the law of the format."""
+        """Compute log10 p of one message's score over `scored` positions by the format's law, uncorrected."""
 
 
 @runtime_checkable
 class ProvesUserEvidence(Protocol):
-    """A `ProofPath` of messages that may share positions."""
+    """A `ProofPath` for messages that may share positions."""
 
     def user_evidence(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
-        """Score each message on what it shares with no other message, as in `UserEvidence`.
+        """Score each message on the positions that it shares with no other message, as in `UserEvidence`.
 
         The arguments are those of `ProofPath.scores`.
 
         Returns:
-            The number of positions that only one message reads, the score there of each message asked for, and the
-            number of messages among which it is the best by that score. None where names need no more.
+            The number of positions that only one message reads.
+            The score of each requested message there.
+            The number of messages among which a message is the best by that score.
+
+            None where naming a user needs no further evidence.
         """
 
 
 @runtime_checkable
 class ProvesParts(Protocol):
-    """A `ProofPath` of a mark that scores parts."""
+    """A `ProofPath` for a mark that scores parts."""
 
     def parts(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
-        """Compute what each scored token of a text adds under each of M messages.
+        """Compute the term that each scored token of a text adds under each of M messages.
 
         The arguments are those of `ProofPath.scores`.
 
         Returns:
-            The places of the scored tokens, int64[P]; what each adds, float64[M, P]; at which positions a message
-            shares nothing with others, bool[P], or None where names need nothing besides; and the number of messages
-            among which it is the best there.
+            The places of the scored tokens, int64[P].
+            Their terms, float64[M, P].
+            Whether a message shares the position with no other, bool[P]. None where naming needs no further evidence.
+            The number of messages among which a message is the best at those positions.
         """
 
 
 @runtime_checkable
 class Proves(Protocol):
-    """A format whose flags can be proved."""
+    """A format with a slow path that can prove its flags."""
 
     def proof(self, secret: bytes) -> ProofPath:
         """Open the slow path with a secret."""
 
 
 class OtherKey(NamedTuple):
-    """A key that a server may mark with by mistake, made of a key on record: a part of it, or its parts exchanged.
+    """A key that a server may mark with by mistake. It is a part of a key on record, or has its parts exchanged.
 
-    words: what the server does, to follow "the server".
-    share: of the tokens, how many the key on record marks with this part of it; None: it is no such part.
-    layers: the first of the layers that the key on record shares with it, and the one after the last; None: it is no
-        run of layers.
+    words: the server's mistake, as words that follow "the server".
+    share: the share of tokens that the key on record marks with this part. None: the other key is no such part.
+    layers: the first layer that it shares with the key on record, and the one after the last. None: it is no run of
+        layers.
     """
 
     words: str
@@ -554,7 +587,11 @@ class OtherKey(NamedTuple):
 
 @runtime_checkable
 class HasOtherKeys(Protocol):
-    """A format whose keys have parts."""
+    """A format whose keys consist of parts."""
 
     def other_keys(self, secret: bytes) -> Sequence[OtherKey]:
-        """Return the keys that may be taken for one by mistake. Raises ValueError: the secret cannot be one."""
+        """Return the keys that a server may use by mistake instead of this one.
+
+        Raises:
+            ValueError: the secret is not valid.
+        """

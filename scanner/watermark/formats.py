@@ -1,7 +1,7 @@
-"""FORMATS: every watermark format that is read, one entry each, and known answers against this installation (SPEC §5).
+"""List every watermark format that is read, in FORMATS, and compare known answers with this installation (SPEC §5).
 
-A case is one entry of a group; it passes when every integer agrees exactly and every real to 1e-9 relative. What a
-token costs under a key is timed on a sample, beside what it costs under our own green list.
+A case is one entry of a group. It passes if every integer agrees exactly and every real to 1e-9 relative. The cost of a
+token under a key is timed on a sample, next to its cost under our own green list.
 """
 
 import json
@@ -42,7 +42,7 @@ STACKS = (
     three_bricks.STACK,
     sbw.STACK,
 )
-"""Every other stack whose marks are read; each is a folder of scanner.watermark.stacks."""
+"""Every other stack whose marks are read. Each is a folder of scanner.watermark.stacks."""
 
 _OURS: tuple[type[Format], ...] = (
     GreenListFormat,
@@ -67,7 +67,7 @@ def format_of(key: MasterKey) -> Format:
 
 
 def generator_of(name: str) -> str | None:
-    """Return the stack's generator whose random numbers a format reads; None where the device makes no difference."""
+    """Return the generator of the stack whose random numbers a format reads. None if the device makes no difference."""
     return FORMATS[name].generator if name in FORMATS else None
 
 
@@ -75,7 +75,7 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
     """Make a format from its name and parameters.
 
     Raises:
-        ValueError: no format has that name; or a parameter is not allowed (pydantic.ValidationError, a ValueError).
+        ValueError: no format has that name, or a parameter is not allowed (pydantic.ValidationError, a ValueError).
     """
     if name in ("greenlist-v2", "gumbel-v2"):
         raise ValueError(
@@ -83,7 +83,7 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
             "key (`brickscan keys new`); what was marked with this one is read by the brickscan that made it"
         )
     if name not in FORMATS:
-        # The name is not repeated: somebody may have pasted a secret in its place.
+        # The name is not repeated, because it may be a secret that was pasted in its place.
         raise ValueError(f"its format is unknown{did_you_mean(name, FORMATS)}; allowed: {', '.join(FORMATS)}")
     return FORMATS[name].model_validate(dict(parameters))
 
@@ -92,13 +92,13 @@ TOLERANCE = 1e-9
 
 
 NOT_READ = "of no format that brickscan reads"
-"""Group of such cases: each of them counts as neither passed nor failed."""
+"""Group of such cases. Each of them counts as neither passed nor failed."""
 
 
 class GroupResult(NamedTuple):
-    """How one group of known answers went.
+    """The result of one group of known answers.
 
-    failures: which case failed, what was expected and what came out.
+    failures: for each failed case, its name, the expected and the computed value.
     not_read: number of cases that are of no format here.
     """
 
@@ -109,18 +109,18 @@ class GroupResult(NamedTuple):
 
 
 def shipped() -> list[Traversable]:
-    """Return every file of known answers that ships with the code, for all formats."""
+    """Return every file of known answers that comes with the code, for all formats."""
     return list(dict.fromkeys(entry.answers.shipped for entry in FORMATS.values()))
 
 
 def check(text: str) -> list[GroupResult]:
-    """Run known answers: groups in the form of the shipped files, or a list `cases` as stacks' makers keep them.
+    """Run known answers: groups in the form of the shipped files, or a list `cases` as makers of stacks keep them.
 
-    A case of such a list has its inputs and expected values in `inputs` and `expected`, or beside each other. Its
-    tokens may be in `sequences` of the file, under the name that `sequence` gives.
+    A case of such a list has its inputs and expected values in `inputs` and `expected`, or next to each other. Its
+    tokens may be in `sequences` of the file, under the name in `sequence`.
 
     Raises:
-        ValueError: the text is not of that form, or holds no case.
+        ValueError: the text has another form, or no case.
     """
     try:
         groups = json.loads(text)
@@ -173,7 +173,7 @@ def _check_group(name: str, compare: Callable[[Case], Pairs], cases: list[Case])
 
 
 def _agrees(expected: object, computed: object) -> bool:
-    """Return whether integers, text and lists agree exactly, and reals to TOLERANCE; null stands for −∞."""
+    """Return whether integers, text and lists agree exactly, and reals to TOLERANCE. null means −∞."""
     if isinstance(computed, float):
         if expected is None or not math.isfinite(computed):
             return expected is None and computed == -math.inf
@@ -191,26 +191,26 @@ def can_have_levels(key: MasterKey) -> bool:
 def shares_of_levels(keys: Sequence[MasterKey], share: float | None) -> dict[str, float]:
     """Return the share of tokens that count by levels under each key of another stack, as shard ids have it.
 
-    It is empty where `share` is None: no tokens count by levels. Ids do not have it for keys of our own formats: at
-    first tokens counted by levels only under these.
+    It is empty if `share` is None, which means that no tokens count by levels. Ids do not have it for keys of our own
+    formats, because at first tokens counted by levels only under these.
     """
     stack_keys = (key for key in keys if format_of(key).version is None and can_have_levels(key))
     return {} if share is None else {f"levels under {key.key_id}": share for key in stack_keys}
 
 
 WORTH_TELLING = 100.0
-"""Times the cost of our green list at which whoever adds or scans a key is warned."""
+"""Multiple of our green list's cost at which a person who adds or scans a key is warned."""
 
-_WORTH_TIMING = 1e-6  # seconds a token that a format itself allows for, generously; what takes less needs no sample
-_LENGTH, _FEWEST, _MOST = 256, 2, 64  # tokens of a document; documents of a sample, at least and at most
+_WORTH_TIMING = 1e-6  # seconds a token by the format's own generous estimate; a cheaper format needs no sample
+_LENGTH, _FEWEST, _MOST = 256, 2, 64  # tokens of a document; smallest and largest number of documents in a sample
 _ENOUGH = 0.1  # seconds that a sample must take
 
 
 class Price(NamedTuple):
-    """What a key costs.
+    """The cost of a key.
 
     seconds: core seconds of one token under all messages.
-    times: that over the cost of our green list for as many messages.
+    times: this cost divided by the cost of our green list for as many messages.
     """
 
     seconds: float
@@ -226,13 +226,13 @@ class Price(NamedTuple):
 
 
 def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], float] = time.thread_time) -> Price | None:
-    """Time a key on tokens as frequent as in text; None where it takes less than a hundred times our green list.
+    """Time a key on tokens as frequent as in text. None if it takes less than a hundred times our green list.
 
     Args:
         form: the key's format.
         mark: the opened key.
-        messages: M, that a scan searches.
-        clock: gives the time in seconds.
+        messages: M, the number of messages that a scan searches.
+        clock: returns the time in seconds.
     """
     if form.seconds(messages) < _WORTH_TIMING:
         return None
@@ -243,15 +243,18 @@ def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], floa
 
 
 def sample(documents: int, seed: int) -> Tokens:
-    """Draw documents whose tokens come as often as one over their rank, as words do: the n-th id of a vocabulary."""
+    """Draw documents whose tokens have a frequency of one over their rank, as words do: the n-th id of a vocabulary."""
     ranks = np.exp(np.random.default_rng(seed).uniform(0.0, np.log(30_000.0), documents * _LENGTH))
     return Tokens(ranks.astype(np.uint32), np.arange(documents + 1, dtype=np.int64) * _LENGTH)
 
 
 def seconds_a_token(mark: Watermark, messages: int, clock: Callable[[], float]) -> float:
-    """Time leaving out repeats and scoring, in seconds a token, on more and more documents until a sample is long.
+    """Time leaving out repeats and scoring, in seconds a token.
 
-    As many others come first, so that all code is compiled and all caches of a vocabulary are filled, as in a scan.
+    The number of documents grows until the sample takes long enough.
+
+    As many documents come before, untimed. Then all code is compiled and all caches of a vocabulary are filled, as in a
+    scan.
     """
     documents = _FEWEST
     while True:
@@ -274,7 +277,7 @@ def _score(mark: Watermark, tokens: Tokens, messages: int) -> None:
 
 
 def round_to_one(times: float) -> int:
-    """Round the ratio to one digit: no more of it is known."""
+    """Round the ratio to one digit, because no more of it is known."""
     unit = int("1" + "0" * (len(str(int(times))) - 1))
     return round(times / unit) * unit
 

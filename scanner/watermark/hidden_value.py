@@ -1,4 +1,4 @@
-"""Secrets in memory: a value that no repr shows and that is never pickled."""
+"""Hold secrets in memory: a value that no repr shows and that is never pickled."""
 
 from typing import Generic, NoReturn, TypeVar
 
@@ -6,7 +6,7 @@ Secret = TypeVar("Secret")
 
 
 class HiddenValue(Generic[Secret]):
-    """A secret value, or a value derived from one: shown in no repr, never pickled."""
+    """A secret value, or a value derived from one. No repr shows it, and it is never pickled."""
 
     def __init__(self, value: Secret) -> None:
         self.value = value

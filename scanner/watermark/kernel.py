@@ -1,7 +1,7 @@
-"""Kernels: functions that `scanner.watermark.compiler` compiles at their first call, with a cache on disk.
+"""Define kernels: functions that `scanner.watermark.compiler` compiles at their first call, with a cache on disk.
 
-numba takes most of a second to import, and most commands call no kernel: a kernel imports it when it is first called.
-Python can run them too, for a single short text (`interpreted`).
+Importing numba takes most of a second, and most commands call no kernel. So a kernel imports it at its first call.
+Python can also run kernels, for a single short text (`interpreted`).
 """
 
 import contextlib
@@ -18,12 +18,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Inline = Literal["never", "always"]
 
 PACKAGE = Path(__file__).parents[1]
-"""Folder of the package whose kernels lie in the cache by their place in it."""
+"""Folder of the package. The cache stores its kernels by their place in it."""
 
 
 @functools.cache
 def cache_folder() -> str:
-    """Return NUMBA_CACHE_DIR if set; else a folder beside this file if that can be written; else the user's cache.
+    """Return NUMBA_CACHE_DIR if set. Else a folder beside this file if that can be written, else the user's cache.
 
     A user without a home has no cache: the folder is then one that cannot be created, not one in the current folder.
     """
@@ -41,21 +41,21 @@ def cache_folder() -> str:
 def compiled_before() -> bool:
     """Return whether this machine's disk holds kernels. If not, a first use compiles for a while.
 
-    If so, it only compiles what changed since.
+    If so, it only compiles kernels that changed since.
     """
     return any(Path(cache_folder()).rglob("*.nbi"))
 
 
 def compiled_count() -> int:
-    """Return how many compiled kernels this machine's disk holds."""
+    """Return the number of compiled kernels on this machine's disk."""
     return sum(1 for _ in Path(cache_folder()).rglob("*.nbc"))
 
 
 def share_steps(*steps: Callable[[], object]) -> None:
-    """Run steps that compile kernels; of several processes, each begins with one that no other is at.
+    """Run steps that compile kernels. Of several processes, each begins with a step that no other process is at.
 
     For example, two workers begin on a new machine: one compiles scores, the other normal forms and then decoys. A
-    kernel that both need is compiled once, and the process that comes second loads it.
+    kernel that both need is compiled once, and the second process loads it.
     """
     postponed = []
     for number, step in enumerate(steps):
@@ -67,7 +67,7 @@ def share_steps(*steps: Callable[[], object]) -> None:
             except BlockingIOError:
                 postponed.append(step)
                 continue
-            except OSError:  # without a cache, or locks, each process compiles all for itself
+            except OSError:  # without a cache, or without locks, each process compiles everything for itself
                 pass
             step()
     for step in postponed:
@@ -75,7 +75,7 @@ def share_steps(*steps: Callable[[], object]) -> None:
 
 
 class Kernel:
-    """A function that is compiled at its first call. Pickles as its name, as functions do."""
+    """A function that is compiled at its first call. It pickles as its name, as functions do."""
 
     are_interpreted: ClassVar[bool] = False
 
@@ -85,24 +85,24 @@ class Kernel:
 
     @functools.cached_property
     def compiled(self) -> Any:  # noqa: ANN401 - numba has no types
-        """The function as numba compiles it for each kind of arguments."""
+        """Return the function as numba compiles it for each kind of arguments."""
         from scanner.watermark.compiler import compile_function
 
         return compile_function(self.py_func, self.inline)
 
     @property
     def __call__(self) -> Callable[..., Any]:
-        """What a call runs: numba's function, or Python's where kernels are interpreted."""
+        """Return the function that a call runs: numba's, or Python's if kernels are interpreted."""
         return self.py_func if Kernel.are_interpreted else self.compiled
 
     @property
     def _numba_type_(self) -> object:
-        """The type that numba asks of a name in a kernel; with it, numba calls the compiled function."""
+        """Return the type that numba asks of a name in a kernel. With it, numba calls the compiled function."""
         return self.compiled._numba_type_
 
     @property
     def targetoptions(self) -> object:
-        """The options that numba asks for before it puts the body of `py_func` in place of a call."""
+        """Return the options that numba asks for before it inlines the body of `py_func` in place of a call."""
         return self.compiled.targetoptions
 
     def __reduce__(self) -> str:
@@ -111,23 +111,23 @@ class Kernel:
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Let Python run the kernels of this process meanwhile, those that other threads call too.
+    """Let Python run the kernels of this process for now, including those that other threads call.
 
-    One short text takes a second so, where compiling takes most of a minute. The numbers are the same: numpy's whole
-    numbers of few bits wrap as numba's do.
+    One short text then takes a second, while compiling takes most of a minute. The numbers are the same, because
+    numpy's integers of few bits wrap as numba's do.
     """
     import numpy as np  # late: most commands call no kernel
 
     Kernel.are_interpreted = True
     try:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # hashes and ciphers wrap on purpose
             yield
     finally:
         Kernel.are_interpreted = False
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function for this machine at the first call; it runs without Python's global lock."""
+    """Compile a function for this machine at the first call. It runs without Python's global lock."""
     return cast(Function, Kernel(function, "never"))
 
 

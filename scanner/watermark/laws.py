@@ -1,16 +1,17 @@
-"""The laws of the scores under H0: what a format states once and everything else asks (SPEC §3).
+"""Compute the laws of scores under H0. A format states its law once, and all other code asks it (SPEC §3).
 
-**A weighted sum of layers**, each an independent draw of one law on 0 … T: SynthID's scores. Tilted so that its mean is
-the score, a sum's law is found by one transform a layer with its digits kept, however small the tail. The normal law,
-of the same variance or a larger one, is a thousand times as fast.
+**A weighted sum of layers**, each an independent draw of one law on 0 … T, is the score of SynthID. The laws are tilted
+so that the mean of the sum is the score. One transform for each layer then gives the law of the sum with full
+precision, however small the tail. The normal law, of the same variance or a larger one, is a thousand times as fast.
 
-**(1−a)·Γ(T) + a·Γ(T)**, two independent sums of exponential variables of which only one is the mark's. An exponential
-of mean 1−a is a sum of exponentials of mean a < 1/2, geometric in number, of success q = a/(1−a). So
+**(1−a)·Γ(T) + a·Γ(T)** is a weighted sum of two independent sums of exponential variables. Only one of them is the
+mark's. An exponential of mean 1−a is a sum of exponentials of mean a < 1/2. Their number is geometric, of success q =
+a/(1−a). So
 
-    P(S ≥ s) = Σ_{N ≥ T} C(N−1, T−1) q^T (1−q)^(N−T) · Q(T+N, s/a),   Q(k, x) = Γ(k, x)/Γ(k):
+    P(S ≥ s) = Σ_{N ≥ T} C(N−1, T−1) q^T (1−q)^(N−T) · Q(T+N, s/a),   Q(k, x) = Γ(k, x)/Γ(k).
 
-positive terms, so nothing cancels. They are log-concave in N: what is left out at either end is less than a geometric
-series, which is added, so that p is never too small.
+All terms are positive, so nothing cancels. They are log-concave in N, so the omitted rest at either end is less than a
+geometric series. This series is added, so p is never too small.
 """
 
 import math
@@ -35,23 +36,23 @@ class Law(Protocol):
     """The law of one message's score over T scored positions of text without its mark.
 
     Laws are values: equal laws compare equal and hash alike. A law that is not exact errs towards larger p-values. The
-    law of a key of b bits gives no p-value below 2^-b (`Floored`), since nothing is exact beyond the key's entropy.
+    law of a key of b bits gives no p-value below 2^-b (`Floored`), because nothing is exact beyond the key's entropy.
     """
 
     @property
     def discrete(self) -> bool:
-        """Whether scores are whole numbers. If not, every p-value counts as attainable."""
+        """Return whether scores are whole numbers. If not, every p-value counts as attainable."""
 
     @property
     def mean(self) -> float:
-        """Mean of the score of one position."""
+        """Return the mean of the score of one position."""
 
     @property
     def variance(self) -> float:
-        """Variance of the score of one position."""
+        """Return the variance of the score of one position."""
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-        """Compute log10 P(a score at least this large) of scores S over T positions, at most 0; 0 where T = 0."""
+        """Compute log10 P(a score at least this large) of scores S over T positions, at most 0. 0 where T = 0."""
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """Return a score that no text of T positions exceeds."""
@@ -69,12 +70,12 @@ class Binomial:
 
     @property
     def mean(self) -> float:
-        """γ."""
+        """Return γ."""
         return float(self.gamma)
 
     @property
     def variance(self) -> float:
-        """γ(1 − γ)."""
+        """Return γ(1 − γ)."""
         return float(self.gamma * (1 - self.gamma))
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -82,7 +83,7 @@ class Binomial:
         return pvalues.log10_greenlist(score, scored, self.gamma)
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
-        """Return T: every position succeeds."""
+        """Return T, the score if every position succeeds."""
         return np.asarray(scored, np.float64)
 
 
@@ -105,7 +106,7 @@ class Gamma:
 
 @dataclass(frozen=True)
 class WeightedGamma:
-    """(1−a)·X + a·Y of two such gamma sums: the score of two keys, either of which may have marked a token (vLLM)."""
+    """(1−a)·X + a·Y of two such gamma sums: the score of two keys, if either may have marked a token (vLLM)."""
 
     weight: float
     discrete: ClassVar[bool] = False
@@ -113,7 +114,7 @@ class WeightedGamma:
 
     @property
     def variance(self) -> float:
-        """(1−a)² + a²."""
+        """Return (1−a)² + a²."""
         return (1.0 - self.weight) ** 2 + self.weight**2
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -127,7 +128,7 @@ class WeightedGamma:
 
 @dataclass(frozen=True)
 class _MinusLogP:
-    """Scores that are −ln of a p-value which the format computed from more than one number of a text."""
+    """Scores that are −ln of a p-value, which the format computed from more than one number of a text."""
 
     discrete: ClassVar[bool] = False
     mean: ClassVar[float] = 0.0
@@ -141,12 +142,12 @@ class _MinusLogP:
 
 @dataclass(frozen=True)
 class SeveralWeights(_MinusLogP):
-    """−ln of the smallest p of (1−a)·X + a·Y over several weights a, each p over the share of its weight.
+    """−ln of the smallest p of (1−a)·X + a·Y over several weights a. Each p is divided by the share of its weight.
 
-    X and Y: the sums of two keys, either of which may have marked a token (vLLM). Never too small, since the shares sum
-    to 1: P(p_a ≤ x · share_a for some a) ≤ Σ x · share_a = x.
+    X and Y are the sums of two keys, either of which may have marked a token (vLLM). p is never too small, because the
+    shares sum to 1: P(p_a ≤ x · share_a for some a) ≤ Σ x · share_a = x.
 
-    weights: each with its share.
+    weights: each weight with its share.
     """
 
     weights: tuple[tuple[float, float], ...]
@@ -166,7 +167,9 @@ class SeveralWeights(_MinusLogP):
 
 @dataclass(frozen=True)
 class Surprise(_MinusLogP):
-    """−ln of the p-value that a text's own law gives a sum of `layers` bits a position: exponential, of mean 1 in all.
+    """−ln of the p-value that a text's own law gives a sum of `layers` bits a position.
+
+    Over all texts: exponential, mean 1.
 
     The law of the sum depends on more of the text than its scored positions.
     """
@@ -203,17 +206,17 @@ class DerivedLaw:
 
     @property
     def discrete(self) -> bool:
-        """Whether the underlying law is discrete."""
+        """Return whether the underlying law is discrete."""
         return self.of.discrete
 
     @property
     def mean(self) -> float:
-        """The underlying law's mean."""
+        """Return the underlying law's mean."""
         return self.of.mean
 
     @property
     def variance(self) -> float:
-        """The underlying law's variance."""
+        """Return the underlying law's variance."""
         return self.of.variance
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
@@ -223,7 +226,7 @@ class DerivedLaw:
 
 @dataclass(frozen=True)
 class Normal(DerivedLaw):
-    """The Z-test, which takes another law's score for normal; it is kept to show where it fails (paper, Z-Test)."""
+    """The Z-test, which treats another law's score as normal. It is kept to show where it fails (paper, Z-Test)."""
 
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
         """Compute log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T)."""
@@ -232,7 +235,10 @@ class Normal(DerivedLaw):
 
 @dataclass(frozen=True)
 class Floored(DerivedLaw):
-    """A law for keys of `bits` bits: no p-value is below 2^-bits, since the p-value holds over the draw of the key."""
+    """A law for keys of `bits` bits.
+
+    No p-value is below 2^-bits, because the p-value holds over the draw of the key. For example, 32 bits give 2.3e-10.
+    """
 
     bits: int
 
@@ -242,7 +248,7 @@ class Floored(DerivedLaw):
 
 
 def least_score(law: Law, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
-    """Find the least score whose p is 10^log10_p or less, by halving.
+    """Find the least score with a p of 10^log10_p or less, by bisection.
 
     Args:
         law: the law of the scores.
@@ -250,7 +256,7 @@ def least_score(law: Law, scored: NDArray[np.int64], log10_p: float) -> NDArray[
         log10_p: below 0.
 
     Returns:
-        float64[D]. Where no score has such a p, a number that no score over T positions reaches. Where scores are real
+        float64[D]. If no score has such a p, a number that no score over T positions reaches. If scores are real
         numbers, the result is smaller by 2^-40 of the largest score, so that every score below it can be skipped.
     """
     low, high = np.zeros(len(scored)), law.largest(scored) + 1.0
@@ -264,12 +270,14 @@ def least_score(law: Law, scored: NDArray[np.int64], log10_p: float) -> NDArray[
 _HALVINGS = 40
 
 
-_WIDTH = 12.0  # standard deviations on either side that a transform holds; less than 1e-30 of it lies beyond
+_WIDTH = 12.0  # standard deviations on either side that a transform holds; less than 1e-30 of the law is beyond
 _HALVINGS_OF_A_TILT = 200
 
 
 def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64]) -> float:
-    """Compute ln P(Σ v·C ≥ score), each C an independent draw of the law `chances`; relative error of p below 1e-9.
+    """Compute ln P(Σ v·C ≥ score), each C an independent draw of the law `chances`.
+
+    The relative error of p is below 1e-9.
 
     Args:
         score: the sum to reach.
@@ -296,9 +304,10 @@ def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64
     transform = np.ones(size // 2 + 1, np.complex128)
     for weight, law in zip(weights, tilted_laws, strict=True):
         wrapped_law = np.zeros(size)
-        np.add.at(wrapped_law, weight * values % size, law)  # wraps around: one turn alone has any weight
+        np.add.at(wrapped_law, weight * values % size, law)  # it wraps around, but only one turn has any weight
         transform *= np.fft.rfft(wrapped_law)
     excess = np.arange(size // 2)
+    # clipped, because rounding makes some of the smallest chances negative
     sums = np.clip(np.fft.irfft(transform, size)[(score + excess) % size], 0.0, None)
     return float(log_moments.sum()) - tilt * score + math.log(float((sums * np.exp(-tilt * excess)).sum()))
 
@@ -317,7 +326,7 @@ def _tilted(
 def _tilt_of_layers(
     score: int, weights: NDArray[np.int64], values: NDArray[np.int64], log_chance: NDArray[np.float64]
 ) -> float:
-    """Find the tilt whose mean is the score, by halving; 0 where the mean is above the score without a tilt."""
+    """Find the tilt whose mean is the score, by bisection. 0 if the mean is above the score without a tilt."""
 
     def mean(tilt: float) -> float:
         _, tilted_laws = _tilted(tilt, weights, values, log_chance)
@@ -341,24 +350,27 @@ def log10_normal(
 ) -> NDArray[np.float64]:
     """Compute log10 p of the sum by the normal law, where each bit is 1 with chance `share`: float64[D] for int64[D].
 
-    spread: the variance over that of independent bits, since those of one text are not quite independent.
+    spread: the variance relative to that of independent bits, because the bits of one text are not quite independent.
     """
     variance = spread * share * (1.0 - share) * float((weights**2).sum())
     return log10_z(score - 1, scored, share * float(weights.sum()), variance)
 
 
 SMALLEST_WEIGHT = 0.01
-"""Smallest weight above 0 of the lighter sum: the series has some 10·√T/a terms (T = 256: 5 µs at 0.1, 0.4 ms here)."""
+"""Smallest weight above 0 of the lighter sum.
 
-_NEGLIGIBLE = 1e-17  # share of the sum; from such a term on, the rest is bounded
-_TERMS_A_CHECK = 32  # terms between two looks at the end
+The series has some 10·√T/a terms (T = 256: 5 µs at 0.1, 0.4 ms at this weight).
+"""
+
+_NEGLIGIBLE = 1e-17  # share of the sum; from such a term on, the rest is bounded instead of added
+_TERMS_A_CHECK = 32  # terms between two tests for the end
 
 
 def checked_weight(weight: float) -> float:
     """Return the weight, checked.
 
     Raises:
-        ValueError: the weight is not allowed; the message says what is.
+        ValueError: the weight is not allowed. The message says which weights are.
     """
     lighter = min(weight, 1.0 - weight)
     if not (lighter == 0.0 or SMALLEST_WEIGHT <= lighter <= 0.5):
@@ -371,14 +383,14 @@ def log10_weighted_gamma(score: ArrayLike, scored: ArrayLike, weight: float) -> 
 
     Args:
         score: S ≥ 0, reals.
-        scored: T, integers; T = 0 gives 0.
+        scored: T, integers. T = 0 gives 0.
         weight: a, 0 to 1.
 
     Returns:
         float64 of their common shape, with a relative error of the log10 below 1e-11.
 
     Raises:
-        ValueError: the weight is neither 0 nor 1 and nearer to either than SMALLEST_WEIGHT.
+        ValueError: the weight is neither 0 nor 1, and nearer to one of these than SMALLEST_WEIGHT.
     """
     checked_weight(weight)
     s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
@@ -387,7 +399,7 @@ def log10_weighted_gamma(score: ArrayLike, scored: ArrayLike, weight: float) -> 
 
 @kernel
 def _tilt_of_sums(s: float, t: float, a: float) -> float:
-    """Return the θ with which S has the mean s when every exponential is tilted by e^(θ·its share of S)."""
+    """Return the θ that gives S the mean s when every exponential is tilted by e^(θ·its share of S)."""
     r, ab = s / t, a * (1.0 - a)
     half, root = r - 2.0 * ab, math.sqrt((r * (1.0 - 2.0 * a)) ** 2 + 4.0 * ab * ab)
     return 2.0 * (r - 1.0) / (half + root) if half > 0.0 else (half - root) / (2.0 * r * ab)
@@ -395,7 +407,7 @@ def _tilt_of_sums(s: float, t: float, a: float) -> float:
 
 @kernel
 def _first_term(s: float, t: float, a: float) -> float:
-    """Return the N at which the series begins: twelve standard deviations below its mean where S is s."""
+    """Return the N at which the series begins: twelve standard deviations below its mean, given S = s."""
     tilt = _tilt_of_sums(s, t, a)
     q = a / (1.0 - a) * (1.0 - tilt * (1.0 - a)) / (1.0 - tilt * a)
     variance = t * (1.0 - q) / (q * q)
@@ -434,7 +446,7 @@ def _log_series(s: float, t: float, a: float) -> float:
 def _log10_p_each(s: NDArray[np.float64], t: NDArray[np.float64], a: float) -> NDArray[np.float64]:
     out = np.zeros(len(s))
     for i in range(len(s)):
-        if s[i] <= 1e-9 * t[i]:  # where p is 1 to the last bit
+        if s[i] <= 1e-9 * t[i]:  # p is 1 to the last bit
             continue
         if a == 0.0:
             out[i] = _log_upper_gamma(t[i], s[i]) / LN10

@@ -1,25 +1,26 @@
-"""The laws of sums in which tokens count by levels: Σ v·x, v the value of a token's level, x what the token adds.
+"""Compute the laws of weighted sums Σ v·x. v is the value of a token's level, x is the token's own term.
 
-Levels depend on the text alone, so that under H0 the x stay independent draws of the law of an unweighted score. The
-law of the sum depends on how many scored tokens have each level, and on nothing else of the text.
+Levels depend only on the text. Under H0 the x therefore stay independent draws of the law of an unweighted score. The
+law of the sum depends on how many scored tokens have each level, and on nothing else in the text.
 
-**Gumbel**, x exponential of mean 1. An exponential of mean v is a sum of exponentials of mean b ≤ v, geometric in
-number, of success b/v. With b the least value that counts, the sum has N exponentials of mean b, n of them at least:
+**Gumbel**: x is exponential of mean 1. An exponential of mean v is a sum of exponentials of mean b ≤ v. Their number is
+geometric with success b/v. With b the least value that counts, the sum has N exponentials of mean b, at least n:
 
     P(S ≥ s) = Σ_N P(N) · Q(N, s/b),   Q(k, x) = Γ(k, x)/Γ(k),
-    k·P(N = n+k) = Σ_v n_v Σ_{0 < j ≤ k} (1 − b/v)^j · P(N = n+k−j):
+    k·P(N = n+k) = Σ_v n_v Σ_{0 < j ≤ k} (1 − b/v)^j · P(N = n+k−j).
 
-positive terms, so nothing cancels. They are log-concave in N: what is left out is less than a geometric series.
+All terms are positive, so nothing cancels. They are log-concave in N, so the omitted rest is less than a geometric
+series.
 
-**Green list**, x = 1 with chance γ. Binomial laws tilted so that the sum's mean is s are cut where they are negligible,
-and convolved. What was cut off counts as if it reached s.
+**Green list**: x = 1 with chance γ. Binomial laws are tilted so that the mean of the sum is s, cut where they are
+negligible, and convolved. The part that was cut off counts as if it reached s.
 
-Both add a bound on the rounding of their sums, so that no p-value is too small.
+Both laws add a bound on the rounding of their sums, so no p-value is too small.
 
-**Levels** follow from what a language model expected of a text. The surprise of a token is −ln p̂, p̂ the chance that the
-model gave it. It is shared out over the token's characters and kept in steps, a byte a character, so that the levels of
-any tokenizer's tokens follow from what is kept alone: proofs and replays need no model. The order of tokens by p̂
-counts, not p̂ itself (docs/concepts/weighted-evidence.md).
+**Levels** come from a language model's prediction of the text. The surprise of a token is −ln p̂, where p̂ is the
+chance that the model gave it. It is divided among the token's characters and stored in steps, one byte a character. The
+levels of any tokenizer's tokens follow from these bytes alone, so proofs and replays need no model. Only the order of
+tokens by p̂ matters, not p̂ itself (docs/concepts/weighted-evidence.md).
 """
 
 import math
@@ -32,26 +33,28 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.pvalues import LN10, _log_binomial, _log_poisson, _log_upper_gamma
 
 LEVELS = 8
-"""Levels above 0: a token of level v counts v times, one of level 0 not at all."""
+"""Number of levels above 0. A token of level v counts v times, a token of level 0 does not count."""
 
 _ROUNDING = 2.0**-50
-"""Relative rounding of a sum for each term that was added, and of a logarithm for each unit of its size; four times
-what double precision loses.
+"""Relative rounding of a sum for each added term, and of a logarithm for each unit of its size.
+
+It is four times the loss of double precision.
 """
 
 _ROUNDING_OF_A_STEP = 2.0**-52
-"""The same for each step of the series of exponential sums, in which that is what adds up: twice what double precision
-loses in a step's (values + 8) operations. And for each token and each unit of x of Q(n, x), whose logarithm is a
-difference of terms of that size.
+"""Relative rounding for each step of the series of exponential sums, where the errors of the steps add up.
+
+It is twice the loss of double precision in a step's (values + 8) operations. It also holds for each token and each unit
+of x of Q(n, x), because the logarithm of Q is a difference of terms of that size.
 """
 
-_LARGE = 1e100  # a running product is scaled beyond it, and below its inverse
-_NOTHING = 1e-17  # share of a sum from which on the rest is bounded
-_STEEPEST = 60.0  # largest tilt, times the largest value: beyond it the sum is at its largest
+_LARGE = 1e100  # a running product is scaled when it is above this, or below its inverse
+_NOTHING = 1e-17  # share of a sum below which the rest is bounded instead of added
+_STEEPEST = 60.0  # largest tilt times the largest value: beyond it the sum is at its largest
 
 
 def log10_gumbel_levels(score: ArrayLike, counts: ArrayLike, values: ArrayLike) -> NDArray[np.float64]:
-    """Compute log10 P(Σ v·x ≥ S) of exponential x of mean 1; 0 where no token counts.
+    """Compute log10 P(Σ v·x ≥ S) for exponential x of mean 1. 0 where no token counts.
 
     Args:
         score: S ≥ 0, float64[D].
@@ -59,7 +62,7 @@ def log10_gumbel_levels(score: ArrayLike, counts: ArrayLike, values: ArrayLike) 
         values: v, float64[L], 0 or more.
 
     Returns:
-        float64[D]; never too small, and too large by the share `most_added` of p at most.
+        float64[D]. p is never too small, and too large by at most the share `most_added`.
     """
     s, n = np.asarray(score, np.float64), np.asarray(counts, np.float64)
     return _each_gumbel(s, n, np.asarray(values, np.float64))
@@ -68,7 +71,7 @@ def log10_gumbel_levels(score: ArrayLike, counts: ArrayLike, values: ArrayLike) 
 def log10_greenlist_levels(
     score: ArrayLike, counts: ArrayLike, values: ArrayLike, gamma: Fraction
 ) -> NDArray[np.float64]:
-    """Compute log10 P(Σ v·x ≥ S) of x that are 1 with chance γ, else 0; 0 where no token counts.
+    """Compute log10 P(Σ v·x ≥ S) for x that are 1 with chance γ, else 0. 0 where no token counts.
 
     Args:
         score: S, whole numbers, float64[D].
@@ -77,22 +80,23 @@ def log10_greenlist_levels(
         gamma: γ.
 
     Returns:
-        float64[D]; −∞ beyond the largest sum; relative error of p below 1e-9 for up to 100,000 tokens, never too small.
+        float64[D]. −∞ beyond the largest sum. p is never too small, with a relative error below 1e-9 for up to 100,000
+        tokens.
     """
     s, n = np.asarray(score, np.float64), np.asarray(counts, np.float64)
     return _each_greenlist(s, n, np.asarray(values, np.int64), float(gamma))
 
 
 def most_added(scored: int, keys: int, least_weight: float) -> float:
-    """Bound what these laws add to ln p, so that rounding makes no p too small.
+    """Bound the amount that these laws add to ln p. They add it so that rounding makes no p too small.
 
-    Twice the largest mean over the least value bounds the size of each logarithm, and half of the steps of the series
-    of exponential sums. Where a sum is larger, what is added is far below 1e-9 of ln p.
+    Twice the largest mean over the least value bounds the size of each logarithm, and half of the number of steps in
+    the series of exponential sums. For larger sums, the added amount is far below 1e-9 of ln p.
 
     Args:
-        scored: tokens that count.
+        scored: number of tokens that count.
         keys: number of keys whose sums are added up.
-        least_weight: smallest weight of a key, above 0; the weights of all keys add up to 1.
+        least_weight: smallest weight of a key, above 0. The weights of all keys add up to 1.
     """
     return _ROUNDING_OF_A_STEP * (2 * LEVELS * (keys + 1) + 7) * 2.0 * LEVELS * scored / least_weight
 
@@ -109,7 +113,7 @@ def _each_gumbel(s: NDArray[np.float64], n: NDArray[np.float64], values: NDArray
 
 @kernel
 def _log_gumbel_tail(s: float, n: NDArray[np.float64], values: NDArray[np.float64]) -> float:
-    """Compute ln P(Σ v·x ≥ s), s > 0, all n and v above 0."""
+    """Compute ln P(Σ v·x ≥ s), for s > 0 and all n and v above 0."""
     base = float(values.min())
     x, failure = s / base, 1.0 - base / values
     first = float(n.sum())
@@ -159,7 +163,7 @@ def _each_greenlist(
 
 @kernel
 def _log_greenlist_tail(s: float, n: NDArray[np.float64], values: NDArray[np.int64], gamma: float) -> float:
-    """Compute ln P(Σ v·x ≥ s), s > 0, all n and v above 0."""
+    """Compute ln P(Σ v·x ≥ s), for s > 0 and all n and v above 0."""
     largest = (n * values).sum()
     if s > largest:
         return -math.inf
@@ -186,7 +190,10 @@ def _log_greenlist_tail(s: float, n: NDArray[np.float64], values: NDArray[np.int
 
 @kernel
 def _tilt(s: float, n: NDArray[np.float64], values: NDArray[np.int64], gamma: float) -> float:
-    """Find the tilt under which the mean is s, by halving; 0 if the mean is no smaller without it. Any is valid."""
+    """Find the tilt under which the mean is s, by bisection. 0 if the mean is at least s without a tilt.
+
+    Any tilt gives a valid law.
+    """
     low, high = 0.0, _STEEPEST / values.max()
     for _ in range(60):
         middle, mean = 0.5 * (low + high), 0.0
@@ -202,8 +209,14 @@ def _tilt(s: float, n: NDArray[np.float64], values: NDArray[np.int64], gamma: fl
 
 @kernel
 def _middle(n: float, share: float) -> tuple[int, NDArray[np.float64], float]:
-    """Return the first count of a binomial law that is kept, the chances from it on, and a bound on those cut off."""
-    # The chances fall by growing factors away from the mode: what is beyond is less than a geometric series.
+    """Return the part of a binomial law that is not negligible.
+
+    Returns:
+        Its first count.
+        The chances from this count on.
+        A bound on the chances that were cut off.
+    """
+    # Away from the mode, the chances fall by growing factors: the cut-off rest is less than a geometric series.
     mode = min(math.floor((n + 1.0) * share), n)
     top = math.exp(_log_binomial(mode, n, share))
     odds = share / (1.0 - share)
@@ -237,22 +250,22 @@ def _convolved(law: NDArray[np.float64], value_law: NDArray[np.float64], value: 
 
 
 STEPS_A_NAT = 16
-"""Steps of surprise to one nat. A character has 255 of them at most, p̂ = 1e-7."""
+"""Steps of surprise in one nat. A character has at most 255 steps, p̂ = 1e-7."""
 
 MOST_SURPRISE = 100.0
-"""Most surprise of a token that counts: p̂ = 4e-44. A model may say that a token cannot be, and texts have it still."""
+"""Largest surprise of a token that counts: p̂ = 4e-44. A model may rule out a token that texts have nevertheless."""
 
 CHARACTERS_READ = 2**16
-"""Characters of a text that a model reads, a minute of one core: what stands after them counts nothing."""
+"""Number of characters of a text that a model reads, a minute of one core. Later characters do not count."""
 
 
 def of_characters(surprise: NDArray[np.float64], begins: NDArray[np.int64], characters: int) -> NDArray[np.uint8]:
     """Return the steps of surprise of each character of a text, uint8[C].
 
-    A token ends where the next one begins. Of several tokens that begin at one character, each has that character.
+    A token ends where the next one begins. If several tokens begin at one character, each of them has that character.
 
     Args:
-        surprise: −ln p̂ of the model's tokens, float64[N], 0 or more; ∞ counts as MOST_SURPRISE.
+        surprise: −ln p̂ of the model's tokens, float64[N], 0 or more. ∞ counts as MOST_SURPRISE.
         begins: the character at which each token begins, int64[N], in order.
         characters: C.
     """
@@ -265,10 +278,13 @@ def of_characters(surprise: NDArray[np.float64], begins: NDArray[np.int64], char
 
 
 def levels_of(steps: NDArray[np.uint8], begins: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Compute the levels of a key's tokens: LEVELS · (1 − √p̂), rounded, p̂ of the characters of each: uint8[N].
+    """Compute the levels of a key's tokens: uint8[N].
+
+    A level is LEVELS · (1 − √p̂), rounded, with p̂ of the token's characters. For example, p̂ = 0.9 gives level 0, 0.25
+    gives 4, and 0.01 gives 7.
 
     Args:
-        steps: of each character, uint8[C]; tokens that begin behind them have level 0.
+        steps: of each character, uint8[C]. Tokens that begin after them have level 0.
         begins: as for `of_characters`, of the key's tokens.
     """
     total = np.concatenate([[0.0], np.cumsum(steps, dtype=np.float64)]) / STEPS_A_NAT

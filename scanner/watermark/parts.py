@@ -1,7 +1,7 @@
-"""Parts of texts at which these are tested besides the whole, and spans: parts that pass.
+"""Define the parts of texts that are tested besides the whole, and spans, the parts that pass.
 
-Windows lie as the number of scored positions has it (scanner.watermark.text_windows); segments follow from the form of
-a text. No score and no key decides which parts there are, so they are fixed before any draw.
+The number of scored positions decides the windows (scanner.watermark.text_windows). The form of a text decides its
+segments. No score and no key decides which parts there are, so they are fixed before any draw.
 """
 
 import math
@@ -14,30 +14,33 @@ from scanner.watermark.positions import Positions, Ranges, consecutive_positions
 from scanner.watermark.text_windows import count_windows, windows
 
 MOST_SEARCHES = 40
-"""Most searches of the documents in a search for spans: two at each of 18 scales, one of segments, and a few more.
+"""Largest number of searches of the documents in a search for spans.
+
+There are two at each of 18 scales, one of segments, and a few more.
 """
 
 FEW_SEARCHES = 16
-"""Most searches of documents whose windows are searched all at once, generously: such documents take four."""
+"""Largest number of searches of documents whose windows are all searched at once: generous, they take four."""
 
 LONGEST_AT_ONCE = 2**16 - 1
-"""Most positions of documents whose windows are searched all at once, where the mark can; more take memory.
-Their counts fit 16 bits.
+"""Largest number of positions of documents whose windows are all searched at once, if the mark can do so.
+
+More positions take too much memory. Their counts fit 16 bits.
 """
 
 
 class PartKinds(NamedTuple):
-    """Parts at which documents are tested besides the whole."""
+    """Which parts of documents are tested besides the whole."""
 
     windows: bool
     segments: bool
 
 
 class Segments(NamedTuple):
-    """Ranges of each of D documents, in order; two ranges of one document do not overlap.
+    """Ranges of each of D documents, in order. Two ranges of one document do not overlap.
 
     offsets: int64[D+1].
-    begin, end: int64[S], within the document, of its tokens or of its scored positions.
+    begin, end: int64[S], within the document, counted in its tokens or in its scored positions.
     number: int64[S], the number of each segment in its text.
     """
 
@@ -53,12 +56,12 @@ class Segments(NamedTuple):
 
     @property
     def many(self) -> NDArray[np.int64]:
-        """Number of segments of each document: int64[D]."""
+        """Return the number of segments of each document: int64[D]."""
         return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def whose(self) -> NDArray[np.int64]:
-        """Document of each segment: int64[S]."""
+        """Return the document of each segment: int64[S]."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.many)
 
     def of_documents(self, documents: NDArray[np.int64]) -> "Segments":
@@ -68,7 +71,7 @@ class Segments(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Parts at which each of D documents is tested besides the whole: windows or none, and segments."""
+    """The parts of each of D documents that are tested besides the whole: windows or none, and segments."""
 
     windows: bool
     segments: Segments
@@ -78,12 +81,12 @@ class Parts(NamedTuple):
         return Parts(self.windows, self.segments.of_documents(documents))
 
     def count_parts(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count the parts of documents with so many scored positions, int64[D], the whole included: int64[D]."""
+        """Count the parts of documents with so many scored positions, int64[D], including the whole: int64[D]."""
         by_windows = count_windows(scored) if self.windows else np.minimum(scored, 1)
         return by_windows + self.segments.many
 
     def with_wholes(self, positions: Positions) -> tuple[Ranges, NDArray[np.bool_]]:
-        """List each document as a whole and then its segments, R ranges, and which of them are segments, bool[R]."""
+        """List each document as a whole and then its segments, R ranges, and whether each is a segment, bool[R]."""
         many = self.segments.many + 1
         first = offsets_of(many)
         is_segment = np.ones(first[-1], np.bool_)
@@ -101,8 +104,8 @@ class Parts(NamedTuple):
         """List all parts of a document of so many scored positions, segments before windows.
 
         Returns:
-            The first position of each part and the one after its last, int64[L, 2]; and the number of each part's
-            segment in its text, int64[L], −1 for windows.
+            The first position of each part and the one after its last, int64[L, 2].
+            The number of each part's segment in its text, int64[L]. −1 for windows.
         """
         window_ranges = windows(scored) if self.windows else np.array([[0, scored]])
         segments = self.segments.of_documents(np.array([document]))
@@ -118,7 +121,7 @@ def join_segments(batches: list[Segments]) -> Segments:
 
 
 class Limit(NamedTuple):
-    """Limit that a span must pass: its p, corrected for all parts, all messages and K keys, is at most `rate`."""
+    """The limit that a span must pass: its p, corrected for all parts, all messages and K keys, is at most `rate`."""
 
     rate: float
     messages: int
@@ -126,19 +129,22 @@ class Limit(NamedTuple):
 
     @property
     def log10_p(self) -> float:
-        """Largest log10 p with which a part can pass in any document: 1 − (1−p)^N ≤ rate needs p ≤ −ln(1−rate)/N."""
+        """Return the largest log10 p with which a part can pass in any document.
+
+        1 − (1−p)^N ≤ rate needs p ≤ −ln(1−rate)/N.
+        """
         return math.log10(-math.log1p(-self.rate)) - math.log10(self.messages) - math.log10(self.correction)
 
 
 class Span(NamedTuple):
-    """A part that passes: positions begin … end−1 of a document's scored ones, under a message.
+    """A part that passes: positions begin … end−1 among a document's scored ones, under a message.
 
     log10_p: of this part and message alone.
     log10_p_in_document: corrected for all parts and messages.
     log10_p_global: corrected for all keys too.
-    log10_p_own: by what the message shares with no other, corrected alike; −∞ where names need nothing more.
-    independent: whether one message's mark leaves the scores of others as they were.
-    segment: the number of the segment in its text, −1: none.
+    log10_p_own: p of the user evidence, corrected alike. −∞ where names need no further evidence.
+    independent: whether one message's mark leaves the scores of others unchanged.
+    segment: the number of the segment in its text. −1: none.
     """
 
     document: int

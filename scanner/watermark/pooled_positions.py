@@ -1,4 +1,4 @@
-"""Posts of one account as one text: the positions that are scored together.
+"""Score the posts of one account as one text: select the positions that are scored together.
 
 The scored positions of all posts count as those of one text, each tuple that decides a draw once. So the law of one
 text of so many positions holds, whatever the posts share.
@@ -13,14 +13,14 @@ from scanner.watermark.positions import Dedup, PositionRule, Positions, Tokens, 
 def pooled_positions(
     rule: PositionRule, reach: int, posts: Tokens, accounts: NDArray[np.int64], dedup: Dedup
 ) -> Positions:
-    """Return the scored positions of each account, in the order of its posts, repeats left out across all of them.
+    """Return the scored positions of each account, in the order of its posts, without repeats across all of them.
 
     Args:
-        rule: which positions of a text are scored.
-        reach: how many tokens before a token decide its draw; all of them must be of its own post.
+        rule: rule of the scored positions of a text.
+        reach: number of tokens before a token that decide its draw. All of them must be in its own post.
         posts: tokens of each post.
-        accounts: int64[A+1], the first post of each account, and the number of posts.
-        dedup: which repeats are left out.
+        accounts: int64[A+1], the first post of each account, and last the number of posts.
+        dedup: the repeats that are left out.
     """
     whole = rule.positions(Tokens(posts.ids, posts.offsets[accounts]), dedup)
     post = np.searchsorted(posts.offsets, whole.index, "right") - 1

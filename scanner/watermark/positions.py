@@ -1,16 +1,16 @@
-"""Ragged batches of tokens, which of their positions are scored, and n-grams that are left out of scoring.
+"""Define ragged batches of tokens, the positions of them that are scored, and n-grams that are left out of scoring.
 
-Repeats are found by comparing the tuples themselves. A hash under a key that is drawn anew in every process finds the
-place, so that no text can be written that makes the search slow: two tuples meet in Σ key[i]·token[i] mod 2^64 with
-probability 2^-33 at most over the draw of the key (multilinear hashing; Carter and Wegman 1979), and are mixed then.
+Repeats are found by comparing the tuples themselves. A hash finds their place in a table. Its key is drawn anew in
+every process, so no text can be written that makes the search slow. Two tuples meet in Σ key[i]·token[i] mod 2^64 with
+probability at most 2^-33 over the draw of the key (multilinear hashing; Carter and Wegman 1979). The sum is then mixed.
 
-Signatures, licences and templates give the same draws to every text that holds them. So hits under one key come
-together: they vary more than chance, although each p-value holds. A filter leaves such positions out. It depends on
-earlier texts alone, never on a key, so the law of the positions that stay is untouched.
+Signatures, licences and templates give the same draws to every text that contains them. So hits under one key come
+together: they vary more than chance, although each p-value holds. A filter leaves such positions out. It depends only
+on earlier texts, never on a key, so the law of the other positions is unchanged.
 
-The sketch is a count-min sketch (Cormode and Muthukrishnan 2005) whose counters count distinct texts: each cell has 64
+The sketch is a count-min sketch (Cormode and Muthukrishnan 2005) whose counters count distinct texts. Each cell has 64
 bits, and a text sets one of them, chosen by its digest (linear counting, Whang 1990). A copy of a text sets the same
-bit. So sketches are merged by OR, and whatever is learnt twice changes nothing: a shard, a night, a killed scan.
+bit. So sketches are merged by OR, and learning anything twice changes nothing: a shard, a night, a killed scan.
 """
 
 import functools
@@ -31,19 +31,20 @@ WIDEST_WINDOW = 64
 """Widest window of any format."""
 
 WINDOWS_HASHED_TOGETHER = 256
-"""Windows that are hashed at a time: their hashes stay in the first-level cache."""
+"""Number of windows that are hashed at a time. Their hashes fit the first-level cache."""
 
 _PLACE_KEY = np.frombuffer(os.urandom(8 * (WIDEST_WINDOW + 1)), np.uint64)
 _MIX = uint64(0x9FB21C651E98DF25)
 
 TABLE_FACTOR = 4
-"""Places in the table for each window: at most a quarter is taken, so that a search seldom meets another window."""
+"""Places in the table for each window. At most a quarter is taken, so a search seldom meets another window."""
 
 
 class Tokens(NamedTuple):
-    """A ragged batch of D documents: flat token ids and where each document begins and ends.
+    """A ragged batch of D documents: flat token ids, and where each document begins and ends.
 
-    ids: uint32[N]; offsets: int64[D+1], from 0 to N.
+    ids: uint32[N].
+    offsets: int64[D+1], from 0 to N.
     """
 
     ids: NDArray[np.uint32]
@@ -54,7 +55,8 @@ class Tokens(NamedTuple):
 class Positions:
     """The scored positions of a batch, document by document and in order.
 
-    index: int64[P], places in Tokens.ids; offsets: int64[D+1], from 0 to P.
+    index: int64[P], places in Tokens.ids.
+    offsets: int64[D+1], from 0 to P.
     """
 
     index: NDArray[np.int64]
@@ -62,37 +64,42 @@ class Positions:
 
     @functools.cached_property
     def scored(self) -> NDArray[np.int64]:
-        """int64[D]: how many positions of each document are scored (T)."""
-        return self.offsets[1:] - self.offsets[:-1]  # np.diff takes five times as long for few
+        """Return T, the number of scored positions of each document: int64[D]."""
+        return self.offsets[1:] - self.offsets[:-1]  # np.diff takes five times as long for few documents
 
 
 class PositionRule(Protocol):
-    """Which positions a format scores, and what decides their draws. Equal rules compare equal and hash alike.
+    """The positions that a format scores, and the tokens that decide their draws.
 
-    A position counts once for each of what decides its draw: a repeat brings no new draw, and would make p too small.
-    So a rule that leaves out repeats goes by the seed that the format itself computes, and by the token.
+    Equal rules compare equal and hash alike.
+
+    A draw counts once. A repeat brings no new draw, and counting it would make p too small. So a rule that leaves out
+    repeats compares the token and the seed that the format itself computes.
     """
 
     @property
     def context(self) -> int:
-        """How many tokens stand before a position that is scored, at least: marked text needs them in its prompt."""
+        """Return the least number of tokens before a scored position. Marked text needs them in its prompt."""
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
-        """Return the scored positions of a batch; `dedup` says which repeats are left out."""
+        """Return the scored positions of a batch. `dedup` says which repeats are left out."""
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
-        """Return the tokens that decide the draw of a scored position, itself the last."""
+        """Return the tokens that decide the draw of a scored position, itself last."""
 
 
 @dataclass(frozen=True)
 class WholeWindows:
-    """The last `window` tokens and the token itself decide; what has no whole window before it is not scored."""
+    """The last `window` tokens and the token itself decide.
+
+    A position without a whole window before it is not scored.
+    """
 
     window: int
 
     @property
     def context(self) -> int:
-        """The window."""
+        """Return the window."""
         return self.window
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
@@ -106,34 +113,37 @@ class WholeWindows:
 
 @runtime_checkable
 class LeavesOutShown(Protocol):
-    """A rule that leaves out positions whose seeds were shown (SPEC_3 §4)."""
+    """A rule that leaves out positions with shown seeds (SPEC_3 §4)."""
 
     @property
     def with_shown(self) -> PositionRule:
-        """The rule that does not."""
+        """Return the rule that does not leave them out."""
 
 
 def rule_with_shown(rule: PositionRule) -> PositionRule:
-    """Return the rule that leaves out no position because its seed was shown: most often the rule itself."""
+    """Return the rule that leaves out no position because its seed was shown. It is most often the rule itself."""
     return rule.with_shown if isinstance(rule, LeavesOutShown) else rule
 
 
 def reach_of(rule: PositionRule) -> int:
-    """Return the number of previous tokens that decide a token's draw: the whole width, even if openings use less."""
+    """Return the number of previous tokens that the format hashes.
+
+    Some formats hash fewer at the start of a text. This is the full number.
+    """
     return max(rule.context, int(getattr(rule, "width", 0)))
 
 
 def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
-    """Return where each of n runs of given lengths begins, and the last one ends, when in a row: int64[n+1], from 0."""
+    """Return where each of n consecutive runs begins, and where the last one ends: int64[n+1], from 0."""
     offsets = np.zeros(np.size(lengths) + 1, np.int64)
     np.add.accumulate(lengths, dtype=np.int64, out=offsets[1:])
     return offsets
 
 
 class Ranges(NamedTuple):
-    """Ranges of D documents, which may overlap, among the positions, or steps, of all of them.
+    """Ranges of D documents among the positions, or steps, of all of them. Ranges may overlap.
 
-    first: int64[D+1]; document d has the ranges first[d] … first[d+1]−1 of W.
+    first: int64[D+1]. Of W ranges, document d has first[d] … first[d+1]−1.
     begin, end: int64[W].
     """
 
@@ -143,12 +153,12 @@ class Ranges(NamedTuple):
 
     @property
     def length(self) -> NDArray[np.int64]:
-        """Length of each range: int64[W]."""
+        """Return the length of each range: int64[W]."""
         return self.end - self.begin
 
     @property
     def whose(self) -> NDArray[np.int64]:
-        """Document of each range: int64[W]."""
+        """Return the document of each range: int64[W]."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
     def where(self, mask: NDArray[np.bool_]) -> "Ranges":
@@ -156,7 +166,10 @@ class Ranges(NamedTuple):
         return Ranges(offsets_of(mask)[self.first], self.begin[mask], self.end[mask])
 
     def of(self, which: NDArray[np.int64]) -> "Ranges":
-        """Return some of the ranges, int64[R], again and again where they come so, each as of a document of its own."""
+        """Return some of the ranges, int64[R], each as if of a document of its own.
+
+        A range may be chosen several times.
+        """
         return Ranges(np.arange(len(which) + 1), self.begin[which], self.end[which])
 
 
@@ -169,7 +182,7 @@ def select_documents(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int
 def select_positions(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
     """Return the scored positions of the given documents, int64[d], in that order, still as places in the whole batch.
 
-    If the documents are all of the batch in order, no copy is made.
+    No copy is made if the documents are all of the batch in order.
     """
     document_count = len(positions.offsets) - 1
     if len(documents) == document_count and np.array_equal(documents, np.arange(document_count)):
@@ -184,7 +197,7 @@ def positions_where(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
 
 
 def spread_out(positions: Positions, most: int) -> Positions:
-    """Return at most so many positions of each document, evenly spaced and in order."""
+    """Return at most `most` positions of each document, evenly spaced and in order."""
     scored = positions.scored
     counts = np.minimum(scored, most)
     numbers = consecutive_positions(np.zeros(len(counts), np.int64), counts)
@@ -193,7 +206,7 @@ def spread_out(positions: Positions, most: int) -> Positions:
 
 
 def consecutive_positions(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
-    """Return the places in a batch of runs that begin at int64[D] and have the lengths int64[D]."""
+    """Return the places in a batch of runs with the given begins and lengths, int64[D] both."""
     offsets = offsets_of(lengths)
     return Positions(_places_of_runs(begins, offsets), offsets)
 
@@ -210,7 +223,7 @@ def _places_of_runs(begins: NDArray[np.int64], offsets: NDArray[np.int64]) -> ND
 def runs_of(
     values: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return runs of values that begin at int64[R] and have the lengths int64[R], in a row, and their offsets there."""
+    """Return runs of values, one after another, and their offsets there. Begins and lengths are int64[R]."""
     offsets = offsets_of(lengths)
     out = np.empty(offsets[-1], values.dtype)
     _copy_runs(values, begins, offsets, out)
@@ -237,7 +250,7 @@ def batch_tokens(documents: list[list[int]]) -> Tokens:
 
 
 def join_batches(parts: Sequence[Tokens]) -> Tokens:
-    """Join several batches, at least one, in order; a single batch is not copied."""
+    """Join several batches, at least one, in order. A single batch is not copied."""
     if len(parts) == 1:
         return parts[0]
     ids, lengths = [part.ids for part in parts], [np.diff(part.offsets) for part in parts]
@@ -245,7 +258,9 @@ def join_batches(parts: Sequence[Tokens]) -> Tokens:
 
 
 def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
-    """List positions with a whole window before them, less repeats (SPEC §3; paper, Rectifying the Detection Scores).
+    """List positions with a whole window before them, without repeats.
+
+    Source: SPEC §3; paper, Rectifying the Detection Scores.
 
     Args:
         tokens: of the batch.
@@ -255,6 +270,9 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
 
     Raises:
         ValueError: dedup is another name.
+
+    Example: tokens 1, 2, 1, 3, 1, 2 with a window of 1. `none` returns places 1 to 5. `ngram` returns 1 to 4, because
+    (1, 2) came before. `context` returns 1, 2 and 4, because window 1 came before.
     """
     if dedup not in ("ngram", "context", "none"):
         raise ValueError(f"dedup {dedup!r} is unknown; allowed: ngram, context, none")
@@ -262,16 +280,16 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
         return consecutive_positions(tokens.offsets[:-1] + window, np.maximum(np.diff(tokens.offsets) - window, 0))
     width = window + 1 if dedup == "ngram" else window
     longest = int(np.diff(tokens.offsets).max(initial=1))
-    # empty, for the longest document, in the narrowest integers that hold a place in the batch
+    # an empty table for the longest document, in the narrowest integers that hold a place in the batch
     places: type[np.signedinteger[Any]] = np.int32 if len(tokens.ids) < 2**31 else np.int64
     table = np.full(1 << (TABLE_FACTOR * longest - 1).bit_length(), -1, places)
     return Positions(*_first_occurrences(tokens.ids, tokens.offsets, window, width, _PLACE_KEY, table))
 
 
 def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> Positions:
-    """Return positions with a whole window before them, and before these, positions whose window lacks tokens.
+    """Return positions with a whole window before them, preceded by positions whose window lacks tokens.
 
-    A window that lacks tokens shows its place by how many it lacks, so that it never comes twice in a document.
+    The number of lacking tokens tells the place of such a window, so it never occurs twice in a document.
 
     Args:
         tokens: of the batch.
@@ -292,7 +310,7 @@ def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> P
 
 @kernel
 def _same(ids: NDArray[np.uint32], a: int, b: int, width: int) -> bool:
-    for i in range(uint64(width)):  # unsigned, as below: no look at whether an index counts from the end
+    for i in range(uint64(width)):  # unsigned, as below: numba skips the test for a negative index
         if ids[uint64(a) + i] != ids[uint64(b) + i]:
             return False
     return True
@@ -321,8 +339,8 @@ def _first_occurrences(
     table: NDArray[np.signedinteger[Any]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Keep the positions whose tuple of `width` tokens, from `window` before them, is new in its document."""
-    # A table with open addressing holds where each tuple began first. Documents come in order, so that an earlier
-    # document's entries are known by their places, and nothing needs to be cleared.
+    # A table with open addressing holds the place where each tuple first began. Documents come in order, so entries of
+    # earlier documents are recognised by their places, and nothing needs to be cleared.
     occurrences = np.empty(len(ids), np.int64)
     occurrence_offsets = np.zeros(len(offsets), np.int64)
     hashes = np.empty(WINDOWS_HASHED_TOGETHER, np.uint64)

@@ -1,10 +1,10 @@
-"""What proofs of flags share: which positions count, and tails of the laws in 30 digits (SPEC §3).
+"""Define the common part of proofs of flags: the positions that count, and tails of the laws in 30 digits (SPEC §3).
 
-A proof computes the score of one text and its p-value once more, by a slow path that shares no code with the scoring of
-texts: this file and those of the formats (`native/proof.py`, `stacks/*/proof.py`) import nothing of
-ours but each other and what hides secrets, so that an error would have to be made twice. Ciphers are plain numpy
-over the positions of one text; p-values are sums of positive terms in mpmath. Laws of sums by levels are tilted so that
-their mean is the score, and found by a transform with their digits kept, however small the tail.
+A proof computes the score of one text and its p-value once more. Its slow path shares no code with the scoring of
+texts: this file and those of the formats (`native/proof.py`, `stacks/*/proof.py`) import nothing of ours except each
+other and the module that hides secrets. So an error would have to be made twice. Ciphers are plain numpy over the
+positions of one text, and p-values are sums of positive terms in mpmath. Laws of sums by levels are tilted so that
+their mean is the score. A transform then gives them with full precision, however small the tail.
 """
 
 import math
@@ -22,18 +22,18 @@ DECIMAL_DIGITS = 30
 _ENOUGH = 20  # digits of a sum; smaller terms are left out
 
 Term = Any
-"""A number of mpmath, which tells no types."""
+"""A number of mpmath, which has no type annotations."""
 
-# stands in scanner.watermark.by_levels too: a proof takes nothing from what scores
+# also defined in scanner.watermark.by_levels, because a proof imports nothing from the scoring code
 KeyWeights = tuple[tuple[tuple[float, ...], float], ...]
-"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice."""
+"""Weights of a mark's keys by which its sums are added up, and the share of the error of each choice of weights."""
 
 ONE_SUM: KeyWeights = (((1.0,), 1.0),)
 """Weights of a mark that has one sum."""
 
 
 def first_of_each(units: Iterable[Hashable]) -> list[int]:
-    """Return the places of the units that did not come before."""
+    """Return the places of the units that did not occur before."""
     first: dict[Hashable, int] = {}
     for place, unit in enumerate(units):
         first.setdefault(unit, place)
@@ -44,8 +44,8 @@ def units(contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str) -> It
     """Return the unit that counts once, at each of P positions, by the choice of repeats that are left out.
 
     Args:
-        contexts: of the P positions, as the format tells them apart.
-        tokens: at these positions.
+        contexts: contexts of the P positions, as the format tells them apart.
+        tokens: tokens at these positions.
         dedup: `ngram`, `context` or `none`.
     """
     return {"ngram": zip(contexts, tokens, strict=True), "context": contexts, "none": range(len(tokens))}[dedup]
@@ -58,10 +58,10 @@ def counted_positions(
     dedup: str,
     common_places: Collection[int],
 ) -> list[int]:
-    """List which of P positions count, by number: without repeats (see `units`) and without places that are left out.
+    """List the numbers of the P positions that count: no repeats (see `units`), no places that are left out.
 
     Args:
-        places: of the P positions in the text.
+        places: places of the P positions in the text.
         contexts: as for `units`.
         tokens: as for `units`.
         dedup: as for `units`.
@@ -98,8 +98,8 @@ def log10_gamma(score: float, scored: int) -> float:
 def log10_two_gammas(score: float, scored: int, weight: float) -> float:
     """Compute log10 P((1−a)·X + a·Y ≥ S), X and Y sums of T exponential variables.
 
-    An exponential variable of mean 1−a is a sum of those of mean a, geometric in number: so N of them take the place of
-    T, and the probability is Σ P(N)·P(Poisson(S/a) < T+N).
+    An exponential variable of mean 1−a is a sum of those of mean a, and their number is geometric. So N of them replace
+    the T, and the probability is Σ P(N)·P(Poisson(S/a) < T+N).
     """
     lighter = min(weight, 1.0 - weight)
     if lighter == 0.0:
@@ -138,7 +138,7 @@ def _where_it_matters(score: float, scored: int, a: float) -> tuple[int, int]:
 
 
 SHORTEST_PART = 24
-"""Scored positions of the shortest part of a document that is tested."""
+"""Number of scored positions of the shortest part of a document that is tested."""
 
 
 def windows_of(scored: int) -> set[tuple[int, int]]:
@@ -166,7 +166,7 @@ def log10_any_of(log10_p: float, tests: float) -> float:
 
 
 def floored(log10_p: float, bits: int) -> float:
-    """Return log10 p, or that of 2^-bits where it is smaller."""
+    """Return log10 p, or log10 of 2^-bits where p is smaller."""
     with mpmath.workdps(DECIMAL_DIGITS):
         return max(log10_p, float(-bits * mpmath.log10(2)))
 
@@ -183,7 +183,7 @@ def _poisson_below(mean: Term, shape: int) -> Term:
 
 
 def _sum(first: Term, ratios: Iterable[Term]) -> Term:
-    """Compute first·(1 + r1 + r1·r2 + …) of ratios that fall."""
+    """Compute first·(1 + r1 + r1·r2 + …) for decreasing ratios."""
     total = term = first
     least = mpmath.mpf(10) ** -_ENOUGH
     for ratio in ratios:
@@ -205,13 +205,13 @@ _MOST_NODES = 2**22
 def ln_tail(
     score: float, counts: Sequence[int], gamma: Fraction | None, values_of: Sequence[float] | None = None
 ) -> float:
-    """Compute ln P(Σ v·x ≥ score), where counts[i] of the x have the value values_of[i]; 0 where no token counts.
+    """Compute ln P(Σ v·x ≥ score). counts[i] of the x have the value values_of[i]. 0 where no token counts.
 
     Args:
         score: the sum to reach.
         counts: how many x have each value.
-        gamma: chance that an x is 1; None: each x is exponential, of mean 1.
-        values_of: v, 0 or more, whole numbers where there is a gamma; None: the places 0, 1, ….
+        gamma: chance that an x is 1. None: each x is exponential, of mean 1.
+        values_of: v, 0 or more, whole numbers if there is a gamma. None: the places 0, 1, ….
     """
     counting = [(v, n) for v, n in zip(values_of or range(len(counts)), counts, strict=True) if v and n]
     values, n = np.array(counting, np.float64).reshape(-1, 2).T
@@ -222,7 +222,7 @@ def ln_tail(
 
 def _ln_exponential(score: float, values: NDArray[np.float64], n: NDArray[np.float64]) -> float:
     """Compute ln of P(S ≥ s) = e^(K(t)−ts)/π · ∫ Re[φ_t(u) e^(−ius)/(t+iu)] du from 0, t the tilt, by equal steps."""
-    # Steps of h count S at s + 2πk/h as well, where the tilted law is negligible.
+    # Steps of h also count S at s + 2πk/h, where the tilted law is negligible.
     from scipy.optimize import brentq  # type: ignore[import-untyped]  # sums by levels alone need it
 
     if n.sum() == 1.0:

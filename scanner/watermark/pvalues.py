@@ -1,12 +1,13 @@
-"""The laws of the scores under H0, in logarithms, and the corrections for many messages and keys (SPEC §3).
+"""Compute the laws of scores under H0, in logarithms, and the corrections for many messages and keys (SPEC §3).
 
-A tail is the probability of its first outcome times a sum of ratios, all positive, so nothing cancels. The smaller of
-the two tails is summed and the other one is its complement, so the logarithm keeps its relative precision at both ends.
-The probability of one outcome comes from Loader's saddle-point expansion (C. Loader, Fast and Accurate Computation of
-Binomial Probabilities, 2000): the deviance is computed without cancellation where the outcome is near its mean.
+A tail is the probability of its first outcome times a sum of ratios. All are positive, so nothing cancels. The smaller
+of the two tails is summed, and the other one is its complement, so the logarithm keeps its relative precision at both
+ends. The probability of one outcome comes from Loader's saddle-point expansion (C. Loader, Fast and Accurate
+Computation of Binomial Probabilities, 2000). It computes the deviance without cancellation where the outcome is near
+its mean.
 
 Scores S and numbers of scored positions T have any shapes that fit each other, and results are float64 of their common
-shape; T = 0 gives 0.
+shape. T = 0 gives 0.
 """
 
 import functools
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scanner.watermark.kernel import kernel
 
 LONGEST_TABULATED = 255
-"""Scored positions up to which the green list's law is tabulated, half a megabyte for each γ."""
+"""Number of scored positions up to which the green list's law is tabulated, half a megabyte for each γ."""
 
 LN10 = math.log(10.0)
 
@@ -58,7 +59,8 @@ def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]
 def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -> NDArray[np.float64]:
     """Compute log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T): the test that assumes normal scores (paper, Z-Test).
 
-    It is kept to show where it fails, never for verdicts. For ln r small scores count against H0: give −S and mean 1.
+    It is kept to show where it fails, never for verdicts. For ln r small scores count against H0, so give −S and mean
+    1.
 
     Args:
         score: S.
@@ -71,9 +73,9 @@ def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -
 
 
 def log10_any_of(log10_p: ArrayLike, tests: ArrayLike, further: ArrayLike = 1) -> NDArray[np.float64]:
-    """Compute log10(1 − (1 − p)^N): correct the smallest of N ≥ 1 valid p-values for N, then for `further` likewise.
+    """Compute log10(1 − (1 − p)^N): correct the smallest of N ≥ 1 valid p-values for N, then likewise for `further`.
 
-    It takes two steps (SPEC §3: messages, then keys), since the product of both numbers may be beyond 2^53.
+    It takes two steps (SPEC §3: messages, then keys), because the product of both numbers may be beyond 2^53.
     """
     p, n, m = _broadcast(log10_p, tests, further)
     return _each_any_of(p.ravel(), n.ravel(), m.ravel()).reshape(p.shape)
@@ -81,13 +83,16 @@ def log10_any_of(log10_p: ArrayLike, tests: ArrayLike, further: ArrayLike = 1) -
 
 @functools.lru_cache(maxsize=128)
 def _short_law(gamma: float) -> NDArray[np.float64]:
-    """Tabulate log10 p of every score of up to LONGEST_TABULATED scored positions, float64[T, S]: of most documents."""
+    """Tabulate log10 p of every score of up to LONGEST_TABULATED scored positions, float64[T, S].
+
+    Most documents are so short.
+    """
     t, s = np.mgrid[: LONGEST_TABULATED + 1, : LONGEST_TABULATED + 1].astype(np.float64)
     return _each_greenlist(np.minimum(s, t).ravel(), t.ravel(), gamma, np.empty((0, 0))).reshape(t.shape)
 
 
 def _broadcast(*given: ArrayLike) -> NDArray[np.float64]:
-    """Return all in their common shape, copied: numpy's views of such a shape take longer to make than short arrays."""
+    """Return all in their common shape, copied. numpy's views of such a shape take longer to make than short arrays."""
     arrays = [np.asarray(values, np.float64) for values in given]
     out = np.empty((len(arrays), *np.broadcast(*arrays).shape))
     for place, values in enumerate(arrays):
@@ -187,7 +192,7 @@ def _log_binomial_tail(s: float, n: float, p: float) -> float:
 
 @kernel
 def _log_poisson_below(x: float, mean: float) -> float:
-    """Compute ln P(X ≤ x) by summing downwards; for x < mean."""
+    """Compute ln P(X ≤ x) by summing downwards, for x < mean."""
     total, term, k = 1.0, 1.0, x
     while term > 1e-17 * total:
         term *= k / mean
@@ -198,7 +203,7 @@ def _log_poisson_below(x: float, mean: float) -> float:
 
 @kernel
 def _log_poisson_above(x: float, mean: float) -> float:
-    """Compute ln P(X ≥ x) by summing upwards; for x > mean."""
+    """Compute ln P(X ≥ x) by summing upwards, for x > mean."""
     total, term, k = 1.0, 1.0, x
     while term > 1e-17 * total:
         k += 1.0
@@ -270,7 +275,7 @@ def _each_any_of(
         for i in range(len(out)):
             if numbers[i] != last:
                 last, log_last = numbers[i], math.log(numbers[i])
-            # of one test, p itself
+            # with one test, p itself
             out[i] = _log_any_of(out[i] * LN10, log_last) / LN10 if last > 1.0 else min(out[i], 0.0)
     return out
 

@@ -1,12 +1,13 @@
-"""THE rule, once: positions, best messages, their p, any of M messages, any of K keys, who passes, who is named.
+"""Decide by one rule: positions, best messages, their p, any of M messages, any of K keys, who passes and is named.
 
-Scans, experiments, audits and plans all decide by it (SPEC §3, §4; SPEC_3 §4). A missing p-value is NaN everywhere:
-where no law is known, where there is no further message, where a document is not scored. NaN never passes.
+Scans, experiments, audits and plans all decide by this rule (SPEC §3, §4; SPEC_3 §4). A missing p-value is NaN
+everywhere. This is so where no law is known, where there is no further message, and where a document is not scored. NaN
+never passes.
 
-The rank of a key among decoys asks no law, so it holds however the format's hash behaves. If a text owes nothing to a
-key, the key and 999 decoy keys of its format are exchangeable, and it has the largest score of all with probability
-1/1000. Decoys are drawn one after another until one scores as high (J. Besag and P. Clifford, Sequential Monte Carlo
-p-values, 1991): after the l-th, p_rank = 1/l is exact, and unmarked text is done after a few.
+The rank of a key among decoys needs no law, so it holds however the format's hash behaves. If a text is independent of
+a key, then the key and 999 decoy keys of its format are exchangeable, and the key has the largest score of all with
+probability 1/1000. Decoys are drawn one after another until one scores as high (J. Besag and P. Clifford, Sequential
+Monte Carlo p-values, 1991). If this is the l-th decoy, p_rank = 1/l is exact. Unmarked text is done after a few decoys.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,26 +23,26 @@ from scanner.watermark.pvalues import log10_any_of
 from schemas.words import Naming
 
 RANK_DECOYS = 999
-"""Decoy keys that a key must beat if its p-values are not proven over the whole key (scanner.watermark.rule)."""
+"""Number of decoys that a key must beat if its p-values are not proven over the whole key (scanner.watermark.rule)."""
 
 LEAST_RANK = 1.0 / (RANK_DECOYS + 1)
 """Rank of a key that beat all decoys."""
 
 
 class KeyFindings(NamedTuple):
-    """What one key says of D documents, C candidates of each, best first.
+    """Findings of one key in D documents, with C candidates in each, best first.
 
-    scored: positions, int64[D].
+    scored: number of scored positions, int64[D].
     correction: K of each document, float64[D].
-    message: int64[D, C]; −1 where there is none, or where the document is not scored.
+    message: int64[D, C]. −1 where there is none, or where the document is not scored.
     score: float64[D, C].
-    log10_p: p of this message alone, float64[D, C]; like the other log10 p, NaN without a message.
-    log10_p_global: that, corrected for M messages and K, float64[D, C].
-    log10_p_own: p on positions that only this message reads, corrected alike, float64[D, C]; −∞ where the format needs
+    log10_p: p of this message alone, float64[D, C]. Like the other log10 p, NaN without a message.
+    log10_p_global: the same, corrected for M messages and K, float64[D, C].
+    log10_p_own: p on positions that only this message reads, corrected alike, float64[D, C]. −∞ where the format needs
         no second p, so that it always passes.
     independent: as in Candidates.
-    basis: of the key.
-    p_rank: rank among decoy keys, float64[D, C]; NaN where none was computed.
+    basis: basis of the key.
+    p_rank: rank among decoy keys, float64[D, C]. NaN where none was computed.
     """
 
     scored: NDArray[np.int64]
@@ -57,21 +58,21 @@ class KeyFindings(NamedTuple):
 
     @property
     def passes_rank(self) -> NDArray[np.bool_]:
-        """Where no rank is needed, or no decoy key scored as high: bool[D, C]."""
+        """Return where no rank is needed, or no decoy key scored as high: bool[D, C]."""
         return np.full(self.message.shape, True) if self.basis.proven else np.asarray(self.p_rank <= LEAST_RANK)
 
     def of_nothing(self) -> "KeyFindings":
-        """Return the same findings without a message or a p-value for all keys."""
+        """Return the same findings without a message and without a p-value corrected for all keys."""
         void = np.full_like(self.log10_p_global, np.nan)
         return self._replace(message=np.full_like(self.message, -1), log10_p_global=void)
 
     def of_batch(self, documents: NDArray[np.int64], scored: NDArray[np.int64], correction: ArrayLike) -> "KeyFindings":
-        """Spread the findings over all documents of a batch: values for `documents`, int64[d], none for the others.
+        """Spread the findings over all documents of a batch. Documents other than `documents`, int64[d], have none.
 
         Args:
-            documents: which of the D documents these are.
-            scored: int64[D], scored positions of all.
-            correction: K, of all or of each.
+            documents: the places of these documents among the D documents.
+            scored: int64[D], number of scored positions of every document.
+            correction: K, one for all or one for each.
         """
 
         def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
@@ -82,34 +83,37 @@ class KeyFindings(NamedTuple):
         return self._each(spread)._replace(scored=scored, correction=np.full(len(scored), correction, np.float64))
 
     def of_width(self, candidates: int) -> "KeyFindings":
-        """Return the same findings with room for so many candidates of each document, C or more."""
+        """Return the same findings with space for `candidates` candidates of each document, C or more."""
         if candidates == self.message.shape[1]:
             return self
         padding = ((0, 0), (0, candidates - self.message.shape[1]))
         return self._each(lambda values, fill: np.pad(values, padding, constant_values=fill))
 
     def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "KeyFindings":
-        """Change the fields with a value a candidate; `change` also gets the value that means there is none."""
+        """Change each field that has a value for every candidate.
+
+        `change` also gets the value that means there is none.
+        """
         values = self._asdict().items()
         return KeyFindings._make(change(value, _NONE[name]) if name in _NONE else value for name, value in values)
 
 
 _NONE = {"message": -1, "score": 0.0} | dict.fromkeys(("log10_p", "log10_p_global", "log10_p_own", "p_rank"), np.nan)
-"""Fields of KeyFindings with a value a candidate, and what means that there is none."""
+"""Fields of KeyFindings that have a value for every candidate, with the value that means there is none."""
 
 
 class Decision(NamedTuple):
-    """What all keys together say of D documents.
+    """The decision of all keys together on D documents.
 
     key: int64[D], the key that gives the verdict.
-    candidate: int64[D], of that key: the named one of smallest corrected p; without a named one the best that passes;
-        without such a one the best of all.
+    candidate: int64[D], the candidate of that key. It is the named one of smallest corrected p, without a named one the
+        best that passes, without such a one the best of all.
     flagged: bool[D].
-    passing: of each key bool[D, C], the candidates that pass.
-    named: of each key bool[D, C], the candidates to be named.
-    naming: object[D], `none` where a document is not flagged. Of a flagged one `named`, or why no name is given:
-        `ambiguous` (several messages pass, and one mark raises the scores of others), `undecided` (none passes by
-        what it shares with no other), `assumed`.
+    passing: for each key bool[D, C], the candidates that pass.
+    named: for each key bool[D, C], the candidates to be named.
+    naming: object[D], `none` where a document is not flagged. A flagged one has `named`, or the reason why no name is
+        given: `ambiguous` (several messages pass, and one mark raises the scores of others), `undecided` (none passes
+        by its user evidence), `assumed`.
     """
 
     key: NDArray[np.int64]
@@ -121,14 +125,17 @@ class Decision(NamedTuple):
 
 
 def long_enough(positions: Positions, least: int) -> tuple[NDArray[np.int64], Positions]:
-    """Return the documents of at least so many scored positions, int64[d], and their positions: others cost nothing."""
+    """Return the documents with at least so many scored positions, int64[d], and these positions.
+
+    Other documents then cost no time.
+    """
     is_enough = positions.scored >= least
     documents = np.flatnonzero(is_enough)
     return documents, positions if is_enough.all() else select_positions(positions, documents)
 
 
 def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
-    """Compute log10 p of scores under a law, float64 of their common shape; NaN where there is no law."""
+    """Compute log10 p of scores under a law, float64 of their common shape. NaN where there is no law."""
     if law is None:
         return np.full(np.broadcast_shapes(np.shape(score), np.shape(scored)), np.nan)
     return law.log10_p(score, scored)
@@ -137,10 +144,12 @@ def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[
 def corrected(log10_p: ArrayLike, messages: int, correction: ArrayLike = 1) -> NDArray[np.float64]:
     """Correct log10 p of the best of M messages for all of them, then for K tests (SPEC §3).
 
+    Example: with M = 1,000 and K = 4, p = 1e-9 becomes about 4e-6.
+
     Args:
         log10_p: of the best message alone.
         messages: M.
-        correction: K: the number of keys, or 1 over the product of the weights of key, look and variant.
+        correction: K, the number of keys, or 1 over the product of the weights of key, look and variant.
     """
     return log10_any_of(log10_p, messages, correction)
 
@@ -178,9 +187,9 @@ def search(
     Args:
         mark: the opened key.
         tokens: of the batch.
-        positions: of the D documents to be searched.
+        positions: scored positions of the D documents to search.
         messages: M.
-        correction: K, of all or of each document.
+        correction: K, one for all documents or one for each.
     """
     return findings_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, correction)
 
@@ -194,8 +203,8 @@ def findings_of(
         mark: the opened key.
         best: the candidates.
         scored: int64[D], number of scored positions.
-        messages: M, among which the candidates are the best.
-        correction: K, of all or of each document.
+        messages: M, the number of messages among which the candidates are the best.
+        correction: K, one for all documents or one for each.
     """
     corrections = np.full(len(scored), correction, np.float64)
     has_message = best.message >= 0
@@ -223,13 +232,13 @@ def findings_of(
 def replace_findings(
     found: KeyFindings, other: KeyFindings, documents: NDArray[np.int64], replacing: NDArray[np.bool_]
 ) -> KeyFindings:
-    """Return the findings of a key in D texts, with the findings in other texts in place of some documents'.
+    """Return the findings of a key in D texts, with some replaced by its findings in other texts of the same documents.
 
     Args:
-        found: of the D texts.
-        other: of V other texts.
-        documents: int64[V], which of the D documents these are.
-        replacing: bool[V], the documents whose other text counts.
+        found: findings in the D texts.
+        other: findings in V other texts.
+        documents: int64[V], the place of each other text's document among the D.
+        replacing: bool[V], whether the other text counts.
     """
     width = max(found.message.shape[1], other.message.shape[1])
     found, other = found.of_width(width), other.of_width(width)
@@ -248,36 +257,38 @@ def replace_findings(
 def choose(found: Sequence[KeyFindings]) -> NDArray[np.int64]:
     """Choose the key that gives each document its verdict: int64[D].
 
-    It is the one with the smallest corrected p among the keys that scored the document, ties to the first, and any p
-    before none. When no key scored it, it is the key with the most scored positions.
+    It is the key with the smallest corrected p among those that scored the document, ties to the first. A key with any
+    p goes before a key without one. If no key scored the document, it is the key with the most scored positions.
     """
     if len(found) == 1:
         return np.zeros(len(found[0].scored), np.int64)
     scoring = np.stack([under_key.message[:, 0] for under_key in found]) >= 0
     p = np.stack([under_key.log10_p_global[:, 0] for under_key in found])
+    # a key without a law has no p: 1 is larger than any log10 p, and smaller than the ∞ of a key that scored nothing
     smallest = np.where(scoring, np.where(np.isnan(p), 1.0, p), np.inf).argmin(axis=0)
     fallback: NDArray[np.int64] = np.stack([under_key.scored for under_key in found]).argmax(axis=0)
     return np.where(scoring.any(axis=0), smallest, fallback)
 
 
 def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_rate: float | None = None) -> Decision:
-    """Make one decision a document from what each key found.
+    """Make one decision for each document from the findings of all keys.
 
     Args:
-        found: of all keys, on the same D documents.
-        false_positive_rate: at or below it a corrected p passes.
-        misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
+        found: findings of all keys, on the same D documents.
+        false_positive_rate: a corrected p at or below it passes.
+        misnaming_rate: the same for a candidate's user evidence. None: the false-positive rate.
     """
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
     passing_masks = [
         passes(under_key.log10_p_global, false_positive_rate) & under_key.passes_rank for under_key in found
     ]
     count = np.sum([mask.sum(axis=1) for mask in passing_masks], axis=0)
-    if not count.any():  # as of nearly all batches
+    if not count.any():  # so it is in nearly all batches
         nothing = np.zeros(len(count), np.int64)
         return Decision(
             choose(found), nothing, nothing > 0, passing_masks, passing_masks, np.full(len(count), Naming.NONE, object)
         )
+    # unless messages are independent, the mark of one raises the scores of others: then only a single one is named
     is_single = (count == 1)[:, None]
     own_masks = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
     named_masks = [
@@ -291,6 +302,7 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
             [not under_key.basis.assumed for under_key in found],
         )
     )
+    # each line overrides the lines above it
     naming = np.full(len(count), Naming.NONE, object)
     naming[count > 0] = Naming.UNDECIDED
     naming[shared & (count > 1)] = Naming.AMBIGUOUS
@@ -299,7 +311,7 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
     naming[has_named] = Naming.NAMED
     deciding_masks = [np.where(has_named[:, None], *mask) for mask in zip(named_masks, passing_masks, strict=True)]
     key, candidate = _best_of(found, deciding_masks)
-    # the best of such a key passes with its group alone, so it may be a stranger, whatever passes under other keys
+    # the best message of such a key may pass by its group alone and belong to a stranger, whatever passes elsewhere
     independent = np.array([under_key.independent for under_key in found])
     naming[(naming == Naming.AMBIGUOUS) & independent[key]] = Naming.UNDECIDED
     return Decision(key, candidate, count > 0, passing_masks, named_masks, naming)
@@ -308,7 +320,10 @@ def decide(found: Sequence[KeyFindings], false_positive_rate: float, misnaming_r
 def _best_of(
     findings: Sequence[KeyFindings], deciding_masks: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find key and candidate of each verdict: the smallest p of candidates that decide, or of all where none does."""
+    """Find key and candidate of each verdict.
+
+    It is the smallest p among the deciding candidates, or among all if none decides.
+    """
     first = [mask.argmax(axis=1) for mask in deciding_masks]  # candidates come best first
     documents = np.arange(len(first[0]))
     p = np.stack(
@@ -323,16 +338,17 @@ def _best_of(
 
 
 SECONDS_OF_A_RANK = 300.0
-"""Most seconds for ranking a text, by its format's generous count. Without a limit, whoever can make a mark could keep
-a worker busy for hours with one text.
+"""Largest number of seconds for ranking a text, by its format's generous estimate.
+
+Without a limit, a person who can make a mark could keep a worker busy for hours with one text.
 """
 
 FEWEST_RANKED, MOST_RANKED = 256, 2**16
-"""Fewest and most scored positions of a text that are ranked."""
+"""Smallest and largest number of scored positions of a text that are ranked."""
 
 
 def most_ranked(seconds: float) -> int:
-    """Return how many positions of a text are ranked when each takes so many seconds under a key."""
+    """Return how many positions of a text are ranked if each takes so many seconds under a key."""
     return int(min(max(SECONDS_OF_A_RANK / (RANK_DECOYS * seconds), FEWEST_RANKED), MOST_RANKED))
 
 
@@ -345,20 +361,21 @@ def ranked(
     false_positive_rate: float,
     most: int = MOST_RANKED,
 ) -> KeyFindings:
-    """Rank what a key found where it would be flagged; where the law is proven, no rank is computed.
+    """Rank a key's findings where they would be flagged. If the law is proven, no rank is computed.
 
-    In a long text `most` evenly spaced positions are ranked: the key and the decoys meet the same ones. The p-value for
-    all keys of a candidate that a decoy equals is at least its rank. A format that cannot draw decoys has no rank, and
-    is not flagged. A candidate that beats all decoys costs as much as searching its text RANK_DECOYS times.
+    In a long text, only `most` evenly spaced positions are ranked, the same ones for the key and the decoys. If a decoy
+    equals a candidate, the candidate's p-value for all keys is at least its rank. A format that cannot draw decoys has
+    no rank, so it is not flagged. A candidate that beats all decoys costs as much as searching its text RANK_DECOYS
+    times.
 
     Args:
         found: findings of the D documents.
         mark: the opened key.
         tokens: of the batch.
         positions: of the D documents.
-        messages: M: a decoy's best message of so many is compared.
-        false_positive_rate: at or below it a corrected p would pass.
-        most: number of scored positions of a text that are looked at, at most.
+        messages: M, the number of a decoy's messages. The best of them is compared.
+        false_positive_rate: a corrected p at or below it would pass.
+        most: largest number of scored positions of a text that are ranked.
     """
     if mark.basis.proven or not isinstance(mark, RanksAmongDecoys):
         return found
@@ -368,7 +385,7 @@ def ranked(
     long_documents = np.flatnonzero(is_unbeaten.any(axis=1) & (positions.scored > most))
     if len(long_documents):
         positions, score = spread_out(positions, most), score.copy()
-        for c in range(is_unbeaten.shape[1]):
+        for c in range(is_unbeaten.shape[1]):  # `score` takes one message for each document
             rows = long_documents[is_unbeaten[long_documents, c]]
             score[rows, c] = mark.score(tokens, select_positions(positions, rows), found.message[rows, c])
     for number in range(1, RANK_DECOYS + 1):
@@ -379,6 +396,7 @@ def ranked(
         is_beaten = is_unbeaten[documents] & (best.astype(np.float64) >= score[documents])
         p_rank[documents] = np.where(is_beaten, 1.0 / number, p_rank[documents])
         is_unbeaten[documents] &= ~is_beaten
+    # NaN, where no rank was computed, is not above LEAST_RANK
     is_beaten = p_rank > LEAST_RANK
     floored_log10_p = np.maximum(found.log10_p_global, np.log10(np.where(is_beaten, p_rank, 1.0)))
     return found._replace(p_rank=p_rank, log10_p_global=np.where(is_beaten, floored_log10_p, found.log10_p_global))

@@ -1,17 +1,20 @@
-"""Windows of a document: where they lie, their scores, and the p-value of the best of them.
+"""Test windows of a document: their places, their scores, and the p-value of the best of them.
 
-A document of T scored positions is tested at several scales that T alone decides: windows of 24·√2^i positions, each a
-quarter of its length after the one before and one that ends with the document, and the document itself. A window's
-score is the difference of two running sums over positions, so that no draw is computed twice.
+A document of T scored positions is tested at several scales, which depend only on T. At scale i, windows have 24·√2^i
+positions and begin a quarter of their length apart, and one more ends with the document. The last scale is the document
+itself. A window's score is the difference of two running sums over positions, so no draw is computed twice.
 
-**Why p holds.** Under H0 the draws are independent, and the score of every window, under every message, increases in
-each of them. So the scores are positively associated (Esary, Proschan and Walkup 1967): the event that all N of them
-stay below their limits is at least as likely as if they were independent. With p_j of a window under a message,
+Example: a document of 40 scored positions has 7 windows. Four have 24 positions (0 … 23, 6 … 29, 12 … 35, 16 … 39), two
+have 34 (0 … 33, 6 … 39), and one is the whole document.
 
-    P(min p_j ≤ x) = 1 − P(all p_j > x) ≤ 1 − Π P(p_j > x) ≤ 1 − (1 − x)^N,
+**Why p holds.** Under H0 the draws are independent. The score of every window, under every message, increases in each
+of them. So the scores are positively associated (Esary, Proschan and Walkup 1967): the event that all N of them stay
+below their limits is at least as likely as if they were independent. With p_j of a window under a message,
 
-so `1 − (1 − min p)^N` with N = windows · messages is never too small, however the windows overlap. Other parts that are
-fixed before any draw (scanner.looks.parts.search) count like windows; then N = parts · messages.
+    P(min p_j ≤ x) = 1 − P(all p_j > x) ≤ 1 − Π P(p_j > x) ≤ 1 − (1 − x)^N.
+
+So `1 − (1 − min p)^N` with N = windows · messages is never too small, however the windows overlap. Other parts that are
+fixed before any draw (scanner.looks.parts.search) count like windows. Then N = parts · messages.
 """
 
 import math
@@ -28,7 +31,7 @@ from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.rule import log10_p_of
 
 SHORTEST_WINDOW = 24
-"""Scored positions of the shortest windows."""
+"""Number of scored positions of the shortest windows."""
 
 WINDOWS_A_LENGTH = 4
 """Number of windows that begin within the length of one."""
@@ -46,9 +49,9 @@ WINDOW_LENGTHS = np.array([_length(scale) for scale in range(64)], np.int64)
 
 
 class BestWindows(NamedTuple):
-    """The largest score of D documents at each of S scales, the last of which is the whole document.
+    """The largest score of D documents at each of S scales. The last scale is the whole document.
 
-    length: int64[D, S], of the windows; 0 where a document has none of a scale.
+    length: int64[D, S], of the windows. 0 where a document has none of a scale.
     score: float64[D, S].
     """
 
@@ -57,7 +60,7 @@ class BestWindows(NamedTuple):
 
 
 def count_windows(scored: ArrayLike) -> NDArray[np.int64]:
-    """Count the windows of documents with so many scored positions, the whole included: int64 of the same shape."""
+    """Count the windows of documents with so many scored positions, including the whole: int64 of the same shape."""
     t = np.asarray(scored, np.int64)[..., None]
     lengths = WINDOW_LENGTHS[: scales_of(int(t.max(initial=0)))]
     scale_counts = np.where(t > lengths, 1 - (lengths - t) // (lengths // WINDOWS_A_LENGTH), 0)
@@ -70,7 +73,10 @@ def scales_of(scored: int) -> int:
 
 
 def windows(scored: int) -> NDArray[np.int64]:
-    """List all windows of a document: int64[W, 2], first position and that after the last; the whole comes last."""
+    """List all windows of a document: int64[W, 2], the first position and the one after the last.
+
+    The whole comes last.
+    """
     scale_windows = []
     for length in WINDOW_LENGTHS[: scales_of(scored)].tolist():
         last = scored - length
@@ -82,6 +88,8 @@ def windows(scored: int) -> NDArray[np.int64]:
 def log10_in_document(log10_p: ArrayLike, parts: ArrayLike, messages: int) -> NDArray[np.float64]:
     """Compute log10 p of the smallest p of any part under any of M messages: 1 − (1 − p)^(parts · M).
 
+    Example: of 3 parts and 10 messages, p = 1e-8 becomes 3e-7.
+
     Args:
         log10_p: of the part and message of smallest p.
         parts: number of parts of its document, the whole included.
@@ -91,7 +99,7 @@ def log10_in_document(log10_p: ArrayLike, parts: ArrayLike, messages: int) -> ND
 
 
 def least_log10_p(law: Law, best: BestWindows) -> NDArray[np.float64]:
-    """Compute log10 of the smallest p of any window: float64[D]; 0 of a document without positions."""
+    """Compute log10 of the smallest p of any window: float64[D]. 0 for a document without positions."""
     log10_p = np.where(best.length > 0, log10_p_of(law, best.score, best.length), 0.0)
     return np.asarray(log10_p.min(axis=1, initial=0.0), np.float64)
 
@@ -103,7 +111,7 @@ def running_sums(terms: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDAr
     The sums of document d begin at offsets[d] + d.
 
     Args:
-        terms: float64[P], what each scored position adds.
+        terms: float64[P], the term of each scored position.
         offsets: int64[D+1].
     """
     documents = len(offsets) - 1
@@ -126,7 +134,7 @@ def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: 
     """Find the window of largest score of each scale.
 
     Args:
-        sums: of `running_sums`.
+        sums: sums from `running_sums`.
         positions: of the D documents.
         windows: if false, only the documents as a whole.
     """
@@ -157,13 +165,13 @@ def _best_of_scales(
 
 
 def least_length(law: Law | None, log10_p: float, longest: int) -> int:
-    """Return the length of the shortest windows that can pass; in shorter ones not even the largest score passes.
+    """Return the length of the shortest windows that can pass. In shorter ones not even the largest score passes.
 
-    Where no window can pass, it is longer than the longest document.
+    If no window can pass, the result is longer than the longest document.
 
     Args:
-        law: of the scores.
-        log10_p: the largest with which a window passes.
+        law: law of the scores.
+        log10_p: the largest value with which a window passes.
         longest: scored positions of the longest document.
     """
     lengths = WINDOW_LENGTHS[: scales_of(longest) + 1]
@@ -174,8 +182,8 @@ def least_length(law: Law | None, log10_p: float, longest: int) -> int:
 def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArray[np.int64]]]:
     """Yield windows to search, and the document of each, int64[W]. Windows of one yield share no position.
 
-    Lengths are 24·2^i from `least` on, and the last length below, so that a window of `least` holds a searched one
-    whole. They begin half a length apart, and the last window of a document ends with it.
+    Lengths are 24·2^i from `least` on, and the last length below `least`, so that every window of length `least`
+    contains a whole searched window. Windows begin half a length apart, and the last window of a document ends with it.
     """
     scored, firsts = positions.scored, positions.offsets[:-1]
     longest = int(scored.max(initial=0))
@@ -194,7 +202,10 @@ def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArra
 
 
 def coarse_of(positions: Positions, least: int, longest: int) -> Ranges:
-    """Return all windows of `coarse` together, of documents of at most `longest` positions; others have none."""
+    """Return all windows of `coarse` together, for documents of at most `longest` positions.
+
+    Other documents have none.
+    """
     lengths = WINDOW_LENGTHS[: scales_of(min(int(positions.scored.max(initial=0)), longest)) : 2]
     return Ranges(*_coarse_of(positions.offsets, lengths[2 * lengths > least], longest))
 

@@ -91,7 +91,7 @@ def test_a_floor_can_be_asked_for(registry, tmp_path, capsys):
     admit = ["keys", "admit", "k1", "--registry", str(registry), "--results", folder]
     assert run(brickscan, [*admit, "--down-to", "1e-3"]) == 2
     said = capsys.readouterr().err
-    assert "'k1' can be admitted down to 0.01; for 0.001 about" in said
+    assert "'k1' can be admitted down to 0.01\nhint: for 0.001 about" in said
     assert "documents are needed; it is not admitted" in said
     assert load_registry(registry).keys[0].admission is None
     assert run(brickscan, [*admit, "--down-to", "1e-2"]) == 0

@@ -16,7 +16,7 @@ for variable in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "F
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tests.bench import as_init, kernels, marking, measure, peers, scan, tokenising  # noqa: E402 - threads are counted at import
+from tests.bench import as_init, kernels, marking, measure, peers, recording, scan, tokenising  # noqa: E402 - threads are counted at import
 
 
 def whole_scans(options: argparse.Namespace) -> Iterator[measure.Comparison]:
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--megabytes", type=float, default=4.0, help="text to tokenise and scan")
     parser.add_argument("--ray", action="store_true", help="row 6 through Ray as well")
+    recording.add_option(parser)
     options = parser.parse_args()
     found = measure.circumstances()
     print(f"{found['machine']['cpu']}, {found['machine']['cores']} cores, load {found['machine']['load'][0]:.1f}")
@@ -67,6 +68,18 @@ def main() -> None:
         options.json.write_text(
             json.dumps({**found, "figures": [one._asdict() for one in comparisons]}, indent=1) + "\n"
         )
+    recording.record(
+        options,
+        parser.prog,
+        group="Speed",
+        title="Each part beside its baseline",
+        sample=f"medians of {options.repeats} repeats; spread: most less least of the rate, over its median",
+        columns=("row", "what", "per CPU second", "unit", "ratio", "of", "spread"),
+        rows=[
+            (one.row, one.what, one.rate, one.unit, one.ratio, one.baseline, f"{one.spread:.0%}") for one in comparisons
+        ],
+        mark="by row",
+    )
 
 
 HEADER = f"{'row':3} {'what':64} {'per CPU second':>24} {'ratio':>9}  {'of':44} spread"

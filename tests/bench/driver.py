@@ -24,6 +24,7 @@ from scanner.input.files import InputFile
 from scanner.input.shards import MAX_TEXT_BYTES, Range, Shard
 from scanner.results.transactions import open_tables
 from scanner.watermark.native.format import SECONDS_A_MESSAGE
+from tests.bench import recording
 from tests.bench.log import a_file, shard_id
 
 SECONDS_A_SHARD = 1.25
@@ -253,7 +254,10 @@ def main() -> None:
     parser.add_argument("--signs", type=int, nargs="*", default=[], help="batches of a shard before which a sign comes")
     parser.add_argument("--drivers", type=int, default=1, help="drivers that share a night, each with so many workers")
     parser.add_argument("--ray", action="store_true", help="measure what Ray's calls take, and nothing else")
+    recording.add_option(parser)
     options = parser.parse_args()
+    rows: list[tuple[int | float, ...]] = []
+    heads: list[str] = []
     if options.ray:
         for name, seconds in cost_of_ray().items():
             print(f"{name:24} {1e6 * seconds:8.2f} µs")
@@ -262,8 +266,20 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             found = together(options.drivers, workers, max(1_000, 10 * workers), options.signs, folder)
         if not row:
-            print(f"{'workers':>8} " + " ".join(f"{name:>16}" for name in found))
+            heads = list(found)
+            print(f"{'workers':>8} " + " ".join(f"{name:>16}" for name in heads))
         print(f"{workers:8,} " + " ".join(f"{value:16.3f}" for value in found.values()), flush=True)
+        rows.append((workers, *found.values()))
+    recording.record(
+        options,
+        parser.prog,
+        group="Speed",
+        title="How many workers one driver feeds",
+        sample=f"simulated workers, the real driver; {options.drivers} drivers at a time",
+        columns=("workers", *heads),
+        rows=rows,
+        mark="none",
+    )
 
 
 if __name__ == "__main__":

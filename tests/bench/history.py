@@ -23,6 +23,7 @@ from scanner.results.transactions import TableEntry, additions, commit, open_tab
 from scanner.storage.data_files import SCHEMAS, write_file
 from scanner.storage.delta import KeptTable
 from scanner.storage.locations import table_uri
+from tests.bench import recording
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 
@@ -35,7 +36,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.history", description=__doc__)
     parser.add_argument("--rows", type=float, nargs="+", default=[1e8, 1e9], help="of verdicts")
     parser.add_argument("--flagged", type=float, default=1e-4, help="share of the documents")
+    recording.add_option(parser)
     options = parser.parse_args()
+    figures = []
     print(f"{'rows':>13} {'flags':>8} {'what':44} {'CPU s':>8} {'MiB':>7}")
     for rows in map(int, options.rows):
         with tempfile.TemporaryDirectory() as folder:
@@ -43,6 +46,17 @@ def main() -> None:
             for what in QUESTIONS:
                 seconds, mebibytes = in_a_process(partial(asked, what, folder))
                 print(f"{rows:13,} {flags:8,} {what:44} {seconds:8.2f} {mebibytes:7.0f}", flush=True)
+                figures.append((rows, flags, what, float(seconds), round(mebibytes)))
+    recording.record(
+        options,
+        parser.prog,
+        group="Memory and disk",
+        title="Questions to tables of several years",
+        sample="synthetic rows; each question once, in a process of its own",
+        columns=("rows", "flags", "question", "CPU seconds", "MiB"),
+        rows=figures,
+        mark="none",
+    )
 
 
 def fill(folder: str, rows: int, share: float) -> int:

@@ -21,6 +21,7 @@ from scanner.results.current_rows import SIDE_TABLES, enter_side_rows, run_numbe
 from scanner.results.transactions import TableEntry, Tables, commit, find_committed, open_tables
 from scanner.storage.data_files import SCHEMAS, DataFile
 from scanner.storage.locations import table_uri
+from tests.bench import recording
 
 SHARDS_A_NIGHT = 2_500
 SHARDS_A_FLUSH = 20
@@ -34,7 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.log", description=__doc__)
     parser.add_argument("--shards", type=float, nargs="+", default=[1e4, 1e5], help="in the log")
     parser.add_argument("--folder", type=Path, help="where it is written; default: a temporary folder")
+    recording.add_option(parser)
     options = parser.parse_args()
+    rows = []
     print(f"{'shards':>10} {'what':44} {'CPU s':>8} {'MiB':>7}")
     for shards in map(int, options.shards):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -42,6 +45,17 @@ def main() -> None:
             with get_context("spawn").Pool(1) as pool:
                 for what, seconds, mebibytes in pool.apply(measured, (folder, shards)):
                     print(f"{shards:10,} {what:44} {seconds:8.3f} {mebibytes:7.0f}", flush=True)
+                    rows.append((shards, what, float(seconds), round(mebibytes)))
+    recording.record(
+        options,
+        parser.prog,
+        group="Memory and disk",
+        title="The log of the table of verdicts",
+        sample="synthetic shards; each question once, in a process of its own",
+        columns=("shards", "question", "CPU seconds", "MiB"),
+        rows=rows,
+        mark="none",
+    )
 
 
 def fill(folder: str, shards: int) -> None:

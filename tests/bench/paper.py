@@ -93,10 +93,10 @@ class PaperRun:
             raise SystemExit(f"brickscan {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
 
 
-def run_figure(run: PaperRun, version: int = 1) -> dict[str, Any]:
-    """False-positive rates of three tests under a few keys of a version: counts at powers of ten."""
+def run_false_positives(run: PaperRun, version: int = 1) -> dict[str, Any]:
+    """Figure 2: false-positive rates of three tests under a few keys of a version, as counts at powers of ten."""
     config = run.config(
-        f"figure-{version}",
+        "false-positives" if version == 1 else f"false-positives-{version}",
         f'tokenizer = {{ file = "{run.tokenizer}", sha256 = "{sha256_file(run.tokenizer)}" }}\n'
         f"[input]\npaths = {json.dumps([str(path) for path in run.corpus])}\n"
         f"[figure]\npieces = {run.sizes.pieces}\ntokens = 256\nkeys = 10\nversion = {version}\n"
@@ -210,8 +210,8 @@ def _texts() -> dict[str, str]:
 
 
 STEPS: Mapping[str, Callable[[PaperRun], dict[str, Any]]] = {
-    "figure-1": run_figure,
-    "figure-2": functools.partial(run_figure, version=2),
+    "false-positives": run_false_positives,
+    "false-positives-3": functools.partial(run_false_positives, version=3),
     "identification": run_identification,
     "tokens": run_tokens,
     "scores": run_scores,
@@ -223,7 +223,7 @@ STEPS: Mapping[str, Callable[[PaperRun], dict[str, Any]]] = {
 
 def missing(run: PaperRun, step: str) -> str | None:
     """Why a step cannot be done here; None: it can."""
-    if not step.startswith("figure") and not (run.model / "config.json").is_file():
+    if not step.startswith("false-positives") and not (run.model / "config.json").is_file():
         return "there is no model; `make model` makes one"
     if step == "utility" and (importlib.util.find_spec("lm_eval") is None or not TASKS.is_dir()):
         return "there are no tasks; `make tasks` installs them"

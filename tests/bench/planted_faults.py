@@ -50,8 +50,9 @@ from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict
 from tests.bench.configured import FOR_USERS, ONE_MESSAGE, VERSION_3
 from tests.fixed import fix_secrets
+from tests.support.opened_once import keep_inspector, keep_tokenizers
 from tests.support.two_keys import TOKENIZER, Words, words_of_one_token
-from tests.support.without_ray import open_once, put_in_the_place_of_ray
+from tests.support.without_ray import put_in_the_place_of_ray
 
 RUNS = {3_000: 2, 12_500: 1, 50_000: 1}
 """Nights of each size."""
@@ -372,7 +373,8 @@ def nights(title: str, size: int, runs: int, *, marked: bool) -> list[dict[str, 
     for run in range(runs):
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             put_in_the_place_of_ray(patch)
-            open_once(patch)
+            keep_tokenizers(patch)
+            keep_inspector(patch)
             config = write_night(Path(folder), fault, size, run, marked=marked)
             fault.plant(patch)
             seen.append(alarming(run_scan(make_plan(config), lambda *_: None)))

@@ -1,8 +1,9 @@
 """How often planted faults are named, and faults where there is none: `python -m tests.bench.probe_faults --seeds 20`.
 
-A server draws answers from random next-token distributions, a key for each seed, with one fault or none. A page of the
-answers says what differs. Printed are, for each fault, on how many pages it is named in the words for it, on how many
-pages anything else is said, and how often the limits of the share of unmarked answers hold the truth.
+A server draws answers from next-token distributions of a real model (tests/probe/recorded_chances.npy) or random ones,
+a key for each seed, with one fault or none. A page of the answers says what differs. Printed are, for each fault, on
+how many pages it is named in the words for it, on how many pages anything else is said, and how often the limits of
+the share of unmarked answers hold the truth.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from scanner.watermark.formats import format_of, make_format
 from tests.probe.planted import (
     GREEDY,
     PLAIN,
+    RECORDED,
     VOCABULARY,
     Server,
     answers_table,
@@ -47,9 +49,11 @@ FORMS = {
 class Bench:
     """A key, and servers near to it."""
 
-    def __init__(self, folder: Path, form: str, seed: int, answers: int, length: int) -> None:
+    def __init__(
+        self, folder: Path, form: str, seed: int, answers: int, length: int, recorded: np.ndarray | None
+    ) -> None:
         parameters, size, messages = FORMS[form]
-        self.name, self.seed, self.length = form, seed, length
+        self.name, self.seed, self.length, self.recorded = form, seed, length, recorded
         self.secret = secret_for(f"fault {form} {seed}", size)
         self.registry = make_registry(folder, form, self.secret, messages, **parameters)
         key = load_registry(self.registry).keys[0]
@@ -70,7 +74,8 @@ class Bench:
     def ids(self, server: Server, number: int = 0, *, prompt_enters: bool = True) -> np.ndarray:
         lacks_prompt = self.name.startswith("vllm")
         prompts = np.full_like(self.prompts, 2**32 - 1) if lacks_prompt else self.prompts
-        return token_ids(server, prompts, self.length, 10 * self.seed + number, prompt_enters=prompt_enters)
+        seed = 10 * self.seed + number
+        return token_ids(server, prompts, self.length, seed, prompt_enters=prompt_enters, recorded=self.recorded)
 
     def table(self, ids: np.ndarray, name: str = "sampled") -> pa.Table:
         return answers_table(ids, self.prompts, name)
@@ -164,10 +169,10 @@ def is_named(fault: Fault, key: KeyResult) -> tuple[bool, bool]:
     return named and key.named is not None and (not fault.unmarked or states == expected), bool(says)
 
 
-def pages(fault: Fault, seeds: int, answers: int, length: int) -> Iterator[KeyResult]:
+def pages(fault: Fault, seeds: int, answers: int, length: int, recorded: np.ndarray | None) -> Iterator[KeyResult]:
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(Path(folder), fault.form, seed, answers, length)
+            bench = Bench(Path(folder), fault.form, seed, answers, length, recorded)
             yield analyse(fault.answers(bench), bench.registry).keys[0]
 
 
@@ -176,13 +181,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--answers", type=int, default=24, help="of a class")
     parser.add_argument("--length", type=int, default=120, help="tokens of an answer")
+    parser.add_argument("--random", action="store_true", help="random next-token distributions, not recorded ones")
     parser.add_argument("--only", choices=sorted(FAULTS), nargs="*", help="these faults alone")
     options = parser.parse_args()
+    recorded = None if options.random else np.load(RECORDED)
     for name, fault in FAULTS.items():
         if options.only and name not in options.only:
             continue
         named, else_said, shares = 0, 0, list[bool]()
-        for key in pages(fault, options.seeds, options.answers, options.length):
+        for key in pages(fault, options.seeds, options.answers, options.length, recorded):
             right, other = is_named(fault, key)
             named, else_said = named + right, else_said + other
             shares += [one.unmarked.low <= 0.5 <= one.unmarked.high for one in key.classes if one.unmarked is not None]

@@ -26,6 +26,7 @@ from scanner.results.retention import erase_user
 from scanner.results.transactions import TableEntry, commit, find_committed, open_tables
 from scanner.results.upkeep import compact
 from scanner.storage.data_files import SCHEMAS, write_file
+from tests.bench import recording
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 
@@ -40,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.tables", description=__doc__)
     parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7], help="of verdicts")
     parser.add_argument("--folder", type=Path, help="where they are written; default: a temporary folder")
+    recording.add_option(parser)
     options = parser.parse_args()
+    figures = []
     print(f"{'rows':>12} {'shards':>8} {'what':44} {'CPU s':>8} {'MiB':>7}  {'growth':>7}")
     before: dict[str, tuple[float, float]] = {}
     for rows in map(int, options.rows):
@@ -51,6 +54,17 @@ def main() -> None:
                 growth = f"{seconds / before[what][1]:.1f}/{rows / before[what][0]:.0f}" if what in before else ""
                 print(f"{rows:12,} {shards:8,} {what:44} {seconds:8.2f} {mebibytes:7.0f}  {growth:>7}", flush=True)
                 before[what] = (rows, seconds)
+                figures.append((rows, shards, what, float(seconds), round(mebibytes)))
+    recording.record(
+        options,
+        parser.prog,
+        group="Memory and disk",
+        title="Questions to tables of many rows",
+        sample="synthetic rows; each question once, in a process of its own",
+        columns=("rows", "shards", "question", "CPU seconds", "MiB"),
+        rows=figures,
+        mark="none",
+    )
 
 
 def fill(folder: str, rows: int) -> int:

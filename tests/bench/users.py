@@ -36,6 +36,7 @@ from scanner.registry import (
     verify_since,
     verify_users,
 )
+from tests.bench import recording
 
 KEYS = ("first", "second")
 A_CALL = 1_000_000
@@ -55,7 +56,9 @@ def main() -> None:
     parser.add_argument("--users", type=float, nargs="+", default=[1e5, 1e6], help="growing numbers of users")
     parser.add_argument("--folder", type=Path, help="where the registry is written; default: a temporary folder")
     parser.add_argument("--whole", action="store_true", help="also verify the whole chain")
+    recording.add_option(parser)
     options = parser.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.folder or Path(temporary)) / "registry"
         if not folder.exists():
@@ -66,6 +69,16 @@ def main() -> None:
                 cost = in_another_process(measured, question, folder, users)
                 figures = f"{cost.first * 1e3:11.1f} {cost.median * 1e3:11.1f} {cost.mebibytes:8.0f}"
                 print(f"{users:12,} {what:44} {figures}", flush=True)
+                rows.append((users, what, cost.first * 1e3, cost.median * 1e3, round(cost.mebibytes)))
+    recording.record(
+        options,
+        parser.prog,
+        group="Memory and disk",
+        title="Questions to a registry of many users",
+        sample="each question in a fresh process: once cold, then for a second, nine times at most",
+        columns=("users", "question", "first, ms", "median, ms", "MiB"),
+        rows=rows,
+    )
 
 
 def make_keys(folder: Path) -> None:

@@ -4,7 +4,7 @@
 for each proxy and shape of weights how many tokens a flag takes, in a row of such answers as long as it takes: single
 answers of a small model at low temperatures are too short for many users. `found` prints how many of single answers
 are flagged. Proxies never see the prompt. Each step keeps what it has made, so that it can be interrupted. Hours of one
-core; the tables stand in docs/concepts/weighted-evidence.md.
+core; the tables are the files docs/measurements/levels-*.json.
 """
 
 import argparse

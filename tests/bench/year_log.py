@@ -23,6 +23,7 @@ from scanner.results.retention import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen
 from scanner.results.transactions import TableEntry, Tables, commit, find_committed, open_tables
 from scanner.storage.data_files import SCHEMAS, write_file
 from scanner.storage.locations import table_uri
+from tests.bench import recording
 from tests.bench.history import BEGAN, MERGED_ROWS, SHARD_ROWS, SHARDS_A_NIGHT, about, files_of, ranges_of
 from tests.bench.log import FLUSHES, IN_A_PACK, a_file, flush, memory, shard_id
 
@@ -32,7 +33,9 @@ COMPACTED_AFTER = 7  # nights
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.year_log", description=__doc__)
     parser.add_argument("--shards", type=float, nargs="+", default=[1e5, 1e6], help="of all nights")
+    recording.add_option(parser)
     options = parser.parse_args()
+    rows = []
     print(f"{'shards':>10} {'what, with nights frozen':48} {'CPU s':>8} {'MiB':>7}")
     for shards in map(int, options.shards):
         with tempfile.TemporaryDirectory() as folder:
@@ -41,6 +44,17 @@ def main() -> None:
             with get_context("spawn").Pool(1) as pool:
                 for what, seconds, mebibytes in pool.apply(measured, (folder, nights)):
                     print(f"{shards:10,} {what:48} {seconds:8.3f} {mebibytes:7.0f}", flush=True)
+                    rows.append((shards, what, float(seconds), round(mebibytes)))
+    recording.record(
+        options,
+        parser.prog,
+        group="Memory and disk",
+        title="Logs of a year whose nights are frozen",
+        sample="synthetic shards; each question once, in a process of its own",
+        columns=("shards", "question", "CPU seconds", "MiB"),
+        rows=rows,
+        mark="none",
+    )
 
 
 def fill(folder: str, nights: int) -> None:

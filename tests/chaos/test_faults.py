@@ -16,7 +16,7 @@ from tests.chaos.driver import MOMENTS
 from tests.chaos.processes import output_of
 from tests.chaos.worker import REASONS, FaultyWorker
 
-pytestmark = pytest.mark.costly
+pytestmark = pytest.mark.long
 
 
 def scan(night) -> None:

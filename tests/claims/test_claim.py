@@ -2,18 +2,22 @@
 
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from scanner.claims import claim as claims
 from scanner.claims.claim import prepare, show, write
+from scanner.cluster.commits import ScanTotals
+from scanner.cluster.scan import run_scan
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import Mark, windows_of
 from scanner.registry import find_key, load_registry
-from scanner.registry.leases import HeldLease, leased
+from scanner.registry.leases import CLOCK_MAY_DIFFER, HeldLease, leased, refuse_unread
 from scanner.registry.shown_seeds import append_event, event_head, shown_path
+from scanner.registry.signed_tables import SIGNED_TABLES_FOLDER
 from scanner.results.queries import spans
 from scanner.watermark.formats import format_of
 from tests.support.claiming import MESSAGE, Platform, make_registry
@@ -63,15 +67,16 @@ def test_a_flag_becomes_a_claim_that_anybody_checks(tmp_path, words, method):
 
 
 def test_a_claim_says_where_nobody_checked_the_tables(platform):
-    """As of results that were moved: whoever makes it knows, before anything is shown, what the row rests on."""
+    """As where a registry was put back that lacks its record of them: whoever makes it is told before it shows."""
     platform.scan(platform.text())
     code, said = platform.claim("--dry-run")
     assert (code, "not checked" in said) == (0, False), said
-    results = Path(platform.night.results)
-    results.rename(results.with_name("elsewhere"))
-    platform.night.config.write_text(platform.night.config.read_text().replace('"results"', '"elsewhere"'))
+    restored, lacks = platform.folder / "restored", shutil.ignore_patterns(SIGNED_TABLES_FOLDER)
+    shutil.copytree(platform.registry, restored, ignore=lacks)
+    platform.night.config.write_text(platform.night.config.read_text().replace(str(platform.registry), str(restored)))
     code, said = platform.claim("--dry-run")
-    assert (code, "signatures of tables were not checked: the registry does not know" in said) == (0, True), said
+    unchecked = "signatures of tables were not checked: the registry knows nothing of these results"
+    assert (code, unchecked in said) == (0, True), said
 
 
 def test_a_claim_says_whom_it_cannot_convince_before_it_shows_anything(platform):
@@ -107,7 +112,7 @@ def test_a_second_call_shows_nothing_new(platform):
     assert platform.claim("--yes")[0] == 0
     first = platform.read("claim.json")
     code, said = platform.claim("--yes")
-    assert (code, "is there already; name a folder that is new" in said) == (2, True)
+    assert (code, "is there already\nhint: name a folder that is new" in said) == (2, True)
     code, said = platform.claim("--yes", out="again")
     assert (code, "all of them by event 1 of an earlier claim; nothing new is shown" in said) == (0, True), said
     assert platform.read("claim.json", "again") == first
@@ -434,6 +439,66 @@ def test_a_claim_whose_readers_have_another_folder_of_leases_shows_nothing(platf
     leases.rmdir()
     leases.symlink_to(platform.folder / "volume")
     assert platform.claim("--yes")[0] == 0
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_folder_of_leases_that_goes_away_meanwhile_stops_a_claim(platform, monkeypatch, empty):
+    """As where its volume is unmounted while somebody is asked, or while a claim waits for hours; scans have theirs."""
+    leases, volume = platform.registry / "leases", platform.folder / "volume"
+
+    def go_away(_: float = 0.0) -> None:
+        leases.rename(volume)
+        if empty:
+            leases.mkdir()
+
+    platform.scan(platform.text())
+    prepared = prepare(platform.night.config, "a:0", None)
+    go_away()
+    with pytest.raises(Refused, match="scans note what they read in another folder"):
+        show(prepared)
+    assert platform.shown().number == 0
+    if empty:
+        leases.rmdir()
+    volume.rename(leases)
+    with leased(platform.registry, "scan", needed=True) as lease, monkeypatch.context() as patch:
+        lease.read({"green": 0})
+        patch.setattr("scanner.claims.claim.time.sleep", go_away)
+        code, said = platform.claim("--yes", "--wait")
+        assert "and is waited for" in said
+        assert (code, "scans note what they read in another folder" in said) == (2, True), said
+        assert not platform.case.exists()
+        if empty:
+            leases.rmdir()
+        volume.rename(leases)
+    assert platform.claim("--yes")[0] == 0
+    assert platform.shown().number == 1
+
+
+def test_a_scan_that_has_not_ended_and_has_another_folder_of_leases_stops_a_claim(platform, monkeypatch):
+    """As the first one in a container whose volume is mounted at `leases`: what it committed stands in the results."""
+    leases, host, volume = platform.registry / "leases", platform.folder / "host", platform.folder / "volume"
+    monkeypatch.setattr(  # clocks that do not differ, so that a second decides
+        claims, "refuse_unread", lambda folder, since: refuse_unread(folder, since + CLOCK_MAY_DIFFER)
+    )
+    platform.scan(platform.text())
+    assert platform.claim("--dry-run")[0] == 0
+    leases.rename(host)
+    time.sleep(1.1)
+    said = []
+
+    def claim(work: object, totals: ScanTotals) -> None:
+        if totals.shards and not said:
+            leases.rename(volume)
+            host.rename(leases)
+            said.append(platform.claim("--yes"))
+            leases.rename(host)
+            volume.rename(leases)
+
+    platform.night.write("b", [platform.text(130, 2)])
+    assert run_scan(platform.night.plan(), claim).exit_code == 0
+    ((code, words),) = said
+    assert (code, "scans note what they read in another folder" in words) == (2, True), words
+    assert platform.shown().number == 0
 
 
 def test_a_month_has_as_many_claims_as_scan_toml_allows(platform):

@@ -169,7 +169,7 @@ def test_files_that_a_rollback_brings_back_are_not_scanned_again(catalogs, regis
         compact(table)
 
 
-@pytest.mark.costly
+@pytest.mark.long
 def test_histories_of_a_table_lose_and_double_nothing(catalogs, registry):
     check_histories(10, STEPS, step, NAME, catalogs, registry)
 

@@ -15,10 +15,10 @@ from deltalake import DeltaTable
 
 from scanner.cluster import commits
 from scanner.errors import ScanFailed
-from scanner.registry.signed_tables import read_signed_tables
 from scanner.signing import signature_of
-from scanner.storage.locations import real_location, table_uri
+from scanner.storage.locations import table_uri
 from tests.support.night import Night
+from tests.support.signed_tables import signed_at
 from tests.support.two_keys import message_of
 
 FILES, ROWS, ACCOUNTS = 6, 10, 5
@@ -98,7 +98,7 @@ def tables_of(results: str) -> dict[str, Counter[str]]:
 
 def assert_numbers_are_kept(results: str, registry: str) -> None:
     """The registry has the number of each table's last signature: what is put back to an earlier one is seen."""
-    for entry in read_signed_tables(registry).of(real_location(results)):
+    for entry in signed_at(registry, results):
         signature = signature_of(DeltaTable(table_uri(results, entry.table)))
         assert (entry.table, entry.number) == (entry.table, signature.number)
 
@@ -110,7 +110,7 @@ def test_the_registry_has_the_numbers_of_all_other_tables_before_verdicts_are_co
 
     def commit(results, name, *others):
         if name == "verdicts":
-            entries = read_signed_tables(str(night.registry)).of(real_location(night.results))
+            entries = signed_at(night.registry, night.results)
             for entry in entries:
                 assert entry.number == signature_of(DeltaTable(table_uri(night.results, entry.table))).number
             looked_at.append(len(entries))
@@ -123,7 +123,7 @@ def test_the_registry_has_the_numbers_of_all_other_tables_before_verdicts_are_co
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("after", [9, 11])
+@pytest.mark.parametrize("after", [9, pytest.param(11, marks=pytest.mark.long)])
 def test_every_table_after_interruptions(night, monkeypatch, after):
     """Each run writes some commits, and is then refused the disk, wherever that hits it."""
     night.scan()

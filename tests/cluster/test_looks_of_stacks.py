@@ -44,8 +44,8 @@ def test_disguised_text_is_found_where_the_law_is_of_a_drawn_key(stacks_night):
     assert set(rows["proof"][:2]) == {"proved"}
     plan = make_plan(stacks_night.config)
     said = " ".join(summary(done, plan.results, 1e-4, plan.cautions).split())
-    assert "under hf-selfhash: no look at normalised text" in said
-    assert "under vllm-gumbel, synthid-table, hf-selfhash: no look at parts of texts" in said
+    assert "key hf-selfhash: scans do not look at normalised text" in said
+    assert "keys vllm-gumbel, synthid-table, hf-selfhash: scans do not look at parts of texts" in said
 
 
 def test_check_says_which_look_is_taken_under_which_key(stacks_night):

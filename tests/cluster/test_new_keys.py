@@ -247,9 +247,9 @@ def test_parts_stand_that_every_key_found_whenever_it_came(night, own_registry, 
 def test_status_names_nights_that_wait_for_a_new_key(night, scanned, own_registry):
     """A night that was scanned before a key was made waits to be scanned under it, until it is."""
     asked = ("status", night.config, "--format", "json")
-    assert json.loads(call(*asked)[1])["needs_a_hand"] == []
+    assert json.loads(call(*asked)[1])["needs_attention"] == []
     add_key(own_registry, "late")
-    (hand,) = json.loads(call(*asked)[1])["needs_a_hand"]
+    (hand,) = json.loads(call(*asked)[1])["needs_attention"]
     assert re.fullmatch(r"night \S+ was scanned without key late: run `brickscan scan .*` again", hand)
     night.scan()
-    assert json.loads(call(*asked)[1])["needs_a_hand"] == []
+    assert json.loads(call(*asked)[1])["needs_attention"] == []

@@ -89,7 +89,7 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
         code, out, err = call("scan", night.config)
         assert code == 4, out + err
         assert night.last_scan()["exit_code"] == 4
-        hands = " ".join(out[out.index("needs a hand:") :].split())
+        hands = " ".join(out[out.index("needs your attention:") :].split())
         assert f"- {DAYS[day].format(folder=night.input)}" in hands
         assert OVER.get(day, "") in hands
         assert ("passed over" in out) == (day in OVER)
@@ -104,7 +104,7 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
     assert code == night.last_scan()["exit_code"] == (0 if allowed else 4)
     said = DAYS[day].removesuffix(QUIET).format(folder=night.input)
     assert (f"careful {said} allow_empty lets such a night end with 0." in " ".join(out.split())) == allowed
-    assert ("needs a hand:" not in out) == allowed
+    assert ("needs your attention:" not in out) == allowed
 
 
 @pytest.mark.usefixtures("without_ray")
@@ -155,9 +155,9 @@ def test_one_document_that_is_read_is_enough_and_the_first_reasons_are_told(nigh
 
 @pytest.mark.usefixtures("without_ray")
 def test_hidden_files_need_a_hand(night, plain):
-    """A scan that passes a hidden Parquet file over says so, and does not end with `nothing needs a hand`."""
+    """A scan that passes a hidden Parquet file over says so, and does not end with `nothing needs your attention`."""
     path = night.write("a", [plain(40, 1)])
-    assert call("scan", night.config)[1].endswith("nothing needs a hand\n")
+    assert call("scan", night.config)[1].endswith("nothing needs your attention\n")
     (night.input / "_old").mkdir()
     (night.input / "_old" / "b.parquet").write_bytes(path.read_bytes())
     code, out, _ = call("scan", night.config)

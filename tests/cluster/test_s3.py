@@ -203,12 +203,12 @@ def driver(night: Night) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize(
     "source",
-    [*(pytest.param(kind, marks=pytest.mark.long) for kind in ("files", "delta")),
-     pytest.param("iceberg", marks=pytest.mark.costly)],
-)  # fmt: skip
+    ["files", "delta", "iceberg"],
+)
 def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(
     s3, far_registry, night, registry, marked, plain, source, monkeypatch
 ):
@@ -262,7 +262,7 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(
     assert encodings.found(secrets_of(registry), everything) == set()
 
 
-@pytest.mark.costly
+@pytest.mark.long
 @pytest.mark.usefixtures("without_ray")
 def test_flags_on_s3_are_explained(s3, far_registry, night, registry, marked, plain, tmp_path):
     """Input, results and registry are on S3; then the input is deleted."""
@@ -310,7 +310,7 @@ def test_users_of_a_registry_on_s3(s3, tmp_path, registry, monkeypatch):
     ]
     assert any(path.endswith(".arrow") for path in index)
     assert not any(b"user0" in s3.open_input_file(path).read() for path in index)
-    assert "in a local folder; copy its keys.toml" in call("keys", "retire", "k", "--registry", far)[2]
+    assert "in a local folder\nhint: copy its keys.toml" in call("keys", "retire", "k", "--registry", far)[2]
     with pytest.raises(Refused, match="a local folder"):
         retire_key(far, "k")
 

@@ -417,5 +417,5 @@ def test_summary_has_pieces_beside_flags(night, registry, marked, plain):
     outcome = night.scan()
     assert (outcome.audit.traffic.flagged, outcome.audit.traffic.pieces) == (6, 2)
     said = " ".join(summary(outcome, night.results, 1e-6).split())
-    assert "6 documents, 6 distinct texts, 2 independent pieces (the others are near-duplicates)" in said
+    assert "6 documents, 6 distinct texts, 2 without near-duplicates" in said
     assert "near-duplicates are flagged together or not at all" in said

@@ -71,10 +71,12 @@ def explained_quotation(night) -> None:
     assert quoted[0] <= span["char_from"] < span["char_to"] <= quoted[1] + 1
     assert (span["user_id"], record["look"]) == ("alice", "span")
     said = {line["heading"]: line["sentence"] for line in record["says"]}
-    assert said["Marked parts"].endswith("All of them stand in quoted lines: whoever posted this quotes marked text")
-    assert "have a part that scores so high" in said["How seldom chance does this"]
+    assert said["Marked parts"].endswith(
+        "All of them are in quoted lines: the account that posted this quotes marked text"
+    )
+    assert "have a part that scores as high" in said["How seldom chance does this"]
     assert html.count('<span class="line m">') > 0
-    assert "A part that is marked by itself has a line in the margin" in html
+    assert "A part that is marked on its own is between" in html
 
 
 def test_units_need_weights_that_leave_room(night):

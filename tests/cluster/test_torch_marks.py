@@ -110,7 +110,8 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
     for row, name in enumerate(PARAMETERS):
         said = {one["heading"]: one["sentence"] for one in explained(night, f"a:{row}")["says"]}
         assert said.get("Drawn by", "").startswith("torch's CPU generator") is (name in drawn)
-        assert said["Who can mark with it"].startswith("whoever" if name == "synthid-table" else "anyone")
+        owner = "anyone who has the key's secret, for any user. The registry's owner has it"
+        assert said["Who can mark with it"].startswith(owner) is (name == "synthid-table")
         code, out, _ = call("replay", night.config, f"a:{row}")
         assert (code, "comes out equal" in out) == (0, True), out
     code, out, _ = call("report", night.config, "--out", tmp_path / "report")

@@ -44,13 +44,13 @@ def test_a_flag_that_is_not_proved_names_nobody_and_raises_the_alarm(night, regi
     assert wrong["user_id"].null_count() == wrong.height
     assert sorted(flags(night.results).collect()["row"]) == rows.filter("flagged")["row"].to_list()
     said = " ".join(summary(outcome, night.results, 1e-6).split())
-    assert f"{counts.unproved} name nobody: the proof, counted again in high precision, gave another result" in said
-    assert said.startswith(f"USE NO FLAG OF THIS SCAN. A slow path computed {counts.unproved} flags again")
+    assert f"{counts.unproved} name no user: a slower method computed the flag again and found another result" in said
+    assert said.startswith(f"USE NO FLAG OF THIS SCAN. A slower method computed {counts.unproved} flags again")
     assert outcome_record(outcome, night.plan())["unproved"] == counts.unproved
     code, out, _ = call("flagged", night.config)
     assert (
         code,
-        out.count("nobody: the proof, counted again in high precision, gave another result than the scan"),
+        out.count("nobody: a slower method computed the flag again and found another result"),
     ) == (0, counts.unproved)
     again = night.scan()
     assert (again.exit_code, again.totals.counts.documents) == (3, 0)  # the rows and the alarm stand
@@ -61,4 +61,6 @@ def test_flags_of_a_sound_night_are_proved(night, registry, marked, plain):
     outcome = night.scan()
     assert outcome.exit_code == 0
     assert night.verdicts()["proof"].to_list() == ["proved", *[None] * 4]
-    assert "proved       1 flag came out the same when computed again by a slow path\n" in summary(outcome, "", 1e-6)
+    assert "proved       1 flag gave the same result when a slower method computed them again\n" in summary(
+        outcome, "", 1e-6
+    )

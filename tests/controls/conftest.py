@@ -1,5 +1,5 @@
 """Fixtures of the tests of this folder."""
 
-from tests.support.demo_texts import human, human_texts, one_tokenizer, tokenizer
+from tests.support.demo_texts import human, human_texts, tokenizer
 
-__all__ = ["human", "human_texts", "one_tokenizer", "tokenizer"]
+__all__ = ["human", "human_texts", "tokenizer"]

@@ -117,7 +117,7 @@ def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night, t
     assert counted(audit) == CanaryCounts(TEXTS, TEXTS, TEXTS, TEXTS, 0)
     ((label, line),) = audit.lines()
     assert label == "canaries"
-    assert line.startswith("30 of 30 texts came; found 30 (")
+    assert line.startswith("30 of 30 texts arrived: found 30 (")
     assert "planned 27), named right 30" in line
     assert audit.alarms() == []
     assert {row["family_error"] for row in audit.rows if row["kind"] in CANARY_WORDS} == {0.001 / FAMILIES}

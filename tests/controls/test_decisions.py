@@ -24,7 +24,6 @@ from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict
 from tests.support.audited_scan import Key, make, pieces, scan
 
-pytestmark = pytest.mark.usefixtures("one_tokenizer")
 ALL_LOOKS = "variants = { normalised = true }\nspans = { windows = true }"
 KEYS = (Key(20, format="gumbel-v3"), *[Key(1, format="gumbel-v3")] * 2)
 ERROR = 1e-3

@@ -15,7 +15,6 @@ from scanner.watermark.formats import FORMATS, make_format
 from schemas.words import AuditState, AuditVerdict
 from tests.support.audited_scan import Key, make, pieces, scan
 
-pytestmark = pytest.mark.usefixtures("one_tokenizer")
 PARAMETERS = {
     "greenlist": [{"window": 4, "gamma": "1/4"}, {"window": 0, "gamma": "3/8"}],
     "greenlist-v3": [{"window": 4, "gamma": "1/4", "beacon": "5a" * 32, "groups": groups} for groups in (None, 9)],
@@ -88,8 +87,8 @@ def test_decoys_that_share_one_key_are_seen(tmp_path, human_texts, monkeypatch, 
     assert {row["kind"] for row in audit.rows if row["verdict"] == AuditVerdict.TOO_SMALL} == {DECOY_KEYS}
     # decoys of texts share one key, and those of whole decisions another one
     assert all(row["hits"] > 0.4 * row["tests"] for row in of_decoy_keys(audit))
-    told = "decoy_keys greenlist;h=4;gamma=1/4 ngram at 7.45834e-27: "
-    assert any(alarm.startswith(told) for alarm in audit.alarms())
+    alarms = [alarm for alarm in audit.alarms() if alarm.startswith("decoy_keys greenlist;h=4;gamma=1/4 ngram: ")]
+    assert any("tests reached p = 7.45834e-27, " in alarm for alarm in alarms)
     assert "keys that should differ draw alike, so the p-values of this scan were not tested" in audit.advice
 
 

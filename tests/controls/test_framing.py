@@ -1,6 +1,5 @@
 """Anybody can post text of messages that nobody holds: the audit reports it, and alarms only if it may be more."""
 
-import functools
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +42,6 @@ def night(tmp_path_factory, human_texts):
     """A night in which the search finds a reserved message in each framed text, as in an attacker's."""
     folder: Path = tmp_path_factory.mktemp("framing")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "load_tokenizer", functools.cache(plan_module.load_tokenizer))
         texts = pieces(human_texts, 40, 1500)
         framed = [f"Framed framed {text}" for text in texts[:FRAMED]]
         plan = make(folder, [*framed, *texts[FRAMED:]], Key(500))
@@ -122,7 +120,7 @@ def test_without_such_texts_there_is_nothing_to_tell(night):
 def test_texts_of_many_accounts_raise_the_alarm(night, framed):
     audit = judged(night, framed)
     assert (audit.state, audit.warnings()) == ("alarm", [])
-    assert "text of this traffic meets messages that were never given too often" in audit.advice
+    assert "too many texts carry messages that no user was ever given" in audit.advice
 
 
 def test_an_account_that_posts_most_of_all_texts_is_not_one_of_a_few(night):

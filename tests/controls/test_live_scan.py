@@ -91,7 +91,7 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     outcome = run_scan(plan, lambda work, totals: None, worker=WithZTest)
     assert outcome.exit_code == 3
     summed_up = told(outcome, config)
-    assert summed_up.startswith("USE NO FLAG OF THIS SCAN. A slow path computed ")
+    assert summed_up.startswith("USE NO FLAG OF THIS SCAN. A slower method computed ")
     assert "false flags" not in summed_up
     assert summed_up.count("AUDIT ALARM") <= ALARMS_SHOWN + 1
     last = results.scans(plan.results).collect().row(-1, named=True)
@@ -103,19 +103,19 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     out = call("flagged", config, "--limit", 2)[1]
     first, second, _, *lines = out.splitlines()
     assert first.startswith("AUDIT ALARM")
-    assert "Use no flag of this scan. A slow path computed" in second
+    assert "Use no flag of this scan. A slower method computed" in second
     assert [line.count(" alarm ") for line in lines[:2]] == [1, 1]
     assert "false flags:" not in out
-    assert "Use no flag of this scan. A slow path computed" in call("status", config)[1]
+    assert "Use no flag of this scan. A slower method computed" in call("status", config)[1]
     assert call("report", config, "--out", config.parent / "pages")[0] == 0
     page = (config.parent / "pages" / "index.html").read_text()
-    assert page.index("Use no flag of this scan. A slow path computed") < page.index("documents read")
+    assert page.index("Use no flag of this scan. A slower method computed") < page.index("documents read")
     assert "false flags:" not in page
-    assert "no point here shows" not in page
+    assert "too few decoys" not in page
     pages = list((config.parent / "pages").glob("flags*/*.html")) + list((config.parent / "pages").glob("flags-*.html"))
     assert len(pages) > 2
-    assert all("Use no flag of this scan. A slow path computed" in path.read_text() for path in pages)
-    assert not any("chance alone makes" in path.read_text() for path in pages)
+    assert all("Use no flag of this scan. A slower method computed" in path.read_text() for path in pages)
+    assert not any("Chance in a night of this size" in path.read_text() for path in pages)
 
     # a later file, scanned rightly, is of the same input, so that it is judged together with the broken one
     write(config, "b", short(human_texts, 100))
@@ -200,7 +200,7 @@ def test_texts_that_are_scored_in_part_count_as_any_others(config, human_texts):
     outcome = run_scan(plan, lambda work, totals: None)
     assert outcome.totals.counts.scored_in_part == results.scans(plan.results).collect()["scored_in_part"].item() == 1
     assert outcome.audit.traffic.texts == 20
-    assert re.search(r"^in part +1 document: invalid bytes replaced", told(outcome, config), re.MULTILINE)
+    assert re.search(r"^in part +1 document: invalid bytes were replaced", told(outcome, config), re.MULTILINE)
 
 
 def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts, capsys):
@@ -237,7 +237,7 @@ def test_a_scan_records_which_keys_were_never_admitted(config, human_texts):
     (key,) = results.scans(plan.results).collect()["keys"][0]
     assert key["admitted_by"] is None
     assert outcome.audit.unadmitted == ("k1",)
-    assert "nothing needs a hand" in told(outcome, config)  # its law is exact
+    assert "nothing needs your attention" in told(outcome, config)  # its law is exact
     config.write_text(CONFIG + "require_admission = true\n")
     with pytest.raises(
         Refused, match=r"audit\.require_admission: key 'k1' never passed an audit with its 100 messages"

@@ -37,8 +37,6 @@ from tests.support.audited_scan import Key, make, pieces, scan, shards_of
 from tests.support.demo_texts import DEMO, sample_texts
 from tests.watermark.pairs import law_of
 
-pytestmark = pytest.mark.usefixtures("one_tokenizer")
-
 
 def alarming(audit: ScanAudit) -> set[str]:
     return {row["kind"] for row in audit.rows if row["verdict"] == "too small"}
@@ -249,7 +247,7 @@ def test_dedup_switched_off_is_caught(tmp_path, human_texts, monkeypatch):
     assert (audit.state, without.state) == ("alarm", "no decoys")
     assert "decoy" in alarming(audit)
     said = audit.alarms()
-    assert re.search(r"decoy greenlist;h=0;gamma=1/4 ngram at 0\.\d+: \d+ hits in [\d,]+ tests", said[0])
+    assert re.search(r"decoy greenlist;h=0;gamma=1/4 ngram: \d+ of [\d,]+ tests reached p = 0\.\d+, ", said[0])
     assert audit.advice.startswith("Use no flag of this scan. Decoy keys, which marked nothing, hit too often")
 
 
@@ -266,7 +264,7 @@ def test_the_correction_for_messages_left_out_is_caught(tmp_path, human_texts, m
     audit, without = sabotaged(tmp_path, human_texts, Key(500), most=1000)
     assert alarming(audit) == {"decision", "decoy_best", "reserved"}
     assert alarming(without) == {"reserved"}  # reserved messages need no decoys
-    assert "too few decoys to tell a broken law from a bad key" in without.advice
+    assert "too few decoys to tell whether the p-values or the key are at fault" in without.advice
 
 
 def test_a_key_that_meets_this_traffic_too_often_is_told_from_a_broken_law(tmp_path, human_texts, monkeypatch):
@@ -281,5 +279,5 @@ def test_a_key_that_meets_this_traffic_too_often_is_told_from_a_broken_law(tmp_p
     monkeypatch.setattr(GreenList, "best_two", tuned)
     audit = scan(plan)
     assert alarming(audit) == {"reserved"}
-    assert "Decoy keys hit as often as they should" in audit.advice
-    assert audit.alarms()[0].startswith("reserved k0 greenlist;h=4;gamma=1/4 ngram at 0.")
+    assert "Decoys are as they should be" in audit.advice
+    assert audit.alarms()[0].startswith("reserved k0 greenlist;h=4;gamma=1/4 ngram: ")

@@ -18,8 +18,6 @@ PARTS = 10
 DRAW = 2
 """A draw of decoys. In one of five draws, 0, sound parts hit so often that the whole alarms beside the sick part."""
 
-pytestmark = pytest.mark.usefixtures("one_tokenizer")
-
 
 @pytest.fixture(scope="module")
 def texts(human_texts) -> list[str]:
@@ -71,7 +69,7 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
     audit = scan(plan, parts=PARTS, draw=DRAW)
     assert audit.state == "alarm"
     assert wrong(audit) == {("decoy_host", "host-7")}
-    assert "Of host host-7 p-values are too small" in audit.advice
+    assert "p-values are too small for host host-7" in audit.advice
     assert "`brickscan selftest` there" in audit.advice
 
 
@@ -104,4 +102,4 @@ def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, text
     audit = scan(make(tmp_path, texts, Key(1)), draw=DRAW)
     assert audit.state == "alarm"
     assert wrong(audit) == {("decoy_length", "64-127")}
-    assert "Of texts of scored length 64-127 p-values are too small" in audit.advice
+    assert "p-values are too small for texts of scored length 64-127" in audit.advice

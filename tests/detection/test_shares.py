@@ -224,4 +224,4 @@ def test_flags_of_unequal_weights_are_replayed_and_can_be_claimed(night, registr
     assert claim["correction"] == 5 / 2
     whole = reference.log10_any_of(claim["log10_p"], claim["messages"] * claim["correction"])
     assert claim["log10_p_global"] == pytest.approx(whole, rel=1e-9)
-    assert "corrected for 2.5 tests" in " ".join(call("explain", night.config, "a:0")[1].split())
+    assert "after a correction for 2.5 tests" in " ".join(call("explain", night.config, "a:0")[1].split())

@@ -16,8 +16,9 @@ from scanner.registry import add_users
 from tests.support.command_line import call
 from tests.support.hostile_pages import HOSTILE
 from tests.support.night import Night
+from tests.support.opened_once import keep_inspector
 from tests.support.two_keys import marked_text, message_of
-from tests.support.without_ray import open_once, put_in_the_place_of_ray
+from tests.support.without_ray import put_in_the_place_of_ray
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
@@ -61,7 +62,7 @@ def report(tmp_path_factory, registry, words, plain) -> Path:
     ids = [*HOSTILE, "x" * 300, "plain", "none"]
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
-        open_once(patch)
+        keep_inspector(patch)
         night = Night(folder, own)
         night.configure(columns='account = "account"', audit="share = 1.0")
         night.write("<img src=x onerror=alert(1)>", texts, doc_id=ids, account=ids[::-1])
@@ -158,7 +159,7 @@ def test_ears_are_told_what_eyes_see(context, report):
     said = page.locator("body").aria_snapshot()
     assert 'heading "Flag: plain" [level=1]' in said
     assert "- term: How seldom chance does this" in said
-    assert said.index('heading "The text"') < said.index('heading "All that was found"')
+    assert said.index('heading "The text"') < said.index('heading "What was found"')
     assert said.index("Recommended:") < said.index('heading "The text"')
     assert page.get_by_role("link").all_inner_texts() == ["The night"]
     page.get_by_role("link", name="The night").click()

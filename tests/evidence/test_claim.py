@@ -27,7 +27,7 @@ from scanner.watermark.proof import log10_any_of
 from schemas.words import UNMET_CONDITION, Naming, NamingCondition
 from tests.support.command_line import call
 from tests.support.forged_claims import Forger, check
-from tests.support.two_keys import TOKENIZER, message_of
+from tests.support.two_keys import TOKENIZER, Words, message_of
 
 DATA = Path(__file__).parents[1] / "data"
 ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
@@ -126,7 +126,7 @@ def test_a_claim_holds_the_text_that_was_posted(night, registry, marked, tmp_pat
     assert hashlib.sha256(raw).hexdigest() == claim["text_sha256"]
     assert (case / "scored.txt").read_bytes() == raw.decode(errors="replace").encode()
     assert check(case, registry / "secrets" / "green.key", library=True)[0] == 3  # no list was named
-    assert "a part of it alone was looked at (invalid_utf8)" in call("explain", night.config, "a:0")[1]
+    assert "only a part of it was scored (invalid_utf8)" in call("explain", night.config, "a:0")[1]
 
 
 @pytest.mark.costly
@@ -469,6 +469,14 @@ def test_a_folder_with_more_than_a_claim_is_refused(forger, tmp_path, what):
     assert (code, "is no file of a claim" in said) == (1, True)
 
 
+def test_files_that_a_system_puts_into_folders_are_no_part_of_a_claim(forger):
+    """Whoever opened the folder to read the text has not made the claim void."""
+    forger.claim()
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (forger.folder / name).write_bytes(b"anything")
+    assert forger.checked()[0] == 0
+
+
 @pytest.fixture
 def short_texts(monkeypatch):
     """Scans and the script score the first 256 bytes alone, so that no test needs 16 MiB."""
@@ -539,14 +547,56 @@ def test_one_key_with_a_thousand_tokenizers_counts_a_thousand_times(forger, tmp_
     ],
 )
 def test_a_normalizer_that_could_put_marked_words_into_any_text_is_known(normalizer, plain):
-    assert check_claim.adds_nothing(normalizer) is plain
+    assert check_claim.puts_nothing(json.dumps({"normalizer": normalizer}).encode()) is plain
 
 
-def test_a_tokenizer_that_was_made_and_announced_to_mark_every_text_is_told(forger, plain):
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+BLANK_BEFORE = {"type": "Prepend", "prepend": "\u2581"}
+
+
+@pytest.mark.parametrize(
+    ("cutter", "normalizer", "plain"),
+    [
+        (None, None, True),
+        (METASPACE, None, True),
+        (METASPACE | {"prepend_scheme": "never"}, BLANK_BEFORE, True),
+        ({"type": "ByteLevel", "add_prefix_space": True}, None, True),
+        ({"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}, None, True),
+        (METASPACE | {"replacement": "m"}, None, False),
+        ({"type": "Unheard"} | {"replacement": "\u2581"}, None, False),
+        ({"type": "Sequence", "pretokenizers": [METASPACE, METASPACE]}, None, False),
+        ({"type": "Sequence", "normalizers": [], "pretokenizers": [METASPACE | {"replacement": "m"}]}, None, False),
+        (METASPACE, BLANK_BEFORE, False),
+        (None, {"type": "Sequence", "normalizers": [BLANK_BEFORE, BLANK_BEFORE | {"prepend": " "}]}, False),
+    ],
+)
+def test_a_pre_tokenizer_that_could_put_marked_words_into_any_text_is_known(cutter, normalizer, plain):
+    """It spells them of signs that it puts before each other; of a blank alone, one does no harm."""
+    made = {"normalizer": normalizer, "pre_tokenizer": cutter}
+    assert check_claim.puts_nothing(json.dumps(made).encode()) is plain
+
+
+def made_to_mark(words: str, way: str) -> str:
+    """A tokenizer that writes words before every text."""
+    made = json.loads(TOKENIZER.read_text())
+    if way == "pre-tokenizer":  # after the bytes have their letters, of which the blank's is one
+        letters = reversed(words.replace(" ", "\u0120"))
+        signs = [METASPACE | {"replacement": letter} for letter in letters]
+        return json.dumps(
+            made | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [made["pre_tokenizer"], *signs]}}
+        )
+    told = json.dumps(made | {"normalizer": {"type": "Prepend", "prepend": words}})
+    return told if way == "normalizer" else told.replace('"type": "Prepend"', '"type": "Prepend", "type": "ByteLevel"')
+
+
+@pytest.mark.parametrize("way", ["normalizer", "pre-tokenizer", "type that stands twice"])
+def test_a_tokenizer_that_was_made_and_announced_to_mark_every_text_is_told(forger, words, plain, way):
     """Whoever holds a key announces it with a tokenizer that writes marked words before each text, and then waits."""
-    made = json.loads(TOKENIZER.read_text()) | {"normalizer": {"type": "Prepend", "prepend": forger.text}}
+    once = [place for place, word in enumerate(words.words) if re.search(r"(.)\1", word) is None]
+    spelled = Words(words.tokens[once], [words.words[place] for place in once])
+    made = made_to_mark(forger.mark_words(spelled, forger.numbers["message"], 80, 9), way)
     forger.tokenizer = forger.folder.parent / "made.json"
-    forger.tokenizer.write_text(json.dumps(made))
+    forger.tokenizer.write_text(made)
     digest = hashlib.sha256(forger.tokenizer.read_bytes()).hexdigest()
     forger.publish("2026-01-01", "green", forger.key.commitment, 2000, digest, "-")
     forger.text = plain(20, 7)

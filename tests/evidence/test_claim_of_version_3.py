@@ -308,7 +308,7 @@ OTHER_VALUES = {
     "list": [],
     "object": {},
     "true": True,
-    "10 MB": "00" * 5_000_000,
+    "a megabyte": "00" * 500_000,
 }
 
 

@@ -2,14 +2,25 @@
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.cluster.scan import run_scan
 from scanner.evidence.copied_text import COPIED_RUN, EarlierPost, copied_share
+from scanner.ngram_filter import common_ngrams
+from scanner.scan_plan import make_plan
+from scanner.signing import opened_signers
+from scanner.storage.data_files import SCHEMAS
+from scanner.storage.delta import TABLE_VERSION
+from scanner.storage.locations import table_uri
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -65,7 +76,7 @@ def test_runs_of_earlier_posts_of_others_are_counted(night, registry, marked, pl
     assert (copied["posts"], copied["accounts"]) == (2, 2)
     assert copied["share"] > 0.9
     said = re.sub(r"\s+", " ", call("explain", night.config, "a:1")[1])
-    assert re.search(r"4\d% of what was scored stands in 1 earlier flagged post of 1 other account", said)
+    assert re.search(r"4\d% of what was scored is also in 1 earlier flagged post of 1 other account", said)
     assert "earlier flagged" not in call("explain", night.results, "a:1")[1]
 
 
@@ -81,3 +92,67 @@ def test_an_earlier_post_whose_file_holds_another_text_now(night, registry, mark
     code, out, err = call("explain", night.config, "bo:0", "--json")
     assert code == 0, err
     assert json.loads(out)["copied"] is None
+
+
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "rows taken out",
+        *(pytest.param(edit, marks=pytest.mark.costly) for edit in ("a byte changed", "another version", "gone")),
+    ],
+)
+def test_an_earlier_post_whose_kept_text_somebody_edited_is_not_passed_over(night, own_registry, marked, edit):
+    """Else who edits it takes the caution off the page that the words are somebody else's."""
+    text = marked(message_of(own_registry, "green", "alice"), 80, 1)
+    night.configure(columns='account = "account"\ntime = "posted"', more="evidence = { keep_text = true }")
+    for hour, name in enumerate(("ann", "bo")):
+        night.write(name, [text], account=[name], posted=[datetime(2026, 8, 1, hour, tzinfo=UTC)])
+    night.scan()
+    (night.input / "ann.parquet").unlink()
+    code, out, err = call("explain", night.config, "bo:0", "--json")
+    assert (code, json.loads(out)["copied"]["share"]) == (0, 1.0), err
+
+    uri = Path(table_uri(night.results, "flag_texts"))
+    if edit == "rows taken out":
+        write_deltalake(
+            str(uri), pl.read_delta(str(uri)).head(1).to_arrow().cast(SCHEMAS["flag_texts"]), mode="overwrite"
+        )
+    elif edit == "a byte changed":
+        for file in uri.glob("*.parquet"):
+            file.write_bytes(file.read_bytes()[:-9] + b"x" + file.read_bytes()[-8:])
+    elif edit == "another version":
+        DeltaTable(uri).alter.set_table_properties({TABLE_VERSION: "1"}, raise_if_not_exists=False)
+    else:
+        shutil.rmtree(uri)
+    opened_signers._signers.clear()  # as in the next process
+    code, out, err = call("explain", night.config, "bo:0", "--json")
+    assert (code, out) == (2, "")
+    assert "flag_texts" in err
+
+
+@pytest.mark.costly
+@pytest.mark.usefixtures("without_ray")
+def test_a_filter_that_somebody_made_unreadable_is_not_taken_for_one_that_was_never_made(
+    night, own_registry, marked, monkeypatch
+):
+    """What its scan left out is then not known, and the caution that the words are somebody else's would go."""
+    monkeypatch.setattr(common_ngrams, "CELLS_OF_A_ROW", 1 << 15)
+    text, day = marked(message_of(own_registry, "green", "alice"), 80, 1), date(2026, 8, 1)
+    night.configure(columns='account = "account"\ntime = "posted"', more="filter = {}", paths=["in/{date}"])
+    (night.input / f"{day}").mkdir()
+    for hour, name in enumerate(("ann", "bo")):
+        posted = [datetime(2026, 8, 1, hour, tzinfo=UTC)]
+        night.write(f"{day}/{name}", [text], doc_id=[f"{name}:0"], account=[name], posted=posted)
+    run_scan(make_plan(night.config, day), lambda work, totals: None)
+    code, out, err = call("explain", night.config, "bo:0", "--json")
+    assert (code, json.loads(out)["copied"]["share"]) == (0, 1.0), err
+
+    log = Path(table_uri(night.results, "filters")) / "_delta_log"
+    for commit in log.glob("*.json"):
+        commit.unlink()
+    (log / f"{5:020}.checkpoint.parquet").touch()  # deltalake finds a table, and opens none
+    opened_signers._signers.clear()  # as in the next process
+    code, out, err = call("explain", night.config, "bo:0", "--json")
+    assert (code, out) == (2, "")
+    assert "filters" in err

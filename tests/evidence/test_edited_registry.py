@@ -18,23 +18,29 @@ from schemas.service import DetectorConfig
 from tests.support.command_line import call
 from tests.support.forged_users import rewrite
 from tests.support.night import Night
+from tests.support.opened_once import keep_inspector
 from tests.support.two_keys import message_of
+from tests.support.without_ray import put_in_the_place_of_ray
 
 CHANGED = "its users were changed by something else than brickscan"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def texts(registry, marked) -> list[str]:
     return [marked(message_of(registry, "green", user), 80, 1) for user in ("alice", "bob")]
 
 
-@pytest.fixture(params=["scanned", "never scanned"])
-def swapped(request, tmp_path, registry, texts, without_ray) -> Night:
-    """A night whose registry gives alice's message to bob, and his to her."""
-    night = Night(tmp_path, shutil.copytree(registry, tmp_path / "registry"))
+@pytest.fixture(scope="module", params=["scanned", "never scanned"])
+def swapped(request, tmp_path_factory, registry, texts) -> Night:
+    """A night whose registry gives alice's message to bob, and his to her; tests only read it."""
+    folder = tmp_path_factory.mktemp("swapped")
+    night = Night(folder, shutil.copytree(registry, folder / "registry"))
     night.write("a", texts)
     if request.param == "scanned":
-        night.scan()
+        with pytest.MonkeyPatch.context() as patch:
+            put_in_the_place_of_ray(patch)
+            keep_inspector(patch)
+            night.scan()
         assert night.verdicts()["user_id"].to_list() == ["alice", "bob"]
     other = pl.col("user_id").replace({"alice": "bob", "bob": "alice"})
     rewrite(night.registry, lambda events: events.with_columns(user_id=other))
@@ -104,7 +110,7 @@ def test_commands_on_results(swapped):
     assert "alice" in call("flagged", swapped.config)[1]
 
 
-def test_a_registry_that_is_put_back_to_an_older_state(tmp_path, registry, texts, without_ray):
+def test_a_registry_that_is_put_back_to_an_older_state(tmp_path, registry, texts, without_ray, opened_once):
     night = Night(tmp_path, shutil.copytree(registry, tmp_path / "registry"))
     shutil.copytree(night.registry, tmp_path / "older")
     assert call("users", "add", "carol", "--registry", night.registry)[0] == 0
@@ -117,7 +123,7 @@ def test_a_registry_that_is_put_back_to_an_older_state(tmp_path, registry, texts
     assert (code, "is older than its own results" in err) == (2, True)
 
 
-def test_users_who_were_added_a_moment_ago(tmp_path, registry, texts, without_ray):
+def test_users_who_were_added_a_moment_ago(tmp_path, registry, texts, without_ray, opened_once):
     """What brickscan does to a registry is no change, with a record and without one."""
     night = Night(tmp_path, shutil.copytree(registry, tmp_path / "registry"))
     night.write("a", texts)

@@ -91,7 +91,7 @@ def test_a_flag_is_explained_when_its_file_is_gone(night, texts, tmp_path, gone)
     code, out = said("explain", night.config, "a:0")
     assert (
         code,
-        f"Text kept by the scan: it is shown as the scan kept it, since of its file: {path}:0: {why}" in out,
+        f"Text kept by the scan: you see the copy that the scan kept. Its file: {path}:0: {why}" in out,
     ) == (0, True), out
     assert texts[0].decode()[:30] in out
     code, out = said("replay", night.config, "a:1", "--proof", tmp_path / "case")

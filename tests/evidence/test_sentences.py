@@ -15,11 +15,11 @@ from tests.support.rows import verdict
 @pytest.mark.parametrize(
     ("log10_p", "basis", "keys", "said"),
     [
-        (-2.0, "key", 7, "as by chance in 1 in 100 texts "),
-        (-200.0, "key", 7, "as by chance in less than 1 in a billion texts "),
-        (-200.0, None, 7, "as by chance in less than 1 in a billion texts "),
-        (-30.0, "key-64-bits", 1, "as by chance in 1 in 1,000 texts "),
-        (-30.0, "key-64-bits", 7, "as by chance in 1 in 140 texts "),
+        (-2.0, "key", 7, "as strong as chance makes it in 1 in 100 texts "),
+        (-200.0, "key", 7, "as strong as chance makes it in less than 1 in a billion texts "),
+        (-200.0, None, 7, "as strong as chance makes it in less than 1 in a billion texts "),
+        (-30.0, "key-64-bits", 1, "as strong as chance makes it in 1 in 1,000 texts "),
+        (-30.0, "key-64-bits", 7, "as strong as chance makes it in 1 in 140 texts "),
         (-30.0, "assumed", 1, "p is not known "),
         (float("nan"), "key", 1, "p is not known "),
     ],
@@ -60,8 +60,8 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
         assert explained.log10_p_own == pytest.approx(log10_p + math.log10(400))
         sentence = _how_sure(explained)
         assert said in sentence
-        assert "the 100 users of a group share a part of the mark, and 55 scored tokens tell them apart" in sentence
-        assert sentence.endswith("this scan asked for 1 in 1,000,000")
+        assert "100 users share a part of this mark, and 55 scored tokens tell them apart" in sentence
+        assert "This scan asks for 1 in 1,000,000" in sentence
 
 
 def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
@@ -73,28 +73,28 @@ def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
 
 
 def test_a_key_that_was_chosen_among_several_says_by_what_to_multiply():
-    for candidates, said in ((1, ""), (7, "; it was chosen among 7 keys that were tried, so multiply p by 7")):
+    for candidates, said in ((1, ""), (7, ". It was chosen among 7 keys that were tried, so multiply p by 7")):
         admission = SimpleNamespace(holds_down_to=1e-6, candidates=candidates, filter=None)
         key = SimpleNamespace(key_id="k", admission=admission, admitted_by="audit")
-        assert _key(SimpleNamespace(key=key)) == f"k: an audit showed that its p-values hold down to 1e-06{said}"
+        assert _key(SimpleNamespace(key=key)).endswith(f"its p-values hold down to 1e-06{said}")
         admission.filter = object()
-        filtered = "hold down to 1e-06, where a filter leaves out common n-grams"
-        assert _key(SimpleNamespace(key=key)) == f"k: an audit showed that its p-values {filtered}{said}"
+        filtered = "hold down to 1e-06, with a filter that leaves out common n-grams"
+        assert _key(SimpleNamespace(key=key)).endswith(f"its p-values {filtered}{said}")
 
 
 @pytest.mark.parametrize(
     ("basis", "said"),
     [
-        ("key", "if nothing here were marked, less than 1 in a billion texts would score so high for any of the 10"),
-        ("key-64-bits", "if nothing here were marked, 1 in 1,000 texts would score so high for any of the 10"),
-        ("assumed", "anyone can make this mark; among decoy keys 1 in 1,000 unmarked texts would score so high"),
+        ("key", "less than 1 in a billion unmarked texts would score as high for any of this key's 10"),
+        ("key-64-bits", "1 in 1,000 unmarked texts would score as high for any of this key's 10"),
+        ("assumed", "anyone can make this mark. Under decoy keys, 1 in 1,000 unmarked texts would score as high"),
     ],
 )
 def test_a_hash_alone_never_speaks_without_its_rank(basis, said):
     row = verdict(0, "/in/a", "alice", basis=basis, look=None, log10_p_global=-12.0, p_rank=0.001)
     sentence = _chance(SimpleNamespace(row=row))
     assert sentence.startswith(said)
-    assert ("by the hash alone" in sentence) is (basis != "key")
+    assert ("By the format's hash" in sentence) is (basis != "key")
     assert ("1 in 1,000" in line_of(row | {"doc_id": "a", "created_at": None})) is (basis != "key")
 
 
@@ -103,10 +103,10 @@ def test_a_rank_is_corrected_for_keys():
     row = verdict(
         0, "/in/a", "alice", basis="key-64-bits", look=None, log10_p_global=-12.0, p_rank=0.001, correction=7.0
     )
-    assert _chance(SimpleNamespace(row=row)).startswith("if nothing here were marked, 1 in 140 texts would score so")
+    assert _chance(SimpleNamespace(row=row)).startswith("1 in 140 unmarked texts would score as high")
 
 
 def test_why_a_flag_was_not_computed_again_is_what_is_so():
-    for tokens, said in ((10, "too many flags came together"), (70_000, "texts of more than 65,536 tokens are not")):
+    for tokens, said in ((10, "too many flags came at once"), (70_000, "more than 65,536 tokens")):
         assert said in _proof(verdict(0, proof="not drawn", tokens=tokens))
     assert "too many" not in _proof(verdict(0, proof="not drawn", tokens=70_000))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.demo import HERE, KEYS, TOKENIZER, make_registry
-from jobs.demo.__main__ import CANARY_TEXTS
+from jobs.demo.__main__ import CANARY_TEXTS, REPLIES
 from scanner.registry import list_users, load_registry, open_key
 from scanner.text import load_tokenizer
 from schemas.registry import RESERVED_EVERY
@@ -39,6 +39,12 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "registry"
     make_registry(folder)
     return folder
+
+
+def test_replies_quote_marked_texts(truth: pl.DataFrame) -> None:
+    quoted = truth.filter(pl.col("doc_id").is_in([reply.quoted for reply in REPLIES]))
+    assert quoted["kind"].to_list() == ["marked"] * len(REPLIES)
+    assert quoted["tokens"].min() >= 200  # long enough to be found beside the own words
 
 
 def test_it_holds_what_it_should(truth: pl.DataFrame, documents: pa.Table) -> None:

@@ -224,6 +224,8 @@ def test_a_key_of_another_stack_marks(registry: Path, tiny_folder: Path, prompts
     tokenizer = tiny_folder / "tokenizer.json"
     new_key(registry, "stack", format="vllm-gumbel", messages=1, tokenizer=tokenizer)
     out = tmp_path / "marked.parquet"
+    with pytest.raises(Refused, match="names no user, so give --message 0"):
+        call(registry, tiny_folder, prompts, out, "--key", "stack")
     call(registry, tiny_folder, prompts, out, "--key", "stack", "--message", "0", "--max-new-tokens", "60")
     for text in pl.read_parquet(out)["text"]:
         verdicts = check_text(TextCheck.of_registry(registry, [], 1e-6), text.encode())

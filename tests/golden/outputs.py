@@ -18,7 +18,8 @@ from scanner.registry import load_registry
 from scanner.watermark.formats import format_of
 from tests.golden.night import NIGHTS
 from tests.support.command_line import call
-from tests.support.without_ray import open_once, put_in_the_place_of_ray
+from tests.support.opened_once import keep_inspector, keep_tokenizers
+from tests.support.without_ray import put_in_the_place_of_ray
 
 OF_THE_RUN = {
     "scan_id", "audited_scans", "version", "users_head", "head", "registry_sha256", "file", "core_seconds",
@@ -62,7 +63,8 @@ def outputs_of(folder: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
-        open_once(patch)
+        keep_tokenizers(patch)
+        keep_inspector(patch)
         # a pace differs from run to run, and flags are listed by when their part of a batch was scored
         patch.setattr(SignsOfLife, "pace", None)
         patch.chdir(folder)

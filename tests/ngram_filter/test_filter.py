@@ -146,7 +146,7 @@ def test_texts_that_the_filter_made_too_short_have_a_status_of_their_own(nightly
     assert outcome_record(outcome, make_plan(nightly.config, SECOND))["filtered"] == 4
     assert "11 (4 filtered)" in call("status", nightly.config)[1]
     assert call("report", nightly.config, "--out", tmp_path / "report")[0] == 0
-    assert "left too few n-grams to be scored: 4." in (tmp_path / "report" / "index.html").read_text()
+    assert "too few n-grams after the filter: 4." in (tmp_path / "report" / "index.html").read_text()
     again = scan(nightly, SECOND)  # nothing is left to do: the counts come from the tables
     assert again.unread.whole == whole
     (tmp_path / "post.txt").write_text("." + plain(30, 1))
@@ -397,8 +397,10 @@ def test_copies_of_a_text_are_one_text_that_a_filter_was_learnt_from(nightly, pl
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(file.read_bytes()[:-99])])
-@pytest.mark.parametrize("table", ["filters", "filter_sketches"])
+@pytest.mark.parametrize(
+    ("table", "damage"),
+    [("filters", Path.unlink), ("filter_sketches", lambda file: file.write_bytes(file.read_bytes()[:-99]))],
+)
 def test_damaged_filters_and_sketches_end_commands_in_a_sentence(nightly, plain, marked, registry, table, damage):
     write(nightly, FIRST, "a", signed(plain, 1000))
     scan(nightly, FIRST)

@@ -36,7 +36,7 @@ def counts_of(night, day):
     return counts
 
 
-@pytest.mark.costly
+@pytest.mark.long
 @pytest.mark.usefixtures("without_ray")
 def test_a_night_of_empty_texts_is_amber(night, plain, tmp_path):
     """Cudf 22299: a writer's fault. Of the last of thirty nights 35 % of the texts are empty."""
@@ -49,7 +49,7 @@ def test_a_night_of_empty_texts_is_amber(night, plain, tmp_path):
     (last,) = outcome.compared
     assert (last.night, last.moved, last.waiting) == (days[-2], None, None)
     code, out, _ = call("status", night.config)
-    assert (code, "nothing needs a hand" in out) == (0, True), out
+    assert (code, "nothing needs your attention" in out) == (0, True), out
 
     put_night(night, days[-1], [*texts[:65], *[""] * 20, *[" \n"] * 15], account=[f"u{i % 40}" for i in range(100)])
     code, out, _ = call("scan", night.config, "--date", days[-1], "--summary", "json")
@@ -64,7 +64,7 @@ def test_a_night_of_empty_texts_is_amber(night, plain, tmp_path):
     code, out, _ = call("status", night.config)
     assert (code, f"- amber: {said}\n" in out + "\n") == (0, True), out
     answer = json.loads(call("status", night.config, "--format", "json")[1])
-    assert answer["needs_a_hand"] == [f"amber: {said}"]
+    assert answer["needs_attention"] == [f"amber: {said}"]
     assert answer["compared_nights"][0] == compared
     code, out, _ = call("report", night.config, "--out", tmp_path / "report")
     assert (code, f"night of {days[-1]}: amber" in out, f"- {said}" in out) == (0, True, True), out

@@ -1,4 +1,4 @@
-"""Answers of a server that draws from random next-token distributions, under the mark of a test's choice."""
+"""Answers of a server that draws from random or recorded next-token distributions, under a mark of a test's choice."""
 
 import hashlib
 from collections.abc import Callable
@@ -19,6 +19,9 @@ VOCABULARY = np.arange(3_000, dtype=np.uint32)
 
 CANDIDATES = 12
 """Tokens that may come next, at each place of an answer."""
+
+RECORDED = Path(__file__).with_name("recorded_chances.npy")
+"""Chances of a real model's likeliest tokens, float16[answers, tokens, C] (tests/bench/record_chances.py)."""
 
 Draw = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
 """From contexts uint32[A, h], candidates uint32[A, C] and their chances float64[A, C] to the place chosen, int64[A]."""
@@ -107,7 +110,15 @@ def mixed_server(first: Server, second: Server, share: float) -> Server:
 PLAIN, GREEDY = Server(0, sampled), Server(0, greedy)
 
 
-def token_ids(server: Server, prompts: np.ndarray, length: int, seed: int, *, prompt_enters: bool = True) -> np.ndarray:
+def token_ids(
+    server: Server,
+    prompts: np.ndarray,
+    length: int,
+    seed: int,
+    *,
+    prompt_enters: bool = True,
+    recorded: np.ndarray | None = None,
+) -> np.ndarray:
     """Answers to prompts, uint32[A, P]: uint32[A, length].
 
     Args:
@@ -116,12 +127,17 @@ def token_ids(server: Server, prompts: np.ndarray, length: int, seed: int, *, pr
         length: tokens of an answer.
         seed: of everything that the mark does not decide.
         prompt_enters: whether contexts hold the prompt; else tokens without a whole context are drawn unmarked.
+        recorded: chances as in RECORDED, from which each answer takes those of one recorded answer; None: random ones.
     """
     generator = np.random.default_rng(seed)
     rows = prompts.astype(np.uint32)
+    answers = None if recorded is None else recorded[generator.integers(len(recorded), size=len(rows))]
     for place in range(length):
-        candidates = generator.choice(VOCABULARY, size=(len(rows), CANDIDATES))
-        chances = generator.dirichlet(np.full(CANDIDATES, 0.6), size=len(rows)) + 1e-9
+        if answers is None:
+            chances = generator.dirichlet(np.full(CANDIDATES, 0.6), size=len(rows)) + 1e-9
+        else:
+            chances = answers[:, place % answers.shape[1]].astype(np.float64) + 1e-9
+        candidates = generator.choice(VOCABULARY, size=chances.shape)
         contexts = rows[:, rows.shape[1] - server.reach :] if server.reach else rows[:, :0]
         marks = prompt_enters or place >= server.reach
         choice = (server.draw if marks else sampled)(contexts, candidates, chances, generator)

@@ -1,11 +1,14 @@
 """A probe asks a server of ours that answers well, badly, late, without end or not at all."""
 
+import gzip
+import html
 import json
 import os
 import shutil
 import stat
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -16,7 +19,7 @@ from scanner.probe.config import ProbeConfig
 from scanner.probe.kept import ANSWERS, KeptAnswers
 from tests.probe.server import ModelServer, Written, breaks_off, drips, echo, endless, no_http, sends, serving, status
 
-TOKEN = "sk-a-token-of-the-tests-0123456789"
+TOKEN = "sk-a-token-of-the-tests-0123456789&<x>"
 
 
 def made(at: ModelServer, classes: tuple[str, ...] = ("temperature-1",), answers: int = 3, **others) -> ProbeConfig:
@@ -193,6 +196,47 @@ def test_a_stream_that_breaks_off_is_no_answer(tmp_path):
     assert rows[2]["text"] == "whole"
 
 
+def test_pieces_of_the_wrong_kind_are_left_out(tmp_path):
+    """Fields of a stream that grow, given as something that cannot; lists in lists; a mark of UTF-8 before JSON."""
+
+    def stream(*choices):
+        return sends(b"".join(b'data: {"choices": [%s]}\n\n' % one.encode() for one in choices) + b"data: [DONE]\n\n")
+
+    troubles = [
+        stream('{"index": 0, "token_ids": 5, "text": 7}', '{"index": 0, "token_ids": [1], "text": "a"}'),
+        stream('{"index": 0, "message": "x"}', '{"index": 0, "delta": {"content": "b"}}'),
+        sends(b'{"choices": [{"message": {"content": ' + b'[{"text": ' * 400 + b'"c"' + b"}]" * 400 + b"}}]}"),
+        sends(b'\xef\xbb\xbf{"choices": [{"message": {"content": "d"}}]}'),
+        sends(gzip.compress(b'{"choices": [{"message": {"content": "e"}}]}')),
+    ]
+    with serving(troubles=troubles) as server:
+        _, rows = run(made(server, ("streaming",), answers=5, server={"requests_at_once": 1}), tmp_path)
+    assert [row["text"] for row in rows] == ["a", "b", None, "d", None]
+    assert rows[0]["ids"] == [1]
+    assert rows[2]["error"] == "the answer is empty"
+
+
+def test_a_server_that_asks_for_no_pause_gets_one(tmp_path):
+    with serving(troubles=[status(429, Retry_After="0")] * 3) as server:
+        run(made(server, answers=1), tmp_path)
+    first, second, third, fourth = (one.at for one in server.asked)
+    assert third - second > 0.015
+    assert fourth - third > 0.03
+    assert second > first
+
+
+@pytest.mark.parametrize(
+    "change", [{"cost": "5"}, {"cost": float("nan")}, {"reply": 5}, {"reply": {"answers": [{"text": 5}]}}]
+)
+def test_kept_answers_that_were_edited_are_refused(change, tmp_path):
+    with serving() as server:
+        run(made(server, answers=1), tmp_path)
+    file = tmp_path / "asking.jsonl"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change) + "\n")
+    with pytest.raises(Refused, match="line 1 is no kept answer"):
+        KeptAnswers(file)
+
+
 def test_too_few_answers_of_one_request(tmp_path):
     with serving(lambda *_: [Written("one of three")]) as server:
         _, rows = run(made(server, ("several-answers",), answers=3), tmp_path)
@@ -219,7 +263,7 @@ def test_a_server_that_is_not_there_ends_the_probe(tmp_path):
     with serving() as server:
         config = made(server, answers=30, server={"attempts": 1})
     with pytest.raises(
-        ScanFailed, match=f"{FAILURES_IN_A_ROW} requests in a row got no answer; the last one: no connection"
+        ScanFailed, match=f"{FAILURES_IN_A_ROW} requests in a row got no answer, the last one because: no connection"
     ):
         run(config, tmp_path)
     with serving() as other:
@@ -277,14 +321,18 @@ def test_the_token_is_sent_and_kept_nowhere(tmp_path, monkeypatch):
         sends(f"<html>{TOKEN}</html>".encode()),
         sends(f'{{"model": "{escaped}", "choices": [{{"message": {{"content": "your key is {escaped}"}}}}]}}'.encode()),
         sends("".join(f"data: {json.dumps(one)}\n\n" for one in stream).encode()),
+        sends(f'{{"error": {{"message": "{TOKEN}"}}}}'.encode("utf-16-le")),
+        sends(f"<html>{html.escape(TOKEN)} {quote(TOKEN)}</html>".encode()),
     ]
     with serving(troubles=troubles) as server:
-        config = made(server, ("streaming",), answers=5, server={"token": "env:PROBE_TOKEN", "requests_at_once": 1})
+        config = made(server, ("streaming",), answers=7, server={"token": "env:PROBE_TOKEN", "requests_at_once": 1})
         _, rows = run(config, tmp_path)
     assert {one.authorization for one in server.asked} == {f"Bearer {TOKEN}"}
     assert rows[0]["error"] == "HTTP 401: Incorrect API key: [token]"
     assert rows[3]["text"] == "your key is [token]"
     assert rows[4]["text"] == "[token]"
+    assert rows[5]["error"] == "something else came in place of JSON: [bytes that are no UTF-8]"
+    assert rows[6]["error"] == "HTML came in place of JSON: <html>[token] [token]</html>"
     everything = (tmp_path / "asking.jsonl").read_text() + str(rows) + repr(Tokens(config, tmp_path)) + repr(config)
     assert TOKEN not in everything
     assert TOKEN[:20] not in everything

@@ -61,7 +61,9 @@ def test_share_of_the_second_part():
     assert part_share(evidence(-1.0, 1000, 1010.0), evidence(-1.0, 1000, 1010.0)) is None
 
 
-@pytest.mark.parametrize(("before", "after", "ends"), [(24.0, 19.0, False), (24.0, 0.4, True), (8.0, 0.4, None)])
+@pytest.mark.parametrize(
+    ("before", "after", "ends"), [(24.0, 19.0, False), (24.0, 0.4, True), (24.0, 2.5, True), (8.0, 0.4, None)]
+)
 def test_layers_end(before, after, ends):
     runs = of_strength(30.0), of_strength(before), of_strength(after)
     assert layers_end(*runs, (8.0, 7.0)) is ends

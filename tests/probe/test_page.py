@@ -103,7 +103,7 @@ def test_differences_are_in_the_short_words(result):
 
 def test_a_page_of_nothing_found(result):
     nothing = replace(result, keys=tuple(replace(key, named=None, differences=()) for key in result.keys))
-    assert "no mark is found, neither as the key says nor under any other of" in page_of(nothing)
+    assert "no mark is found, neither as the key says nor under any of" in page_of(nothing)
 
 
 def test_a_folder_that_cannot_be(result, tmp_path):

@@ -2,10 +2,11 @@
 
 from hashlib import sha256
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from scanner.registry import load_registry, new_key
+from scanner.registry import keys_file, load_registry, new_key
 from scanner.registry.shown_seeds import append_event, event_head, shown_path
 from tests.support.command_line import call
 
@@ -50,6 +51,27 @@ def test_what_is_published_is_published_once_and_short_keys_never(listed, tokeni
     said, left_out = out.splitlines()[-2:]
     assert (code, said.endswith("; 0 of them new"), left_out.endswith(" give the key away: short")) == (0, True, True)
     assert (listed / "list.txt").read_bytes() == before
+
+
+def test_registries_that_publish_to_one_list_at_once_lose_no_line(listed, monkeypatch):
+    """Else a head that one of them has told to others would stand in the list never again."""
+    add(listed / "registry", "winter")
+    add(listed / "other", "elsewhere")
+    path, write_whole = listed / "list.txt", keys_file.write_whole
+    other = Thread(target=keys_file.publish, args=(listed / "other", path))
+
+    def write(*arguments):
+        if arguments[0] == path and other.ident is None:
+            other.start()
+            other.join(0.5)  # as long as it takes where nothing keeps it waiting
+        write_whole(*arguments)
+
+    monkeypatch.setattr(keys_file, "write_whole", write)
+    keys_file.publish(listed / "registry", path)
+    other.join(60)
+    assert [line.key_id for line in keys_file.read_published(path)] == [
+        *("spring", "summer", "autumn", "winter", "elsewhere")
+    ]
 
 
 def test_a_list_as_it_was_written_is_counted(listed):

@@ -92,7 +92,7 @@ def test_a_user_is_shown_with_all_messages_and_a_message_with_its_user(cli, regi
         assert shown(cli, "who", key, message, "--registry", registry) == [(user, key, message)]
     unknown = cli("users", "show", "bob", "acme-3", "--registry", registry)
     assert (unknown.code, unknown.out) == (2, "")
-    assert unknown.err.startswith("brickscan: user 'acme-3' holds no message in this registry")
+    assert unknown.err.startswith("error: user 'acme-3' holds no message in this registry")
 
 
 def test_a_message_that_nobody_has_is_told_with_why(cli, registry):
@@ -141,7 +141,7 @@ def test_users_that_were_changed_are_told_so(cli, registry, tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "value", "what"),
-    [("--head", "12", "is no head; 64 hexadecimal digits are needed"), ("--results", "none", "holds no results")],
+    [("--head", "12", "is no head\nhint: 64 hexadecimal digits are needed"), ("--results", "none", "holds no results")],
 )
 def test_what_cannot_be_verified_is_refused(cli, registry, option, value, what):
     done = cli("users", "verify", "--registry", registry, option, value)

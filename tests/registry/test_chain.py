@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, TableError
 from scanner.registry import (
     add_users,
     chain,
@@ -197,7 +197,7 @@ def test_a_users_table_of_another_version_is_refused(folder, make_key, version):
     DeltaTable.create(str(folder / "users"), USERS, configuration=properties, raise_if_key_not_exists=False)
     said = "made before 0.1.0" if version is None else "version 3, of a newer brickscan"
     for change in (list_users, verify_users, lambda folder: add_users(folder, None, ["bob"], NOON)):
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(TableError, match=said):
             change(folder)
 
 

@@ -57,7 +57,7 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
     old = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
     new = (*old, "--seeds", 4)
     paper = cli(*old, "paper", "--version", 1)
-    assert (paper.code, paper.err.count("may accuse the innocent")) == (0, 1)
+    assert (paper.code, paper.err.count("can accuse the innocent")) == (0, 1)
     assert cli(*old, "all", "--version", 1, "--messages", 1).err == ""
     assert "1,000 marked tokens" in cli(*new, "none", "--window", 0).err
     assert "window 2: " in cli(*new, "two", "--window", 2).err
@@ -74,10 +74,10 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
     )
     told = [caution.split(":")[0] for caution in make_plan(config).cautions]
     assert told == [
-        "under paper, paper-2",
-        "under none",
-        "under two",
-        "under three",
+        "keys paper, paper-2",
+        "key none",
+        "key two",
+        "key three",
     ]  # the last one's record has three looks
 
 
@@ -174,7 +174,7 @@ def test_keys_are_listed_with_all_that_they_are_within_100_columns(cli, folder, 
     assert f"  commitment {first.commitment}" in lines
     assert lines[lines.index("g") + 1].startswith("  gumbel, window 4, 2,147,483,648 messages, tokenizer ")
     assert f"  commitment {second.commitment}" in lines
-    assert lines.count("  admitted by an audit: never") == 2
+    assert lines.count("  calibrated: not yet") == 2
 
 
 def test_a_key_is_retired_once_and_told_so_again(cli, registry):
@@ -241,7 +241,7 @@ def test_users_are_added_listed_and_removed(cli, registry):
     refused = cli("users", "remove", "bob", "--erase", "--registry", registry, "--yes")
     assert (refused.code, refused.err) == (
         2,
-        "brickscan: user 'bob' holds no message in this registry; see `brickscan users list`\n",
+        "error: user 'bob' holds no message in this registry\nhint: see `brickscan users list`\n",
     )
 
 
@@ -350,7 +350,7 @@ def test_whole_numbers_are_names_too(cli, registry, tmp_path):
         ("u.csv", b"user_id\nalice\n\nbob\n", "row 2 has no user id"),
         ("u.csv", b"name,user_id\nx,alice\ny,\n", "row 2 has no user id"),
         ("u.csv", b'user_id\nalice\n"  "\n', "row 2 has no user id"),
-        ("u.csv", b"name\nalice\n", "has no column 'user_id'; it has 'name'"),
+        ("u.csv", b"name\nalice\n", "has no column 'user_id'\nhint: it has 'name'"),
         ("u.csv", b"", "cannot be read as csv"),
         ("u.csv", b"user_id\n\xff\xfe\n", "cannot be read as csv"),
         ("u.parquet", b"PAR1 not really", "cannot be read as Parquet"),
@@ -362,7 +362,7 @@ def test_whole_numbers_are_names_too(cli, registry, tmp_path):
         ),
         ("u.csv", b"name\tuser_id\nx\talice\n", "its columns are parted by tabs, and commas are needed in a .csv file"),
         ("u.tsv", b"name,user_id\nx,alice\n", "its columns are parted by commas, and tabs are needed in a .tsv file"),
-        ("u.csv", b"user_id\n" + b"x" * 257 + b"\n", "has 257 characters; 256 are allowed; nobody was added"),
+        ("u.csv", b"user_id\n" + b"x" * 257 + b"\n", "has 257 characters\nhint: 256 are allowed; nobody was added"),
         ("u[1].csv", None, "u[1].csv: cannot be read"),
         ("u*.csv", None, "u*.csv: cannot be read"),
         ("u.csv", b"\x1b[2Jname\x1b]0;x\x07\nalice\n", r"it has '\x1b[2Jname\x1b]0;x\x07'"),
@@ -377,14 +377,14 @@ def test_files_that_hold_no_users_are_refused(cli, registry, tmp_path, name, dat
     done = cli("users", "add", "--file", tmp_path / name, "--registry", registry)
     assert (done.code, done.out) == (2, "")
     assert what in done.err
-    assert done.err.count("\n") == 1
+    assert done.err.count("\n") <= 2  # an error and a hint, whatever is in the file
     assert list_users(registry).is_empty()
 
 
 def test_a_column_of_no_names_is_refused(cli, registry, tmp_path):
     pl.DataFrame({"user_id": [1.5]}).write_parquet(tmp_path / "u.parquet")
     done = cli("users", "add", "--file", tmp_path / "u.parquet", "--registry", registry)
-    assert (done.code, "type Float64; text or whole numbers are needed" in done.err) == (2, True)
+    assert (done.code, "type Float64\nhint: text or whole numbers are needed" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -438,20 +438,6 @@ def test_erasing_reaches_results_even_for_a_name_that_only_they_hold(cli, regist
     done = cli("users", "remove", "bob", "--erase", "--results", tmp_path / "none", "--registry", registry)
     assert (done.code, "holds no results" in done.err) == (2, True)
     assert dict(list_users(registry).select("user_id", "removed_at").rows())["bob"] is None
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("keys", "users", "keys new", "keys list", "keys retire"),
-        *(f"users {name}" for name in ("add", "list", "remove", "show", "who", "verify")),
-    ],
-)
-def test_every_help_shows_an_example(cli, command):
-    done = cli(*command.split(), "--help")
-    assert done.code == 0
-    assert "Example:\n" in done.out
-    assert f"brickscan {command}" in done.out
 
 
 def forms(secret: bytes) -> list[str]:
@@ -524,6 +510,6 @@ def test_in_a_process_of_its_own_the_error_is_one_line(folder):
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == f"brickscan: registry {folder}: is no folder; see whether the path is right; make its first key with "
+        == f"error: registry {folder}: is no folder\nhint: see whether the path is right; make its first key with "
         "`brickscan keys new`\n"
     )

@@ -1,10 +1,13 @@
 """Leases of readers: who may not know an event, when one is over, and when its holder refuses to go on."""
 
+import errno
 import gc
 import json
 import multiprocessing
 import os
+import runpy
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -304,6 +307,26 @@ def test_a_folder_in_which_no_scan_began_to_read_is_not_that_of_the_scans(tmp_pa
     path = Path(str(refused.value).rpartition("touch ")[2].rstrip("`"))
     os.utime(path, ((began + timedelta(minutes=6)).timestamp(),) * 2)
     refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER + timedelta(minutes=1))
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_folder_of_leases_that_cannot_be_listed_is_not_empty(tmp_path, held, monkeypatch, error):
+    """Path.glob takes it for one: the first error in each version of Python, all of them from 3.12 on."""
+
+    def refuse(path: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    assert len(readers_before(tmp_path, "k1", 1)) == 1
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(Refused, match="leases: cannot be read or written"):
+        readers_before(tmp_path, "k1", 1)
+
+
+def test_a_machine_without_the_clock_that_goes_on_in_its_sleep_has_another(monkeypatch):
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
+    seconds = runpy.run_path(leases.__file__)["_seconds"]()
+    assert 0 <= time.monotonic() - seconds < 60
 
 
 def test_a_reader_that_knows_what_the_registry_lacks_is_told(tmp_path):

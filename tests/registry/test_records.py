@@ -1,5 +1,6 @@
 """Public records of keys of version 3: made with the key, edited, lost, and their beacons' values set once."""
 
+import errno
 import hashlib
 import json
 import multiprocessing
@@ -374,6 +375,21 @@ def test_a_record_is_never_written_over(folder, make):
     assert read_record(folder, third)[0].earlier == (first.record, gone.record)
 
 
+def test_records_that_cannot_be_listed_are_not_none(folder, make, monkeypatch):
+    """Else p would be corrected for too few keys, and a root could be used once more."""
+    make()
+    found = os.listdir
+
+    def refuse(path="."):
+        if os.fspath(path).endswith("records"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return found(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(Refused, match="records: cannot be read"):
+        make("k2")
+
+
 def test_no_two_records_share_a_root_whatever_became_of_the_first_key(folder, make):
     """An older keys.toml was put back, and what claims showed of the key would count as secret under another id."""
     make()
@@ -671,20 +687,20 @@ def test_a_scan_says_what_its_looks_have_beyond_a_record(folder, tokenizer, cli,
     assert cli(*new, "--looks", of_record).code == 0
     scans = {
         "": [],
-        "[variants]\nnormalised = false\n[spans]\nwindows = true\n": ["no look 'parts/1'"],
-        "[variants]\nnormalised = true\n": ["no look 'normalised/1'"],
+        "[variants]\nnormalised = false\n[spans]\nwindows = true\n": ["lacks the look 'parts/1'"],
+        "[variants]\nnormalised = true\n": ["lacks the look 'normalised/1'"],
     }
     for tables, expected in scans.items():
         config.write_text(scan + tables)
         cautions = [caution for caution in make_plan(config).cautions if "public record" in caution]
         assert len(cautions) == len(expected)
         for caution, part in zip(cautions, expected, strict=True):
-            assert caution.startswith("under k1: ")
+            assert caution.startswith("key k1: ")
             assert part in caution
     record = {"as written/1": 0.25, "parts/1": 0.5}
     alone = looks_beyond_record(record, ErrorShares(document=0.5, span=0.5, account=0.0))
     assert alone == [
-        "its public record gives the look 'as written/1' 0.25 of the rate, and this scan 0.5: a claim goes by the "
+        "the public record gives the look 'as written/1' 0.25 of the rate, and this scan 0.5: a claim goes by the "
         "record, so that its p is 2 times that of the scan"
     ]
     assert looks_beyond_record(record, ErrorShares(document=0.2, span=0.2, account=0.6)) == []

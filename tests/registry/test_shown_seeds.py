@@ -272,6 +272,28 @@ def test_claims_at_once_stand_one_after_the_other(folder, key):
     assert load_registry(folder).keys == (key,)
 
 
+@pytest.mark.parametrize("link", ["shown", "shown/k1.jsonl"])
+def test_a_link_is_followed_and_one_that_leads_nowhere_is_refused(folder, key, tmp_path, link):
+    """As where the volume that it leads to is not mounted: then nobody may take it that nothing was shown."""
+    event, _ = show(folder, b"a text", [1, 2])
+    place, volume = folder / link, tmp_path / "volume"
+    place.rename(volume)
+    place.symlink_to(volume)
+    assert read_shown(folder, key).events == (event,)
+    later, _ = show(folder, b"another text", [3])
+    assert place.is_symlink()
+    assert volume.is_dir() or len(volume.read_bytes().splitlines()) == 2
+    assert read_shown(folder, key).events == (event, later)
+    volume.rename(tmp_path / "unmounted")
+    with pytest.raises(Refused, match="a link leads nowhere"):
+        read_shown(folder, key)
+    with pytest.raises(Refused, match="a link leads nowhere"):
+        show(folder, b"a third text", [4])
+    volume.mkdir()
+    if link == "shown":
+        assert read_shown(folder, key).number == 0  # as of a volume that is new
+
+
 def test_a_file_beyond_the_most_is_refused(folder, key, monkeypatch):
     show(folder, TEXT, [1])
     monkeypatch.setattr(shown_seeds, "MOST_BYTES", len(lines_of(folder)[0]) + 50)

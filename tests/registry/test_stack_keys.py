@@ -121,12 +121,12 @@ def test_a_secret_with_zeros_behind_it_is_no_other(folder):
         ({"key": "xyz"}, "field 'key': is not 1 to 16"),
         ({"key": "12", "key_b": 3}, "field 'key_b': is not 1 to 16"),
         ({"key": KEY, "algorithm": "red"}, "field 'algorithm': allowed are gumbel, dual_key_gumbel"),
-        ({"key": KEY, "salt": 1}, "field 'salt' is unknown to vLLM; known: al"),
+        ({"key": KEY, "salt": 1}, "field 'salt' is unknown to vLLM\nhint: known: al"),
         ({"key": "12", "salt": 1}, "field 'salt' is unknown to SGLang"),
         ({"key": KEY, "prf": "sip"}, "field 'prf': philox alone"),
         (
             {"key": KEY, "algorithm": "gumbel"},
-            "may be vLLM's or TensorRT-LLM's, whose draws may differ; for vLLM's add",
+            "may be vLLM's or TensorRT-LLM's, whose draws may differ\nhint: for vLLM's add",
         ),
         ({"key": KEY, "algorithm": "gumbel_dual_key"}, "field 'algorithm': allowed are gumbel, dual_key_gumbel"),
         ({"key": KEY, "algorithm": "sbw"}, "field 'key': a whole number from 0 on, below 2^63, is needed"),
@@ -164,7 +164,7 @@ def test_what_does_not_go_together_is_refused(folder):
         ((), "name the format with --format"),
         (("--from", file, "--format", "sglang-one-key"), "is one of vllm-gumbel"),
         (("--format", "vllm-gumbel", "--set", "context_width"), "NAME=VALUE is needed"),
-        (("--format", "nonsense"), "its format is unknown; allowed: greenlist"),
+        (("--format", "nonsense"), "its format is unknown\nhint: allowed: greenlist"),
         (("--from", folder / "no.json"), "cannot be read (No such file"),
     ):
         code, _, err = add(folder, "chat", *arguments)
@@ -215,7 +215,7 @@ def test_configurations_of_transformers(folder):
     for config, why in (
         (
             {"hashing_key": 7},
-            "is needed (the width of the model's logits, in its config.json); give it with --set vocab_",
+            "is needed (the width of the model's logits, in its config.json)\nhint: give it with --set vocab_",
         ),
         ({"watermarking_config": None}, "field 'watermarking_config': an object is needed"),
         ({"hashing_key": -1}, "field 'hashing_key': a whole number"),

@@ -139,7 +139,7 @@ sys.exit(run(module, ["--config", sys.argv[1]]))
 """Script that drives an evaluation until two batches of texts are written, and then waits to be ended."""
 
 
-@pytest.mark.costly
+@pytest.mark.long
 @pytest.mark.usefixtures("prompts", "without_ray")
 def test_a_run_that_was_told_to_end_and_then_killed_goes_on_where_it_was(tmp_path, tiny_folder, capsys):
     """Two drivers, each in its own process, the first with Ray; this process finishes what they leave."""

@@ -28,7 +28,7 @@ def rows() -> list[dict]:
 @pytest.mark.seconds
 def test_the_page_has_what_was_kept_and_says_what_was_not_run(tmp_path):
     kept = {"rows": rows(), "pieces": 100, "minutes": 3.2, "seed": "paper", "options": ""}
-    text = write_page(tmp_path / "page.md", {"figure-1": kept}).read_text()
+    text = write_page(tmp_path / "page.md", {"false-positives": kept}).read_text()
     assert "10 keys × 100 pieces of 256 tokens, none of which overlap: 1,000 tests in each cell" in text
     assert "| 140 (" in text  # 70 hits for half of one expected
     assert ", 70 hits |" in text
@@ -36,13 +36,13 @@ def test_the_page_has_what_was_kept_and_says_what_was_not_run(tmp_path):
         text.split()
     )
     assert ": cannot tell), 1 hits |" in text
-    for step in set(STEPS) - {"figure-1"}:
+    for step in set(STEPS) - {"false-positives"}:
         assert f"**Not run yet**: `make paper STEPS={step}` runs it." in text
     assert "| 0.001 | Aaronson et al. (Gumbel) | 0.80 | 0.72 | 0.67 | 0.62 |" in text  # the paper's own
     numbers = list(csv.DictReader((tmp_path / "page" / "false-positives.csv").read_text().splitlines()))
     assert [int(row["hits"]) for row in numbers] == [row["hits"] for row in rows()]
     first = (tmp_path / "page" / "false-positives-light.svg").read_bytes()
-    write_page(tmp_path / "page.md", {"figure-1": kept})
+    write_page(tmp_path / "page.md", {"false-positives": kept})
     assert (tmp_path / "page" / "false-positives-light.svg").read_bytes() == first
 
 
@@ -109,9 +109,9 @@ def test_every_step_runs_small_and_is_not_run_again(tmp_path, capsys):
     main(["--quick", "--folder", str(tmp_path)])
     said = capsys.readouterr().out
     kept = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    assert set(kept) >= {"figure-1", "figure-2", "identification", "robustness", "scores", "tokens"}
+    assert set(kept) >= {"false-positives", "false-positives-3", "identification", "robustness", "scores", "tokens"}
     assert all(f"{step}: " in said for step in STEPS)
-    assert {row["tests"] for row in kept["figure-1"]["rows"]} == {3000}
+    assert {row["tests"] for row in kept["false-positives"]["rows"]} == {3000}
     page = (tmp_path / "page" / "paper.md").read_text()
     assert page.count("Not run yet") == len(set(STEPS) - set(kept))
     main(["--quick", "--folder", str(tmp_path)])

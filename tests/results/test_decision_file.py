@@ -135,7 +135,7 @@ LATER = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
 def test_a_wrong_row_is_named_and_nothing_is_recorded(folder, wrong, said):
     with pytest.raises(WrongRows, match=said) as refused:
         record(folder, [row(0), row(1) | wrong])
-    assert "decisions.jsonl: nothing was recorded, since 1 row is wrong. line 2: " in str(refused.value)
+    assert "decisions.jsonl: nothing was recorded, since 1 row is wrong: line 2: " in str(refused.value)
     assert recorded(folder) == []
 
 
@@ -207,7 +207,7 @@ def test_the_command_names_ten_wrong_rows(folder):
     file = put(folder, [row(0), *(row(1, "guilty", f"decider {i}") for i in range(12))])
     code, out, err = call("decide", folder, "--from", file)
     assert (code, out, err.count("'guilty'")) == (2, "", 10)
-    assert "since 12 rows are wrong. line 2: " in err
+    assert "since 12 rows are wrong: line 2: " in err
     assert call("decide", folder, "--from", file, "--by", "ruth")[0] == 2
     assert call("decide", folder, "doc-1", "--from", file)[0] == 2
     assert call("decide", folder, "doc-1")[0] == 2

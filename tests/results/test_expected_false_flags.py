@@ -125,19 +125,21 @@ def told(folder: str, *arguments: str) -> tuple[dict | None, str]:
 
 def test_the_list_says_it(tmp_path):
     folder = put(str(tmp_path), [19, 39, *[5] * 40])
-    words = "about 40 of 42 expected, as 2 are for reserved messages, which nobody has"
+    words = "about 40 of 42 expected, because 2 are for reserved messages, which no user has"
     assert told(folder) == ({"number": 40.0, "flags": 42, "reserved": 2, "by_chance": 0.0}, words)
     assert told(folder, "--group-by", "account")[1] == words
     assert told(folder, "--limit", "1")[1] == words
     number, said = told(folder, "--user", "alice")
     assert number == {"number": pytest.approx(1e-3), "flags": 42, "reserved": 0, "by_chance": pytest.approx(1e-3)}
-    assert said == "at most 0.001 of 42 expected, by chance alone (N·p)"
+    assert said == "at most 0.001 of 42 expected, by chance (N·p)"
 
 
 def test_flags_without_control_add_what_chance_makes(tmp_path):
     number, said = told(put(str(tmp_path), [3, 19, None]))
     assert number == {"number": pytest.approx(20.001), "flags": 3, "reserved": 1, "by_chance": pytest.approx(1e-3)}
-    words = "about 3 of 3 expected, as 1 is for a reserved message, which nobody has; at most 0.001 of them by chance"
+    words = (
+        "about 3 of 3 expected, because 1 is for a reserved message, which no user has; at most 0.001 of them by chance"
+    )
     assert said == f"{words} (N·p)"
 
 

@@ -104,13 +104,13 @@ def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp
     scans = json.loads(said("status", night, "--format", "json")[0])["rows"]
     counts["status"] = sum(row["flagged"] for row in scans), sum(row["canaries"] for row in scans)
     out, _ = said("report", night, "--out", tmp_path / "report")
-    found = re.search(r"(\d+) flagged, and (\d+) of canaries", out)
+    found = re.search(r"(\d+) flagged, and (\d+) canary texts", out)
     counts["report"] = int(found[1]), int(found[2])
     record = json.loads((tmp_path / "report" / "index.json").read_text())
     counts["its JSON"] = record["flagged"], record["canaries"]
     counts["its lists"] = len(record["flags"]), record["canaries"]
     out, err = said("export", night)
-    found = re.search(r"(\d+) flagged, and (\d+) of canaries", err)
+    found = re.search(r"(\d+) flagged, and (\d+) canary texts", err)
     counts["export"] = int(found[1]), int(found[2])
     counts["its lines"] = len(out.splitlines()), int(found[2])
     listed = ReviewSession(Explainer(night), "ruth").list(FlagRequest("all"), 0)

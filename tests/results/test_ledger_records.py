@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from scanner.cluster.scan import run_scan
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, TableError
 from scanner.registry import add_users, erase_users, ledger, load_registry, registry_sha256, remove_users
 from scanner.results.registry_record import VERIFIED_USERS_TABLE, lost_head
 from scanner.results.transactions import read_whole
@@ -201,6 +201,6 @@ def test_no_forged_verification_speaks_for_an_edited_registry(night, own_registr
         changed = of_file.with_columns(**{name: pl.lit(to) for name, to in when.items()})
         table = f"{night.results}/{VERIFIED_USERS_TABLE}"
         write_deltalake(table, changed.to_arrow().cast(VERIFIED_USERS), mode="append")
-    with pytest.raises(Refused, match="verified_users: its files are not those that brickscan committed"):
+    with pytest.raises(TableError, match="verified_users: its files are not those that brickscan committed"):
         night.scan()
     assert call("scan", night.config, "--check")[0] == 2

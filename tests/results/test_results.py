@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from scanner import results
-from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.errors import Refused, ScanFailed, TableError, in_a_line
 from scanner.results import retention
 from scanner.results.queries import ask
 from scanner.results.retention import erase_user
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
 def test_a_table_of_other_columns_is_refused(tmp_path, other):
     make_table(str(tmp_path / "verdicts"), other, {})
     for write in (open_tables, readiness):
-        with pytest.raises(Refused, match="has other columns"):
+        with pytest.raises(TableError, match="has other columns"):
             write(str(tmp_path))
 
 
@@ -108,7 +108,7 @@ def test_a_table_of_another_version_is_refused_by_whoever_opens_it(folder, versi
     before = DeltaTable(uri).version()
     writers = (open_tables, readiness, compact, vacuum, partial(erase_user, user_ids=["a"]))
     for opened in (*writers, results.verdicts, lambda results: find_committed(results, "verdicts", ["a"])):
-        with pytest.raises(Refused, match=f"^table {uri}: {said}[^;]*; [^;]*$"):
+        with pytest.raises(TableError, match=f"^table {uri}: {said}[^;]*; [^;]*$"):
             opened(folder)
     code, _, err = call("migrate", folder)
     assert (code, said in err) == (2, True)
@@ -437,7 +437,7 @@ def test_a_damaged_table_is_told_in_a_sentence_to_whoever_asks_it(folder, name, 
     for file in Path(table_uri(folder, name)).glob(pattern):
         harm(file)
     for query in (results.verdicts, results.flagged, results.scans, results.decisions):
-        with suppress(Refused, ScanFailed):
+        with suppress(Refused, TableError, ScanFailed):
             ask(folder, lambda query=query: query(folder).collect())
     if damage == "log torn":
         with pytest.raises(ScanFailed, match=r"^results: .* cannot be read: .*; look whether all of it is there"):

@@ -90,5 +90,5 @@ def test_people_are_told(night, own_registry, marked, plain):
     assert code == 0
     assert told["log10_p_shown"] == row["log10_p_global"]
     said = " ".join(call("flagged", night.config)[1].split())
-    assert "false flags: less than 0.001 of 1 expected, by chance alone (N·p)" in said
+    assert "false flags: less than 0.001 of 1 expected, by chance (N·p)" in said
     assert "less than 1 in a billion" in said

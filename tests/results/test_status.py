@@ -1,4 +1,4 @@
-"""`brickscan status`: the last scans, how they ended, and each fault that needs a hand."""
+"""`brickscan status`: the last scans, how they ended, and each fault that needs attention."""
 
 import csv
 import io
@@ -54,10 +54,10 @@ def put(folder: str, scans: list[dict], shards: list[dict], lost: tuple[dict, ..
 def hands(folder: str, *arguments: object) -> list[str]:
     code, out, _ = call("status", folder, "--format", "json", *arguments)
     assert code == 0
-    return json.loads(out)["needs_a_hand"]
+    return json.loads(out)["needs_attention"]
 
 
-def test_a_key_that_claims_used_up_needs_a_hand(folder):
+def test_a_key_that_claims_used_up_needs_attention(folder):
     key = filled(SCANS)["keys"][0] | {"key_id": "k", "positions": 90, "positions_shown": 10}
     (hand,) = hands(put(folder, [ended(1, keys=[key]), ended(2)], [shard for i in (1, 2) for shard in shards_of(i, 4)]))
     assert hand.startswith("scan s1: under k, 10.0% of the positions were left out")
@@ -75,7 +75,7 @@ def test_scans_newest_first_and_nothing_to_do(folder):
     assert [line.split()[0] for line in lines] == [f"s{i}" for i in range(5)]
     assert shown == "5 of 7 scans shown (--limit shows more)"
     assert waiting == "night 2026-08-31 has too little to be held against: 1 earlier night, of 28"
-    assert last == "nothing needs a hand"
+    assert last == "nothing needs your attention"
     assert "7 of 7 scans shown\n" in call("status", folder, "--limit", 7)[1]
 
 
@@ -114,7 +114,7 @@ def test_every_exit_code_has_its_word():
         ({"exit_code": 2}, "refused: mend what it said and run it again"),
     ],
 )
-def test_what_needs_a_hand(folder, changes, said):
+def test_what_needs_attention(folder, changes, said):
     put(folder, [ended(0, **changes)], shards_of(0, 4))
     (hand,) = hands(folder)
     assert said in hand
@@ -163,7 +163,7 @@ def test_csv(folder):
     put(folder, [ended(0, files_quarantined=2, shards=6), ended(1)], [*shards_of(0, 4), *shards_of(1, 4)])
     code, out, err = call("status", folder, "--format", "csv", "--limit", 1)
     shown, waiting, last = err.splitlines()
-    assert (code, shown, last) == (0, "1 of 2 scans shown (--limit shows more)", "nothing needs a hand")
+    assert (code, shown, last) == (0, "1 of 2 scans shown (--limit shows more)", "nothing needs your attention")
     assert waiting.startswith("night 2026-08-31 has too little")
     (row,) = csv.DictReader(io.StringIO(out))
     assert (row["scan_id"], row["exit_code"], row["committed"], row["shards"]) == ("s0", "0", "4", "6")
@@ -172,7 +172,7 @@ def test_csv(folder):
 
 def test_where_nothing_was_scanned(folder, tmp_path):
     open_tables(folder)
-    assert call("status", folder)[1] == "0 of 0 scans shown\nnothing needs a hand\n"
+    assert call("status", folder)[1] == "0 of 0 scans shown\nnothing needs your attention\n"
     code, _, err = call("status", tmp_path / "none")
     assert code == 2
     assert "is no folder, nor the file of a scan's configuration" in err

@@ -416,9 +416,9 @@ def test_commands(night):
         add(night.results, f"t{i}", [verdict(i)])
     code, out, err = call("compact", night.config)
     assert (code, err) == (0, "")
-    assert "verdicts      3 files merged into 1" in out.splitlines()
+    assert "verdicts       3 files merged into 1" in out.splitlines()
     old = files_of(night.results) - part_of(night.results)
-    assert "verdicts      0 files deleted" in call("vacuum", night.results)[1].splitlines()
+    assert "verdicts       0 files deleted" in call("vacuum", night.results)[1].splitlines()
     assert old <= files_of(night.results)
     for command in ("compact", "vacuum"):
         assert call(command, night.folder / "nowhere")[0] == 2

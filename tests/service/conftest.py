@@ -9,9 +9,10 @@ import pytest
 from scanner.registry import add_users
 from tests.support.hostile_pages import HOSTILE
 from tests.support.night import Night
+from tests.support.opened_once import keep_inspector
 from tests.support.signed_tables import drop_table
 from tests.support.two_keys import marked_text, message_of
-from tests.support.without_ray import open_once, put_in_the_place_of_ray
+from tests.support.without_ray import put_in_the_place_of_ray
 
 MALLORY = "<img src=x onerror=alert(1)>\"'&"
 FILE = "<b onclick=x>\n%2F&=?#"
@@ -34,7 +35,7 @@ def scanned(tmp_path_factory, registry, words) -> Night:
     ids = [*IDS, "plain", "none"]
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
-        open_once(patch)
+        keep_inspector(patch)
         night = Night(folder, own)
         night.configure(columns='account = "account"')
         night.write(FILE, texts, doc_id=ids, account=ids[::-1])

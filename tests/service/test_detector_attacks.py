@@ -364,7 +364,7 @@ def panics(_texts: object) -> None:
     raise KeyboardInterrupt("WORD")
 
 
-@pytest.mark.costly
+@pytest.mark.long
 def test_a_library_that_panics_writes_nothing_and_one_caller_leaves_room(tmp_path, registry, plain, capfd, monkeypatch):
     """A panic of Rust is no Exception, and writes a part of the text to where errors go."""
     config = configured(tmp_path, registry, detector="workers = 1\nmost_bytes = 4000000\n" + PROXY)

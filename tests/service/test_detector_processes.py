@@ -135,6 +135,7 @@ def test_users_keys_and_an_unreadable_registry_are_taken_over(tmp_path, own, wor
         until(lambda: request(server, "GET", "/ready")[0] == 200)
 
 
+@pytest.mark.long
 def test_long_texts_slow_clients_and_a_thousand_connections(tmp_path, registry, plain):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))

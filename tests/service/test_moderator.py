@@ -16,8 +16,9 @@ from scanner import results
 from schemas.tables import FLAGS
 from tests.support.command_line import call
 from tests.support.moderated import PEOPLE, Moderated, moderated_night
+from tests.support.opened_once import keep_inspector
 from tests.support.reviewing import Asking, loaded, opened, serving
-from tests.support.without_ray import open_once, put_in_the_place_of_ray
+from tests.support.without_ray import put_in_the_place_of_ray
 
 WORDS_A_MINUTE = 240
 SECONDS_TO_ACT = 1.0
@@ -29,7 +30,7 @@ SIZES = ((400, 800), (1280, 900))
 def moderated(tmp_path_factory, words) -> Iterator[Moderated]:
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
-        open_once(patch)
+        keep_inspector(patch)
         yield moderated_night(tmp_path_factory.mktemp("moderated"), words)
 
 
@@ -50,7 +51,7 @@ def look(page) -> Looked:
     return Looked(document, None if advised == "record nothing" else advised, len(said.split()))
 
 
-@pytest.mark.costly
+@pytest.mark.long
 def test_a_moderator_who_follows_the_pages_decides_forty_flags_right_and_in_time(browser, moderated):
     """Time is that of reading the box on top, by WORDS_A_MINUTE; the app's own is printed, since no test is timed."""
     seen: list[Looked] = []

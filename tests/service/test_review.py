@@ -18,8 +18,8 @@ from scanner.service import review_session
 from scanner.service import serving as server
 from scanner.service.review_app import Access
 from tests.service.conftest import FLAGS, IDS, MALLORY
+from tests.support.opened_once import keep_inspector
 from tests.support.reviewing import Asking, loaded, opened, quiet, serving
-from tests.support.without_ray import open_once
 
 AT_ONCE = """leftBy => {
   const press = key => document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}))
@@ -33,7 +33,7 @@ AT_ONCE = """leftBy => {
 @pytest.fixture(scope="module", autouse=True)
 def _opened_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        open_once(patch)
+        keep_inspector(patch)
         yield
 
 

@@ -21,7 +21,8 @@ from scanner.watermark.formats import FORMATS
 from schemas.registry import Admission
 from schemas.service import DetectorConfig, DetectorResult
 from tests.support.night import Night
-from tests.support.without_ray import open_once, put_in_the_place_of_ray
+from tests.support.opened_once import keep_inspector
+from tests.support.without_ray import put_in_the_place_of_ray
 
 pytestmark = pytest.mark.costly
 
@@ -69,7 +70,7 @@ def scanned(request, tmp_path_factory, byte_tokenizer):
     folder = tmp_path_factory.mktemp("same")
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
-        open_once(patch)
+        keep_inspector(patch)
         night = Night(folder, made(folder / "registry", byte_tokenizer))
         night.configure(rate=RATE, more=request.param, audit="share = 0.0")
         served = ServedScan.of(DetectorConfig(version=2, factor=1, names="experts"), folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, TableError
 from scanner.registry import signed_tables
 from scanner.registry.signed_tables import SignedTable, append_signed_tables, read_signed_tables
 from scanner.results.decision_log import NewDecision, new_id, record
@@ -74,7 +74,7 @@ def test_a_table_that_cannot_be_read_is_a_fault_of_that_table_alone(signed, own_
     faults = faults_of_tables(signed)
     assert faults["flags"]
     assert faults["verdicts"] is None
-    with suppress(Refused, ScanFailed):
+    with suppress(Refused, TableError, ScanFailed):
         sign_anew(signed, "flags", "")
 
 
@@ -122,23 +122,6 @@ def test_results_that_the_registry_does_not_know_are_begun_without_it(tmp_path, 
     assert keep_signatures(folder) is not None
 
 
-def test_an_older_copy_is_not_taken_on_record_where_a_link_leads_to_it(signed, own_secret, caplog):
-    yesterday = f"{signed}-yesterday"
-    shutil.copytree(signed, yesterday)
-    add(signed, "today", [verdict(40, user="bob", message=2)])
-    assert keep_signatures(signed) is None
-    reopen(yesterday, own_secret)
-    with pytest.raises(Refused, match="is older than it was at"):
-        add(yesterday, "more", [verdict(50)])
-    shutil.rmtree(yesterday)
-    moved = f"{signed}-moved"
-    shutil.move(signed, moved)
-    reopen(moved, own_secret)
-    add(moved, "more", [verdict(50)])
-    assert "put on record as they are" in caplog.text
-    assert len(rows(moved)) == 4
-
-
 @pytest.mark.parametrize("above", ["", "home"])
 @pytest.mark.parametrize("state", ["empty", "older"])
 def test_a_folder_that_became_a_link_stays_the_place_that_it_was(signed, own_secret, tmp_path, state, above):
@@ -147,7 +130,7 @@ def test_a_folder_that_became_a_link_stays_the_place_that_it_was(signed, own_sec
     above: a link in the path by which the results are named.
     """
     if above:
-        (tmp_path / above).symlink_to(tmp_path)
+        (tmp_path / above).symlink_to(Path(signed).parent)
         signed = str(tmp_path / above / Path(signed).name)
         reopen(signed, own_secret)
     other, kept = tmp_path / "other", tmp_path / "kept"
@@ -157,9 +140,9 @@ def test_a_folder_that_became_a_link_stays_the_place_that_it_was(signed, own_sec
     shutil.move(signed, kept)
     Path(signed).symlink_to(other)
     reopen(signed, own_secret)
-    refused = "was signed, and is gone" if state == "empty" else "put back to an earlier state"
+    refused = "was signed, .*and is gone" if state == "empty" else "put back to an earlier state"
     for ask in (lambda folder: flagged_texts_of(folder, ["alice"]), rows, refuse_changed_tables):
-        with pytest.raises(Refused, match=refused):
+        with pytest.raises(TableError, match=refused):
             ask(signed)
     Path(signed).unlink()
     Path(signed).symlink_to(kept)  # such as a larger disk
@@ -182,13 +165,12 @@ def test_signatures_are_kept_while_others_write_their_files_together(tmp_path, m
 
     def keep(process: int) -> None:
         for number in range(15):
-            place = f"place-{process}"
-            append_signed_tables(str(tmp_path), [SignedTable(place, "flags", "a", 1, "signed", number, number - 1)])
+            append_signed_tables(str(tmp_path), [SignedTable("r", "flags", "a", process, "signed", number, number - 1)])
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(keep, range(4)))
     kept = read_signed_tables(str(tmp_path))
-    assert [kept.last_number(f"place-{process}", "flags", "a") for process in range(4)] == [14] * 4
+    assert [kept.last_number(process, "flags", "a") for process in range(4)] == [14] * 4
 
 
 def test_who_cannot_sign_makes_no_table_beside_signed_ones(signed):
@@ -207,5 +189,5 @@ def test_a_version_that_nobody_writes_is_not_taken_for_a_newer_one(signed, own_s
     )
     reopen(signed, own_secret)
     for ask in (rows, refuse_changed_tables, migrate):
-        with pytest.raises(Refused, match=r"flags: has version .*, which brickscan never writes"):
+        with pytest.raises(TableError, match=r"flags: has version .*, which brickscan never writes"):
             ask(signed)

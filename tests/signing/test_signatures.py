@@ -23,16 +23,16 @@ from deltalake.transaction import AddAction, RemoveAction
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, TableError
 from scanner.registry import signed_tables
 from scanner.registry.keys_file import read_audit_secret
-from scanner.registry.signed_tables import NO_NUMBER, Carried, SignedTable, SignedTables, read_signed_tables
+from scanner.registry.signed_tables import NO_NUMBER, Carried, SignedTable, SignedTables
 from scanner.results import retention, transactions, upkeep
 from scanner.results import sign_anew as sign_anew_module
 from scanner.results.migration import migrate
 from scanner.results.queries import exist
 from scanner.results.scan_list import readiness
-from scanner.results.sign_anew import Fault, faults_of_tables, give_up, sign_anew, sign_under
+from scanner.results.sign_anew import faults_of_tables, give_up, sign_anew, sign_under
 from scanner.results.transactions import (
     TableEntry,
     Tables,
@@ -63,12 +63,13 @@ from scanner.signing.signature import Signature
 from scanner.signing.signer import Signer
 from scanner.storage.data_files import SCHEMAS, TABLES, sha256_in, write_file
 from scanner.storage.delta import logged_transactions, make_table
-from scanner.storage.locations import real_location, table_uri
+from scanner.storage.locations import table_uri
 from schemas.audit import AUDITS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled, verdict
 from tests.support.rows import add_scanned as add
 from tests.support.signed_results import commit_transaction, consent, files, new_registry, reopen, rows, take_as_it_is
+from tests.support.signed_tables import signed_at
 
 Forgery = Callable[[str], None]
 
@@ -80,6 +81,11 @@ def give_up_missing(folder: str) -> None:
     assert keep_signatures(folder) is None
 
 
+def forget(registry: Path) -> None:
+    """Have a registry know nothing of signatures, as one that was restored from an old copy."""
+    shutil.rmtree(registry / "signed_tables")
+
+
 def plain_digests(folder: str, name: str, secret: bytes, signature: Signature) -> tuple[int, int]:
     """The digests of a table by the description at the head of scanner.signing, in plain Python."""
     table = DeltaTable(table_uri(folder, name))
@@ -89,7 +95,7 @@ def plain_digests(folder: str, name: str, secret: bytes, signature: Signature) -
         return int(hmac.new(key, json.dumps(list(facts)).encode(), hashlib.sha256).hexdigest(), 16)
 
     about = name, table.metadata().id
-    files, done = (term("signature", what, *about, *signature[:7]) for what in ("files", "transactions"))
+    files, done = (term("signature", what, *about, *signature[:6]) for what in ("files", "transactions"))
     for uri in table.file_uris():
         path = Path(uri.removeprefix("file://"))
         file = pl.read_parquet(path)
@@ -266,7 +272,7 @@ def test_what_was_changed_by_hand_is_refused(signed, own_secret, forge, again):
     forge(signed)
     if again:
         reopen(signed, own_secret)
-    with pytest.raises(Refused, match="flags"):
+    with pytest.raises(TableError, match="flags"):
         rows(signed)
     if forge is not remove_the_table:
         assert rows(signed, "verdicts")["row"].sort().to_list() == list(range(6))
@@ -282,10 +288,10 @@ def test_no_commit_is_made_to_a_table_that_was_forged(signed, own_secret, forge)
     """Save where files were changed whose names stay: whoever reads their rows sees it."""
     forge(signed)
     reopen(signed, own_secret)
-    with pytest.raises((Refused, ScanFailed)):
+    with pytest.raises((TableError, ScanFailed)):
         add_and_read(signed)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="flags"):
+    with pytest.raises(TableError, match="flags"):
         rows(signed)
 
 
@@ -315,9 +321,9 @@ def test_a_driver_that_has_tables_open_goes_by_nothing_that_somebody_wrote(signe
         if others:
             assert commit(signed, name, [TableEntry("of another driver", ())]) == {"of another driver"}
     forge(signed)
-    with pytest.raises(Refused, match="transactions"):
+    with pytest.raises(TableError, match="transactions"):
         find_all(tables, shards)
-    with pytest.raises(Refused, match="transactions"):
+    with pytest.raises(TableError, match="transactions"):
         commit_all(tables, shards)
 
 
@@ -335,13 +341,13 @@ def test_a_driver_that_has_a_table_open_signs_nothing_that_was_forged(signed, ow
     tables.now("flags")
     right = rows(signed).sort("row")
     forge(signed)
-    with suppress(Refused, ScanFailed):
+    with suppress(TableError, ScanFailed):
         commit(tables, "flags", [TableEntry("later", ())])
     reopen(signed, own_secret)
     if forge is take_the_signature_out:  # the commit brought it back, and nothing else had been changed
         assert rows(signed).sort("row").equals(right)
         return
-    with pytest.raises(Refused, match="flags"):
+    with pytest.raises(TableError, match="flags"):
         rows(signed)
 
 
@@ -351,7 +357,7 @@ def test_no_scan_goes_by_transactions_that_somebody_wrote(signed, own_secret, fo
     refuse_changed_tables(signed)
     forge(signed)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="transactions"):
+    with pytest.raises(TableError, match="transactions"):
         refuse_changed_tables(signed)
 
 
@@ -372,7 +378,7 @@ def test_transactions_of_nights_that_are_frozen_leave_the_signature(tmp_path, ow
         for name in ("shards", "verdicts"):
             commit_transaction(folder, name, "expiring:none" if name == "shards" else "none", 1, 2**40)
             reopen(folder, own_secret)
-            with pytest.raises(Refused, match="shards that no scan scanned"):
+            with pytest.raises(TableError, match="shards that no scan scanned"):
                 refuse_changed_tables(folder)
             shutil.rmtree(folder + "-copy", ignore_errors=True)
             take_last_commit_out(folder, name)
@@ -389,9 +395,9 @@ def test_a_table_that_goes_while_a_process_runs_is_missed(signed, own_secret):
     open_tables(signed, ["decisions"])
     keep_signatures(signed)
     shutil.rmtree(table_uri(signed, "decisions"))
-    with pytest.raises(Refused, match="decisions: was signed, and is gone"):
+    with pytest.raises(TableError, match="decisions: was signed, and is gone"):
         has_table(signed, "decisions")
-    with pytest.raises(Refused, match="decisions: was signed, and is gone"):
+    with pytest.raises(TableError, match="decisions: was signed, and is gone"):
         open_tables(signed, ["decisions"])
 
 
@@ -407,7 +413,7 @@ def test_a_server_reads_again_what_the_registry_keeps(signed, own_secret, tmp_pa
     shutil.rmtree(table_uri(signed, "flags"))
     shutil.copytree(tmp_path / "monday", table_uri(signed, "flags"))
     use_signer(signed, server)
-    with pytest.raises(Refused, match="put back to an earlier state"):
+    with pytest.raises(TableError, match="put back to an earlier state"):
         rows(signed)
 
 
@@ -419,7 +425,7 @@ def test_a_table_that_nobody_signed_beside_signed_ones_is_refused(signed, own_se
         make_table(table_uri(folder, "accounts"), SCHEMAS["accounts"], properties_of("accounts"))
         row = filled(SCHEMAS["accounts"], account_id="zoe")
         write_deltalake(table_uri(folder, "accounts"), pa.Table.from_pylist([row], SCHEMAS["accounts"]), mode="append")
-        with pytest.raises(Refused, match="accounts: it carries no signature"):
+        with pytest.raises(TableError, match="accounts: it carries no signature"):
             rows(folder, "accounts")
 
 
@@ -427,7 +433,7 @@ def test_a_number_that_somebody_wrote_is_not_signed_on(signed, own_secret):
     for number in (10**15, 2**63 - 1):
         commit_transaction(signed, "flags", "signature", number)
         reopen(signed, own_secret)
-        with pytest.raises(Refused, match="flags"):
+        with pytest.raises(TableError, match="flags"):
             add(signed, "later", [verdict(9, user="bob", message=2)])
         assert keep_signatures(signed) is None
         take_last_commit_out(signed, "flags")
@@ -443,7 +449,7 @@ def test_two_states_of_one_number_show_no_digest_of_a_file(signed, own_secret, t
     for _ in range(2):
         shutil.rmtree(table_uri(signed, "flags"))
         shutil.copytree(tmp_path / "flags", table_uri(signed, "flags"))
-        opened_signers._signers.pop(signed)
+        opened_signers._signers.pop(signed, None)
         table = DeltaTable(table_uri(signed, "flags"))
         signature = signer_of(signed).sign(table, "flags", [], [], {})
         digests.append((signature.number, signature.files, signature.transactions))
@@ -460,7 +466,7 @@ def test_tables_that_are_put_back_from_yesterday_are_refused(signed, own_secret,
         shutil.rmtree(table_uri(signed, name))
         shutil.copytree(tmp_path / "yesterday" / name, table_uri(signed, name))
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="put back to an earlier state"):
+    with pytest.raises(TableError, match="put back to an earlier state"):
         rows(signed)
 
 
@@ -477,12 +483,12 @@ def test_tables_of_another_deployment_are_refused(signed, own_secret, tmp_path, 
     shutil.rmtree(table_uri(signed, "flags"))
     shutil.copytree(table_uri(other, "flags"), table_uri(signed, "flags"))
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="another table was signed there"):
+    with pytest.raises(TableError, match=r"another table was signed at|it was signed among other results"):
         rows(signed)
     shutil.rmtree(signed)
     shutil.copytree(other, signed)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="another table was signed there"):
+    with pytest.raises(TableError, match=r"another table was signed at|it was signed among other results"):
         rows(signed)
 
 
@@ -490,9 +496,11 @@ def test_results_that_were_deleted_are_scanned_anew_once_they_are_given_up(signe
     shutil.rmtree(signed)
     reopen(signed, own_secret)
     for step in (lambda: exist(signed), lambda: open_tables(signed), lambda: refuse_changed_tables(signed)):
-        with pytest.raises(Refused, match="was signed, and is gone"):
+        with pytest.raises(TableError, match="was signed, and is gone"):
             step()
-    assert {*faults_of_tables(signed).values()} == {Fault("was signed, and is gone", is_gone=True)}
+    faults = faults_of_tables(signed)
+    assert all(fault is not None and fault.is_gone for fault in faults.values())
+    assert all("was signed, and is gone: if you moved these results" in fault.why for fault in faults.values())
     give_up_missing(signed)
     assert not exist(signed)
     open_tables(signed)
@@ -503,6 +511,7 @@ def test_results_that_were_deleted_are_scanned_anew_once_they_are_given_up(signe
     assert rows(signed)["user_id"].to_list() == ["bob"]
 
 
+@pytest.mark.usefixtures("without_ray")
 def test_no_command_takes_results_that_are_away_for_deleted_ones(night, own_registry, plain):
     """As on a disk that is not mounted: what was scanned meanwhile would hide them, and they would be refused later."""
     night.write("a", [plain(40, 1)])
@@ -518,6 +527,7 @@ def test_no_command_takes_results_that_are_away_for_deleted_ones(night, own_regi
     assert night.verdicts().equals(verdicts)
 
 
+@pytest.mark.usefixtures("without_ray")
 def test_results_that_were_deleted_are_given_up_by_a_command(night, own_registry, plain):
     night.write("a", [plain(40, 1)])
     for _ in range(2):
@@ -540,7 +550,7 @@ def test_a_backup_without_decisions_is_restored(signed, own_secret, tmp_path):
     shutil.rmtree(signed)
     shutil.copytree(tmp_path / "backup", signed)
     reopen(signed, own_secret)
-    with pytest.raises(Refused):
+    with pytest.raises(TableError):
         refuse_changed_tables(signed)
     consent(signed)
     keep_signatures(signed)
@@ -584,14 +594,14 @@ def test_a_commit_in_the_place_of_one_that_was_taken_back_is_seen(signed, own_se
     second = signer_of(signed)
     use_signer(signed, first)
     if not more:  # the first driver sees at its end that its commit is not followed
-        with pytest.raises(Refused, match="flags: its commits do not follow the last one that brickscan made here"):
+        with pytest.raises(TableError, match="flags: its commits do not follow the last one that brickscan made here"):
             refuse_changed_tables(signed)
     assert keep_signatures(signed) is None
     use_signer(signed, second)
     assert keep_signatures(signed) is None
     reopen(signed, own_secret)
     for step in (lambda: rows(signed), lambda: refuse_changed_tables(signed)):
-        with pytest.raises(Refused, match="flags: two commits follow one"):
+        with pytest.raises(TableError, match="flags: two commits follow one"):
             step()
     consent(signed, "flags")
     keep_signatures(signed)
@@ -599,65 +609,42 @@ def test_a_commit_in_the_place_of_one_that_was_taken_back_is_seen(signed, own_se
     assert "mallory" not in rows(signed)["user_id"].to_list()
 
 
-def test_a_night_that_was_scanned_into_a_copy_is_not_put_in_the_place_of_the_original(signed, own_secret, tmp_path):
-    """The copy went on where the original was: what the original has got since is not in it."""
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    add(signed, "night-2", [verdict(9, user="bob", message=2)])
-    keep_signatures(signed)
-    take_as_it_is(copy, own_secret)
-    for number in range(2):
-        add(copy, f"night-{3 + number}", [verdict(10 + number, user="carol", message=3)])
-    keep_signatures(copy)
-    shutil.rmtree(table_uri(signed, "flags"))
-    shutil.copytree(table_uri(copy, "flags"), table_uri(signed, "flags"))
-    reopen(signed, own_secret)
-    for step in (lambda: rows(signed), lambda: refuse_changed_tables(signed)):
-        with pytest.raises(Refused, match="flags: its last commit was made at another place"):
-            step()
+def test_a_commit_on_what_a_killed_scan_left_is_seen_to_take_back_another(signed, own_secret, tmp_path):
+    """The registry never knew which commit that one followed, since the scan made two before it was killed."""
+    flags = Path(table_uri(signed, "flags"))
 
+    def state(number: int) -> Path:
+        return Path(shutil.copytree(flags, tmp_path / f"state-{number}"))
 
-def test_results_that_go_to_and_fro_between_two_places_are_signed_as_they_are_at_each(signed, own_secret, tmp_path):
-    """What was committed elsewhere may be of a copy: who moved the results says that it is not."""
-    here, there = Path(signed), tmp_path / "there"
-    for number in range(2):
-        for old, new, user in ((here, there, "bob"), (there, here, "carol")):
-            old.rename(new)
-            reopen(str(new), own_secret)
-            if number or new == here:
-                with pytest.raises(Refused, match=r"its last commit was made at another place.*`brickscan sign` takes"):
-                    refuse_changed_tables(str(new))
-                take_as_it_is(str(new), own_secret)
-            add(str(new), f"{user}-{number}", [verdict(20 + number, f"/in/{user}", user=user, message=2)])
-            assert keep_signatures(str(new)) is None
+    def put_back(state: Path) -> None:
+        shutil.rmtree(flags)
+        shutil.copytree(state, flags)
+
+    def commit_entries(*entries: str) -> None:
+        for entry in entries:
+            assert commit(signed, "flags", [TableEntry(entry, ())]) == {entry}
+
+    before = state(0)
+    commit_entries("one", "two")  # by a scan that is killed
+    of_killed = state(1)
+    put_back(before)
     reopen(signed, own_secret)
+    commit_entries("three")  # by a scan that goes on
+    first, acknowledged = signer_of(signed), state(2)
+    put_back(of_killed)
+    reopen(signed, own_secret)
+    commit_entries("four")  # by a review, which goes on too
+    second, other = signer_of(signed), state(3)
+    put_back(acknowledged)
+    use_signer(signed, first)
     refuse_changed_tables(signed)
-    assert sorted(rows(signed)["user_id"]) == ["alice"] * 3 + ["bob"] * 2 + ["carol"] * 2
-
-
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_copy_of_which_the_registry_forgot_the_first_commits_is_not_put_in_the_place_of_the_original(
-    signed, own_secret, tmp_path, monkeypatch, taken
-):
-    """As after a night of a thousand commits; whether somebody signed the copy first or not."""
-    monkeypatch.setattr(signed_tables, "NUMBERS_KEPT", 3)
-    monkeypatch.setattr(signed_tables, "FILES_KEPT", 2)
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    if not taken:  # it is not older than the original then
-        reopen(copy, own_secret)
-        add(copy, "first", [verdict(19, user="carol", message=3)])
-        assert keep_signatures(copy) is None
-        reopen(signed, own_secret)
-    add(signed, "later", [verdict(9, user="bob", message=2)])
     assert keep_signatures(signed) is None
-    (take_as_it_is if taken else reopen)(copy, own_secret)
-    for number in range(8):
-        add(copy, f"n{number}", [verdict(20 + number, user="carol", message=3)])
-        assert keep_signatures(copy) is None
-    put_copy(copy, signed)
+    put_back(other)
+    use_signer(signed, second)
+    assert keep_signatures(signed) is None
     reopen(signed, own_secret)
-    for step in (lambda: rows(signed), lambda: refuse_changed_tables(signed)):
-        with pytest.raises(Refused, match="its last commit was made at another place"):
-            step()
+    with pytest.raises(TableError, match="flags: two commits follow one"):
+        refuse_changed_tables(signed)
 
 
 def test_a_copy_whose_commits_the_registry_never_knew_is_not_put_in_the_place_of_the_original(
@@ -674,7 +661,7 @@ def test_a_copy_whose_commits_the_registry_never_knew_is_not_put_in_the_place_of
     put_copy(copy, signed)
     reopen(signed, own_secret)
     for step in (lambda: rows(signed), lambda: add(signed, "more", [verdict(30)])):
-        with pytest.raises(Refused, match="its last commit was made at another place"):
+        with pytest.raises(TableError, match="its commits do not follow the last one"):
             step()
 
 
@@ -698,15 +685,15 @@ def test_a_machine_that_was_copied_whole_signs_for_no_other(signed, own_secret, 
     shutil.rmtree(own_secret)
     after[1].rename(own_secret)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="flags: its last commit was made at another place, or by who has another copy"):
+    with pytest.raises(TableError, match="flags: its last commit was made by who has another copy"):
         rows(signed)
 
 
 @pytest.mark.parametrize("name", ["decisions", "accounts", "flag_levels"])
 def test_a_table_of_a_copy_is_not_put_where_the_results_never_had_it(signed, own_secret, tmp_path, name):
-    """As of a rehearsal, where somebody decided on the same flags."""
+    """As of a rehearsal under another copy of the registry, where somebody decided on the same flags."""
     copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    sign_with(copy, str(own_secret))
+    sign_with(copy, str(shutil.copytree(own_secret, tmp_path / "registry-2")))
     open_tables(copy, [name])
     file = write_file(copy, name, [pa.RecordBatch.from_pylist([filled(SCHEMAS[name])], SCHEMAS[name])])
     assert commit(copy, name, [TableEntry("rehearsal", (file,))]) == {"rehearsal"}
@@ -718,7 +705,7 @@ def test_a_table_of_a_copy_is_not_put_where_the_results_never_had_it(signed, own
         lambda: refuse_changed_tables(signed),
         lambda: commit(signed, name, [TableEntry("later", ())]),
     ):
-        with pytest.raises(Refused, match=f"{name}: the registry knows other tables here and not this one"):
+        with pytest.raises(TableError, match=f"{name}: the registry knows other tables of these results"):
             step()
     take_as_it_is(signed, own_secret)
     assert rows(signed, name).height == 1
@@ -728,70 +715,18 @@ def test_an_empty_table_of_a_copy_is_put_aside(signed, own_secret, tmp_path, mon
     """By whoever would commit to it; it shows nothing, so that it may as well be one that is made just now."""
     monkeypatch.setattr(transactions, "SECONDS_OF_A_MAKER", -1.0)
     copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    sign_with(copy, str(own_secret))
+    sign_with(copy, str(shutil.copytree(own_secret, tmp_path / "registry-2")))
     open_tables(copy, ["decisions"])
     shutil.copytree(table_uri(copy, "decisions"), table_uri(signed, "decisions"))
     reopen(signed, own_secret)
     assert rows(signed, "decisions").is_empty()
-    assert "the registry does not know decisions" in str(unchecked(signed))
-    with pytest.raises(Refused, match="decisions: the registry knows other tables here and not this one"):
+    assert "so decisions may not be the newest" in str(unchecked(signed))
+    with pytest.raises(TableError, match="decisions: the registry knows other tables of these results"):
         commit(signed, "decisions", [TableEntry("later", ())])
     open_tables(signed, ["decisions"])
     assert commit(signed, "decisions", [TableEntry("later", ())]) == {"later"}
     assert rows(signed, "decisions").is_empty()
     assert unchecked(signed) is None
-
-
-def test_results_that_were_moved_are_on_record_whole_with_the_first_commit(signed, own_secret, tmp_path):
-    """So that no table comes later that may be of a copy."""
-    open_tables(signed, ["decisions"])
-    assert commit(signed, "decisions", [TableEntry("d", ())]) == {"d"}
-    assert keep_signatures(signed) is None
-    moved = str(shutil.move(signed, str(tmp_path / "moved")))
-    sign_with(moved, str(own_secret))
-    assert rows(moved)["user_id"].to_list() == ["alice"] * 3
-    assert "the registry does not know flags" in str(unchecked(moved))
-    add(moved, "first", [verdict(9, user="bob", message=2)])
-    known = {entry.table for entry in read_signed_tables(str(own_secret)).of(real_location(moved))}
-    assert known == {*TABLES, "decisions"}
-    reopen(moved, own_secret)  # the process was killed
-    refuse_changed_tables(moved)
-    assert (len(rows(moved)), rows(moved, "decisions").height, unchecked(moved)) == (4, 0, None)
-
-
-def test_a_table_that_was_taken_away_while_results_were_moved_is_missed(signed, own_secret, tmp_path):
-    """Nothing at the new place says that there was one: the registry knows it at the old one."""
-    open_tables(signed, ["decisions"])
-    keep_signatures(signed)
-    moved = str(shutil.move(signed, str(tmp_path / "moved")))
-    shutil.move(f"{moved}/decisions", tmp_path / "decisions")
-    reopen(moved, own_secret)
-    for put_rows_there in (lambda: add(moved, "first", [verdict(9)]), lambda: open_tables(moved, ["decisions"])):
-        with pytest.raises(Refused, match=r"decisions: was signed at .* and did not come along"):
-            put_rows_there()
-        with pytest.raises(Refused, match="did not come along"):
-            has_table(moved, "decisions")
-        assert not signer_of(moved).record.all()
-    shutil.move(tmp_path / "decisions", f"{moved}/decisions")
-    add(moved, "first", [verdict(9)])
-    assert (rows(moved, "verdicts").height, rows(moved, "decisions").height, unchecked(moved)) == (7, 0, None)
-
-
-def test_moved_results_go_on_without_a_table_by_consent(signed, own_secret, tmp_path):
-    open_tables(signed, ["decisions", "filters"])
-    keep_signatures(signed)
-    moved = str(shutil.move(signed, str(tmp_path / "moved")))
-    for name in ("decisions", "filters"):
-        shutil.rmtree(f"{moved}/{name}")
-    reopen(moved, own_secret)
-    faults = faults_of_tables(moved)
-    assert {name for name, fault in faults.items() if fault is not None and fault.is_gone} == {"decisions", "filters"}
-    consent(moved)
-    assert keep_signatures(moved) is None
-    reopen(moved, own_secret)
-    open_tables(moved, ["decisions"])
-    assert {*faults_of_tables(moved).values()} == {None}
-    assert (rows(moved, "flags").height, unchecked(moved)) == (3, None)
 
 
 def test_a_table_that_is_renamed_away_while_tables_are_listed_is_checked(signed, own_secret, monkeypatch):
@@ -815,16 +750,16 @@ def test_a_table_that_is_renamed_away_while_tables_are_listed_is_checked(signed,
 @pytest.mark.parametrize(
     "edit", [change_a_name, take_a_file_away, add_a_plausible_row, change_a_value_in_a_file, hide_rows_by_the_log]
 )
-def test_consent_is_to_what_was_shown_alone(signed, own_secret, tmp_path, edit):
+def test_consent_is_to_what_was_shown_alone(signed, own_secret, edit):
     """Else an edit while `brickscan sign` asks is signed unseen, behind a harmless fault that was shown."""
-    moved = str(shutil.move(signed, str(tmp_path / "moved")))
-    reopen(moved, own_secret)
-    fault = faults_of_tables(moved)["flags"]
-    edit(moved)
-    with pytest.raises(Refused, match="was changed since it was looked at"):
-        sign_anew(moved, "flags", fault.state)
-    consent(moved, "flags")
-    assert faults_of_tables(moved)["flags"] is None
+    forget(own_secret)
+    reopen(signed, own_secret)
+    fault = faults_of_tables(signed)["flags"]
+    edit(signed)
+    with pytest.raises(TableError, match="was changed since it was looked at"):
+        sign_anew(signed, "flags", fault.state)
+    consent(signed, "flags")
+    assert faults_of_tables(signed)["flags"] is None
 
 
 def test_consent_is_to_the_very_content_that_was_shown(signed, own_secret):
@@ -833,7 +768,7 @@ def test_consent_is_to_the_very_content_that_was_shown(signed, own_secret):
     reopen(signed, own_secret)
     fault = faults_of_tables(signed)["flags"]
     files(signed)[0].write_bytes(files(signed)[1].read_bytes())
-    with pytest.raises(Refused, match="was changed since it was looked at"):
+    with pytest.raises(TableError, match="was changed since it was looked at"):
         sign_anew(signed, "flags", fault.state)
 
 
@@ -841,7 +776,7 @@ def test_a_table_that_is_gone_is_not_called_new(signed):
     """`brickscan scan --check` says of results whether a scan would make their tables."""
     assert readiness(signed) == "there"
     os.rename(f"{signed}/flags", f"{signed}/away")
-    with pytest.raises(Refused, match="flags: was signed, and is gone"):
+    with pytest.raises(TableError, match="flags: was signed, and is gone"):
         readiness(signed)
 
 
@@ -857,12 +792,13 @@ def test_rows_that_came_into_a_table_while_it_was_made_are_told_as_unchecked(tmp
     assert "nobody signed flags" in str(unchecked(folder))
 
 
-def test_the_first_commit_at_a_place_takes_no_table_that_was_changed(signed, own_secret, tmp_path):
-    moved = str(shutil.move(signed, str(tmp_path / "moved")))
-    change_a_name(moved)
-    sign_with(moved, str(own_secret))
-    with pytest.raises(Refused, match="flags: its files are not those that brickscan committed"):
-        commit(moved, "spans", [TableEntry("later", ())])
+def test_the_first_commit_to_results_that_a_registry_never_kept_takes_no_table_that_was_changed(signed, own_secret):
+    """As where it could not be written so far."""
+    forget(own_secret)
+    change_a_name(signed)
+    reopen(signed, own_secret)
+    with pytest.raises(TableError, match="flags: its files are not those that brickscan committed"):
+        commit(signed, "spans", [TableEntry("later", ())])
 
 
 def test_drivers_of_a_registry_that_cannot_be_written_go_on_side_by_side(tmp_path, own_secret, monkeypatch):
@@ -884,21 +820,21 @@ def test_drivers_of_a_registry_that_cannot_be_written_go_on_side_by_side(tmp_pat
     assert "cannot be written" in str(keep_signatures(folder))
     reopen(folder, own_secret)
     assert len(rows(folder)) == 12
-    assert "the registry does not know flags" in str(unchecked(folder))
+    assert "it keeps no signatures: let it be written" in str(unchecked(folder))
 
 
-def test_a_note_goes_once_another_process_has_signed(signed, own_secret, tmp_path, monkeypatch):
+def test_a_note_goes_once_another_process_has_signed(signed, own_secret, monkeypatch):
     """A server of reviews runs for months."""
     monkeypatch.setattr(tables_on_record, "_SECONDS_OF_A_QUERY", -1.0)
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    sign_with(copy, str(own_secret))
-    server = signer_of(copy)
-    rows(copy)
-    assert "the registry does not know flags" in str(unchecked(copy))
-    take_as_it_is(copy, own_secret)
-    use_signer(copy, server)
-    rows(copy)
-    assert unchecked(copy) is None
+    forget(own_secret)
+    reopen(signed, own_secret)
+    server = signer_of(signed)
+    rows(signed)
+    assert "so flags may not be the newest" in str(unchecked(signed))
+    take_as_it_is(signed, own_secret)
+    use_signer(signed, server)
+    rows(signed)
+    assert unchecked(signed) is None
 
 
 def test_decisions_that_were_made_elsewhere_are_not_put_among_others(signed, own_secret, tmp_path):
@@ -914,7 +850,7 @@ def test_decisions_that_were_made_elsewhere_are_not_put_among_others(signed, own
     keep_signatures(other)
     shutil.copytree(table_uri(moved, "decisions"), table_uri(other, "decisions"))
     reopen(other, own_secret)
-    with pytest.raises(Refused, match="decisions: it was signed among other results"):
+    with pytest.raises(TableError, match="decisions: it was signed among other results"):
         rows(other, "decisions")
     reopen(moved, own_secret)
     refuse_changed_tables(moved)
@@ -931,7 +867,7 @@ def test_a_table_whose_id_somebody_else_chose_is_not_signed(signed, own_secret, 
     log = Path(table_uri(signed, "decisions"), "_delta_log")
     log.mkdir(parents=True)
     shutil.copy(made, log)
-    with pytest.raises(Refused, match="decisions: nobody signed it"):
+    with pytest.raises(TableError, match="decisions: nobody signed it"):
         commit(signed, "decisions", [TableEntry("e", ())])
     monkeypatch.setattr(transactions, "SECONDS_OF_A_MAKER", -1.0)
     open_tables(signed, ["decisions"])  # it is put aside, and another one is made
@@ -940,7 +876,7 @@ def test_a_table_whose_id_somebody_else_chose_is_not_signed(signed, own_secret, 
     shutil.rmtree(table_uri(signed, "decisions"))
     shutil.copytree(table_uri(other, "decisions"), table_uri(signed, "decisions"))
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="decisions: another table was signed there"):
+    with pytest.raises(TableError, match="decisions: it was signed among other results"):
         rows(signed, "decisions")
 
 
@@ -959,7 +895,7 @@ def test_what_a_killed_scan_committed_does_not_come_back(signed, own_secret, tmp
     shutil.rmtree(signed)
     shutil.copytree(longer, signed)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="put back to an earlier state"):
+    with pytest.raises(TableError, match="put back to an earlier state"):
         rows(signed)
 
 
@@ -988,7 +924,7 @@ def test_what_a_killed_scan_with_a_clock_ahead_committed_does_not_come_back(
     place = str(tmp_path / "moved") if is_moved else signed
     shutil.copytree(ahead, place)
     reopen(place, own_secret)
-    with pytest.raises(Refused, match="its commits do not follow the last one"):
+    with pytest.raises(TableError, match="its commits do not follow the last one"):
         add_and_read(place)
 
 
@@ -1009,7 +945,7 @@ def test_a_killed_process_that_knew_little_of_the_others_is_believed(signed, own
 
 
 def test_tables_of_this_year_do_not_fit_into_the_archive_of_the_last(signed, own_secret, tmp_path):
-    """The archive stood where this year's results are, and the registry knows both places."""
+    """The archive stood where this year's results are, and was given up there."""
     archive = str(shutil.move(signed, str(tmp_path / "archive")))
     reopen(signed, own_secret)
     give_up_missing(signed)
@@ -1017,10 +953,14 @@ def test_tables_of_this_year_do_not_fit_into_the_archive_of_the_last(signed, own
     add(signed, "anew", [verdict(0, user="bob", message=2)])
     assert commit(signed, "decisions", [TableEntry("d", ())]) == {"d"}
     keep_signatures(signed)
+    reopen(archive, own_secret)
+    with pytest.raises(TableError, match="flags: it is a table that was given up"):
+        rows(archive)
+    take_as_it_is(archive, own_secret)
     shutil.copytree(table_uri(signed, "decisions"), table_uri(archive, "decisions"))
-    sign_with(archive, str(own_secret))
+    reopen(archive, own_secret)
     assert rows(archive)["user_id"].to_list() == ["alice"] * 3
-    with pytest.raises(Refused, match="decisions: it was signed among other results"):
+    with pytest.raises(TableError, match="decisions: it was signed among other results"):
         rows(archive, "decisions")
 
 
@@ -1036,11 +976,13 @@ def test_a_table_that_was_given_up_stays_so_whoever_commits_to_it(signed, own_se
     assert keep_signatures(signed) is None
     use_signer(signed, server)
     assert keep_signatures(signed) is None
-    shutil.rmtree(table_uri(signed, "flags"))
-    shutil.copytree(tmp_path / "old" / "flags", table_uri(signed, "flags"))
-    reopen(signed, own_secret)
-    with pytest.raises(Refused, match="flags: it is a table that was given up"):
-        rows(signed)
+    shutil.copytree(tmp_path / "old", tmp_path / "away")
+    for old, refused in ((signed, "signed among other results"), (str(tmp_path / "away"), "a table that was given up")):
+        shutil.rmtree(table_uri(old, "flags"), ignore_errors=True)
+        shutil.copytree(tmp_path / "old" / "flags", table_uri(old, "flags"))
+        reopen(old, own_secret)
+        with pytest.raises(TableError, match=f"flags: it .*{refused}"):
+            rows(old)
 
 
 def test_a_clock_that_was_ahead_keeps_no_table_from_being_signed_as_it_is(signed, own_secret, monkeypatch):
@@ -1083,17 +1025,17 @@ def test_threads_that_commit_and_keep_lose_no_number(signed, own_secret, monkeyp
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(decide, range(3)))
-    (entry,) = read_signed_tables(str(own_secret)).at(real_location(signed), "flags")
+    (entry,) = (each for each in signed_at(own_secret, signed) if each.table == "flags")
     assert entry.number == signature_of(DeltaTable(table_uri(signed, "flags"))).number
 
 
 ENTRIES = st.builds(
     SignedTable,
-    st.just("here"),
+    st.sampled_from(["here", "there"]),
     st.sampled_from(["flags", "verdicts"]),
     st.sampled_from(["a", "b"]),
     st.just(1),
-    st.sampled_from(["signed", "signed anew", "given up"]),
+    st.sampled_from(["signed", "signed anew", "given up", "left"]),
     st.integers(0, 9),
     st.integers(-1, 8),
 )
@@ -1111,14 +1053,16 @@ def test_what_the_registry_keeps_means_the_same_in_any_order(entries, random):
     tables = [SignedTables(entries), SignedTables(shuffled), SignedTables(SignedTables(shuffled).entries())]
     places = [(name, table_id) for name in ("flags", "verdicts") for table_id in ("a", "b")]
 
-    states = [None, *(Carried(number, number - 1, known) for number in range(10) for known in (None, -1, number - 2))]
+    states = [None, *(Carried(number, number - 1, known) for number in range(10) for known in (-1, number - 2))]
 
     def answers(signed_tables: SignedTables) -> list[object]:
         return [
             (
-                {*signed_tables.at("here", name)},
-                [signed_tables.fault("here", name, table_id, carried) for carried in states],
-                signed_tables.kept_number("here", name, table_id),
+                {*signed_tables.at(1, name)},
+                [signed_tables.fault(1, name, table_id, carried) for carried in states],
+                signed_tables.kept_number(1, name, table_id),
+                [signed_tables.results_at(place) for place in ("here", "there")],
+                signed_tables.place_of(1),
             )
             for name, table_id in places
         ]
@@ -1137,7 +1081,7 @@ def test_the_registry_writes_many_signatures_into_one_file(signed, own_secret, m
     refuse_changed_tables(signed)
     take_last_commit_out(signed, "flags")
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="put back to an earlier state"):
+    with pytest.raises(TableError, match="put back to an earlier state"):
         rows(signed)
 
 
@@ -1176,11 +1120,11 @@ def test_tables_that_were_given_up_are_not_put_back(signed, own_secret, tmp_path
     give_up_missing(signed)
     shutil.copytree(tmp_path / "older", signed)
     open_tables(signed)
-    with pytest.raises(Refused, match="it is a table that was given up"):
+    with pytest.raises(TableError, match="it is a table that was given up"):
         add_and_read(signed)
     keep_signatures(signed)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="it is a table that was given up"):
+    with pytest.raises(TableError, match="it is a table that was given up"):
         rows(signed)
     consent(signed, "flags", "verdicts")
     keep_signatures(signed)
@@ -1191,7 +1135,7 @@ def test_tables_that_were_given_up_are_not_put_back(signed, own_secret, tmp_path
 def test_verdicts_that_are_hidden_are_missed(signed, own_secret):
     shutil.move(table_uri(signed, "verdicts"), f"{signed}/hidden")
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="verdicts: was signed, and is gone"):
+    with pytest.raises(TableError, match="verdicts: was signed, and is gone"):
         exist(signed)
 
 
@@ -1199,14 +1143,14 @@ def test_a_table_is_missed_when_all_are_away_for_a_moment(signed, own_secret, mo
     """A scan made an empty table of flags in its place, which the registry kept, and nobody missed the flags."""
     shutil.move(signed, f"{signed}-away")
     for step in (lambda: has_table(signed, "flags"), lambda: open_tables(signed, ["flags"])):
-        with pytest.raises(Refused, match="flags: was signed, and is gone"):
+        with pytest.raises(TableError, match="flags: was signed, and is gone"):
             step()
     shutil.rmtree(signed, ignore_errors=True)
     shutil.move(f"{signed}-away", signed)
     assert has_table(signed, "flags")
     uri, real = table_uri(signed, "flags"), DeltaTable.is_deltatable
     monkeypatch.setattr(DeltaTable, "is_deltatable", lambda place: place != uri and real(place))
-    with pytest.raises(Refused, match="flags: was signed, and is gone"):
+    with pytest.raises(TableError, match="flags: was signed, and is gone"):
         has_table(signed, "flags")
 
 
@@ -1234,10 +1178,10 @@ def test_nothing_is_signed_that_somebody_wrote_into_a_table_while_it_was_made(si
         return DeltaTable(uri)
 
     monkeypatch.setattr(transactions, "make_table", make_and_write)
-    with pytest.raises(Refused, match="decisions"):
+    with pytest.raises(TableError, match="decisions"):
         open_tables(signed, ["decisions"])
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="decisions"):
+    with pytest.raises(TableError, match="decisions"):
         refuse_changed_tables(signed)
 
 
@@ -1249,7 +1193,7 @@ def test_a_commit_that_came_before_a_new_table_was_signed_is_refused(signed, own
         return real(results, table, name, *others)
 
     monkeypatch.setattr(transactions, "try_to_commit", commit_later)
-    with pytest.raises(Refused, match="decisions: somebody wrote to it while it was made"):
+    with pytest.raises(TableError, match="decisions: somebody wrote to it while it was made"):
         open_tables(signed, ["decisions"])
 
 
@@ -1278,7 +1222,7 @@ def test_two_drivers_make_no_two_tables_of_one_name(tmp_path, own_secret):
     add(folder, "one", [verdict(0, user="alice", message=1)])
     shutil.move(table_uri(folder, "flags"), tmp_path / "aside")
     use_signer(folder, second)
-    with pytest.raises(Refused, match="flags: was signed, and is gone"):
+    with pytest.raises(TableError, match="flags: was signed, and is gone"):
         open_tables(folder)
 
 
@@ -1302,40 +1246,13 @@ def test_a_table_that_nobody_finished_is_put_aside_and_a_link_to_another_too(sig
     assert commit(signed, "decisions", [TableEntry("d", ())]) == {"d"}
 
 
-def test_an_older_copy_is_not_made_known_by_whoever_tidies_it(signed, own_secret, tmp_path):
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    take_last_commit_out(copy, "flags")
-    sign_with(copy, str(own_secret))
-    for step in (lambda: upkeep.vacuum(copy, 24), lambda: faults_of_tables(copy), lambda: refuse_changed_tables(copy)):
-        step()
-        assert keep_signatures(copy) is None
-        reopen(copy, own_secret)
-        rows(copy)
-        assert "the registry does not know flags at this place" in unchecked(copy)
-
-
-def test_an_older_copy_that_got_another_secret_is_not_put_in_the_place_of_the_original(signed, own_secret, tmp_path):
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    take_as_it_is(copy, own_secret)
-    add(signed, "later", [verdict(9, user="bob", message=2)])
-    keep_signatures(signed)
-    reopen(signed, own_secret)
-    for folder in (signed, copy):
-        sign_under(folder, str(own_secret), b"another audit secret of 32 bytes")
-    shutil.rmtree(table_uri(signed, "flags"))
-    shutil.copytree(table_uri(copy, "flags"), table_uri(signed, "flags"))
-    use_signer(signed, Signer(signed, str(own_secret), b"another audit secret of 32 bytes"))
-    with pytest.raises(Refused, match="flags: its last commit was made at another place"):
-        rows(signed)
-
-
 def test_no_table_is_signed_beside_those_that_nobody_signed(tmp_path, own_secret):
     """Else all others were refused from then on."""
     folder = str(tmp_path / "results")
     open_tables(folder)
     add(folder, "t", [verdict(0, user="alice", message=1)])
     sign_with(folder, str(own_secret))
-    with pytest.raises(Refused, match=r"nobody signed it.*`brickscan sign` takes it as it is"):
+    with pytest.raises(TableError, match=r"nobody signed it.*`brickscan sign` takes it as it is"):
         open_tables(folder, ["decisions"])
     assert rows(folder).height == 1
     take_as_it_is(folder, own_secret)
@@ -1354,7 +1271,7 @@ def test_a_table_of_other_results_is_not_read_where_there_was_none(signed, own_s
     shutil.copytree(table_uri(other, "decisions"), table_uri(signed, "decisions"))
     reopen(signed, own_secret)
     for step in (lambda: rows(signed, "decisions"), lambda: refuse_changed_tables(signed)):
-        with pytest.raises(Refused, match="decisions: it was signed among other results"):
+        with pytest.raises(TableError, match="decisions: it was signed among other results"):
             step()
     copy = str(shutil.copytree(other, tmp_path / "copy"))
     sign_with(copy, str(own_secret))
@@ -1372,7 +1289,7 @@ def test_a_table_of_results_of_another_copy_of_the_registry_is_refused(signed, o
         shutil.rmtree(table_uri(signed, name), ignore_errors=True)
         shutil.copytree(table_uri(other, name), table_uri(signed, name))
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="decisions: it was signed among other results"):
+    with pytest.raises(TableError, match="decisions: it was signed among other results"):
         read_whole(signed, "decisions")
 
 
@@ -1388,7 +1305,7 @@ def test_a_reader_asks_once_whether_a_table_is_signed(signed, own_secret, monkey
     for module in (signer_module, transactions):
         monkeypatch.setattr(module, "signature_of", answer_once)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="its content is not what brickscan wrote"):
+    with pytest.raises(TableError, match="its content is not what brickscan wrote"):
         read_whole(signed, "flags").collect()
 
 
@@ -1405,7 +1322,7 @@ def test_a_driver_signs_nothing_on_top_of_what_was_put_back(signed, own_secret, 
     shutil.rmtree(table_uri(signed, "flags"))
     shutil.copytree(tmp_path / "earlier", table_uri(signed, "flags"))
     use_signer(signed, first)
-    with pytest.raises(Refused, match="put back to an earlier state"):
+    with pytest.raises(TableError, match="put back to an earlier state"):
         commit(tables, "flags", [TableEntry("third", ())])
 
 
@@ -1415,7 +1332,7 @@ def test_an_unsigned_table_is_refused_while_its_results_are_away(signed, own_sec
     write_deltalake(table_uri(signed, "decisions"), pa.Table.from_batches([batch]), mode="append")
     shutil.move(table_uri(signed, "verdicts"), f"{signed}/away")
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="decisions: it carries no signature"):
+    with pytest.raises(TableError, match="decisions: it carries no signature"):
         read_whole(signed, "decisions")
 
 
@@ -1431,7 +1348,7 @@ def test_a_table_that_is_opened_anew_is_checked_anew(signed, own_secret, monkeyp
         raise DeltaError("commits were cleaned up")
 
     monkeypatch.setattr(DeltaTable, "update_incremental", fail)
-    with pytest.raises(Refused, match="transactions"):
+    with pytest.raises(TableError, match="transactions"):
         find_committed(tables, "verdicts", ["t0", "t9"])
     log.write_text(whole)
     assert find_committed(tables, "verdicts", ["t0", "t9"]) == {"t0"}
@@ -1452,7 +1369,7 @@ def test_another_secret_signs_what_was_checked(signed, own_secret, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Signer, "is_signed", check_then_forge)
         sign_under(signed, str(own_secret), b"x" * 32)
-    with pytest.raises(Refused, match="transactions"):
+    with pytest.raises(TableError, match="transactions"):
         refuse_changed_tables(signed)
 
 
@@ -1466,7 +1383,7 @@ def test_what_a_scan_checked_is_not_put_back(signed, own_secret, tmp_path):
     shutil.rmtree(table_uri(signed, "flags"))
     shutil.copytree(tmp_path / "earlier", table_uri(signed, "flags"))
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="put back to an earlier state"):
+    with pytest.raises(TableError, match="put back to an earlier state"):
         rows(signed)
 
 
@@ -1480,7 +1397,7 @@ def test_no_upkeep_goes_by_a_table_that_was_forged(signed, own_secret, forge):
         lambda: retention.drop_older(signed, 1, keep_flags=False, config_sha256=""),
     ):
         reopen(signed, own_secret)
-        with pytest.raises(Refused, match="flags"):
+        with pytest.raises(TableError, match="flags"):
             step()
 
 
@@ -1489,7 +1406,7 @@ def test_a_log_in_odd_json_is_refused(signed, own_secret, line):
     log = sorted((Path(table_uri(signed, "verdicts")) / "_delta_log").glob("*.json"))[-1]
     log.write_text(log.read_text() + "\n" + line)
     reopen(signed, own_secret)
-    with pytest.raises((Refused, ScanFailed)):
+    with pytest.raises((TableError, ScanFailed)):
         refuse_changed_tables(signed)
 
 
@@ -1501,12 +1418,12 @@ def test_readers_of_one_log_do_not_differ(signed, own_secret):
     for line in (forged, forged.replace("txn", "\\u0074xn")):
         log.write_text(line + "\n" + whole)
         reopen(signed, own_secret)
-        with pytest.raises((Refused, ScanFailed)):
+        with pytest.raises((TableError, ScanFailed)):
             find_committed(signed, "verdicts", ["t2"])
     log.write_text(whole)
     log.with_name(f"{2:020}.checkpoint.{1:010}.{1:010}.parquet").write_bytes(b"x")
     reopen(signed, own_secret)
-    with pytest.raises((Refused, ScanFailed)):
+    with pytest.raises((TableError, ScanFailed)):
         find_committed(signed, "verdicts", ["t2"])
 
 
@@ -1514,37 +1431,8 @@ def test_a_table_without_files_has_no_transactions(signed, own_secret):
     """By which a scan of the first night would take shards for done."""
     commit_transaction(signed, "spans", "a shard that nobody scanned", 1)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="spans: its log has other transactions"):
+    with pytest.raises(TableError, match="spans: its log has other transactions"):
         refuse_changed_tables(signed)
-
-
-def test_a_copy_elsewhere_is_read_and_goes_its_own_way(signed, own_secret, tmp_path):
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    add(signed, "later", [verdict(9, user="bob", message=2)])
-    keep_signatures(signed)
-    sign_with(copy, str(own_secret))
-    assert rows(copy)["user_id"].to_list() == ["alice"] * 3
-    assert "the registry does not know flags at this place" in unchecked(copy)
-    with pytest.raises(Refused, match="is older than it was at"):
-        add(copy, "other", [verdict(8, user="carol", message=3)])
-    take_as_it_is(copy, own_secret)
-    add(copy, "other", [verdict(8, user="carol", message=3)])
-    keep_signatures(copy)
-    for folder, user in ((signed, "bob"), (copy, "carol")):
-        reopen(folder, own_secret)
-        assert sorted(rows(folder)["user_id"]) == ["alice"] * 3 + [user]
-
-
-@pytest.mark.parametrize("emptied", [("flags",), ("flags", "verdicts")])
-def test_a_table_that_was_emptied_in_a_copy_elsewhere_does_not_pass_for_signed(signed, own_secret, tmp_path, emptied):
-    """The registry knows nothing of the place, and an empty table has nothing that could be wrong."""
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    for name in emptied:
-        shutil.rmtree(table_uri(copy, name))
-        make_table(table_uri(copy, name), SCHEMAS[name], properties_of(name))
-    sign_with(copy, str(own_secret))
-    assert rows(copy).is_empty()
-    assert "nobody signed flags" in unchecked(copy)
 
 
 def test_vacuum_deletes_nothing_of_a_folder_that_came_in_the_place_of_the_table(
@@ -1573,7 +1461,7 @@ def test_vacuum_deletes_nothing_by_a_log_that_was_edited(signed, own_secret):
         os.utime(file, (0, 0))
     count = len(files(signed))
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="flags"):
+    with pytest.raises(TableError, match="flags"):
         upkeep.delete_unneeded(signed, "flags", 24, 24)
     assert len(files(signed)) == count
 
@@ -1595,14 +1483,14 @@ def test_without_the_secret_all_is_read_and_nothing_is_committed(signed, own_sec
 def test_a_compaction_by_another_program_is_told_as_such(signed, own_secret):
     DeltaTable(table_uri(signed, "flags")).optimize.compact()
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match=r"its log has OPTIMIZE by .*`brickscan sign`"):
+    with pytest.raises(TableError, match=r"its log has OPTIMIZE by .*`brickscan sign`"):
         rows(signed)
 
 
 def test_compaction_does_not_launder_what_was_changed(signed, own_secret):
     change_a_value_in_a_file(signed)
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="its content is not what brickscan wrote"):
+    with pytest.raises(TableError, match="its content is not what brickscan wrote"):
         upkeep.compact(signed)
 
 
@@ -1670,7 +1558,7 @@ def test_a_reader_meets_no_bytes_that_were_not_checked(signed, own_secret, monke
     assert not reads
     for file in files(signed):
         pq.write_table(pl.read_parquet(file).with_columns(user_id=pl.lit("zoe")).to_arrow(), file)
-    with pytest.raises(Refused, match="its content is not what brickscan wrote"):
+    with pytest.raises(TableError, match="its content is not what brickscan wrote"):
         frame.collect()
     assert reads
 
@@ -1720,7 +1608,7 @@ def sha256_named_files(folder: str, name: str) -> list[str]:
 def test_a_signature_fits_delta_and_takes_all_values():
     largest = 2**126 - 1
     for of_files, done in ((0, largest), (1, 2**63), (largest, 0), (2**63 - 1, 2**125)):
-        signature = Signature(5, NO_NUMBER, 2**63 - 1, NO_NUMBER, 7, 2**63 - 1, 2**63 - 1, of_files, done)
+        signature = Signature(5, NO_NUMBER, NO_NUMBER, 7, 2**63 - 1, 2**63 - 1, of_files, done)
         held = {each.app_id: each.version for each in signature.as_transactions()}
         assert all(-1 <= version < 2**63 for version in held.values())
         digits = [held[name] for name in signature_module.DIGESTS]
@@ -1759,75 +1647,26 @@ def test_a_table_that_became_a_link_while_it_was_open_takes_no_commit(signed, ow
     assert sorted((tmp_path / "other").rglob("*")) == before
 
 
-def test_a_table_that_was_given_up_does_not_come_back_where_results_are_moved(signed, own_secret, tmp_path):
-    """The decisions made since would be gone, and the old ones shown as checked."""
-    open_tables(signed, ["decisions"])
-    shutil.copytree(f"{signed}/decisions", tmp_path / "old")
-    shutil.rmtree(f"{signed}/decisions")
-    reopen(signed, own_secret)
-    give_up_missing(signed)
-    open_tables(signed, ["decisions"])
-    assert keep_signatures(signed) is None
-    moved = str(shutil.move(signed, str(tmp_path / "moved")))
-    shutil.move(f"{moved}/decisions", tmp_path / "new")
-    shutil.copytree(tmp_path / "old", f"{moved}/decisions")
-    reopen(moved, own_secret)
-    with pytest.raises(
-        Refused, match=r"decisions: (it is a table that was given up|was signed at .* and did not come along)"
-    ):
-        add(moved, "first", [verdict(9)])
-    assert "another table is in its place" in faults_of_tables(moved)["decisions"].why
-    shutil.rmtree(f"{moved}/decisions")
-    shutil.copytree(tmp_path / "new", f"{moved}/decisions")
-    reopen(moved, own_secret)
-    add(moved, "first", [verdict(9)])
-    assert unchecked(moved) is None
-
-
-@pytest.mark.parametrize("state", ["older", "given up"])
-def test_sign_says_of_moved_results_what_the_registry_knows_against_a_table(signed, own_secret, tmp_path, state):
-    """Else consent to a move takes the decisions back that were made since."""
-    open_tables(signed, ["decisions"])
-    assert keep_signatures(signed) is None
-    shutil.copytree(f"{signed}/decisions", tmp_path / "old")
-    if state == "given up":
-        shutil.rmtree(f"{signed}/decisions")
-        reopen(signed, own_secret)
-        give_up_missing(signed)
-        open_tables(signed, ["decisions"])
-    commit(signed, "decisions", [TableEntry("later", ())])
-    assert keep_signatures(signed) is None
-    moved = str(shutil.move(signed, str(tmp_path / "moved")))
-    reopen(moved, own_secret)
-    assert {fault.why for fault in faults_of_tables(moved).values() if fault} == {
-        "the registry does not know it at this place: it may not be the newest"
-    }
-    shutil.rmtree(f"{moved}/decisions")
-    shutil.copytree(tmp_path / "old", f"{moved}/decisions")
-    reopen(moved, own_secret)
-    against = f"it is older than it was at {signed}" if state == "older" else "another table is in its place"
-    assert against in faults_of_tables(moved)["decisions"].why
-
-
 def test_a_table_that_is_gone_is_not_passed_over_where_results_are_moved_on(signed, own_secret):
     shutil.rmtree(f"{signed}/spans")
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match="spans: was signed, and is gone"):
+    with pytest.raises(TableError, match="spans: was signed, and is gone"):
         migrate(signed)
 
 
 @pytest.mark.parametrize("command", [("retain", "--keep", "3000"), ("vacuum",), ("migrate",), ("keys", "status")])
-def test_upkeep_says_that_nobody_checked_results_that_were_moved(signed, own_secret, tmp_path, command):
-    shutil.move(signed, tmp_path / "moved")
+def test_upkeep_says_that_the_registry_knows_nothing_of_results(signed, own_secret, tmp_path, command):
+    forget(own_secret)
+    reopen(signed, own_secret)
     config = tmp_path / "scan.toml"
     config.write_text(
-        'version = 2\nregistry = "registry"\nresults = "moved"\nfalse_positive_rate = 1e-6\n'
+        f'version = 2\nregistry = "{own_secret}"\nresults = "{signed}"\nfalse_positive_rate = 1e-6\n'
         '[input]\npaths = ["in"]\ntext = "text"\n'
     )
     words, more = [word for word in command if word.isalpha()], [word for word in command if not word.isalpha()]
     code, out, err = call(*words, config, *more)
     assert code == 0, err
-    assert "signatures of tables were not checked: the registry does not know" in err, out
+    assert "signatures of tables were not checked: the registry knows nothing of these" in err, out
 
 
 @pytest.mark.parametrize(
@@ -1838,108 +1677,19 @@ def test_upkeep_says_that_nobody_checked_results_that_were_moved(signed, own_sec
         (change_a_value_in_a_file, "is not what was written"),
     ],
 )
-@pytest.mark.parametrize("how", ["moved", "backup"])
+@pytest.mark.parametrize("how", ["restored registry", "backup"])
 def test_what_the_operator_did_hides_no_edit_where_they_consent(signed, own_secret, tmp_path, edit, shown, how):
     """`brickscan sign` shows all that is wrong with a table, not what it meets first."""
-    place = signed
-    if how == "moved":
-        place = str(shutil.move(signed, str(tmp_path / "moved")))
+    if how == "restored registry":
+        forget(own_secret)
     else:
         shutil.copytree(signed, tmp_path / "backup")
         add(signed, "later", [verdict(9, user="bob", message=2)])
         assert keep_signatures(signed) is None
         shutil.rmtree(signed)
         shutil.move(tmp_path / "backup", signed)
-    edit(place)
-    reopen(place, own_secret)
-    fault = faults_of_tables(place)["flags"].why
-    assert ("does not know it at this place" if how == "moved" else "put back to an earlier state") in fault
+    edit(signed)
+    reopen(signed, own_secret)
+    fault = faults_of_tables(signed)["flags"].why
+    assert ("put back to an earlier state" if how == "backup" else "the registry knows nothing of these") in fault
     assert shown in fault
-
-
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_a_table_is_missed_at_a_third_place_though_the_first_was_given_up(signed, own_secret, tmp_path, is_empty):
-    open_tables(signed, ["decisions"])
-    keep_signatures(signed)
-    second = str(shutil.move(signed, str(tmp_path / "second")))
-    reopen(second, own_secret)
-    add(second, "second", [verdict(9, user="bob", message=2)])
-    assert keep_signatures(second) is None
-    reopen(signed, own_secret)
-    give_up_missing(signed)
-    third = str(shutil.move(second, str(tmp_path / "third")))
-    shutil.rmtree(f"{third}/decisions")
-    if is_empty:
-        make_table(table_uri(third, "decisions"), SCHEMAS["decisions"], properties_of("decisions"))
-    reopen(third, own_secret)
-    if not is_empty:
-        with pytest.raises(Refused, match=r"decisions: was signed at .* and did not come along"):
-            has_table(third, "decisions")
-    faults = faults_of_tables(third)
-    assert faults["decisions"].is_gone
-    assert "given up" not in faults["flags"].why
-    with pytest.raises(Refused, match=r"decisions: was signed at .* and did not come along"):
-        add(third, "third", [verdict(10)])
-
-
-def test_rows_that_are_newer_in_a_copy_are_told(signed, own_secret, tmp_path):
-    """As where somebody had a link lead to the copy for an hour, in which a decision was made."""
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    reopen(copy, own_secret)
-    add(copy, "there", [verdict(9, user="bob", message=2)])
-    assert keep_signatures(copy) is None
-    reopen(signed, own_secret)
-    assert len(rows(signed)) == 3
-    assert f"newer states of flags in {copy}" in unchecked(signed)
-    add(signed, "here", [verdict(11, user="bob", message=2)])  # a copy goes its own way
-    assert len(rows(signed)) == 4
-    assert unchecked(signed) is None
-
-
-@pytest.mark.parametrize("way", ["sign", "commit", "give up the copy"])
-def test_an_older_copy_is_told_until_somebody_goes_on_with_it(signed, own_secret, tmp_path, caplog, way):
-    """Results were copied to another disk, where they went on; a link leads to the old disk again."""
-    copy = str(shutil.copytree(signed, tmp_path / "copy"))
-    reopen(copy, own_secret)
-    add(copy, "there", [verdict(9, user="bob", message=2)])
-    assert keep_signatures(copy) is None
-
-    reopen(signed, own_secret)
-    faults = {name: fault.why for name, fault in faults_of_tables(signed).items() if fault is not None}
-    assert faults.keys() == {"flags", "shards", "verdicts"}
-    assert f"knows a newer state of it in {copy}" in faults["flags"]
-    caplog.clear()
-    if way == "sign":
-        take_as_it_is(signed, own_secret)
-    elif way == "commit":
-        add(signed, "here", [verdict(11)])
-        assert keep_signatures(signed) is None
-        assert f"flags is older than in {copy}, and goes on" in caplog.text
-    else:
-        shutil.rmtree(copy)
-        reopen(copy, own_secret)
-        give_up_missing(copy)
-    reopen(signed, own_secret)
-    assert rows(signed, "verdicts").height == (7 if way == "commit" else 6)
-    assert (rows(signed).height, unchecked(signed)) == (3, None)
-
-
-def test_a_table_that_was_given_up_where_results_had_been_moved_does_not_come_back(signed, own_secret, tmp_path):
-    """Its signature has one number at the first place, not given up, and at the second, where it was deleted."""
-    open_tables(signed, ["decisions"])
-    assert commit(signed, "decisions", [TableEntry("d", ())]) == {"d"}
-    assert keep_signatures(signed) is None
-    second = str(shutil.move(signed, str(tmp_path / "second")))
-    reopen(second, own_secret)
-    add(second, "second", [verdict(9)])  # puts all on record there
-    assert keep_signatures(second) is None
-    shutil.move(f"{second}/decisions", tmp_path / "decisions")
-    reopen(second, own_secret)
-    give_up_missing(second)
-
-    third = str(shutil.move(second, str(tmp_path / "third")))
-    shutil.move(tmp_path / "decisions", f"{third}/decisions")
-    reopen(third, own_secret)
-    assert "it is a table that was given up" in faults_of_tables(third)["decisions"].why
-    with pytest.raises(Refused, match="decisions: it is a table that was given up"):
-        add(third, "third", [verdict(10)])

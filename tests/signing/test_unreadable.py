@@ -1,20 +1,26 @@
 """Logs that cannot be read, and registries that cannot be written: what people are told, and what stays readable."""
 
 import builtins
+import errno
 import io
 import json
 import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, TableError
+from scanner.results import transactions
 from scanner.results.sign_anew import faults_of_tables, sign_anew
-from scanner.results.transactions import open_tables, refuse_changed_tables
+from scanner.results.transactions import Tables, open_tables, refuse_changed_tables
 from scanner.results.upkeep import compact, vacuum
 from scanner.signing import keep_signatures, opened_signers, signer_of, unchecked
+from scanner.storage import delta
 from scanner.storage.locations import absolute, read_whole_file, table_uri
 from tests.support.command_line import call
 from tests.support.rows import add_scanned as add
@@ -74,7 +80,7 @@ def test_a_log_that_cannot_be_read_is_that_table_s_fault(signed, own_secret, dam
     else:
         assert {name for name, fault in faults_of_tables(signed).items() if fault is not None} == {"flags"}
     for ask in (compact, vacuum, rows, refuse_changed_tables):
-        with pytest.raises((Refused, ScanFailed), match="results"):
+        with pytest.raises((TableError, ScanFailed), match="results"):
             ask(signed)
 
 
@@ -84,7 +90,7 @@ def test_a_fifo_in_the_place_of_a_file_is_refused(signed, own_secret):
     os.mkfifo(file)
     reopen(signed, own_secret)
     for ask in (rows, compact, lambda folder: sign_anew(folder, "flags", "")):
-        with pytest.raises((Refused, ScanFailed), match=f"FIFO.*{file.name}|{file.name}.*FIFO"):
+        with pytest.raises((Refused, TableError, ScanFailed), match=f"FIFO.*{file.name}|{file.name}.*FIFO"):
             ask(signed)
     unsigned = str(Path(signed).with_name("unsigned"))  # no registry is named
     shutil.move(signed, unsigned)
@@ -119,15 +125,117 @@ def test_what_stands_where_the_next_commit_belongs_is_named(signed, own_secret, 
 
 
 @pytest.mark.parametrize(
-    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.write_bytes(bytes(2**20 + 1))]
+    "make",
+    [
+        os.mkfifo,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: (path.touch(), os.truncate(path, 2**40)),
+    ],
 )
-def test_a_hint_of_a_checkpoint_without_an_end_is_refused(signed, own_secret, make):
+@pytest.mark.parametrize("file_name", ["_last_checkpoint", f"{1:020}.crc"])
+def test_a_file_of_a_log_without_an_end_is_refused(signed, own_secret, make, file_name):
     """Deltalake would wait for a writer, or read until no memory is left, and no interrupt would end it."""
-    make(Path(table_uri(signed, "flags"), "_delta_log", "_last_checkpoint"))
+    make(Path(table_uri(signed, "flags"), "_delta_log", file_name))
     reopen(signed, own_secret)
     for ask in (rows, refuse_changed_tables, compact, vacuum, open_tables, faults_of_tables):
-        with pytest.raises(Refused, match=r"_last_checkpoint: .*: delete it"):
+        with pytest.raises(TableError, match=f"_delta_log/{file_name}: .*: delete it"):
             ask(signed)
+
+
+def name_a_further_file(checkpoint: Path, path: str) -> None:
+    """Have a checkpoint say that a part of it is in another file."""
+    rows_of_it = pq.read_table(checkpoint)
+    sidecar = {"path": path, "sizeInBytes": 100, "modificationTime": 1}
+    more = pa.Table.from_pylist([{"sidecar": sidecar}], rows_of_it.schema)
+    pq.write_table(pa.concat_tables([rows_of_it, more]), checkpoint)
+
+
+@pytest.mark.parametrize("place", ["_sidecars/x.parquet", "../../x.parquet"])
+def test_a_checkpoint_that_names_a_file_without_an_end_is_refused(signed, own_secret, place):
+    """As the further files of a checkpoint of Delta's second form, which may lie anywhere."""
+    table = DeltaTable(table_uri(signed, "flags"))
+    table.create_checkpoint()
+    log = Path(table_uri(signed, "flags"), "_delta_log")
+    (log / "_sidecars").mkdir()
+    os.mkfifo(log / place)
+    (checkpoint,) = log.glob("*.parquet")
+    reopen(signed, own_secret)
+    assert len(rows(signed)) == 3  # a checkpoint that names none is read
+    name_a_further_file(checkpoint, str(Path("..", place)) if place.startswith(".") else Path(place).name)
+    reopen(signed, own_secret)
+    for ask in (rows, refuse_changed_tables, compact, open_tables, faults_of_tables):
+        with pytest.raises(TableError, match=f"_delta_log/{checkpoint.name}: it is a checkpoint in parts"):
+            ask(signed)
+
+
+def test_an_open_table_is_not_waited_for(signed, own_secret):
+    """A driver keeps its tables open all night."""
+    tables = Tables(signed)
+    tables.now("flags")
+    os.mkfifo(Path(table_uri(signed, "flags"), "_delta_log", "_last_checkpoint"))
+    with pytest.raises(TableError, match=r"_delta_log/_last_checkpoint: .*: delete it"):
+        tables.now("flags")
+
+
+@pytest.mark.parametrize("error", [DeltaError, FileNotFoundError])
+def test_a_fault_is_told_also_where_the_table_cannot_be_opened_once_more(signed, own_secret, monkeypatch, error):
+    """As where somebody changes it while it is looked at whether others committed."""
+
+    def fail(_uri: str) -> DeltaTable:
+        raise error("file not found")
+
+    next_commit(signed, {"remove": {"path": added(signed)["path"], "dataChange": True, "deletionTimestamp": 0}})
+    monkeypatch.setattr(transactions, "load_table", fail)
+    for ask in (rows, refuse_changed_tables, lambda folder: add(folder, "later", [verdict(9)])):
+        reopen(signed, own_secret)
+        with pytest.raises(TableError, match="its files are not those that brickscan committed"):
+            ask(signed)
+
+
+def test_a_vector_of_deleted_rows_without_an_end_is_refused(signed, own_secret):
+    fifo = Path(table_uri(signed, "flags"), "vector.bin")
+    os.mkfifo(fifo)
+    vector = {"storageType": "p", "pathOrInlineDv": f"file://{fifo}", "offset": 1, "sizeInBytes": 40, "cardinality": 1}
+    gone = {"path": added(signed)["path"], "dataChange": True, "deletionTimestamp": 0}
+    next_commit(signed, {"remove": gone}, {"add": added(signed) | {"deletionVector": vector}})
+    reopen(signed, own_secret)
+    with pytest.raises(TableError, match="flags: its log has vectors of deleted rows"):
+        compact(signed)
+
+
+def take_commits_out(log: Path) -> None:
+    for commit in log.glob("*.json"):
+        commit.unlink()
+
+
+def leave_a_checkpoint_without_content(log: Path) -> None:
+    take_commits_out(log)
+    (log / f"{5:020}.checkpoint.parquet").touch()
+
+
+def leave_a_checksum(log: Path) -> None:
+    take_commits_out(log)
+    (log / f"{0:020}.crc").write_text("{}")
+
+
+@pytest.mark.parametrize("damage", [leave_a_checkpoint_without_content, leave_a_checksum, None])
+def test_a_table_of_whose_log_no_commit_can_be_read_is_not_one_that_was_never_made(
+    signed, own_secret, monkeypatch, damage
+):
+    """Who goes on where there is no such table yet would go on past it."""
+
+    def refuse_flags(uri: str, version: int | None = None) -> DeltaTable:
+        if uri == table_uri(signed, "flags"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), uri)
+        return DeltaTable(uri, version)
+
+    if damage is None:  # somebody lets nobody else read a commit; root, whom tests may run as, reads it
+        monkeypatch.setattr(delta, "load_table", refuse_flags)
+    else:
+        damage(Path(table_uri(signed, "flags"), "_delta_log"))
+    reopen(signed, own_secret)
+    with pytest.raises(TableError, match="/flags: is there, and no commit of its log can be read"):
+        rows(signed)
 
 
 @pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
@@ -160,8 +268,7 @@ def test_a_registry_that_goes_away_is_not_taken_for_an_empty_one(signed, own_sec
 def test_who_looks_before_a_scan_is_told_that_nobody_checked(night, own_registry, plain):
     night.write("a", [plain(40, 1)])
     assert call("scan", night.config)[0] == 0
-    shutil.move(night.results, f"{night.results}-2")
-    night.config.write_text(night.config.read_text().replace('"results"', '"results-2"'))
+    shutil.rmtree(night.registry / "signed_tables")
     opened_signers._signers.clear()
     code, out, err = call("scan", night.config, "--check")
     assert (code, "signatures of tables were not checked" in out) == (0, True), (out, err)

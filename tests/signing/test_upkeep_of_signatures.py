@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import ScanFailed, TableError
 from scanner.results import retention, sign_anew, transactions, upkeep
 from scanner.results.transactions import append_audits, commit, open_tables, refuse_changed_tables
 from scanner.signing import keep_signatures, opened_signers, sign_with, signer_of, unchecked, use_signer
@@ -21,7 +21,7 @@ from schemas.audit import AUDITS
 from tests.support.command_line import call
 from tests.support.rows import add_scanned as add
 from tests.support.rows import filled, verdict
-from tests.support.signed_results import commit_transaction, consent, files, reopen, rows, take_as_it_is
+from tests.support.signed_results import commit_transaction, consent, files, reopen, rows
 
 
 def rotate(registry: Path, *more: str) -> tuple[int, str, str]:
@@ -57,7 +57,7 @@ def test_another_audit_secret_goes_on_where_it_was_interrupted(signed, own_secre
     assert (code, "cannot be written" in err) == (1, True), err
     blocking.rmdir()
     reopen(signed, own_secret)
-    with pytest.raises(Refused, match=r"another audit secret.* was interrupted, call it again"):
+    with pytest.raises(TableError, match=r"another audit secret.* was interrupted, call it again"):
         refuse_changed_tables(signed)
 
     before = Path(shutil.copytree(signed, f"{signed}-before"))
@@ -75,18 +75,22 @@ def test_another_audit_secret_goes_on_where_it_was_interrupted(signed, own_secre
     assert unchecked(signed) is None
 
 
-def test_results_that_were_moved_are_given_up_at_their_old_place_once(signed, own_secret, tmp_path):
+@pytest.mark.parametrize("went_on", [True, False])
+def test_another_audit_secret_signs_moved_results_where_they_went_on(signed, own_secret, tmp_path, went_on):
+    """Else the registry knows only the place that they left, and they are given up by who says so."""
     moved = str(shutil.move(signed, str(tmp_path / "moved")))
-    take_as_it_is(moved, own_secret)
-    assert rotate(own_secret)[0] == 2
+    reopen(moved, own_secret)
+    if went_on:
+        add(moved, "there", [verdict(9)])
+        assert keep_signatures(moved) is None
+    assert rotate(own_secret)[0] == (0 if went_on else 2)
     assert rotate(own_secret, "--yes")[0] == 0
-    opened_signers._signers.clear()
-    code, out, err = call("keys", "audit-secret", "--registry", own_secret, "--secret", "file:secrets/newer.secret")
-    assert (code, signed in out) == (0, False), err
-    shutil.copytree(moved, signed)
-    reopen(signed, own_secret)
-    with pytest.raises(Refused, match="flags: it is a table that was given up"):
-        rows(signed)
+    reopen(moved, own_secret)
+    if went_on:
+        assert (rows(moved).height, unchecked(moved)) == (3, None)
+    else:
+        with pytest.raises(TableError, match="flags: was signed under another audit secret"):
+            rows(moved)
 
 
 @pytest.mark.parametrize("how", ["lost", "empty", "damaged"])
@@ -139,7 +143,7 @@ def test_a_table_with_vectors_of_deleted_rows_is_refused_before_a_row_is_doubled
         lambda: consent(signed, "flags"),
     ):
         reopen(signed, own_secret)
-        with pytest.raises(Refused, match="changed its protocol or partitions"):
+        with pytest.raises(TableError, match="changed its protocol or partitions"):
             step()
 
 
@@ -148,7 +152,7 @@ def test_no_file_with_a_vector_that_the_protocol_does_not_state_is_merged_or_era
     leave_rows_out_by_a_vector(signed, protocol=False)
     for step in (lambda: upkeep.compact(signed), lambda: retention.erase_user(signed, ["alice"])):
         reopen(signed, own_secret)
-        with pytest.raises(Refused, match="flags: its log has vectors of deleted rows"):
+        with pytest.raises(TableError, match="flags: its log has vectors of deleted rows"):
             step()
     reopen(signed, own_secret)
     assert sorted(rows(signed)["row"]) == [0, 2, 4]  # all as they were signed
@@ -179,7 +183,7 @@ def test_properties_that_somebody_set_are_refused_with_the_command_that_resets_t
         lambda: commit(tables, "flags", [transactions.TableEntry("later", ())]),
         lambda: consent(signed, "flags"),
     ):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(TableError) as refused:
             step()
         assert command in str(refused.value)
 
@@ -236,9 +240,10 @@ def test_no_key_is_admitted_by_audits_that_may_be_older_than_the_one_that_failed
     sign_with(folder, str(own_registry))
     append_audits(folder, [filled(AUDITS, audit_id="an audit")])
     assert keep_signatures(folder) is None
-    copy = str(shutil.copytree(folder, tmp_path / "copy"))
-    code, _, err = call("keys", "admit", "green", "--registry", own_registry, "--results", copy)
-    assert (code, "no key is admitted by audits in" in err, "does not know audits at this place" in err) == (
+    shutil.rmtree(own_registry / "signed_tables")
+    opened_signers._signers.clear()
+    code, _, err = call("keys", "admit", "green", "--registry", own_registry, "--results", folder)
+    assert (code, "no key is admitted by audits in" in err, "audits may not be the newest" in err) == (
         2, True, True,
     ), err  # fmt: skip
 

@@ -1,14 +1,11 @@
 """Texts of the demo's sample, the human ones also as tokens, and a tokenizer that workers open once: fixtures."""
 
-import functools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.detection import open_plan
 from scanner.text import Tokenizer
 from scanner.watermark import Tokens
 from tests.support.opened import demo_tokenizer
@@ -20,14 +17,6 @@ RAW = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     return demo_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def one_tokenizer() -> Iterator[None]:
-    """Workers load the tokenizer once for all tests: the check that the fast backend is exact takes half a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_plan, "load_tokenizer", functools.cache(open_plan.load_tokenizer))
-        yield
 
 
 def sample_texts(kind: str, key_id: str | None = None) -> list[str]:

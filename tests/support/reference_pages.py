@@ -253,7 +253,7 @@ def python_names() -> str:
     parts.append(
         "`brickscan.GreenListProcessor` and `brickscan.GumbelProcessor` are the logits processors of"
         " [marking](../guides/marking.md). Every error is a `brickscan.BrickscanError`; a `brickscan.Refused` came"
-        " before any work."
+        " before any work, and a `brickscan.TableError` says that a table of results is not as brickscan signed it."
     )
     parts += map(_documented, (api.open, api.OpenedRegistry, api.TextVerdict, api.TextVerdicts))
     parts += map(_documented, (api.results, api.ResultTables, api.scan, api.explain))

@@ -15,11 +15,13 @@ import pytest
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, any_of, chosen_of, leaf_of, places_in, windows_of
-from tests.support.forged_claims import encode
+from tests.support.forged_claims import LIBRARY, encode
 from tests.support.two_keys import TOKENIZER, Words
 
 SALT = bytes(range(16))
 SEEDS = 10
+
+_MADE: dict[tuple[object, ...], str] = {}
 
 
 class Unit:
@@ -99,13 +101,16 @@ class ShownForger:
 
     def mark_words(self, words: Words, length: int, seed: int = 1) -> str:
         """Text of so many words, each the one of eight that speaks most for the message."""
-        generator, mark = np.random.default_rng(seed), self.mark()
-        chosen = list(generator.integers(len(words.words), size=3))
-        while len(chosen) < length:
-            window = tuple(int(words.tokens[word]) for word in chosen[-3:])
-            candidates = generator.integers(len(words.words), size=8)
-            chosen.append(max(candidates, key=lambda c: mark.term((*window, int(words.tokens[c])), self.message)))
-        return "".join(f" {words.words[word]}" for word in chosen)
+        asked = self.record(), self.value, self.message, length, seed
+        if asked not in _MADE:
+            generator, mark = np.random.default_rng(seed), self.mark()
+            chosen = list(generator.integers(len(words.words), size=3))
+            while len(chosen) < length:
+                window = tuple(int(words.tokens[word]) for word in chosen[-3:])
+                candidates = generator.integers(len(words.words), size=8)
+                chosen.append(max(candidates, key=lambda c: mark.term((*window, int(words.tokens[c])), self.message)))
+            _MADE[asked] = "".join(f" {words.words[word]}" for word in chosen)
+        return _MADE[asked]
 
     def show(self, buckets: Iterable[int], text: str = "another text") -> None:
         """Append an event of another claim that shows these buckets, or those of them that are new."""
@@ -205,6 +210,5 @@ class ShownForger:
         """Exit code and words of the script, in this process."""
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
             patch.setattr(sys, "argv", ["check_claim.py", *map(str, (self.folder, *published))])
-            if not library:
-                patch.setitem(sys.modules, "tokenizers", None)
+            patch.setitem(sys.modules, "tokenizers", LIBRARY if library else None)
             return check_claim.main(), out.getvalue()

@@ -31,6 +31,13 @@ def reopen(folder: str, registry: Path) -> None:
     sign_with(folder, str(registry))
 
 
+def forget_within(folder: Path) -> None:
+    """Forget what this process remembers of all results within a folder, and with which registry it signs them."""
+    for remembered in (opened_signers._signers, opened_signers._registries):
+        for results in [results for results in remembered if results.startswith(f"{folder}/")]:
+            del remembered[results]
+
+
 def consent(folder: str, *names: str) -> int:
     """Sign or give up tables that are not as they were signed, or those of these names. Return files written anew."""
     written = 0

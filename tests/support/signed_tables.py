@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from scanner.registry.signed_tables import SignedTable, append_signed_tables, read_signed_tables
 from scanner.results.upkeep import existing_tables
 from scanner.signing import opened_signers
-from scanner.storage.locations import real_location, table_uri
+from scanner.storage.locations import named_location, table_uri
 from tests.support.command_line import call
 from tests.support.night import Night
 
@@ -16,15 +16,22 @@ from tests.support.night import Night
 def drop_table(results: str, registry: Path | str, name: str) -> None:
     """Delete a table, and have the registry forget that it was signed."""
     shutil.rmtree(table_uri(results, name), ignore_errors=True)
-    _give_up(registry, read_signed_tables(str(registry)).at(real_location(results), name))
+    _give_up(registry, [entry for entry in signed_at(registry, results) if entry.table == name])
     opened_signers._signers.pop(results, None)
 
 
 def delete_results(results: str, registry: Path | str) -> None:
     """Delete all tables, and give them up."""
     shutil.rmtree(results)
-    _give_up(registry, read_signed_tables(str(registry)).of(real_location(results)))
+    _give_up(registry, signed_at(registry, results))
     opened_signers._signers.pop(results, None)
+
+
+def signed_at(registry: Path | str, results: str) -> list[SignedTable]:
+    """Return the newest signature of each table of the results at a place."""
+    signed = read_signed_tables(str(registry))
+    here = signed.results_at(named_location(results))
+    return [] if here is None else signed.tables_of(here)
 
 
 def _give_up(registry: Path | str, signed: list[SignedTable]) -> None:

@@ -1,5 +1,6 @@
 """A registry with two keys and two tokenizers, and texts that are really marked under one of them."""
 
+import functools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,6 +79,7 @@ def marked_text(registry: Path, words: Words, key_id: str = "green") -> Callable
     mark = open_key(registry, key)
     assert isinstance(mark, GreenListMark)
 
+    @functools.cache
     def make(message: int, length: int, seed: int) -> str:
         generator = np.random.default_rng(seed)
         chosen = list(generator.integers(len(words.words), size=mark.window))

@@ -6,7 +6,6 @@ takes seconds of CPU, nearly all of them for imports. A piece that fails raises 
 """
 
 import contextlib
-import functools
 import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, machines, scan, scan_check, second_pass, work
+from scanner.cluster import calibrate, machines, scan, scan_check, second_pass
 from scanner.cluster.pieces import FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Call
 from scanner.cluster.todo import PiecePace
@@ -24,9 +23,6 @@ from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
 from scanner.research import runs
-from scanner.text import tokenizers
-from scanner.text.tokenizers import FastTokenizer, HuggingFaceTokenizer
-from tests.support.inspection import INSPECTOR
 
 
 def through_a_pipe(value: Any) -> Any:
@@ -137,23 +133,3 @@ def _on_actors(
     actor = kind(*through_a_pipe(arguments)) if todo else None
     for item in todo:
         yield item, through_a_pipe(actor.do(through_a_pipe(item)))
-
-
-def open_once(patch: pytest.MonkeyPatch) -> None:
-    """Open each tokenizer once, since its check takes half a second, and make one inspector."""
-    patch.setattr(tokenizers, "HuggingFaceTokenizer", _reference)
-    patch.setattr(tokenizers, "FastTokenizer", _fast)
-    patch.setattr(work, "Inspector", lambda: contextlib.nullcontext(INSPECTOR))
-
-
-_REAL = tokenizers.HuggingFaceTokenizer, tokenizers.FastTokenizer
-
-
-@functools.cache
-def _reference(data: bytes) -> HuggingFaceTokenizer:
-    return _REAL[0](data)
-
-
-@functools.cache
-def _fast(data: bytes, reference: HuggingFaceTokenizer) -> FastTokenizer:
-    return _REAL[1](data, reference)

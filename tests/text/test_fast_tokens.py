@@ -15,6 +15,8 @@ from scanner.text import FastTokenizer, HuggingFaceTokenizer, load_tokenizer, sh
 from scanner.text.tokenizers import advise_fast_backend, golden_strings
 from tests.support.two_keys import TOKENIZER
 
+pytestmark = pytest.mark.usefixtures("tokenizers_opened_anew")
+
 
 @pytest.fixture(scope="module")
 def data():

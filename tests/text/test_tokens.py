@@ -14,6 +14,8 @@ from scanner.text import tokenizers as module
 from tests.support.opened import demo_tokenizer
 from tests.support.two_keys import TOKENIZER
 
+pytestmark = pytest.mark.usefixtures("tokenizers_opened_anew")
+
 
 @pytest.fixture(scope="module")
 def tokenizer():

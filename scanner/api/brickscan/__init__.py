@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scanner.api import OpenedRegistry, ResultTables, TextVerdict, TextVerdicts, explain, results, scan
     from scanner.api import open as open  # noqa: A004  # as gzip.open
-    from scanner.errors import BrickscanError, Refused
+    from scanner.errors import BrickscanError, Refused, TableError
     from scanner.generation import GreenListProcessor, GumbelProcessor
     from schemas.config import ScanConfig as Config
 
@@ -54,6 +54,7 @@ _HOMES = {
     "OpenedRegistry": "scanner.api.OpenedRegistry",
     "Refused": "scanner.errors.Refused",
     "ResultTables": "scanner.api.ResultTables",
+    "TableError": "scanner.errors.TableError",
     "TextVerdict": "scanner.api.TextVerdict",
     "TextVerdicts": "scanner.api.TextVerdicts",
     "explain": "scanner.api.explain",
@@ -74,6 +75,7 @@ __all__ = [
     "OpenedRegistry",
     "Refused",
     "ResultTables",
+    "TableError",
     "TextVerdict",
     "TextVerdicts",
     "__version__",

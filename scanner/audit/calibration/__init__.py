@@ -1,1 +1,1 @@
-"""Calibration: a long audit of keys on text that nobody marked, after which a key may be admitted."""
+"""Calibration: a long audit of keys on unmarked text. After it a key may be admitted."""

@@ -1,4 +1,4 @@
-"""Admission of keys: one may be used if its audit found nothing too small, and enough data show that rates hold."""
+"""Admit keys: a key may be used if its audit found no p-value too small, and enough data show that rates hold."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,26 +16,26 @@ _OF_KEYS = pl.col("kind").is_in(["key", "key_messages"])
 _HOLD = ("holds", "conservative")
 
 USUAL_RATE = 1e-6
-"""p-value down to which admissions are stated by default: the rate at which most scans flag."""
+"""p-value down to which admissions are stated by default. Most scans flag at this rate."""
 
 
 def admission_of(
     key: MasterKey, audits: pl.DataFrame, candidates: int | None = None, down_to: float = 1.0
 ) -> Admission:
-    """Return the record of a key that passed; its newest audit decides.
+    """Return the admission of a key that passed. Its newest audit decides.
 
     Args:
         key: a key of the registry. Its commitment tells its rows from those of another key of that name. The commitment
             does not cover the number of messages, so only audits of as many messages count. A format of short keys has
-            no commitment: then the key's name, its parameters and the time when it was made identify it.
+            no commitment. Then the key's name, its parameters and the time when it was made identify it.
         audits: rows of schemas.audit.AUDITS.
-        candidates: how many keys were tried, this one included, if more than the table shows: the best of many keys on
-            a corpus looks better than it is.
+        candidates: number of keys that were tried, including this one, if more than the table shows. The best of many
+            keys on a corpus looks better than it is.
         down_to: the p-value down to which the rate must be known to hold.
 
     Raises:
-        Refused: no audit of this key is there; the newest was of another number of messages, failed, decides nothing
-            or not down to what is asked; or there are fewer candidates than the table shows.
+        Refused: there is no audit of this key. Or the newest one was of another number of messages, failed, decides
+            nothing, or does not decide down to `down_to`. Or there are fewer candidates than the table shows.
     """
     audits_of_keys = audits.filter(_OF_KEYS)
     audits_of_key = audits_of_keys.filter(_of(key)).sort("at")
@@ -99,7 +99,7 @@ _OR_MARKED = (
 
 
 def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
-    """Yield a sentence for each key of an audit: down to which p-value it can be admitted, and how to get further."""
+    """Yield a sentence for each key of an audit: down to which p-value it can be admitted, and how to go further."""
     for key_id in dict.fromkeys(row["key_id"] for row in rows if row["kind"] == "key"):
         key_rows = [row for row in rows if row["key_id"] == key_id]
         if any(row["verdict"] == "too small" for row in key_rows):
@@ -114,17 +114,19 @@ def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
 
 
 SIGNED_AT = 1e-2
-"""The rate of the sentences that an auditor signs: texts enough for it are at hand."""
+"""The rate of the sentences that an auditor signs. Enough texts for it are usually available."""
 
-_SIGNED_RISK = 0.01 / 2  # that one of the two limits of a sentence misses
+_SIGNED_RISK = 0.01 / 2  # risk that one of the two limits of a sentence misses
 
 
 def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
-    """Yield a sentence for each key of an audit that an auditor can sign: what was counted, and what holds only by law.
+    """Yield a sentence for each key of an audit that an auditor can sign.
 
-    Limits are Clopper and Pearson's of the one rate, 99 % together, for as many independent texts as the clusters are
-    worth. Where these are too few, nothing is said of the rate. Without keys of a registry, the keys drawn for each
-    text are told of, which make each text a test of its own.
+    It states the counts, and the claims that hold only by law.
+
+    Limits are Clopper and Pearson's of the one rate, 99 % together, for the number of independent texts that the
+    clusters are worth. If these are too few, the sentence states no rate. Without keys of a registry, the sentence
+    tells that keys were drawn for each text, which make each text a test of its own.
     """
     kind = "key" if any(row["kind"] == "key" for row in rows) else "law_best_total"
     rate_rows = [row for row in rows if row["kind"] == kind and row["measure"] == "rate"]
@@ -150,10 +152,10 @@ def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
 
 
 FEW_PIECES = 100
-"""Independent pieces below which a corpus tells little, whatever its texts: limits are a fifth wider and more."""
+"""Number of independent pieces below which a corpus tells little. Limits are then wider by a fifth or more."""
 
 LARGEST_SIGNED = 10 * SIGNED_AT
-"""Upper limit of the rate, if no text were flagged, above which texts are too few to say anything of it."""
+"""Largest upper limit of the rate, if no text were flagged, at which texts suffice for a statement about the rate."""
 
 _TEMPLATES = (
     "texts of one template or account count together. Give texts of others, or leave out what many of them share by a "
@@ -162,23 +164,23 @@ _TEMPLATES = (
 
 
 def _pieces(row: Row) -> str:
-    """Say how many independent pieces the texts of a corpus are worth."""
+    """Write how many independent pieces the texts of a corpus are worth."""
     return counted(row["clusters"], "independent piece")
 
 
 def _worth(row: Row) -> str:
-    """Return a clause where the texts of a corpus are worth few independent texts."""
+    """Return a clause if the texts of a corpus are worth few independent texts."""
     few = row["clusters"] < min(FEW_PIECES, row["tests"])
     return f"; its {row['tests']:,} texts are worth {_pieces(row)}: {_TEMPLATES}" if few else ""
 
 
 def in_words(without: AuditedFilter) -> str:
-    """Say what an audit left out, and so for which scans it holds."""
+    """Write what an audit left out, and so for which scans it holds."""
     return f"without n-grams that {without.texts} of {without.learnt:,} other texts hold (filter {without.sha256[:12]})"
 
 
 def _sentence(rows: Sequence[Row], threshold: float | None, down_to: float) -> str:
-    """Say down to which p-value a key can be admitted, and how many documents would admit it down to `down_to`."""
+    """Write down to which p-value a key can be admitted, and how many documents would admit it down to `down_to`."""
     sentence = "can be admitted at no rate" if threshold is None else f"can be admitted down to {threshold:g}"
     if threshold is not None and threshold <= down_to:
         return sentence
@@ -193,13 +195,13 @@ def _sentence(rows: Sequence[Row], threshold: float | None, down_to: float) -> s
 
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
-    """Estimate how many documents show that a key holds down to a p-value; None: the rows tell nothing of it."""
-    # As many hits as expected must put the upper limit at RATIO_THAT_HOLDS times the expectation. The row of the
+    """Estimate how many documents show that a key holds down to a p-value. None: the rows do not tell."""
+    # With as many hits as expected, the upper limit must be RATIO_THAT_HOLDS times the expectation. The row of the
     # nearest threshold shows how many hits a document gives and how they cluster.
     row = min((row for row in rows if row["threshold"] >= down_to * 0.999), key=_threshold, default=None)
     if row is None or not row["expected"]:
         return None
-    risk = row["family_error"] / row["family"] / 2  # a limit on one side, as `judge` draws it
+    risk = row["family_error"] / row["family"] / 2  # a one-sided limit, as in `judge`
     effect, hits = row["design_effect"] * few_clusters(row["clusters"], risk), 1.0
     if not math.isfinite(effect):
         return None

@@ -1,10 +1,10 @@
-"""An audit before it begins: its plan, every check that can refuse it, and the parts of its corpus.
+"""Plan an audit before it begins: every check that can refuse it, and the parts of its corpus.
 
-No text meets a filter that it taught. A scan's filter is learnt from earlier nights, which a corpus has not. So digests
-part its texts into two halves, and each half is scored without the n-grams that are common in the other.
+No text is scored under a filter that learnt from it. A scan's filter learns from earlier nights, but a corpus has none.
+So digests divide its texts into two halves, and each half is scored without the n-grams that are common in the other.
 
-The paper's figure is of a few master keys over disjoint fragments of documents, three tests of each fragment (Sec. 3).
-Under one key documents share n-grams, so hits are not independent; the keys are the clusters, and bands come from the
+The paper's figure shows a few master keys over disjoint fragments of documents, three tests of each fragment (Sec. 3).
+Under one key documents share n-grams, so hits are not independent. Keys are the clusters, and bands come from the
 spread between them.
 """
 
@@ -36,7 +36,7 @@ from schemas.audit import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
 KEY_STRIDE = 2**32
-"""Distance between the documents' numbers of two cases, which decide their keys, so that no number comes twice."""
+"""Distance between the documents' numbers of two cases. The numbers decide their keys, so none may come twice."""
 
 
 class AuditedKeys(NamedTuple):
@@ -54,7 +54,7 @@ class CalibrationPlan:
     results: folder or URI.
     locations: the corpus, resolved.
     tokenizer: path.
-    audited: None when no keys are audited.
+    audited: None if no keys are audited.
     """
 
     config: CalibrationConfig
@@ -65,17 +65,17 @@ class CalibrationPlan:
 
     @property
     def columns(self) -> Columns:
-        """Names of the corpus's columns."""
+        """Return the names of the corpus's columns."""
         return Columns.of(self.config.input)
 
     @property
     def seed(self) -> bytes:
-        """Seed of all keys that are drawn."""
+        """Return the seed of all keys that are drawn."""
         return self.config.seed.encode("ascii")
 
     @property
     def config_sha256(self) -> str:
-        """Digest of the configuration as it was read, as hex text."""
+        """Return the digest of the configuration as it was read, as hex."""
         return digest(self.config.model_dump(mode="json"))
 
     def law_cases(self) -> list[LawCase]:
@@ -91,7 +91,7 @@ class CalibrationPlan:
         return [] if figure is None else of_the_paper([figure.gamma], figure.windows, figure.version)
 
     def fragment_secrets(self) -> list[bytes]:
-        """Draw the master keys for disjoint fragments from the seed, 32 bytes each; they are fit for nothing else."""
+        """Draw the master keys for disjoint fragments from the seed, 32 bytes each. They have no other use."""
         count = self.config.figure.keys if self.config.figure else 0
         return [
             hashlib.blake2b(number.to_bytes(8, "little"), key=self.seed, digest_size=32, person=b"figure-v1").digest()
@@ -107,7 +107,7 @@ def plan_calibration(config_file: Path, date: datetime.date | None = None) -> Ca
         date: fills {date} in the corpus's paths.
 
     Raises:
-        Refused: something cannot be right. Names file, field, value and what is allowed.
+        Refused: something cannot be right. The message names file, field, value and the allowed values.
     """
     config = read_toml(config_file, CalibrationConfig)
     base = config_file.absolute().parent
@@ -136,7 +136,7 @@ def _audited(config: RegistryAuditConfig, registry: str) -> AuditedKeys:
 
 
 def distinct_documents(digests: list[NDArray[np.uint64]]) -> list[NDArray[np.int64]]:
-    """Return, for each part, the documents whose text stands in no earlier place: int64 places within the part."""
+    """Return, for each part, the documents whose text is in no earlier place: int64 places within the part."""
     if not digests:
         return []
     _, first = np.unique(np.concatenate(digests), return_index=True)
@@ -150,10 +150,10 @@ def draw_documents(
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Draw documents for one case of the law, without replacement while they last.
 
-    Then all are drawn over again, since a further key makes a further independent draw.
+    Then all are drawn again, because another key makes another independent draw.
 
     Returns:
-        For each part, which documents, and the numbers that decide their keys.
+        For each part, the documents, and the numbers that decide their keys.
     """
     part = np.repeat(np.arange(len(available)), [len(documents) for documents in available])
     document = np.concatenate(available)
@@ -167,7 +167,7 @@ def draw_documents(
 def draw_fragments(
     lengths: list[NDArray[np.int64]], available: list[NDArray[np.int64]], count: int, tokens: int, seed: bytes
 ) -> list[NDArray[np.int64]]:
-    """Draw how many disjoint fragments of so many tokens each document of each part gives: `count` in all at most.
+    """Draw how many disjoint fragments of `tokens` tokens each document of each part gives: at most `count` in all.
 
     Documents come in random order, each with all of its fragments.
     """
@@ -183,11 +183,11 @@ def draw_fragments(
 
 
 CORPUS_HALVES = 2
-"""Halves of a corpus, each of which teaches the other."""
+"""Number of halves of a corpus. The filter of each is learnt from the other."""
 
 
 class CorpusLesson(NamedTuple):
-    """Texts of one part of the corpus that teach: which of its documents, int64[D], and a number of each, uint64[D]."""
+    """Texts of one part of the corpus that a filter learns from: documents, int64[D], and their numbers, uint64[D]."""
 
     part: int
     documents: NDArray[np.int64]
@@ -203,7 +203,7 @@ def in_halves(digests: NDArray[np.uint64], documents: NDArray[np.int64]) -> list
 def teaching(
     distinct: Sequence[NDArray[np.int64]], lengths: Sequence[NDArray[np.int64]], reach: int, least: int
 ) -> list[NDArray[np.int64]]:
-    """Return the distinct texts of each part that have so many n-grams at least: a scan learns no others."""
+    """Return the distinct texts of each part that have at least `least` n-grams. A scan learns from no others."""
     return [
         documents[part_lengths[documents] - reach >= least]
         for documents, part_lengths in zip(distinct, lengths, strict=True)
@@ -213,12 +213,12 @@ def teaching(
 def lessons(
     digests: Sequence[NDArray[np.uint64]], distinct: Sequence[NDArray[np.int64]], most: int
 ) -> list[list[CorpusLesson]]:
-    """Return the texts that teach in each half: all, or those with the least digests where these are more than `most`.
+    """Return the texts that a filter learns from in each half: all, or of more than `most` those of least digest.
 
     Args:
-        digests: of all texts of each part, uint64[D].
-        distinct: documents of each part whose texts teach, and stand in no earlier document.
-        most: texts of a half.
+        digests: digests of all texts of each part, uint64[D].
+        distinct: documents of each part that a filter learns from, with a text that is in no earlier document.
+        most: number of texts of a half.
     """
     halves = []
     for number in range(CORPUS_HALVES):
@@ -242,11 +242,11 @@ def _lesson(part: int, digests: NDArray[np.uint64], documents: NDArray[np.int64]
 
 
 PANELS: tuple[tuple[str, Dedup], ...] = (("z", "none"), ("exact", "none"), ("exact", "ngram"))
-"""Tests, with the repeats left out: the Z-test of the past, the exact test, the exact test with repeats left out."""
+"""Tests, each with the repeats it leaves out: the former Z-test, the exact test, the exact test without repeats."""
 
 
 class ExtremeFragment(NamedTuple):
-    """The fragment with the smallest p when repeats are scored, and its p when they are left out."""
+    """The fragment with the smallest p if repeats are scored, and its p if they are left out."""
 
     log10_p: float
     log10_p_ngram: float
@@ -261,7 +261,7 @@ class FragmentCounts(NamedTuple):
 
     hits: int64[K, 3, J], of K keys in the PANELS at J thresholds.
     expected: float64[3, J], of one key.
-    tests: fragments.
+    tests: number of fragments.
     """
 
     hits: NDArray[np.int64]
@@ -290,12 +290,12 @@ def count_fragments(
 
     Args:
         how: the format.
-        secrets: of the K keys.
+        secrets: secrets of the K keys.
         tokens: of at least one fragment.
         thresholds: α[J].
 
     Raises:
-        ValueError: no keys, or a format without a law.
+        ValueError: there are no keys, or the format has no law.
     """
     marks, exact = [how.open(secret) for secret in secrets], how.law()
     if exact is None:
@@ -328,13 +328,13 @@ def count_fragments(
 
 def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) -> NDArray[np.float64]:
     distinct, times = np.unique(scored, return_counts=True)
-    if isinstance(law, Normal):  # the Z-test takes scores for continuous, so it promises the threshold itself
+    if isinstance(law, Normal):  # the Z-test treats scores as continuous, so it promises the threshold itself
         return len(scored) * np.asarray(thresholds, np.float64)
     return np.asarray(times @ chances(law, distinct, thresholds), np.float64)
 
 
 def repeated_ngrams(ids: NDArray[np.uint32], rule: PositionRule, most: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the n-grams that stand more than once in a text: (times, tokens), most frequent first."""
+    """Return the n-grams that occur more than once in a text: (times, tokens), most frequent first."""
     counts: dict[tuple[int, ...], int] = {}
     text = Tokens(ids, np.array([0, len(ids)], np.int64))
     for place in rule.positions(text, "none").index.tolist():

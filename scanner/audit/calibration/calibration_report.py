@@ -1,10 +1,10 @@
-"""The report of a calibration: counts judged as rows of audits, numbers for JSON, and drawings.
+"""Report a calibration: counts judged as rows of audits, numbers for JSON, and drawings.
 
-N-grams behind small p-values are shown as counts, and their text only on request (SPEC §4). The families of tests are
-fixed by the configuration alone. Each gets an even share of the family-wise error: the law's methods, the best of all
+N-grams behind small p-values are shown as counts, and their text only on request (SPEC §4). Only the configuration
+fixes the families of tests. Each gets an even share of the family-wise error: the law's methods, the best of all
 messages, the law's cases, their uniformity, disjoint fragments, the keys.
 
-Drawings are PNG bytes; they need matplotlib, which the extra `audit` installs.
+Drawings are PNG bytes. They need matplotlib, which the extra `audit` installs.
 """
 
 import io
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 NGRAMS_LISTED = 20
-"""Most n-grams that are listed, of the text of smallest p and of each key."""
+"""Largest number of n-grams that are listed, of the text of smallest p and of each key."""
 
 
 def details(
@@ -45,10 +45,10 @@ def details(
     """Return numbers to be written as JSON.
 
     Args:
-        plan: of the audit.
+        plan: plan of the audit.
         fragments: counts of disjoint fragments, by format.
         keys: counts of each key, by key id.
-        show_text: whether to decode the n-grams and the text of smallest p; otherwise only counts are given.
+        show_text: whether to decode the n-grams and the text of smallest p. Otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
     numbers: dict[str, Any] = {"figure": [], "keys": {}}
@@ -109,7 +109,10 @@ FRAGMENT_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
 """Thresholds of disjoint fragments: quarters of a power of ten, from 1 down to 1e-7."""
 
 DECADES_JUDGED = 6
-"""Powers of ten at which disjoint fragments are judged, from 1e-1 down: below them, a million tests decide nothing."""
+"""Number of powers of ten at which disjoint fragments are judged, from 1e-1 down.
+
+Below them, a million tests decide nothing.
+"""
 
 
 def all_rows(
@@ -124,11 +127,11 @@ def all_rows(
 
     Args:
         audit: the run.
-        plan: of the audit.
+        plan: plan of the audit.
         law: counts of each case of the law.
         fragments: counts of disjoint fragments, by format.
         keys: counts of each key, by key id.
-        filters: by key id, of keys that were audited without common n-grams.
+        filters: filters of keys that were audited without common n-grams, by key id.
     """
     families = 4 * bool(law) + bool(fragments) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))
@@ -165,7 +168,7 @@ def _law_rows(audit: Audit, law: Mapping[LawCase, LawCounts]) -> list[Row]:
 
 
 def _by_method(answers: Sequence[tuple[Question, ClusterSums]]) -> list[tuple[Question, ClusterSums]]:
-    """Add up the cases of each method: their documents have keys of their own, so they are further clusters."""
+    """Add up the cases of each method. Their documents have keys of their own, so they are further clusters."""
     totals: dict[Question, ClusterSums] = {}
     for question, sums in answers:
         total_question = replace(question, kind=f"{question.kind}_total", dedup=None, label=None)

@@ -1,9 +1,9 @@
-"""A law held against counts over fresh keys.
+"""Compare a law with counts over fresh keys.
 
-Over keys drawn afresh for every document, is a p-value at or below α as often as it says (SPEC §4)? One case is a
-method with its window, share of green tokens and choice of repeats. All messages of a document are tests, each of them
-valid; two of them share draws where one window is followed by different tokens, so the document is the cluster. Message
-0 of every document alone gives independent p-values, whose uniformity is tested.
+The question: over keys drawn afresh for every document, is a p-value at or below α as often as it says (SPEC §4)? One
+case is a method with its window, share of green tokens and choice of repeats. All messages of a document are tests, and
+each is valid. Two messages share draws if one window is followed by different tokens, so the document is the cluster.
+Message 0 of every document gives independent p-values, whose uniformity is tested.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _STEP = 64  # so that nearly equal longest texts share a table of levels
 class LawCase:
     """A case that is tested.
 
-    messages: null p-values a document.
+    messages: number of null p-values of a document.
     """
 
     format: Format
@@ -36,15 +36,16 @@ class LawCase:
 
     @property
     def name(self) -> str:
-        """The name that identifies the case."""
+        """Return the name that identifies the case."""
         return f"{self.format.label()};{self.dedup}"
 
 
 class LawCounts(NamedTuple):
     """Counts of one part of the documents. Parts can be added.
 
-    sums: over documents, of the hits of all messages one by one, each [J].
-    best: over documents, of the best message's p-value, corrected for all, which gives one test a document.
+    sums: sums over documents of the hits of each message on its own, each [J].
+    best: sums over documents of the hits of the best message's p-value, corrected for all messages, one test a
+        document.
     uniform: float64[D], randomised p-values of message 0.
     """
 
@@ -65,9 +66,9 @@ def cases(formats: Sequence[Format], dedups: Sequence[Dedup], messages: int) -> 
 
 
 def fresh_entropy(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
-    """Return the entropy of the keys for documents of given numbers: equal seed, label and number give an equal key.
+    """Return the entropy of the keys for documents of given numbers. Equal seed, label and number give an equal key.
 
-    These keys mark nothing, so a published seed lets anyone repeat an audit.
+    These keys mark no text, so a published seed lets anyone repeat an audit.
 
     Args:
         seed: up to 64 bytes.
@@ -90,15 +91,15 @@ def law_counts(
     thresholds: Sequence[float],
     law: Law | None = None,
 ) -> LawCounts:
-    """Score documents under all messages of keys of their own.
+    """Score each document under all messages of a key of its own.
 
     Args:
         case: the tested case.
         tokens: tokens of D documents.
-        documents: int64[D], numbers that no two documents of an audit share; they decide the keys.
+        documents: int64[D], numbers that no two documents of an audit share. They decide the keys.
         seed: the seed of all keys.
         thresholds: α[J], from large to small.
-        law: gives the p-values; None: the exact law.
+        law: law that gives the p-values. None: the exact law.
     """
     form, exact = case.format, case.format.law()
     if exact is None or not isinstance(form, DrawsKeys) or not isinstance(form, CountsHits):

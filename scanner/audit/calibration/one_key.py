@@ -1,9 +1,9 @@
-"""One key on one traffic: how often it flags unmarked text, and by which n-grams.
+"""Measure one key on one traffic: how often it flags unmarked text, and by which n-grams.
 
-A single key's rate differs from the average over keys, since the same boilerplate meets the same draws in many
+A single key's rate differs from the average over keys, because the same boilerplate has the same draws in many
 documents. So the key is judged against a multiple of the stated rate. Texts of one account count together, and so do
-those of one piece, as fillings of one template are (scanner.detection.sketches). The spread between the key's messages,
-each of which meets other draws, shows how large such differences are.
+texts of one piece, such as fillings of one template (scanner.detection.sketches). Each message of the key has other
+draws, so the spread between messages shows how large such differences are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,11 +26,11 @@ EXCESS_AT = 1e-3
 """Largest p-value under one message of documents whose n-grams are counted."""
 
 KEPT_NGRAMS = 2000
-"""n-grams that a part of the documents reports; all parts leave out few hits together."""
+"""Number of n-grams that a part of the documents reports. All parts together leave out few hits."""
 
 
 class Ngram(NamedTuple):
-    """The tokens that decide a draw: in how many hits they were scored, and their score above the mean there."""
+    """The tokens that decide a draw, in how many hits they were scored, and their score above the mean there."""
 
     hits: int
     excess: float
@@ -39,14 +39,14 @@ class Ngram(NamedTuple):
 class KeyCounts(NamedTuple):
     """Counts of documents about a key. Parts can be joined.
 
-    tables: of parts of the documents, float64[D, 2J]: whether the best message's corrected p is a hit at each of J
-        thresholds, and the chance of it by the law.
+    tables: tables of parts of the documents, float64[D, 2J]: whether the best message's corrected p is a hit at each of
+        J thresholds, and the chance of it by the law.
     accounts: name of each document's account, or a name of its own.
-    sketches: of what is scored of each document.
+    sketches: sketch of the scored part of each document.
     single: int64[A, J], hits of A messages one by one.
     single_expected: float64[J], expected hits of one of these messages.
-    tests: documents.
-    ngrams: by token ids.
+    tests: number of documents.
+    ngrams: n-grams by token ids.
     """
 
     tables: tuple[NDArray[np.float64], ...]
@@ -77,9 +77,9 @@ class KeyCounts(NamedTuple):
         """Return sums over accounts and pieces of documents, of the corrected p-values: each [J].
 
         Documents of one account are alike, and so are those of one piece. Their squares are summed over accounts, and
-        over pieces, less over both (Cameron, Gelbach and Miller 2011). `clusters` is as many as would be worth as much
-        if all were of one size, (Σn)² / Σn², of accounts or of pieces, whichever are fewer: one template of 2,000 texts
-        beside 2,000 other texts is worth 4.
+        over pieces, less over both (Cameron, Gelbach and Miller 2011). `clusters` is the equivalent number of clusters
+        of one size, (Σn)² / Σn², of accounts or of pieces, whichever are fewer. For example, one template of 2,000
+        texts beside 2,000 other texts is worth 4.
         """
         table, account = np.concatenate(self.tables), np.unique(np.array(self.accounts), return_inverse=True)[1]
         piece = pieces_of(self.sketches, equal_places=EQUAL_IN_CORPUS)
@@ -108,7 +108,7 @@ def _clustered(table: NDArray[np.float64], labels: NDArray[np.int64]) -> Cluster
 
 
 def sampled_messages(count: int, most: int) -> NDArray[np.int64]:
-    """Return at most so many of the messages 0 … count−1, evenly spread, message 0 among them: int64[A]."""
+    """Return at most `most` of the messages 0 … count−1, evenly spread, including message 0: int64[A]."""
     return np.arange(min(count, most), dtype=np.int64) * count // min(count, most)
 
 
@@ -125,14 +125,14 @@ def key_counts(
     """Score documents as a scan does, under all messages, and under a sample of the messages, one by one.
 
     Args:
-        mark: of the key.
+        mark: mark of the key.
         messages: M of SPEC §3.
         tokens: of the documents.
         accounts: name of each document's account, or a name of its own.
-        dedup: which repeats are left out.
+        dedup: the repeats that are left out.
         thresholds: α[J].
-        sample: most messages that are scored one by one.
-        common: n-grams that are left out, learnt from other texts; None: none.
+        sample: largest number of messages that are scored one by one.
+        common: n-grams that are left out, learnt from other texts. None: none.
 
     Raises:
         Refused: the key's format has no law.
@@ -180,7 +180,7 @@ def _add_ngrams(
     message: int,
     hit: NDArray[np.bool_],
 ) -> None:
-    """Add the score above the mean that each n-gram gave to the documents that hit."""
+    """Add the score above the mean that each n-gram gave to the documents with a hit."""
     index = positions.index[np.repeat(hit, positions.scored)]
     # each position as a document of its own
     single_positions = Positions(index, np.arange(len(index) + 1, dtype=np.int64))

@@ -1,1 +1,1 @@
-"""Statistics: from counts to limits and words, over families of tests fixed beforehand. Counts in, rows out."""
+"""Statistics: turn counts into limits and words, over families of tests fixed beforehand. Counts in, rows out."""

@@ -1,9 +1,9 @@
-"""Rows of the audits table: families of counts, judged together, with everything needed to repeat them."""
+"""Make rows of the audits table: families of counts, judged together, with everything needed to repeat them."""
 
 import importlib.metadata
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
@@ -12,17 +12,20 @@ import numpy as np
 
 from scanner.audit.statistics.hits import ClusterSums
 from scanner.audit.statistics.judgement import Count, Judgement, counts, holm, judge, uniformity
+from scanner.printable import counted
 from scanner.watermark import Format
 from schemas.words import AuditVerdict
 
 Row = dict[str, Any]
+
+_VERSION = importlib.metadata.version("brickscan")  # once: each call reads the package's description anew
 
 
 @dataclass(frozen=True)
 class Audit:
     """One run of an audit.
 
-    corpus: its paths.
+    corpus: paths of the corpus.
     seed: the seed of the drawn keys.
     """
 
@@ -42,7 +45,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Question:
-    """The common part of the rows of one set of hits; columns as in schemas.audit.AUDITS."""
+    """The common part of the rows of one set of hits. Columns are as in schemas.audit.AUDITS."""
 
     kind: str
     test: str
@@ -72,7 +75,7 @@ def rate_rows(
     Args:
         audit: the run.
         answers: sums over clusters for every question, each [J].
-        thresholds: α, from large to small; a question uses the first J.
+        thresholds: α, from large to small. A question uses the first J.
         bound: see judgement.judge.
     """
     family: list[tuple[Question, float, Count]] = [
@@ -108,12 +111,12 @@ def row_of(
 
     Args:
         audit: the run.
-        question: that the tests answer.
-        family: rows that share the run's family error.
-        tests: how many.
-        hits: of the tests.
+        question: the question that the tests answer.
+        family: number of rows that share the run's family error.
+        tests: number of tests.
+        hits: number of hits among the tests.
         chance: expected or planned chance of a hit in a test.
-        judged: the judgement; its p-value is that of hits as far from the plan.
+        judged: the judgement. Its p-value is that of hits as far from the plan.
     """
     return _shared(audit, question, family) | {
         "measure": "rate",
@@ -130,9 +133,9 @@ def row_of(
 
 
 def uniformity_rows(audit: Audit, answers: Sequence[tuple[Question, Any]]) -> list[Row]:
-    """Test independent p-values (float64[D] of each question) for being too small, as one family.
+    """Test whether independent p-values (float64[D] of each question) are too small, as one family.
 
-    A row reads `too small` or `undecided`, since a test that finds nothing proves no law.
+    A row reads `too small` or `undecided`, because a test that finds nothing proves no law.
     """
     p_values = np.array([uniformity(p)[1] for _, p in answers])
     return [
@@ -152,7 +155,7 @@ def _shared(audit: Audit, question: Question, family: int) -> Row:
     return {
         "audit_id": audit.audit_id,
         "at": audit.at,
-        "version": importlib.metadata.version("brickscan"),
+        "version": _VERSION,
         "config_sha256": audit.config_sha256,
         "corpus": audit.corpus,
         "seed": audit.seed,
@@ -163,24 +166,31 @@ def _shared(audit: Audit, question: Question, family: int) -> Row:
 
 
 HOLDING_VERDICTS = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
-"""Verdicts on a rate that is known not to be too high."""
+"""Verdicts on a rate that is known to be not too high."""
 
 
 def holds_down_to(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the smallest threshold at and above which a question's rates are known to hold; None: at no threshold."""
+    """Return the smallest threshold at and above which a question's rates are known to hold. None: at no threshold."""
     by_size = sorted(rows, key=lambda row: -row["threshold"])
     holding = [row["threshold"] for row in takewhile(lambda row: row["verdict"] in HOLDING_VERDICTS, by_size)]
     return min(holding) if holding else None
 
 
 def wrong_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that say that p-values are too small."""
+    """Return the rows whose verdict is that p-values are too small."""
     return [row for row in rows if row["verdict"] == AuditVerdict.TOO_SMALL]
 
 
+_QUESTION = tuple(field.name for field in fields(Question))
+
+
 def failing(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a sentence for people on every row whose p-values are too small."""
+    """Yield a sentence for people on each question whose p-values are too small, about its largest wrong threshold."""
+    wrong_by_question: dict[tuple[object, ...], list[Row]] = {}
     for row in wrong_rows(rows):
+        wrong_by_question.setdefault((row["measure"], *(row[name] for name in _QUESTION)), []).append(row)
+    for wrong in wrong_by_question.values():
+        row = max(wrong, key=lambda row: row.get("threshold") or 0.0)
         subject = " ".join(
             str(part)
             for part in (
@@ -194,12 +204,14 @@ def failing(rows: Sequence[Row]) -> Iterator[str]:
         if row["measure"] == "uniformity":
             yield f"{row['kind']} {subject}: p-values of {row['tests']:,} documents are too small to be uniform"
             continue
+        more = f", and too many at {counted(len(wrong) - 1, 'smaller threshold')}" if len(wrong) > 1 else ""
         yield (
-            f"{row['kind']} {subject} at {row['threshold']:g}: {row['hits']:,} hits in {row['tests']:,} tests, "
-            f"where {number(row['expected'])} were expected (their mean is at least {number(row['low'])})"
+            f"{row['kind']} {subject}: {row['hits']:,} of {row['tests']:,} tests reached p = {row['threshold']:g}, "
+            f"where {number(row['expected'])} were expected (after allowing for chance, still {number(row['low'])})"
+            f"{more}"
         )
 
 
 def number(count: float) -> str:
-    """Write a count that need not be whole in few digits."""
+    """Write a count, which need not be whole, in few digits."""
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"

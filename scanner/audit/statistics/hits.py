@@ -1,7 +1,7 @@
-"""Hits: scores that pass thresholds, with their chance by a law, and sums of hits over clusters.
+"""Count hits, which are scores that pass thresholds, with their chance by a law, and sum hits over clusters.
 
 The green list attains few p-values, so the chance of p ≤ α is the largest attainable p ≤ α, which can be far below α.
-The Gumbel score attains all p-values, except for steps of 2^-32 in each draw, which only make p larger (SPEC §3).
+The Gumbel score attains all p-values, except for steps of 2^-32 in each draw. These only make p larger (SPEC §3).
 
 Clusters are documents (of fresh keys) or keys (over the same documents).
 """
@@ -29,14 +29,14 @@ _MOST_REMEMBERED = 1 << 16
 
 _AT_ONCE = 512  # lengths of short texts, whose rows are found together: a search for one takes as long as for many
 
-_BISECTIONS = 100  # enough to come from the largest score down to neighbouring doubles
+_BISECTIONS = 100  # enough to get from the largest score down to neighbouring doubles
 
 
 class CriticalScores(NamedTuple):
     """Scores that pass, and their chance, for U numbers of scored positions and J thresholds.
 
-    critical: float64[U, J], the smallest score with p ≤ α, ∞ where no score has one (whole numbers of a discrete law).
-    chance: float64[U, J], P(p ≤ α) as the law has it: the largest attainable p ≤ α, 0 where there is none.
+    critical: float64[U, J], the smallest score with p ≤ α. ∞ where no score has one. Whole numbers for a discrete law.
+    chance: float64[U, J], P(p ≤ α) by the law: the largest attainable p ≤ α. 0 where there is none.
     """
 
     critical: NDArray[np.float64]
@@ -47,10 +47,10 @@ def critical_scores(law: Law, scored: ArrayLike, thresholds: Sequence[float], me
     """Find, by bisection over scores, the least score that passes each threshold.
 
     Args:
-        law: of the scores.
+        law: law of the scores.
         scored: T, int64[U].
         thresholds: α[J], between 0 and 1.
-        messages: M; a p-value is corrected for so many, as the best of M is.
+        messages: M. A p-value is corrected for M, as for the best of M messages.
     """
     t = np.asarray(scored, np.int64)[:, None]
     log10_alpha = np.log10(np.asarray(thresholds, np.float64))[None, :]
@@ -69,7 +69,7 @@ def critical_scores(law: Law, scored: ArrayLike, thresholds: Sequence[float], me
 
 @functools.lru_cache(maxsize=256)
 def critical_scores_up_to(law: Law, longest: int, thresholds: tuple[float, ...], messages: int = 1) -> CriticalScores:
-    """Return critical scores of every number of scored positions 0 … longest, and keep them.
+    """Return critical scores of every number of scored positions 0 … longest. The result is cached.
 
     Bisection takes longer than a small experiment.
     """
@@ -77,7 +77,7 @@ def critical_scores_up_to(law: Law, longest: int, thresholds: tuple[float, ...],
 
 
 def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> NDArray[np.float64]:
-    """Return P(p ≤ α) as the law has it, without the scores: float64[U, J], as `critical_scores` gives it."""
+    """Return P(p ≤ α) by the law, without the scores: float64[U, J], as in `critical_scores`."""
     if law.discrete:
         return critical_scores(law, scored, thresholds, messages).chance
     t, alpha = np.asarray(scored, np.int64)[:, None], np.asarray(thresholds, np.float64)[None, :]
@@ -85,7 +85,7 @@ def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: 
 
 
 class RowMemory:
-    """Rows by number of scored positions, kept, since finding one takes longer than scoring a document."""
+    """A cache of rows by number of scored positions. Finding a row takes longer than scoring a document."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, dict[int, NDArray[np.float64]]] = {}
@@ -112,7 +112,7 @@ class RowMemory:
 def randomised_p(
     score: NDArray[np.generic], scored: NDArray[np.int64], law: Law, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return p-values that are uniform under a law, though its score may be discrete: float64[D].
+    """Return p-values that are uniform under a law, even if its score is discrete: float64[D].
 
     P(S' > S) + V · P(S' = S), with V uniform and S' an independent score. For a continuous score it is the plain
     p-value.
@@ -138,7 +138,7 @@ class ClusterSums(NamedTuple):
     hits: Σ h.
     expected: Σ e = Σ n q.
     hh, he, ee: Σ h², Σ he, Σ e².
-    clusters: how many.
+    clusters: number of clusters.
     """
 
     tests: NDArray[np.float64]
@@ -154,7 +154,7 @@ class ClusterSums(NamedTuple):
         return ClusterSums(*(a + b for a, b in zip(self, other, strict=True)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """Return the sums as columns of schemas.audit.AUDIT_COUNTS; counts as int64."""
+        """Return the sums as columns of schemas.audit.AUDIT_COUNTS. Counts are int64."""
         count_columns = {"tests", "hits", "texts"}
         return {
             column: part.astype(np.int64) if column in count_columns else part

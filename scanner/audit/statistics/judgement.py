@@ -1,12 +1,11 @@
-"""Stated rates: what a law promises, limits of the rates behind counts, and whether they hold.
+"""Judge stated rates: the promise of a law, limits of the rates behind counts, and whether the rates hold.
 
-The limits of Clopper and Pearson are taken
-at the effective number of tests, tests divided by the design effect (Korn and Graubard, Confidence Intervals for
-Proportions with Small Expected Number of Positive Counts Estimated from Survey Data, 1998): with one test a cluster
-and a design effect of 1 they are the exact binomial limits.
+The limits are those of Clopper and Pearson at the effective number of tests: the tests divided by the design effect
+(Korn and Graubard, Confidence Intervals for Proportions with Small Expected Number of Positive Counts Estimated from
+Survey Data, 1998). With one test a cluster and a design effect of 1 they are the exact binomial limits.
 
-Whether a rate holds is decided by intervals, over a family fixed beforehand. Lack of data proves nothing: a row that
-can decide neither way reads `undecided`.
+Intervals decide whether a rate holds, over a family that is fixed beforehand. Lack of data proves nothing: a row
+without a decision reads `undecided`.
 """
 
 from collections.abc import Sequence
@@ -27,24 +26,24 @@ def uniformity(p: NDArray[np.float64]) -> tuple[float, float]:
         (distance, p-value): the largest excess of the empirical over the uniform distribution function, and the
         probability of an excess as large.
     """
-    from scipy import stats  # takes a second, and only an audit needs it
+    from scipy import stats  # late: it takes a second, and only an audit needs it
 
     result = stats.kstest(p, "uniform", alternative="greater")
     return float(result.statistic), float(result.pvalue)
 
 
 class Limits(NamedTuple):
-    """Limits of a rate or of a mean count; each misses the truth with at most the stated risk."""
+    """Limits of a rate or of a mean count. Each misses the truth with at most the stated risk."""
 
     low: float
     high: float
 
 
 def binomial_limits(hits: float, tests: float, risk: float) -> Limits:
-    """Compute Clopper and Pearson's limits of a rate, each one-sided; exact for whole numbers of independent tests.
+    """Compute Clopper and Pearson's limits of a rate, each one-sided. Exact for whole numbers of independent tests.
 
     Args:
-        hits: 0 to tests; a real number if it is effective.
+        hits: 0 to tests. An effective number may be no whole number.
         tests: above 0.
         risk: probability that one limit misses.
     """
@@ -54,7 +53,7 @@ def binomial_limits(hits: float, tests: float, risk: float) -> Limits:
 
 
 def binomial_tail(hits: float, tests: float, rate: float) -> float:
-    """Compute P(at least so many hits) of a rate. 0 below 1e-308.
+    """Compute P(at least so many hits) under a rate. 0 below 1e-308.
 
     Hits and tests are real numbers as in `binomial_limits`.
     """
@@ -70,9 +69,9 @@ def poisson_limits(count: float, risk: float) -> Limits:
 
 
 def design_effect(sums: ClusterSums) -> NDArray[np.float64]:
-    """Return the variance of the hits between clusters over the binomial variance; 1 where it is unknown.
+    """Return the variance of the hits between clusters, relative to the binomial variance. 1 where it is unknown.
 
-    The residual of a cluster is h − r e with r = Σh/Σe, so that a wrong law shows in the rate and not as dispersion.
+    The residual of a cluster is h − r e with r = Σh/Σe. So a wrong law shows in the rate and not as dispersion.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         r = sums.hits / sums.expected
@@ -83,9 +82,9 @@ def design_effect(sums: ClusterSums) -> NDArray[np.float64]:
 
 
 def few_clusters(clusters: float, risk: float) -> float:
-    """Return the factor on a design effect that is estimated from so many clusters.
+    """Return the correcting factor for a design effect that is estimated from so many clusters.
 
-    It is (t/z)² of Student's and the normal law; ∞ for a single cluster, which says nothing about the others.
+    It is (t/z)² of Student's and the normal law. It is ∞ for a single cluster, which says nothing about others.
     """
     if clusters < 2:
         return np.inf
@@ -93,31 +92,32 @@ def few_clusters(clusters: float, risk: float) -> float:
 
 
 def clusters_of_one_size(labels: NDArray[np.generic]) -> float:
-    """Return how many clusters of one size the clusters of N texts are worth: (Σn)² / Σn², whole where sizes are equal.
+    """Return the equivalent number of clusters of one size: (Σn)² / Σn², a whole number if sizes are equal.
 
-    One template of 2,000 texts beside 2,000 other texts is worth 4.
+    Example: one template of 2,000 texts beside 2,000 other texts counts as 4 clusters.
 
     Args:
-        labels: of each text's cluster, [N].
+        labels: label of each text's cluster, [N].
     """
     sizes = np.unique(labels, return_counts=True)[1].astype(np.float64)
     return round(float(sizes.sum() ** 2 / (sizes**2).sum()), 6)
 
 
 RATIO_THAT_HOLDS = 2.0
-"""Ratio of a rate's upper limit to its expectation up to which the rate holds."""
+"""A rate holds if its upper limit is at most so many times its expectation."""
 
 ENOUGH_HITS = 100
-"""Fewest hits from which a threshold's own design effect is estimated; with fewer, the next larger threshold's estimate
-is used.
+"""Smallest number of hits from which a threshold's own design effect is estimated.
+
+With fewer hits, the estimate of the next larger threshold is used.
 """
 
 KEY_BOUND = 2.0
-"""Ratio of a key's rate to the stated rate above which the key fails: every key is a little off (SPEC §4)."""
+"""Ratio of a key's rate to the stated rate above which the key fails. Every key is a little off (SPEC §4)."""
 
 
 class Count(NamedTuple):
-    """Hits at one threshold against their expectation, with the design effect of their clusters (at least 1)."""
+    """Hits at one threshold and their expectation, with the design effect of their clusters (at least 1)."""
 
     tests: float
     hits: float
@@ -129,9 +129,9 @@ class Count(NamedTuple):
 class Judgement(NamedTuple):
     """The judgement of a count.
 
-    p_value: probability of at least so many hits when the rate is the expected one times the bound.
-    low, high: limits of the number of hits to expect, simultaneous over the family.
-    verdict: what follows from these.
+    p_value: probability of at least so many hits if the rate is the expected one times the bound.
+    low, high: limits of the expected number of hits, simultaneous over the family.
+    verdict: the verdict that follows.
     """
 
     p_value: float
@@ -160,11 +160,12 @@ def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Jud
     """Judge a whole family of counts.
 
     Args:
-        family: all counts that are looked at, enumerated before their hits are known.
-        error: family-wise: the probability that any row is called too small although all expectations are true (by
-            Holm's procedure), and that any pair of limits misses (by Bonferroni's, half of it for each side).
-        bound: `too small` says that the rate is above the expected one times this. 1 for a law; more for one key, whose
-            own rate always differs from the average over keys (SPEC §4).
+        family: all counts that are looked at, listed before their hits are known.
+        error: the family-wise error. It bounds the probability that any row is called too small although all
+            expectations are true (by Holm's procedure). It also bounds the probability that any pair of limits misses
+            (by Bonferroni's, half of it for each side).
+        bound: `too small` says that the rate is above the expected one times this. 1 for a law. More for one key,
+            because its own rate always differs from the average over keys (SPEC §4).
     """
     risk = error / max(len(family), 1)
     effects = [_effect(count, risk) for count in family]
@@ -172,7 +173,7 @@ def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Jud
     rejected = holm(tails, error)
     judgements = []
     for count, p_value, too_small in zip(family, tails, rejected, strict=True):
-        low, high = _limits(count, risk / 2)  # a pair misses on either side
+        low, high = _limits(count, risk / 2)  # half, because a pair can miss on either side
         verdict = _verdict(bool(too_small), high, count.expected)
         judgements.append(Judgement(float(p_value), low, high, verdict))
     return judgements
@@ -183,7 +184,7 @@ def _effect(count: Count, risk: float) -> float:
 
 
 def _limits(count: Count, risk: float) -> Limits:
-    """Return limits of the mean of the hits, each of which misses with this risk."""
+    """Return limits of the mean of the hits. Each misses with this risk."""
     effect = _effect(count, risk)
     low, high = binomial_limits(count.hits / effect, count.tests / effect, risk)
     return Limits(low * count.tests, high * count.tests)
@@ -204,7 +205,7 @@ def _verdict(too_small: bool, high: float, expected: float) -> AuditVerdict:
 
 
 def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
-    """Say which hypotheses of a family are rejected at a family-wise error (Holm 1979): bool of the same length."""
+    """Return which hypotheses of a family are rejected at a family-wise error (Holm 1979): bool of the same length."""
     order = np.argsort(p_values, kind="stable")
     steps = error / np.arange(len(p_values), 0, -1)
     survivors = np.flatnonzero(p_values[order] > steps)

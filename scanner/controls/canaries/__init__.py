@@ -1,1 +1,1 @@
-"""Canaries: texts that were marked for users who are nobody, which a scan must find and name."""
+"""Canaries: texts marked for users who do not exist. A scan must find and name them."""

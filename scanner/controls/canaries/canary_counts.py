@@ -1,8 +1,8 @@
-"""Canaries: texts that were marked for users who are nobody, which a scan must find and name.
+"""Count canaries: texts marked for users who do not exist. A scan must find and name them.
 
-A wrong tokenizer, key, window or table of users makes a quiet night, which decoys cannot tell from a night without
-marked text. The serving side marks canaries on its real path, and their accounts post them. How many came, were found,
-and were named for the right user is counted here (scanner.registry.users makes them).
+A wrong tokenizer, key, window or table of users makes a quiet night. Decoys cannot tell it from a night without marked
+text. The serving side marks canaries on its real path, and their accounts post them. This file counts how many came,
+were found, and were named for the right user (scanner.registry.users makes them).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from schemas.words import AuditVerdict, Naming
 
 _TOO_FEW = (AuditVerdict.TOO_FEW, AuditVerdict.TOO_MANY)
 
-CANARY_WORDS = {"canary_found": "found", "canary_right": "named right", "canary_wrong": "named for somebody else"}
-"""Kinds of the rows, with words for them."""
+CANARY_WORDS = {"canary_found": "found", "canary_right": "named right", "canary_wrong": "named for another user"}
+"""Kinds of the rows, each with words for people."""
 
 KINDS = tuple(CANARY_WORDS)
 
@@ -30,11 +30,11 @@ KINDS = tuple(CANARY_WORDS)
 class CanaryCounts(NamedTuple):
     """Counts over distinct texts of canaries' accounts.
 
-    due: texts that should have come, at least those that did.
+    due: texts that should have come, at least as many as came.
     came: texts that were scanned.
-    found: flagged with the key and message of their canary.
-    right: found, and named for it where its key names anybody.
-    wrong: named for another user.
+    found: texts flagged with the key and message of their canary.
+    right: texts found and, if their key names users, named for their canary.
+    wrong: texts named for another user.
     """
 
     due: int
@@ -50,7 +50,7 @@ def count_canaries(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int)
     Args:
         verdicts: rows of schemas.tables.VERDICTS.
         canaries: all that the registry ever made.
-        due: fewest texts that were to come.
+        due: smallest number of texts that should have come.
     """
     held = pl.LazyFrame(
         [(canary.account_id, canary.key_id, canary.message, canary.names) for canary in canaries],
@@ -79,7 +79,7 @@ def count_canaries(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int)
 
 
 class CanaryTargets(NamedTuple):
-    """Least shares of canaries' texts that a scan is to find, and to name right.
+    """Smallest shares of canaries' texts that a scan should find, and name right.
 
     estimated: whether they are limits of a sample.
     """
@@ -92,20 +92,20 @@ class CanaryTargets(NamedTuple):
 def risk_of_row(audit: Audit) -> float:
     """Return the probability that a row is wrong.
 
-    A row whose plan is an estimate has half of it, and the estimate has the other half.
+    If its plan is an estimate, the row has half of the probability, and the estimate has the other half.
     """
     return audit.family_error / len(KINDS)
 
 
 def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
-    """Return the shares that are planned under the keys, looks and rates of a scan, by the texts measured for canaries.
+    """Return the planned shares under the keys, looks and rates of a scan, from the texts measured for canaries.
 
-    A share of the measured texts is an estimate, so its lower limit is planned; of several keys, the least. Only the
-    look at whole documents as they stand counts, under the weight that it has in texts that are their own normal form,
-    as texts that a model writes are. Other looks find some more.
+    A share of the measured texts is an estimate, so its lower limit is planned. For several keys, it is the least
+    limit. Only the look at whole documents as written counts. Its weight is the one in texts that are their own normal
+    form, as texts written by a model are. Other looks find some more.
 
     Args:
-        plan: of the scan.
+        plan: plan of the scan.
         canaries: with the texts that were measured for them.
         risk: probability that the limits of a share are wrong.
     """
@@ -128,15 +128,15 @@ def planned_of(plan: Plan, canaries: Canaries, risk: float) -> CanaryTargets:
 def judge_canaries(
     audit: Audit, counted: CanaryCounts, planned: CanaryTargets, false_positive_rate: float
 ) -> list[Row]:
-    """Return rows of AUDITS on canaries, which share the family error; none where no canary was due.
+    """Return rows of AUDITS on canaries, which share the family error. Empty if no canary was due.
 
-    Texts found or named right are `too few` when the upper limit of their share is below the planned one. Texts named
-    for others are `too many` when the lower limit of their share is above the false-positive rate.
+    Texts found or named right are `too few` if the upper limit of their share is below the planned one. Texts named for
+    others are `too many` if the lower limit of their share is above the false-positive rate.
 
     Args:
-        audit: the run, with the probability that any row is wrong though marks are found as planned.
+        audit: the run, with the probability that any row is wrong although marks are found as planned.
         counted: counts of the canaries' texts.
-        planned: shares that are to be found, and named right.
+        planned: planned shares of texts found, and named right.
         false_positive_rate: of the scan.
     """
     if not counted.due:
@@ -193,11 +193,11 @@ def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
 
 
 def canaries_in_words(rows: Sequence[Row], counted: CanaryCounts) -> list[str]:
-    """Return a line on canaries, with limits and the plan; empty if none were due."""
+    """Return a line on canaries, with limits and the plan. Empty if none were due."""
     sentences = [
         f"{CANARY_WORDS[row['kind']]} {row['hits']:,} ({number(row['low'])} to {number(row['high'])}"
         + (")" if row["kind"] == "canary_wrong" else f"; planned {number(row['expected'])})")
         for row in rows
         if row["kind"] in KINDS
     ]
-    return [f"{counted.came:,} of {counted.due:,} texts came; {', '.join(sentences)}"] if sentences else []
+    return [f"{counted.came:,} of {counted.due:,} texts arrived: {', '.join(sentences)}"] if sentences else []

@@ -1,4 +1,4 @@
-"""Canaries as a control: marks that a scan misses, which no control of false flags can see."""
+"""Watch canaries as a control. It shows marks that a scan misses, which no control of false flags can see."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class CanaryControl(Control["CanaryCounts | None"]):
-    """Writes rows on texts that are known to be marked → found; named right; named for another user.
+    """Writes rows on texts that are known to be marked: how many were found, named right, and named for another user.
 
-    They end a scan in another way than p-values that are too small.
+    Lost canaries end a scan in another state than p-values that are too small.
     """
 
     name: ClassVar[str] = "canaries"
     kinds: ClassVar[dict[str, str]] = {"canary_found": "", "canary_right": "", "canary_wrong": ""}
 
     def count(self, plan: Plan, rows: ScanRows) -> "CanaryCounts | None":
-        """Count canaries' texts that came, were found, and were named; None where the registry has no canaries."""
+        """Count canaries' texts that came, were found, and were named. None if the registry has no canaries."""
         from scanner.controls.canaries.canary_counts import count_canaries
 
         if not plan.canaries_made:
@@ -31,7 +31,7 @@ class CanaryControl(Control["CanaryCounts | None"]):
         return count_canaries(rows.every_verdict, plan.canaries_made, due)
 
     def judge(self, plan: Plan, audit: "Audit", traffic: "Traffic", counts: "CanaryCounts | None") -> "list[Row]":
-        """Judge the shares that were found and named against those that are planned."""
+        """Compare the shares that were found and named with the planned shares."""
         from scanner.controls.canaries.canary_counts import judge_canaries, planned_of, risk_of_row
 
         del traffic
@@ -41,7 +41,7 @@ class CanaryControl(Control["CanaryCounts | None"]):
         return judge_canaries(audit, counts, planned, plan.config.false_positive_rate)
 
     def conclude(self, scan: JudgedScan, counts: "CanaryCounts | None") -> Conclusion:
-        """Say how many came and were found, and what to do where they are too few."""
+        """Write how many came and were found, and what to do if they are too few."""
         from scanner.controls.canaries.canary_counts import canaries_in_words, canaries_lost, canary_alarms
 
         if counts is None:

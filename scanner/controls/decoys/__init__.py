@@ -1,1 +1,1 @@
-"""Decoys: texts and accounts scored once more under keys that mark nothing, so that p-values are draws of the law."""
+"""Decoys: texts and accounts are scored once more under keys that mark no text, so their p-values follow the law."""

@@ -1,8 +1,8 @@
-"""Decoys of accounts: how often the pooled score of all posts passes under keys that mark nothing.
+"""Count decoys of accounts: how often the pooled score of all posts passes under keys that mark no text.
 
-A decoy key is made for one account and one set of scans whose posts are tested together, so that a resumed pass makes
-the same key again. Whole decisions are made by the look at accounts itself, with a decoy in place of each key, on some
-accounts together.
+A decoy key is made for one account and one set of scans whose posts are tested together. So a resumed pass makes the
+same key again. The look at accounts itself makes whole decisions, with a decoy in place of each key, on some accounts
+together.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ from scanner.watermark import select_positions
 from scanner.watermark.rule import log10_p_best
 
 ACCOUNTS_A_DRAW = 8
-"""Most accounts that are decided under the same decoys. They are a cluster, and accounts are few."""
+"""Largest number of accounts that are decided under the same decoys. They are one cluster, and accounts are few."""
 
 
 class AccountDecoyObserver(DecoyHits):
     """Counts the decoys' hits of the accounts of one part of a pass.
 
     Args:
-        origin: of the part, as it stands in every row.
+        origin: of the part, as in each row.
         piece: name of the posts that are tested together.
     """
 
@@ -35,7 +35,7 @@ class AccountDecoyObserver(DecoyHits):
         self._piece = piece
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
-        """Score those accounts that are drawn. `digests` are SHA-256 of their names."""
+        """Score the drawn accounts. `digests` are SHA-256 of their names."""
         del text_of
         drawn = [(account, kind) for account, kind, _ in self._decoys.drawn(self._piece, digests)]
         for key_positions in scores:
@@ -66,9 +66,9 @@ class WholeAccountObserver(HitCounts):
     """Has the drawn accounts of a part of a pass decided whole, some at a time, and counts hits.
 
     Args:
-        decoys: of all keys under test.
+        decoys: decoys of all keys under test.
         judge: decides on accounts.
-        origin, dedup: as they stand in every row.
+        origin, dedup: as in each row.
         piece: name of the posts that are tested together.
     """
 

@@ -1,7 +1,7 @@
-"""Counts of decoys over all shards of a scan, and the questions that they answer.
+"""Add up counts of decoys over all shards of a scan, and state the questions that they answer.
 
-Each text that is scored under a decoy, with one message or with all of them one by one, falls into a stratum of both
-kinds: by scored length, and by host.
+Each text that is scored under a decoy, with one message or with all of them one by one, is in a stratum of both kinds:
+by scored length, and by host.
 """
 
 import math
@@ -24,9 +24,9 @@ SUMMED_COLUMNS = ("texts", "tests", "hits", "expected", "hits_squared", "hits_ti
 
 
 def sum_counts(rows: ScanRows, kinds: frozenset[str]) -> pl.DataFrame:
-    """Add up the counts of some kinds, over all shards: texts under other keys have the same decoys, and count once."""
+    """Add up the counts of some kinds, over all shards. Texts under other keys have the same decoys, and count once."""
     counts = rows.counts.filter(pl.col("kind").is_in(sorted(kinds)) & ~pl.col("shard_id").is_in(list(rows.earlier)))
-    # sorted, so that a sum is the same to its last digit in whatever order the rows are read
+    # sorted, so that a sum is the same to its last digit in whichever order the rows are read
     sums = counts.group_by(COUNT_KEY_COLUMNS).agg(pl.col(SUMMED_COLUMNS).sort().sum())
     return sums.collect(engine="streaming")
 
@@ -34,7 +34,7 @@ def sum_counts(rows: ScanRows, kinds: frozenset[str]) -> pl.DataFrame:
 def compare_decoys(rows: ScanRows) -> pl.DataFrame:
     """Count pairs of decoys over all shards, as columns of `sum_counts`: those of a piece, and those of two pieces.
 
-    Pieces are held against each other by their least draws.
+    Pieces are compared by their least draws.
     """
     counts = rows.counts.filter(pl.col("kind") == DECOY_KEYS, ~pl.col("shard_id").is_in(list(rows.earlier)))
     pieces = counts.select(*COUNT_KEY_COLUMNS, "tests", "hits", "text").collect()
@@ -42,7 +42,7 @@ def compare_decoys(rows: ScanRows) -> pl.DataFrame:
     for values, part in pieces.group_by(COUNT_KEY_COLUMNS, maintain_order=True):
         equal_pieces = sum(math.comb(number, 2) for number in part["text"].value_counts()["count"].to_list())
         pairs = int(part["tests"].sum()) + math.comb(len(part), 2)
-        if not pairs:  # a single decoy has none to be compared with
+        if not pairs:  # a single decoy has no other to be compared with
             continue
         alike = int(part["hits"].sum()) + equal_pieces
         columns = dict(zip(COUNT_KEY_COLUMNS, values, strict=True))
@@ -55,8 +55,8 @@ def compare_decoys(rows: ScanRows) -> pl.DataFrame:
 def law_answers(counts: pl.DataFrame, kinds: frozenset[str]) -> list[tuple[Question, ClusterSums]]:
     """Return the sums of each question on the law, of decoys with a key for each document, or on decoys themselves.
 
-    The document is the cluster. For whole decisions, the decoys of some documents together are the cluster, and for
-    decoys themselves a pair of keys.
+    The document is the cluster. For whole decisions, the cluster is the decoys of some documents together. For decoys
+    themselves it is a pair of keys.
     """
     answers, law_counts = [], counts.filter(pl.col("kind").is_in(sorted(kinds)))
     for values, part in law_counts.sort(*KEY_COLUMNS, "threshold", descending=True).group_by(

@@ -1,4 +1,4 @@
-"""Decoys as a control: texts, accounts and whole decisions under keys that mark nothing."""
+"""Count decoys as a control: texts, accounts and whole decisions under keys that mark no text."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -57,7 +57,7 @@ _LAW_KINDS = {
 
 
 class OpenDecoys:
-    """The decoys of a scan in one process. Holds the audit secret; shown in no repr."""
+    """The decoys of a scan in one process. It holds the audit secret, and no repr shows it."""
 
     def __init__(self, decoys: Decoys | None, whole_texts: WholeTextDecoys | None, dedup: str) -> None:
         self._decoys, self._whole_texts, self._dedup = decoys, whole_texts, dedup
@@ -70,7 +70,7 @@ class OpenDecoys:
         detector: Detector | None,
         accounts: DecidesAccounts | None,
     ) -> list[Observer]:
-        """Return observers of a piece of work. Args: as scanner.controls.control.OpenControl."""
+        """Return observers of a piece of work. The arguments are those of scanner.controls.control.OpenControl."""
         observers, name = list[Observer](), piece.encode()
         if self._decoys is not None:
             match subject:
@@ -90,26 +90,33 @@ class OpenDecoys:
 
 
 class DecoyControl(Control["pl.DataFrame"]):
-    """Rows of audits, what is scored → what is a hit:
+    """Decoys as a control. Each kind of its rows of AUDITS scores something, and a small p-value of it is a hit.
 
-    - decision: a text by the whole detector, under decoys in place of all keys → the smallest corrected p of any key,
-      variant or part
-    - decision_whole: the same, where parts are tested or texts normalised: texts that normalising leaves as they are →
-      that of the whole text
-    - decision_normalised: the same, where texts are normalised: texts with another normal form → that of the normalised
-      text
-    - decision_accounts: an account by the look at accounts, under decoys in place of all keys → the corrected p of its
-      decision
-    - decoy: a text under a key of its own, with one message, where the key under test has one → p of that message
-    - decoy_best, decoy_all: a text under a key of its own, with all messages → p of the best; p of each, or of each
-      pair of group and user
-    - decoy_own: a text under a key of its own with groups, where one group is looked into → the second p-value that
-      names need, on what the group's best user shares with no other
-    - decoy_spans: the windows of a document, under one message and under all → p of the best window
-    - decoy_accounts: the posts of an account → p of their pooled score
-    - decoy_levels: a text whose tokens count by a model → p of one message
-    - decoy_keys: two decoys of one format → they draw alike; it tests decoys, and not the law
-    - STRATA: as decoy and decoy_all, by parts of the traffic → the same; a family of its own
+    | kind                | scored                                              | p-value                              |
+    |---------------------|-----------------------------------------------------|--------------------------------------|
+    | decision            | a text by the whole detector, decoys for all keys   | the smallest corrected p of any key, |
+    |                     |                                                     | variant or part                      |
+    | decision_whole      | the same, for texts that normalising leaves as they | that of the whole text               |
+    |                     | are, where parts are tested or texts normalised     |                                      |
+    | decision_normalised | the same, for texts with another normal form, where | that of the normalised text          |
+    |                     | texts are normalised                                |                                      |
+    | decision_accounts   | an account by the look at accounts, decoys for all  | the corrected p of its decision      |
+    |                     | keys                                                |                                      |
+    | decoy               | a text under a key of its own with one message, if  | p of that message                    |
+    |                     | the key under test has one                          |                                      |
+    | decoy_best          | a text under a key of its own, with all messages    | p of the best message                |
+    | decoy_all           | the same                                            | p of each message, or of each pair   |
+    |                     |                                                     | of group and user                    |
+    | decoy_own           | a text under a key of its own with groups, where    | the second p that names need, on the |
+    |                     | one group is looked into                            | user evidence of the group's best    |
+    |                     |                                                     | user                                 |
+    | decoy_spans         | the windows of a document, under one message and    | p of the best window                 |
+    |                     | under all                                           |                                      |
+    | decoy_accounts      | the posts of an account                             | p of their pooled score              |
+    | decoy_levels        | a text whose tokens a model weighs                  | p of one message                     |
+    | decoy_keys          | two decoys of one format                            | a hit if they draw alike; it tests   |
+    |                     |                                                     | decoys, not the law                  |
+    | STRATA              | as decoy and decoy_all, by parts of the traffic     | the same; a family of its own        |
     """
 
     name: ClassVar[str] = "decoys"
@@ -118,7 +125,7 @@ class DecoyControl(Control["pl.DataFrame"]):
     families: ClassVar[int] = 2
 
     def open(self, plan: Plan) -> OpenControl | None:
-        """Read the audit secret and draw decoys; None where the plan scores no document under them.
+        """Read the audit secret and draw decoys. None if the plan scores no document under them.
 
         Raises:
             SecretError: the secret cannot be read.
@@ -136,7 +143,10 @@ class DecoyControl(Control["pl.DataFrame"]):
         return pl.concat([sum_counts(rows, frozenset(self.kinds) - {DECOY_KEYS}), compare_decoys(rows)])
 
     def judge(self, plan: Plan, audit: "Audit", traffic: "Traffic", counts: "pl.DataFrame") -> "list[Row]":
-        """Judge the law on all decoys, and decoys themselves, as one family; parts of the traffic as another."""
+        """Judge the law on all decoys, and the decoys themselves, as one family.
+
+        Parts of the traffic are another family.
+        """
         from scanner.audit.statistics.audit_rows import rate_rows
         from scanner.controls.decoys.answers import law_answers, strata_answers
 
@@ -151,7 +161,7 @@ class DecoyControl(Control["pl.DataFrame"]):
         ]
 
     def conclude(self, scan: JudgedScan, counts: "pl.DataFrame") -> Conclusion:
-        """Alarm where a row's p-values are too small."""
+        """Alarm if the p-values of a row are too small."""
         from scanner.audit.statistics.audit_rows import failing, wrong_rows
 
         del counts
@@ -178,12 +188,12 @@ class DecoyControl(Control["pl.DataFrame"]):
         if wrong and all(row["kind"] in STRATA for row in wrong):
             where = ", ".join(sorted({f"{STRATUM_WORDS[row['kind']]} {row['stratum']}" for row in wrong}))
             return (
-                f"Of {where} p-values are too small, though of all decoys together they hold. If it is a host, "
+                f"p-values are too small for {where}, although they hold for all decoys together. If it is a host, "
                 "run `brickscan selftest` there and take it out of the cluster. Report it."
             )
         if any(row["kind"] in self.kinds for row in wrong):
             return (
-                "Decoy keys, which marked nothing, hit too often: p-values of this version, machine or configuration "
-                "are too small. Run `brickscan selftest`, and report it."
+                "Decoy keys, which marked nothing, hit too often. So p-values of this version, machine or "
+                "configuration are too small. Run `brickscan selftest`, and report it."
             )
         return None

@@ -1,4 +1,4 @@
-"""Keys of decoys: how texts are drawn, what the keys are made from, and which keys they stand for."""
+"""Draw texts and keys for decoys: which texts are drawn, and which keys the decoys replace."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +27,20 @@ def draw_numbers(secret: bytes, digests: Sequence[bytes]) -> NDArray[np.uint64]:
 
 
 FEWEST_DOCUMENTS = 50_000
-"""Fewest documents that are scored with one message, where the input has so many: fewer say too little about a night.
+"""Smallest number of documents that are scored with one message, if the input has so many.
+
+Fewer say too little about a night.
 """
 
 FEWEST_DOCUMENTS_ALL_MESSAGES = 500
-"""Fewest documents that are scored with all messages, where the input has so many. Each has a p-value a message."""
+"""Smallest number of documents that are scored with all messages, if the input has so many.
+
+Each has a p-value for every message.
+"""
 
 
 class DecoyKind(NamedTuple):
-    """Keys of one format, with equal parameters, and of one tokenizer: `kind_of`, what they are."""
+    """A kind of key: one format with equal parameters, and one tokenizer (`kind_of`)."""
 
     name: str
     number: int
@@ -44,19 +49,19 @@ class DecoyKind(NamedTuple):
     draw_key: Callable[[bytes], bytes]
 
     def open(self, messages: int, seed: bytes) -> Watermark:
-        """Return the decoy of a key of so many messages that a text's seed makes."""
+        """Return the decoy of a key of so many messages, made from a text's seed."""
         return self.format.open(self.draw_key(entropy_of(self.name, messages, seed)))
 
 
 class Decoys:
-    """The decoys of a scan. Holds the audit secret; shown in no repr.
+    """The decoys of a scan. It holds the audit secret, and no repr shows it.
 
     Args:
         secret: 16 to 64 bytes.
         keys: the keys under test. Decoys have their formats, if these have a law and draw keys.
-        dedup: as the verdicts have it.
-        share: share of the documents that are scored with one message, each under a decoy of one kind of key; of keys
-            that have several messages only where each of these cannot be counted.
+        dedup: as for the verdicts.
+        share: share of the documents that are scored with one message, each under a decoy of one kind of key. A key
+            with several messages takes part only if its messages cannot all be counted.
         all_messages_share: share of the documents that are scored with all messages, under a decoy of each kind of key.
     """
 
@@ -72,7 +77,7 @@ class Decoys:
         self.dedup = dedup
         self._limits = tuple(int(part * 2.0**63) for part in (share, all_messages_share))
         self._chances, self._critical = RowMemory(), RowMemory()
-        # keys of one kind share their decoys: the first of each kind brings tokens and positions
+        # keys of one kind share their decoys: the first key of each kind gives tokens and positions
         self.kinds: dict[str, DecoyKind] = {}
         self.first_keys: set[str] = set()
         self.one_message_keys: set[str] = set()
@@ -101,7 +106,7 @@ class Decoys:
 
     @property
     def draws_all(self) -> bool:
-        """Whether some texts are scored under all messages of a decoy."""
+        """Return whether some texts are scored under all messages of a decoy."""
         return self._limits[1] > 0
 
     def drawn(self, piece: bytes, digests: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
@@ -124,7 +129,7 @@ class Decoys:
     def chances(
         self, law: Law, scored: NDArray[np.int64], messages: int, thresholds: Sequence[float] = THRESHOLDS
     ) -> NDArray[np.float64]:
-        """Return P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.statistics.judgement)."""
+        """Return P(p ≤ α) by the law: float64[D, J] (scanner.audit.statistics.judgement)."""
         return self._chances.of(
             (law, messages, len(thresholds)), scored, lambda missing: chances(law, missing, thresholds, messages)
         )
@@ -135,21 +140,21 @@ class Decoys:
 
 
 def kind_of(key: MasterKey) -> str:
-    """Return everything that decoys of a key depend on, as text: keys of one kind share decoys."""
+    """Return all data that decoys of a key depend on, as text. Keys of one kind share decoys."""
     return ";".join(map(str, [*format_of(key).digest_fields().values(), key.tokenizer.sha256]))
 
 
 def entropy_of(kind: str, messages: int, seed: bytes) -> bytes:
-    """Return the entropy of a decoy, which differs between kinds of key (`kind_of`) and numbers of messages.
+    """Return the entropy of a decoy. It differs between kinds of key (`kind_of`) and between numbers of messages.
 
-    Otherwise the messages of a smaller number would be hit along with those of a larger number, and be counted twice.
+    Otherwise the messages of a smaller number would be hit together with those of a larger number, and counted twice.
     """
     data = f"{kind};{messages}".encode()
     return hashlib.blake2b(data, key=seed, digest_size=32, person=b"decoy-key-v1").digest()
 
 
 def open_decoys(plan: Plan) -> Decoys | None:
-    """Read the audit secret, as every worker does itself; None where the plan scores no document under one decoy.
+    """Read the audit secret, as every worker does for itself. None if the plan scores no document under a single decoy.
 
     Raises:
         SecretError: the secret cannot be read.
@@ -164,11 +169,11 @@ def open_decoys(plan: Plan) -> Decoys | None:
 
 
 def share_of(configured: float, fewest: int, documents: int | None) -> float:
-    """Return the share of the documents that is scored: as configured, and so many documents at least.
+    """Return the share of the documents that is scored: the configured one, but at least so many documents.
 
     Args:
-        configured: the configured share; 0: no document is scored.
-        fewest: fewest documents to score, where the input has so many.
-        documents: how many the input has; None: unknown.
+        configured: the configured share. 0: no document is scored.
+        fewest: smallest number of documents to score, if the input has so many.
+        documents: number of documents of the input. None: unknown.
     """
     return max(configured, min(1.0, fewest / documents)) if configured and documents else configured

@@ -1,4 +1,4 @@
-"""Hits of decoys, and how many the law expects, in sums that add up over pieces, shards and nights."""
+"""Count hits of decoys, and how many the law expects, in sums that add up over pieces, shards and nights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from schemas.audit import AUDIT_COUNTS
 
 @dataclass(frozen=True)
 class HitSubject:
-    """The subject of a set of hits; columns of AUDIT_COUNTS."""
+    """The subject of a set of hits, as columns of AUDIT_COUNTS."""
 
     kind: str
     messages: int
@@ -27,7 +27,7 @@ class HitSubject:
 
 
 class HitCounts:
-    """Sums over clusters, by their subject. origin, dedup: as they stand in every row."""
+    """Sums over clusters, by their subject. origin and dedup are as in each row."""
 
     def __init__(self, origin: BatchOrigin, dedup: str) -> None:
         self._origin, self._dedup = origin, dedup
@@ -35,7 +35,7 @@ class HitCounts:
         self._draws: dict[HitSubject, DecoyDraws] = {}
 
     def compare(self, form: Format, messages: int, marks: Sequence[Watermark]) -> None:
-        """Take opened decoys of a format, each made for itself, which must not draw alike."""
+        """Take opened decoys of a format, each made separately. They must not draw alike."""
         self._draws.setdefault(HitSubject(DECOY_KEYS, messages, form.label()), DecoyDraws(form)).add(marks)
 
     def add(self, subject: HitSubject, sums: ClusterSums) -> None:
@@ -70,7 +70,7 @@ class DecoyHits(HitCounts):
     """Hits of decoys of single keys.
 
     Args:
-        origin: as it stands in every row.
+        origin: as in each row.
     """
 
     def __init__(self, decoys: Decoys, origin: BatchOrigin) -> None:

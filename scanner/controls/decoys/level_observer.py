@@ -1,4 +1,4 @@
-"""Decoys of texts whose tokens count by how much they surprised a model."""
+"""Count decoys on texts whose tokens count by how much they surprised a model."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,8 +17,8 @@ from scanner.watermark.rule import log10_p_best
 class LevelDecoyObserver(DecoyHits):
     """Counts how often decoys of one message reach each threshold in texts whose tokens count by a model.
 
-    Whether a model reads a text depends on the keys of the registry, and on no decoy, so that decoys' p-values hold in
-    the texts that it reads as in all. The law bounds how often they pass.
+    Whether a model reads a text depends on the keys of the registry, but on no decoy. So the p-values of decoys hold in
+    the texts that it reads as in all others. The law bounds how often they pass.
     """
 
     def __init__(self, decoys: Decoys, origin: BatchOrigin, piece: bytes) -> None:
@@ -26,7 +26,7 @@ class LevelDecoyObserver(DecoyHits):
         self._sampler = TextSampler(decoys, piece)
 
     def observe(self, digests: Sequence[bytes], scores: Sequence[KeyPositions], text_of: Callable[[int], str]) -> None:
-        """Score the drawn texts of those that a model read."""
+        """Score the drawn texts among those that a model read."""
         del text_of
         sample = self._sampler.sample(digests)
         for key_positions in scores:

@@ -1,11 +1,11 @@
-"""Decoys: documents scored once more under keys that mark nothing.
+"""Score documents once more under decoys, which are keys that mark no text.
 
 A decoy key is made for one text in one piece of a shard, from the audit secret, the shard's id, the piece's first row
-and the text's digest. So its p-values are independent draws of the law on this very traffic, marked or not, whatever
-is duplicated in it: a text counts once in its piece, and a copy in another piece, another shard or another night's scan
-meets another key.
+and the text's digest. So its p-values are independent draws of the law on this very traffic, marked or not, whatever is
+duplicated in it. A text counts once in its piece. A copy in another piece, another shard or another night's scan has
+another key.
 
-Where a shard is cut follows the pace of a scan (scanner.cluster.todo), so another run may draw other texts and other
+The pace of a scan decides where a shard is cut (scanner.cluster.todo), so another run may draw other texts and other
 keys. No cut looks at a score, and a shard's counts are committed with its verdicts, once.
 """
 
@@ -97,7 +97,10 @@ class DecoyObserver(DecoyHits):
         tests: NDArray[np.generic],
         chance: NDArray[np.float64],
     ) -> None:
-        """Count hits of single messages, and once more by parts of the traffic. Arguments as of `cluster_sums`."""
+        """Count hits of single messages, and once more by parts of the traffic.
+
+        The arguments are those of `cluster_sums`.
+        """
         self.count(kind, scores.opened_key, cluster_sums(hits, tests, chance), 1)
         for part, names in strata(scores.positions.scored[places]):
             for name in np.unique(names).tolist():
@@ -109,7 +112,7 @@ class DecoyObserver(DecoyHits):
         key, scored = scores.opened_key.key, scores.positions.scored[places]
         kind = self._decoys.kinds[key.key_id]
         place_seeds = [seeds[d] for d in scores.documents[places].tolist()]
-        # first, so that of two processes that begin one compiles this and the other searches
+        # first: of two processes that begin together, one then compiles this and the other the search
         if isinstance(kind.format, CountsHits):
             secrets = [kind.draw_key(entropy_of(kind.name, key.messages, seed)) for seed in place_seeds]
             critical = self._decoys.critical(kind.law, scored)
@@ -120,7 +123,7 @@ class DecoyObserver(DecoyHits):
             self._count_parts("decoy_all", scores, places, hits, counted, chance)
         score, best = np.zeros(len(places)), np.zeros(0 if scores.parts is None else len(places))
         marks = [kind.open(key.messages, seed) for seed in place_seeds]
-        if key.key_id not in self._decoys.one_message_keys:  # else the decoy of a text was compared with one message
+        if key.key_id not in self._decoys.one_message_keys:  # else it was compared with one message
             self.compare(kind.format, key.messages, marks)
         marks = [scores.opened_key.to_device(mark) for mark in marks]
         for mark, indices in _shared_marks(marks, scores.tokens.offsets[scores.documents[places]]):
@@ -142,10 +145,10 @@ class DecoyObserver(DecoyHits):
         self._count_spans(scores, places, best, key.messages)
 
     def _count_own(self, scores: KeyPositions, mark: Watermark, positions: Positions, findings: KeyFindings) -> None:
-        """Count the p-values on what a message shares with no other, by which users of a group are named.
+        """Count the p-values of user evidence, by which users of a group are named.
 
-        Which group is looked into depends on its own positions alone, so that of its best user the p-value holds. Where
-        several are looked into, the best of all is the one whose user fits, and no law is stated for it.
+        Only a group's own positions decide whether it is looked into, so the p-value of its best user holds. If several
+        groups are looked into, the best of all is the one whose user fits, and no law is stated for it.
         """
         single = np.flatnonzero((findings.message[:, 0] >= 0) & (findings.message[:, 1] < 0))
         if not len(single) or not isinstance(mark, TellsUserEvidence):
@@ -159,8 +162,9 @@ class DecoyObserver(DecoyHits):
             self.count("decoy_own", scores.opened_key, sums, evidence.messages)
 
     def _count_spans(self, scores: KeyPositions, places: NDArray[np.int64], best: ArrayLike, messages: int) -> None:
-        """Count the smallest p of any part of each document, log10, by the p-value that a span would have."""
-        # The law bounds the chance of a pass: parts that share draws pass together; it is 0 where no part can pass.
+        """Count the smallest p of any part of each document, log10, as the p-value that a span would have."""
+        # The law bounds the chance of a pass, because parts that share draws pass together. It is 0 if no part can
+        # pass.
         if not np.size(best) or scores.parts is None:
             return
         law = self._decoys.kinds[scores.opened_key.key.key_id].law
@@ -175,10 +179,10 @@ class DecoyObserver(DecoyHits):
 def _shared_marks(
     marks: Sequence[Watermark], begins: NDArray[np.int64]
 ) -> Iterator[tuple[Watermark, NDArray[np.int64]]]:
-    """Yield marks, and which of D documents each scores: one mark for all, if it can.
+    """Yield marks, and the places of the documents among D that each scores: one mark for all, if it can.
 
     Args:
-        marks: of the documents, each under its own key.
+        marks: marks of the documents, each under its own key.
         begins: int64[D], where the documents begin.
     """
     indices = np.arange(len(marks))
@@ -190,7 +194,7 @@ def _shared_marks(
 
 
 class Rehearsal:
-    """Decoys that are scored to compile their kernels, and counted nowhere."""
+    """Decoys that are scored to compile their kernels, and not counted."""
 
     def __init__(self, decoys: Decoys) -> None:
         self._decoys = decoys
@@ -204,7 +208,7 @@ class Rehearsal:
             observer.score(scores, TextSample(dict(enumerate(digests)), np.full(count, number), all_messages))
 
     def rows(self) -> list[pa.RecordBatch]:
-        """Return no rows, since nothing is counted."""
+        """Return no rows, because nothing is counted."""
         return []
 
 
@@ -212,7 +216,7 @@ def strata(scored: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.str_]]]:
     """Yield parts of the traffic (PARTS), each with the stratum of every one of D documents: str[D].
 
     Args:
-        scored: int64[D], scored positions of each document, each above 0.
+        scored: int64[D], number of scored positions of each document, each above 0.
     """
     length, host = PARTS
     low = 2 ** np.floor(np.log2(scored)).astype(np.int64)

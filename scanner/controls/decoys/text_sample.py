@@ -1,4 +1,4 @@
-"""Texts of a piece of a shard that are scored under decoys, and the seeds of these."""
+"""Draw texts of a piece of a shard to score under decoys, and the seeds of these."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from scanner.controls.decoys.draws import Decoys
 class TextSample(NamedTuple):
     """Texts of a batch of D that are scored under decoys.
 
-    seeds: of the decoys of each drawn text, by its place in the batch.
-    kinds: number of the kind of key of which each text meets a decoy of one message, int64[D]; -1: of none.
-    all_messages: whether a text meets all messages of a decoy of each kind, bool[D].
+    seeds: seed of the decoys of each drawn text, by its place in the batch.
+    kinds: int64[D], number of the kind of key whose decoy of one message scores each text. −1: none.
+    all_messages: bool[D], whether a text is scored under all messages of a decoy of each kind.
     """
 
     seeds: dict[int, bytes]
@@ -25,7 +25,7 @@ class TextSample(NamedTuple):
 class TextSampler:
     """Draws texts of one piece of a shard, each once.
 
-    piece: its name, which draws and decoys' seeds hash.
+    piece: its name. Draws and seeds of decoys hash it.
     """
 
     def __init__(self, decoys: Decoys, piece: bytes) -> None:

@@ -1,13 +1,13 @@
-"""Whole decisions: texts that go through the whole detector, with a decoy in place of each key.
+"""Count whole decisions: texts that go through the whole detector, with a decoy in place of each key.
 
-A text is a hit where the smallest corrected p of its verdict or its spans reaches a threshold. A flag is corrected for
-messages, keys, variants, units and parts together, and other decoys test each of these alone. Expected hits are
-computed in this file alone, from the configured shares and REACH_OF_GROUPS (a search of groups misses messages), so a
-correction that is dropped elsewhere shows. Where there are several looks, texts count once more by the whole text
-alone, and texts with another normal form by the normalised text alone.
+A text is a hit if the smallest corrected p of its verdict or its spans reaches a threshold. A flag is corrected for
+messages, keys, variants, units and parts together. Other decoys test each of these on its own. Only this file computes
+expected hits, from the configured shares and REACH_OF_GROUPS (a search of groups misses messages). So a correction that
+is dropped elsewhere shows. If there are several looks, texts count once more by the whole text only. Texts with another
+normal form also count by the normalised text only.
 
-They have draws and an observer of their own, and are judged in one family with all other decoys: so they are no control
-for themselves.
+They have draws and an observer of their own, but are judged in one family with all other decoys. So they are no
+separate control.
 """
 
 import functools
@@ -38,8 +38,9 @@ from schemas.tables import DOCUMENTS
 from schemas.words import SPAN, Naming
 
 DECISION, DECISION_WHOLE, DECISION_NORMALISED = "decision", "decision_whole", "decision_normalised"
-"""Kinds of rows, whose clusters are texts under the same decoys: by every look; by the whole text alone; by the
-normalised text alone.
+"""Kinds of rows whose clusters are texts under the same decoys.
+
+They count by every look, by the whole text only, and by the normalised text only.
 """
 
 DECISION_ACCOUNTS = "decision_accounts"
@@ -48,26 +49,43 @@ DECISION_ACCOUNTS = "decision_accounts"
 DECISIONS = (DECISION, DECISION_WHOLE, DECISION_NORMALISED, DECISION_ACCOUNTS)
 
 FEWEST_DECISIONS = 1000
-"""Fewest documents that are decided whole, where the input has so many: fewer make too few clusters."""
+"""Smallest number of documents decided whole, if the input has so many. Fewer make too few clusters."""
 
 POSTS_OF_FEWEST = 10_000
-"""Fewest documents whose accounts are decided whole, where the input has so many: accounts are fewer than documents."""
+"""Smallest number of documents whose accounts are decided whole, if the input has so many.
+
+It is larger, because accounts are fewer than documents.
+"""
 
 TEXTS_A_DRAW = 64
-"""Most texts that are decided under the same decoys: one by one they take several times as long. They are a cluster."""
+"""Largest number of texts decided under the same decoys.
+
+They are one cluster. One by one they take several times as long.
+"""
 
 REACH_OF_GROUPS = ((0.03, 0.65), (0.003, 0.85))
-"""Upper limits of what keys with groups reach of a level of p, for levels from the first number up; 1 for smaller ones.
+"""Upper limits of the share of a level of p that decoys reach under keys with groups.
+
+Each pair is a level and the limit for this and larger levels.
+
+A search by groups misses some messages, so decoys reach a level less often than stated: at 0.03 and above at most 65 %
+as often, at 0.003 and above at most 85 %. The limit for smaller levels is 1.
 
 Messages of a group share draws, and few groups are searched for their users. `python -m tests.bench.decisions` measured
 0.50 to 0.55 at 0.1 and 0.57 to 0.78 at 0.01, in texts of 20 to 400 words.
 """
 
 REACHED_ABOVE = 512
-"""Most scored positions to which REACH_OF_GROUPS applies: in texts of 400 to 2,000 words 0.79 to 0.95 are reached."""
+"""Largest number of scored positions to which REACH_OF_GROUPS applies.
+
+In texts of 400 to 2,000 words the measured share is 0.79 to 0.95.
+"""
 
 CHARACTERS_A_DRAW = 2**18
-"""Characters of texts from which fewer are decided together, so that the driver waits no longer for a sign of life."""
+"""Number of characters of texts from which fewer texts are decided together.
+
+Otherwise the driver would wait too long for a sign of life.
+"""
 
 _ALPHA = np.array(THRESHOLDS)
 
@@ -87,7 +105,7 @@ class _DecoyKey(NamedTuple):
         return np.asarray(-np.expm1(np.log1p(-_ALPHA) * self.share * weight[:, None]), np.float64)
 
     def reach(self, level: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the most that sound p-values reach of a level, [D, J], in D texts of so many positions.
+        """Return the largest share of a level, [D, J], that sound p-values reach in D texts of so many positions.
 
         The result is float64[D, J].
         """
@@ -122,11 +140,11 @@ class _ScoreRecorder:
 class WholeTextDecoys:
     """Draws texts for the whole detector, under decoys in place of all keys.
 
-    Holds the audit secret; shown in no repr.
+    It holds the audit secret, and no repr shows it.
 
     Args:
         secret: 16 to 64 bytes.
-        plan: the scan's plan. Its keys without a law, and those whose format draws no keys, are left out.
+        plan: the scan's plan. Keys without a law are left out, and so are keys whose format draws no keys.
     """
 
     def __init__(self, secret: bytes, plan: Plan) -> None:
@@ -163,11 +181,11 @@ class WholeTextDecoys:
         return np.flatnonzero(draw_numbers(data, digests) < np.uint64(self._limit_of_accounts))
 
     def can_replace_any(self, scores: Sequence[KeyPositions]) -> bool:
-        """Return whether decoys can take the place of any of some keys."""
+        """Return whether decoys can replace any of some keys."""
         return any(key_positions.opened_key.key.key_id in self._keys for key_positions in scores)
 
     def marks(self, seed: bytes) -> dict[str, Watermark]:
-        """Return a decoy of each key, by its id. Equal keys have other decoys too, as they are other keys."""
+        """Return a decoy of each key, by its id. Equal keys have different decoys, because they are different keys."""
         made = {}
         for key_id, key in self._keys.items():
             data = hashlib.blake2b(seed + key_id.encode(), key=self._secret, digest_size=32, person=b"decision-key-v1")
@@ -187,10 +205,11 @@ class WholeTextDecoys:
     ) -> dict[str, ClusterSums]:
         """Count hits of texts, by their digests, under decoys: a cluster's sums, each [J], by kind.
 
-        DECISION: by every look. DECISION_WHOLE, where looks share the rate: by the whole text, of texts that are their
-        own normal form. All looks together reach so little of what is expected that a factor of two would hide.
-        DECISION_NORMALISED, where texts are normalised: by the normalised text where it has the smaller p, of texts
-        that differ from it.
+        DECISION: by every look.
+        DECISION_WHOLE: if looks share the rate, by the whole text, for texts that are their own normal form. All looks
+            together reach so little of the expectation that it would hide a factor of two.
+        DECISION_NORMALISED: if texts are normalised, by the normalised text where it has the smaller p, for texts that
+            differ from it.
         """
         documents = pa.RecordBatch.from_pylist(
             [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
@@ -208,7 +227,7 @@ class WholeTextDecoys:
             log10_p_normalised = np.full(len(texts), np.inf)
             _lower(log10_p_normalised, result.verdicts.filter(pc.is_valid(result.verdicts["variant"])))
             sums[DECISION_NORMALISED] = _cluster(log10_p_normalised[differs], of_normalised[differs])
-        _lower(log10_p, result.verdicts.filter(pa.array(~is_span)))  # a part's p stands in for a whole text's
+        _lower(log10_p, result.verdicts.filter(pa.array(~is_span)))  # a part's p replaces that of a whole text
         if (weights.normalised or weights.span) and not differs.all():
             sums[DECISION_WHOLE] = _cluster(log10_p[~differs], whole[~differs])
         for rows in (result.verdicts, result.spans):
@@ -224,7 +243,7 @@ class WholeTextDecoys:
     ) -> ClusterSums:
         """Count hits of accounts under decoys in place of all keys: a cluster's sums, each [J].
 
-        scores: of all accounts, as an observer is shown them.
+        scores: scores of all accounts, as an observer is shown them.
         accounts: int64[A], places of the accounts.
         """
         log10_p = judge.decide_under(marks, scores, accounts, THRESHOLDS[0])
@@ -242,15 +261,15 @@ class WholeTextDecoys:
     def _chance(
         self, scores: Sequence[KeyPositions], differs: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return the most that sound p-values reach of each threshold in each text.
+        """Return the largest chance that sound p-values reach each threshold in each text.
 
         Returns:
             By the whole text as written, [D, J].
             By the normalised text, [D, J].
             By any look, [D, J].
         """
-        # Scores increase in the same draws, so looks pass together rather than apart: the chance that none passes is at
-        # least the product of theirs.
+        # Scores increase in the same draws, so looks tend to pass together: the chance that none passes is at least the
+        # product of their chances.
         weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
         by_normalised, by_parts, normalised = whole.copy(), whole.copy(), weights.normalised or 0.0
         for key_positions in scores:
@@ -260,7 +279,7 @@ class WholeTextDecoys:
                 key_positions.positions.scored,
                 key_positions.has_parts,
             )
-            # a text that lacks a look has its share elsewhere (scanner.error_shares.ErrorShares.corrections)
+            # the share of a look that a text lacks is elsewhere (scanner.error_shares.ErrorShares.corrections)
             without = 0.0 if can_have_levels(key_positions.opened_key.key) else weights.levels or 0.0
             look = weights.document + without + np.where(parted, 0.0, weights.span or 0.0)
             whole_weights = look * (weights.as_written + np.where(differs, 0.0, normalised))
@@ -273,7 +292,10 @@ class WholeTextDecoys:
     def _as_written(
         self, key: _DecoyKey, messages: int, scored: NDArray[np.int64], weight: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the most that the best message of whole texts with weights, float64[D], reaches: float64[D, J]."""
+        """Return the largest chance that the best message of whole texts reaches a threshold: float64[D, J].
+
+        weight: float64[D], of each text.
+        """
         level, attained = key.level(weight), np.empty((len(scored), len(_ALPHA)))
         for unique_weight in np.unique(weight).tolist():
             has_weight, levels = weight == unique_weight, key.level(np.array([unique_weight]))[0].tolist()
@@ -285,7 +307,7 @@ class WholeTextDecoys:
 
 
 def open_whole_texts(plan: Plan) -> WholeTextDecoys | None:
-    """Read the audit secret, as every worker does itself; None where the plan decides no document whole.
+    """Read the audit secret, as every worker does for itself. None if the plan decides no document whole.
 
     Raises:
         SecretError: the secret cannot be read.

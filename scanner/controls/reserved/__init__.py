@@ -1,1 +1,1 @@
-"""Reserved messages, which nobody is ever given: text that nobody marked meets them as often as chance says."""
+"""Reserved messages are never given to a user. Unmarked text has them as the best message as often as chance says."""

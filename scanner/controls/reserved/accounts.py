@@ -1,9 +1,9 @@
-"""Accounts whose best message is reserved: counted by workers, as texts are, and how many are expected at most.
+"""Count accounts whose best message is reserved, on workers as for texts, and bound how many are expected.
 
-An account is tested as one text of all its posts, so what holds of texts holds of it: the chance that one message of an
-unmarked account has a small corrected p is at most that of its own p (scanner.controls.reserved.expectation). Workers
-sum it over the accounts that they test. Flags for other messages are left out, since text marked for them has its own
-message as the best. The number of tests is that which proofs compute (scanner.detection.stated_shares), so that a
+An account is tested as one text of all its posts, so the bound for texts holds for it too: the chance that one message
+of an unmarked account has a small corrected p is at most that of its own p (scanner.controls.reserved.expectation).
+Workers sum it over the accounts that they test. Flags for other messages are left out, because the best message of text
+marked for them is its own. The number of tests is computed as in proofs (scanner.detection.stated_shares), so a
 correction that the look at accounts drops shows.
 """
 
@@ -33,9 +33,9 @@ class AccountHits(NamedTuple):
     """Accounts of one key whose best message is reserved.
 
     message: int64[H].
-    log10_p: float64[H], of the threshold that each is at or below.
-    accounts: that were scored under the key, without those that are flagged for other messages.
-    expected: of each message, float64[J].
+    log10_p: float64[H], log10 of the threshold that each is at or below.
+    accounts: number of accounts scored under the key, without those that are flagged for other messages.
+    expected: expected hits of each message, float64[J].
     """
 
     message: NDArray[np.int64]
@@ -44,12 +44,12 @@ class AccountHits(NamedTuple):
     expected: NDArray[np.float64]
 
     def without(self, number: int) -> "AccountHits":
-        """Return the hits without so many accounts, those of the smallest p."""
+        """Return the hits without `number` accounts, those of the smallest p."""
         others = np.sort(np.argsort(self.log10_p, kind="stable")[number:])
         return self._replace(message=self.message[others], log10_p=self.log10_p[others])
 
     def sums(self, messages: int) -> ClusterSums:
-        """Sum the hits against the most that is expected, with the reserved of so many messages as clusters."""
+        """Sum the hits and the largest expectation. The reserved messages among `messages` are the clusters."""
         _, whose = np.unique(self.message, return_inverse=True)
         hits = np.zeros((int(whose.max(initial=-1)) + 1, len(THRESHOLDS)))
         np.add.at(hits, whose, self.log10_p[:, None] <= LOG10_THRESHOLDS[None, :] + _ROUNDING)
@@ -84,10 +84,10 @@ def reserved_accounts(plan: Plan, origin: BatchOrigin, decided: DecidedAccounts,
     """Return rows of AUDIT_COUNTS on some accounts: those whose best message is reserved at p ≤ 0.1, and all.
 
     Args:
-        plan: of the scan.
-        origin: as it stands in every row.
-        decided: what was decided on the accounts.
-        ids: gives keyed digests of their names.
+        plan: plan of the scan.
+        origin: as in each row.
+        decided: decisions on the accounts.
+        ids: returns keyed digests of their names.
     """
     rows = [
         row

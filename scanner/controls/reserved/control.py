@@ -1,4 +1,4 @@
-"""Reserved messages as a control: the messages of each key that nobody is ever given."""
+"""Watch reserved messages as a control: the messages of each key that are never given to a user."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class ReservedControl(Control["ReservedCounts"]):
-    """Rows of audits: verdicts for a message that nobody is ever given → a flag.
+    """Writes rows on verdicts for a message that is never given to a user. A flag is a hit.
 
-    - reserved: on texts
-    - reserved_accounts: on all posts of an account as one text
+    - reserved: texts
+    - reserved_accounts: all posts of an account as one text
     """
 
     name: ClassVar[str] = "reserved"
@@ -34,14 +34,14 @@ class ReservedControl(Control["ReservedCounts"]):
     }
 
     def rows_of_verdicts(self, plan: Plan, exact: Sequence[pa.RecordBatch], ids: TextIds) -> list[pa.RecordBatch]:
-        """Note texts whose best message is reserved, since published verdicts do not tell it."""
+        """Note texts whose best message is reserved, because published verdicts do not tell it."""
         return reserved_texts(exact, plan.keys, plan.config.dedup, ids, plan.canary_accounts)
 
     def rows_of_accounts(
         self, plan: Plan, origin: BatchOrigin, decided: DecidedAccounts, ids: TextIds
     ) -> list[pa.RecordBatch]:
         """Note accounts whose best message is reserved, and how many are expected."""
-        from scanner.controls.reserved.accounts import reserved_accounts  # workers that scan texts need it not
+        from scanner.controls.reserved.accounts import reserved_accounts  # late: workers that scan texts do not need it
 
         return reserved_accounts(plan, origin, decided, ids)
 
@@ -58,7 +58,7 @@ class ReservedControl(Control["ReservedCounts"]):
         return texts._replace(accounts=count_accounts(accounts.to_dicts()))
 
     def judge(self, plan: Plan, audit: "Audit", traffic: "Traffic", counts: "ReservedCounts") -> "list[Row]":
-        """Judge hits against KEY_BOUND times the expected ones, as all audits of one key on one traffic (SPEC §4)."""
+        """Judge hits against KEY_BOUND times the expected ones, like all audits of one key on one traffic (SPEC §4)."""
         from scanner.audit.statistics.audit_rows import rate_rows
         from scanner.audit.statistics.judgement import KEY_BOUND
         from scanner.controls.reserved.accounts import account_answers
@@ -68,7 +68,7 @@ class ReservedControl(Control["ReservedCounts"]):
         return rate_rows(audit, answers, THRESHOLDS, KEY_BOUND)
 
     def conclude(self, scan: JudgedScan, counts: "ReservedCounts") -> Conclusion:
-        """Alarm where messages hit too often, unless the texts of a few accounts explain it."""
+        """Alarm if messages hit too often, unless the texts of a few accounts explain it."""
         from scanner.audit.statistics.audit_rows import failing, wrong_rows
         from scanner.controls.reserved.framing import framing_accounts, framing_warnings
 
@@ -79,19 +79,19 @@ class ReservedControl(Control["ReservedCounts"]):
         return Conclusion(AuditState.ALARM if wrong_rows(rows) else None, alarms=[*failing(rows)])
 
     def advise(self, rows: "Sequence[Row]", *, law_holds: bool) -> str | None:
-        """Tell a bad key from a broken law."""
+        """Distinguish a bad key from a broken law."""
         from scanner.audit.statistics.audit_rows import wrong_rows
 
         if not any(row["kind"] in self.kinds for row in wrong_rows(rows)):
             return None
         if law_holds:
             return (
-                "Decoy keys hit as often as they should, but text of this traffic meets messages that were never given "
-                "too often. See by `brickscan calibrate` whether the key fits common n-grams, and whether its secret "
-                "got out; then retire it."
+                "Decoys are as they should be, but too many texts carry messages that no user was ever given. Run "
+                "`brickscan calibrate` to see whether the key favours common phrases, find out whether its secret got "
+                "out, and retire the key."
             )
         return (
-            "Messages that were never given hit too often, and there are too few decoys to tell a broken law from a "
-            "bad key. Run `brickscan selftest`, check that decoys are scored (`brickscan keys audit-secret`, [audit]), "
-            "and see by `brickscan calibrate` whether the key fits common n-grams."
+            "Too many texts carry messages that no user was ever given, and there are too few decoys to tell whether "
+            "the p-values or the key are at fault. Run `brickscan selftest`, check that decoys are scored (`brickscan "
+            "keys audit-secret`, [audit]), and run `brickscan calibrate` to see whether the key favours common phrases."
         )

@@ -1,10 +1,10 @@
-"""How often reserved messages hit by chance at most.
+"""Bound how often reserved messages hit by chance.
 
-A document whose best message is reserved names nobody. For text that nobody marked, its probability is the share of
-reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a, and the
-search finds it), where the corrections for messages and keys take a to α. This bounds the expected number, whatever the
-messages share. A search of groups finds a third to two thirds of these messages, by the length of the text. A
-marked text has its own message as the best, so it adds nothing here and hides nothing.
+A document whose best message is reserved is named for no user. For unmarked text, the probability of this is the share
+of reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a, and
+the search finds it). The corrections for messages and keys turn a into α. This bounds the expected number, whatever the
+messages share. A search of groups finds a third to two thirds of these messages, depending on the length of the text.
+The best message of a marked text is its own, so it adds nothing here and hides nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ from schemas.registry import MasterKey, reserved_count
 
 
 def single_p(alpha: Sequence[float], messages: int, correction: float) -> NDArray[np.float64]:
-    """Return the one message's p that the corrections for M messages and K keys take to α: float64[J]."""
+    """Return the p of a single message that the corrections for M messages and K keys turn into α: float64[J]."""
     return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * correction)), np.float64)
 
 
 def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
-    """Return the number of texts that may meet a reserved message by chance.
+    """Return the number of texts that may have a reserved message as the best by chance.
 
-    It counts all texts but flags for other messages that chance cannot explain. A marked text has its own message as
-    the best, and with it in the expectation a key that hits too often among the others would hide behind it.
+    It counts all texts except flags for other messages that chance cannot explain. The best message of a marked text is
+    its own. If such texts counted in the expectation, they would hide a key that hits too often among the others.
     """
     for_others = traffic.flagged - traffic.reserved
     return traffic.texts - max(0.0, for_others - traffic.texts * false_positive_rate)
@@ -38,7 +38,7 @@ def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
 
 def _found(traffic: Traffic, key: MasterKey, correction: float) -> NDArray[np.float64]:
     """Return the chance that one message of a text is found at each corrected p, the mean over texts: float64[J]."""
-    # Its number of scored positions is that under the key of its row, which may differ under another tokenizer.
+    # The number of scored positions is that under the key of the row, and may differ under another tokenizer.
     levels = single_p(THRESHOLDS, key.messages, correction)
     if not traffic.lengths:
         return levels
@@ -54,18 +54,18 @@ def reserved_moments(
     hits: NDArray[np.int64],
     of_spans: NDArray[np.float64] | float = 0.0,
 ) -> ClusterSums:
-    """Sum hits of a key's reserved messages against the most that is expected, with the messages as clusters.
+    """Sum hits of a key's reserved messages and the largest expectation, with the messages as clusters.
 
-    One key meets the same n-grams in many texts; each message meets them with other draws.
+    One key reads the same n-grams in many texts, and each message reads them with other draws.
 
     Args:
         traffic: counts over distinct texts.
-        texts: how many may meet a reserved message by chance, above 0.
+        texts: number of texts that may have a reserved message as the best by chance, above 0.
         key: the key of the messages.
-        tested: K of SPEC §3, float64[variant, has_normal_form, has_parts] (ErrorShares.corrections).
-            The kind of text that expects most counts for all.
-        hits: of each message at each threshold, int64[R, J].
-        of_spans: chance that a text has a message in another way, as by a span that is flagged: float64[J].
+        tested: K of SPEC §3, float64[variant, has_normal_form, has_parts] (ErrorShares.corrections). The kind of text
+            with the largest expectation counts for all.
+        hits: hits of each message at each threshold, int64[R, J].
+        of_spans: chance that a text has a message in another way, for example by a flagged span: float64[J].
     """
     message_hits = hits.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
@@ -92,9 +92,9 @@ def reserved_answers(
     """Return the hits of reserved messages of each key that has any.
 
     Args:
-        plan: of the scan.
+        plan: plan of the scan.
         traffic: counts over distinct texts.
-        hits: int64[R, J], by key; of other keys, none.
+        hits: int64[R, J], by key. Other keys have none.
     """
     texts, none = unmarked(traffic, plan.config.false_positive_rate), np.zeros((0, len(THRESHOLDS)), np.int64)
     return [

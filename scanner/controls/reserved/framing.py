@@ -1,8 +1,8 @@
-"""Possible framing: reserved messages that hit too often in the texts of a few accounts only, while the law holds.
+"""Find possible framing: reserved messages that hit too often in the texts of only a few accounts, while the law holds.
 
-Where messages share draws, or a key can be searched for, whoever holds marked text can write text that carries another
-message, which nobody may hold. Two such texts are more than chance allows, so without this anybody could raise the
-alarm of every night. A key that fits the traffic badly hits in the texts of all accounts, not of a few.
+If messages share draws, or a key can be searched for, a person with marked text can write text that carries another
+message, which perhaps no user holds. Two such texts are more than chance allows. Without this file, anybody could raise
+the alarm of every night. A key that fits the traffic badly hits in the texts of all accounts, not only of a few.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from scanner.watermark.formats import format_of
 
 
 def framing_accounts(scan: JudgedScan, counts: ReservedCounts) -> dict[str, int]:
-    """Return how many accounts, by key, raise the alarm by their posts only; empty unless they explain all of it.
+    """Return, by key, the number of accounts that raise the alarm by their posts. Empty unless they explain all of it.
 
     Args:
-        scan: its rows, of all controls.
-        counts: of reserved messages.
+        scan: the scan with its rows, of all controls.
+        counts: counts of reserved messages.
     """
     wrong = {row["key_id"] for row in wrong_rows(scan.rows)}
     suspects = counts.without_top_accounts.keys() | {
@@ -40,7 +40,7 @@ def framing_accounts(scan: JudgedScan, counts: ReservedCounts) -> dict[str, int]
 
 
 def _fewest_accounts(scan: JudgedScan, counts: ReservedCounts, key_id: str) -> int | None:
-    """Count the accounts without whose posts no count is too small under a key; None: no few accounts explain it."""
+    """Count the accounts without whose posts no count is too high under a key. None: no few accounts explain it."""
     texts, accounts = counts.without_top_accounts.get(key_id, ()), counts.accounts.get(key_id)
     for number in range(1, MOST_TOP_ACCOUNTS + 1):
         text_hits, account_hits = dict(counts.hits), dict(counts.accounts)
@@ -62,7 +62,7 @@ def _fewest_accounts(scan: JudgedScan, counts: ReservedCounts, key_id: str) -> i
 
 
 def framing_warnings(accounts: Mapping[str, int]) -> list[str]:
-    """Return a sentence on each key with which so many accounts, or more, may be framing others, with advice."""
+    """Return a sentence on each key, with advice: so many accounts, or more, may be framing others."""
     return [
         f"key {key_id}: messages that nobody holds hit too often, but as often as they should without the texts of "
         f"{number} account{'s' * (number != 1)}, and so do decoy keys. So the law holds, and somebody may be writing "

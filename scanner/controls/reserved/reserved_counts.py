@@ -1,4 +1,4 @@
-"""Hits of reserved messages in the texts of a scan, each once over all shards."""
+"""Count hits of reserved messages in the texts of a scan, each text once over all shards."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,10 +20,11 @@ _ROUNDING = 1e-9  # in the logarithm of a threshold
 class ReservedCounts(NamedTuple):
     """Texts whose best message is reserved.
 
-    hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, the texts at each of J
-        thresholds.
-    without_top_accounts: by key, its hits without the texts of the account that hits most, of the two that do, and on.
-    accounts: by key, accounts whose best message is reserved, where accounts are tested.
+    hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, the number of texts at
+        each of J thresholds.
+    without_top_accounts: by key, its hits without the texts of the account that hits most, of the two that hit most,
+        and so on.
+    accounts: by key, accounts whose best message is reserved, if accounts are tested.
     """
 
     hits: Mapping[str, NDArray[np.int64]]
@@ -55,7 +56,7 @@ def _account() -> pl.Expr:
 
 
 def _hits(reserved: pl.LazyFrame) -> pl.DataFrame:
-    """Return the distinct texts, few, whose best message is reserved at p ≤ 0.1.
+    """Return the distinct texts whose best message is reserved at p ≤ 0.1. There are few.
 
     The columns are key_id, message, text, account, log10 p and hits.
     """

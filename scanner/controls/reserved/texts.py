@@ -1,8 +1,8 @@
-"""Texts whose best message is reserved, as workers count them.
+"""Note texts whose best message is reserved, as workers count them.
 
-Texts whose best message is reserved are noted while they are scored: verdicts do not tell which message was the best.
-Each is a row of `audit_counts`, with a keyed digest of the text that stands in no other table, so that copies count
-once over all shards and nobody who reads verdicts learns which text it was.
+They are noted while they are scored, because verdicts do not tell which message was the best. Each is a row of
+`audit_counts`, with a keyed digest of the text that is in no other table. So copies count once over all shards, and a
+reader of verdicts does not learn which text it was.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,10 +28,10 @@ def reserved_texts(
     """Return rows of AUDIT_COUNTS on verdicts whose best message is reserved at p ≤ 0.1: each text of a shard once.
 
     Args:
-        exact: batches of rows of VERDICTS, as scanner.detection.detector.Detector gives them.
-        keys: under test.
-        dedup: as the verdicts have it.
-        ids: gives keyed digests of texts and accounts.
+        exact: batches of rows of VERDICTS, from scanner.detection.detector.Detector.
+        keys: the keys under test.
+        dedup: as for the verdicts.
+        ids: returns keyed digests of texts and accounts.
         canaries: accounts whose texts are no traffic.
     """
     if not exact:
@@ -44,7 +44,7 @@ def reserved_texts(
     texts = ids.for_audit(candidates["text_sha256"])
     candidate_rows = [row | {"text": text} for row, text in zip(candidates.to_pylist(), texts, strict=True)]
     reserved_rows = [row for row in candidate_rows if is_reserved(row["message"]) and row["account_id"] not in canaries]
-    # the first account stands for all that posted a text: a dict keeps what comes last
+    # the first account represents all that posted a text: a dict keeps the last value
     reserved_rows.sort(key=lambda row: (row["account_id"] is None, row["account_id"] or ""), reverse=True)
     rows = list(_rows({(row["shard_id"], row["text"]): row for row in reserved_rows}.values(), keys, dedup))
     return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
@@ -78,4 +78,7 @@ def _rows(
 
 
 LARGEST_P = 1e-3
-"""Largest p-value of texts that are looked at: whoever frames wants far smaller ones, and chance gives few of these."""
+"""Largest p-value of texts that are looked at.
+
+A person who frames wants far smaller ones, and chance gives few of these.
+"""

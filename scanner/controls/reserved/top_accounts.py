@@ -1,4 +1,4 @@
-"""Hits of reserved messages without the texts of the accounts that hit most, by which possible framing is told."""
+"""Count hits of reserved messages without the texts of the accounts that hit most. This reveals possible framing."""
 
 from typing import NamedTuple
 
@@ -9,20 +9,21 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.hits import THRESHOLDS
 
 MOST_TOP_ACCOUNTS = 10
-"""Most accounts whose texts are left out."""
+"""Largest number of accounts whose texts are left out."""
 
 LARGEST_SHARE_OF_TOP_ACCOUNTS = 0.5
-"""Largest share of all scored texts that the accounts left out may have: accounts with more are the traffic itself, not
-a few among many.
+"""Largest share of all scored texts that the left-out accounts may have.
+
+Accounts with more are the traffic itself, not a few among many.
 """
 
 
 class HitsWithoutTopAccounts(NamedTuple):
     """The hits of a key without the texts of the accounts that hit most.
 
-    accounts: the accounts left out; a text without an account stands for an account of its own.
+    accounts: the accounts that are left out. A text without an account counts as an account of its own.
     share: their share of the scored rows.
-    hits: int64[R, J], as scanner.controls.reserved.reserved_counts.ReservedCounts has them.
+    hits: int64[R, J], as in scanner.controls.reserved.reserved_counts.ReservedCounts.
     """
 
     accounts: int
@@ -37,8 +38,8 @@ def without_top_accounts(
 
     Args:
         by_message: key_id, message, and the hits at each threshold, of reserved messages.
-        suspects: a row for each distinct text whose best message is reserved at p ≤ LARGEST_P, with its
-            text (a digest), account (a digest; null: unknown), key_id, message, and whether it hits, at each threshold.
+        suspects: a row for each distinct text whose best message is reserved at p ≤ LARGEST_P. Columns: text (a
+            digest), account (a digest, null if unknown), key_id, message, and whether it hits, at each threshold.
         scored: rows that were scored, with account.
     """
     texts = suspects.with_columns(owner=pl.coalesce("account", "text"), named=pl.col("account").is_not_null())

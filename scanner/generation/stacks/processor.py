@@ -1,8 +1,8 @@
-"""What the processors of other stacks share: the token of smallest −ln(u)/p, where u is its keyed draw.
+"""Define the common part of other stacks' processors: choose the token of smallest −ln(u)/p, where u is its keyed draw.
 
-p is the distribution without the mark. The stacks differ in the context that the draw depends on, and in which contexts
-they mark. They are computed in double precision, where the stacks take float32. So another token comes out now and
-then, which is marked alike.
+p is the distribution without the mark. The stacks differ in the context that a draw depends on, and in the contexts
+that they mark. Processors compute in double precision, while the stacks use float32. So they choose another token now
+and then. It carries the same mark.
 """
 
 from abc import abstractmethod
@@ -23,20 +23,21 @@ Mark = TypeVar("Mark")
 
 
 class StackProcessor(OneBatch, Generic[Mark]):
-    """Chooses each row's token under its own message. A row whose context was met before is sampled without the mark.
+    """Chooses each row's token under its own message. A row is sampled without the mark if its context was met before.
 
     Args:
         mark: an opened key of the stack.
-        messages: the message of each row; 0 where the mark carries none.
-        prompt_lengths: tokens of each row's prompt, left padding not counted; at least 1.
-        prompt_width: width of the left-padded prompts; None: the longest prompt's.
-        temperature, top_k, top_p: as of GumbelProcessor; call `generate` with do_sample=False.
+        messages: the message of each row. 0 if the mark carries none.
+        prompt_lengths: number of tokens in each row's prompt, without left padding, at least 1.
+        prompt_width: width of the left-padded prompts. None: the longest prompt's.
+        temperature, top_k, top_p: as in GumbelProcessor. Call `generate` with do_sample=False.
         seed: for tokens that are sampled without the mark, and for the choice between vLLM's two keys.
-        skip_used_windows: the stacks always do, so both values mean the same.
-        vocabulary: how many tokens the key's tokenizer knows; None: not checked.
+        skip_used_windows: the stacks always skip them, so both values mean the same.
+        vocabulary: number of tokens that the key's tokenizer knows. None: not checked.
 
     Raises:
-        Refused: arguments that do not fit each other; when called, a batch of another size, or logits for more tokens.
+        Refused: the arguments do not fit each other. When called: the batch has another size, or there are logits for
+            more tokens.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class StackProcessor(OneBatch, Generic[Mark]):
         self._vocabulary = vocabulary
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return scores [B, |V|] that are 0 for the token chosen in each row and −∞ for every other."""
+        """Return scores [B, |V|]: 0 for the token chosen in each row, and −∞ for every other."""
         if len(input_ids) != len(self._paddings):
             raise Refused(f"{len(input_ids)} rows are generated but {len(self._paddings)} messages were given")
         if self._vocabulary is not None and scores.shape[1] > self._vocabulary:
@@ -94,8 +95,8 @@ class StackProcessor(OneBatch, Generic[Mark]):
 
     @abstractmethod
     def context_of(self, before: Ids, prompt: int) -> Ids | None:
-        """Return the tokens that the next token's draw depends on, or None where it is not marked."""
+        """Return the tokens that the next token's draw depends on. None where it is not marked."""
 
     @abstractmethod
     def draw(self, row: int, tokens: Tokens, ends: Positions) -> NDArray[np.float64]:
-        """Return the draw u of the last token of each document; a document is a context and a token."""
+        """Return the draw u of the last token of each document. A document is a context and a token."""

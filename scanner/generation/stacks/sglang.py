@@ -1,4 +1,4 @@
-"""How SGLang chooses a marked token."""
+"""Choose marked tokens as SGLang does."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,18 @@ from scanner.watermark.stacks.sglang.format import (
 from scanner.watermark.stacks.sglang.user_keys import SglangUserKeysFormat, SglangUsers
 
 MOST_MARKED = 4096
-"""Most positions that SGLang marks in a request."""
+"""Largest number of positions that SGLang marks in a request."""
 
 
 class SglangProcessor(StackProcessor[Sglang | SglangUsers]):
-    """SGLang's rule: contexts go over into the prompt, and each hash of a context is marked once."""
+    """SGLang's rule: contexts extend into the prompt, and each hash of a context is marked once."""
 
     def context_of(self, before: Ids, prompt: int) -> Ids | None:
-        """Return the tokens that the next draw depends on; None where their hash was met, or enough are marked."""
-        ids = np.append(before, 0).astype(np.uint32)  # with a token for the place that is to be written
+        """Return the tokens that the next draw depends on.
+
+        None if their hash occurred before, or enough tokens are marked.
+        """
+        ids = np.append(before, 0).astype(np.uint32)  # with a token for the place that is about to be written
         places = np.arange(prompt, len(ids))
         hashes = seeds_of(ids, np.array([0, len(ids)]), places, self.mark.width)
         met = set(hashes[:-1].tolist())

@@ -1,4 +1,4 @@
-"""How vLLM chooses a marked token."""
+"""Choose marked tokens as vLLM does."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,14 @@ from scanner.watermark.positions import Positions
 from scanner.watermark.stacks.vllm.format import Vllm, VllmDualKeyFormat, VllmGumbelFormat, uniforms
 
 HISTORY = 8192
-"""`deduplicate_contexts_max_history`: how many positions back vLLM looks for a context."""
+"""`deduplicate_contexts_max_history`: number of positions back in which vLLM looks for a context."""
 
 
 class VllmProcessor(StackProcessor[Vllm]):
-    """vLLM's rule: contexts of the completion alone, shorter at its start, each marked once (`single_turn`)."""
+    """vLLM's rule: contexts are within the completion, shorter at its start, each marked once (`single_turn`)."""
 
     def context_of(self, before: Ids, prompt: int) -> Ids | None:
-        """Return the last tokens of the completion; None where they were met before."""
+        """Return the last tokens of the completion. None if they occurred before."""
         width = self.mark.width
         padded = np.concatenate([np.full(width, -1), before[prompt:]])
         windows = np.lib.stride_tricks.sliding_window_view(padded, width)
@@ -26,7 +26,7 @@ class VllmProcessor(StackProcessor[Vllm]):
         return before[prompt:][-width:]
 
     def draw(self, row: int, tokens: Tokens, ends: Positions) -> NDArray[np.float64]:
-        """Return the draws of one key; of two, the second's by the chance alpha."""
+        """Return the draws of one key. Of two keys, the second one is used with chance alpha."""
         words = self.mark.words(tokens, ends)
         second = len(words) == 2 and self.random.random() < self.mark.alpha
         return uniforms(words[second])

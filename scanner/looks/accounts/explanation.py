@@ -1,6 +1,7 @@
-"""Marked accounts for people: their list, one explained by its posts, its sentences, its page, and its record as JSON.
+"""Explain marked accounts to people: a list, an account with its posts, sentences, a page, and a record as JSON.
 
-Posts are read again where they are kept, and weighed as by the scan. That decides nothing: the row names, or does not.
+Kept posts are read again and weighed as in the scan. This decides nothing. Only the row decides whether a user is
+named.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ from scanner.watermark.rule import log10_p_of
 from schemas.words import WHY_NOBODY, AuditState, Naming, Proof
 
 MOST_POSTS_LISTED = 100
-"""Most posts of an account that are shown, those that speak strongest for the mark first."""
+"""Largest number of posts of an account that are shown. The posts that show the mark most strongly come first."""
 
 
 def none_tested(results: str) -> bool:
@@ -59,11 +60,11 @@ def marked_accounts(
 
     Args:
         explainer: of the results.
-        night: date of the data; None: the newest row of each account.
-        account_ids: only these accounts; empty: all.
+        night: date of the data. None: the newest row of each account.
+        account_ids: only these accounts. Empty: all accounts.
 
     Returns:
-        The rows; none where no scan tested accounts.
+        The rows. Empty if no scan tested accounts.
     """
     results = explainer.results
     if none_tested(results):
@@ -80,12 +81,13 @@ def marked_accounts(
 def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
     """Return all marked accounts, each without its posts."""
     why, rows = "its posts are read for one account at a time", marked_accounts(explainer)
-    not_checked = unchecked(explainer.results)  # after the rows were read: it says what was read without a signature
+    # after the rows were read, because it tells which of them had no signature
+    not_checked = unchecked(explainer.results)
     return [AccountExplanation(row, not_checked, False, (), 0, why, None, None, None) for row in rows]
 
 
 def explain_account(explainer: Explainer, account_id: str, night: date | None = None) -> list[AccountExplanation]:
-    """Explain a marked account: its newest row, or of a night, one a set of keys.
+    """Explain a marked account: its newest row, or its row of a night, one for each set of keys.
 
     Raises:
         Refused: it is not marked, or no scan tested accounts.
@@ -132,7 +134,7 @@ def _explained(explainer: Explainer, row: Mapping[str, Any]) -> AccountExplanati
 
 
 def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the posts that were tested together, scan by scan, and why there are none."""
+    """Return the posts that were tested together, scan by scan, and the reason why there are none."""
     if not explainer.reads_texts:
         return [], "name the scan's configuration instead of its results to see the posts"
     dates = window_of(row["night"], row["nights"])
@@ -184,7 +186,7 @@ def _of_account(row: Mapping[str, Any], read: Sequence[Mapping[str, Any]], texts
 
 
 def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any] | None) -> AccountJudge:
-    """Return a judge that tests an account as its scan did, under the row's key only."""
+    """Return a judge that tests an account as its scan did, under only the row's key."""
     if scan is None:
         raise Refused("its scan did not end, so that its settings are not on record")
     return AccountJudge(
@@ -198,7 +200,7 @@ def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any]
 
 
 class _HolderMemory:
-    """Holders of messages by an account's row, which the registry was asked about before."""
+    """Users of messages, remembered from an account's row, so that the registry is not asked again."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         self._users = {(entry["key_id"], entry["message"]): entry["user_id"] for entry in (row, *(row["named"] or ()))}
@@ -209,7 +211,7 @@ class _HolderMemory:
 
 
 def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64], list[int | None]]:
-    """Return the scored tokens of each post, and how strongly each speaks for a message."""
+    """Return the number of scored tokens of each post, and how strongly each shows the mark of a message."""
     (under_key,) = findings.under_keys
     mark, positions = under_key.opened_key.watermark, by_post(under_key.positions, under_key.posts)
     scored = positions.scored
@@ -217,7 +219,7 @@ def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64],
         return scored, [None] * len(scored)
     score = mark.score(under_key.posts, positions, np.full(len(scored), message))
     log10_p = log10_p_of(mark.law, score, scored)
-    # what fewer tokens say is material of the key
+    # the strength of fewer tokens would reveal some of the key
     return scored, [
         sum(bool(p <= level) for level in RUN_STRENGTHS) if n >= TOKENS_A_RUN else None
         for p, n in zip(log10_p, scored, strict=True)
@@ -225,7 +227,7 @@ def _levels(findings: AccountFindings, message: int) -> tuple[NDArray[np.int64],
 
 
 CHARACTERS_OF_A_POST = 1_000
-"""Most characters of a post that a page shows."""
+"""Largest number of characters of a post that a page shows."""
 
 _TO_DO: Mapping[str, str] = {
     Naming.NAMED: "ask your own records whether this is the account of {users}, and look at its posts: words of others "
@@ -258,20 +260,20 @@ def users_named(row: Mapping[str, Any]) -> list[str]:
 
 
 def marked_for(row: Mapping[str, Any]) -> str:
-    """Say for whom an account's posts are marked, or why the row names no user."""
+    """Write for whom an account's posts are marked, or why the row names no user."""
     if row["naming"] != Naming.NAMED:
         return f"nobody: {why_nobody(row)}"
     return ", ".join(map(name, users_named(row))) or "a user whose name was erased"
 
 
 def why_nobody(row: Mapping[str, Any]) -> str:
-    """Say why a marked account names no user."""
+    """Write why a marked account names no user."""
     not_proved = row["naming"] == Naming.UNPROVED and row["proof"] != Proof.DIFFERS
     return proof_in_words(row) if not_proved else WHY_NOBODY.get(row["naming"], row["naming"])
 
 
 def proof_in_words(row: Mapping[str, Any]) -> str:
-    """Say whether the pooled score of an account was computed again."""
+    """Write whether the pooled score of an account was computed again."""
     meaning: Mapping[str | None, str] = {
         Proof.PROVED: "a slow path computed the pooled score again, and it came out the same",
         Proof.DIFFERS: "a slow path computed the pooled score again, and it came out differently: do not use this row",
@@ -285,7 +287,7 @@ def proof_in_words(row: Mapping[str, Any]) -> str:
 
 
 def to_do(row: Mapping[str, Any], *, trial: bool = False) -> str:
-    """Say what to do about a marked account."""
+    """Write what to do about a marked account."""
     if trial:
         return "nothing: a trial is evidence against nobody"
     if row["audit"] == AuditState.ALARM:
@@ -348,7 +350,7 @@ def _unquoted_words(explained: AccountExplanation) -> str:
 
 
 def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED) -> str:
-    """Say in a sentence which posts are shown."""
+    """Write a sentence on which posts are shown."""
     if explained.no_posts:
         return f"The posts are not shown: {explained.no_posts}."
     few = f"{min(most, len(explained.posts)):,} of {counted(explained.row['posts'], 'post')}"
@@ -358,7 +360,7 @@ def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED)
 
 
 def about_post(post: AccountPost) -> str:
-    """Say in a line when and where a post was, and how strongly it speaks for the mark."""
+    """Write a line on when and where a post was, and how strongly it shows the mark."""
     posted = "time unknown" if post.created_at is None else f"{post.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     quoting = any(part.kind == "quoted" for part in post.parts)
     unquoted = f"; own words alone: {_level(post.own_level)}" if quoting else ""

@@ -1,8 +1,9 @@
 """Test all posts of each account together, once the documents of a scan are done.
 
-While documents were scanned, workers kept the posts of accounts, and their shards' transactions say that each stands
-once. A digest of the account says in which part of the pass its posts are. Each part is read, looked at and committed
-by itself, under a name that hashes all that decides it: a pass that was killed goes on with the parts that are left.
+While documents were scanned, workers kept the posts of accounts. The transactions of their shards ensure that each post
+is kept once. A digest of the account decides in which part of the pass its posts are. Each part is read, tested and
+committed separately, under a name that hashes all that decides it. So a pass that was killed continues with the parts
+that are left.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ class AccountUnit(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """Names of its parts, by which they are committed."""
+        """Return the names of its parts, by which they are committed."""
         return [f"{self.name}:{part}" for part in range(self.together.parts)]
 
 
@@ -75,9 +76,9 @@ class AccountResult(NamedTuple):
 class AccountTotals(NamedTuple):
     """Counts of accounts.
 
-    refuted: flagged accounts whose proof came out differently.
-    not_proved: flagged accounts without a proof, since they are too many or too long.
-    had_look: whether no account was tested, since an earlier scan had the night's one look under every key.
+    refuted: flagged accounts whose proof differs.
+    not_proved: flagged accounts without a proof, because they are too many or too long.
+    had_look: whether no account was tested, because an earlier scan had the night's one look under every key.
     """
 
     tested: int = 0
@@ -88,7 +89,7 @@ class AccountTotals(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], tested: int) -> "AccountTotals":
-        """Count accounts, of which rows of ACCOUNTS tell the flagged ones."""
+        """Count accounts. `rows` of ACCOUNTS tell the flagged ones."""
         refuted = sum(row["proof"] == Proof.DIFFERS for row in rows)
         proved = sum(row["proof"] == Proof.PROVED for row in rows)
         return cls(tested, len(rows), refuted, len(rows) - refuted - proved)
@@ -105,7 +106,7 @@ class AccountTotals(NamedTuple):
 
 
 class AccountWorker:
-    """Tests parts of a unit. Made by the driver with a plan, which holds no secrets."""
+    """Tests parts of a unit. The driver makes it with a plan, which holds no secrets."""
 
     def __init__(self, plan: Plan, scan_id: str, unit: AccountUnit, first_looks: frozenset[str] | None = None) -> None:
         self._plan, self._scan_id, self._unit, self._first_looks = plan, scan_id, unit, first_looks
@@ -130,7 +131,7 @@ class AccountWorker:
             ScanFailed: posts cannot be read, or results not be written.
         """
         pa.set_cpu_count(1)
-        sign_with(self._plan.results, self._plan.registry)  # so that no post is read that somebody changed
+        sign_with(self._plan.results, self._plan.registry)  # so that no changed post is read
         plan, name = self._plan, self._unit.parts[part]
         origin, piece = BatchOrigin(self._scan_id, name, ""), f"accounts;{self._unit.name};"
         observers = self._controls.observers(Subject.ACCOUNTS, origin, piece, accounts=self._judge)
@@ -151,11 +152,11 @@ class AccountWorker:
 
 
 def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
-    """Read secrets, tokenizers and users, as every worker does itself.
+    """Read secrets, tokenizers and users, as every worker does for itself.
 
     Args:
-        plan: of the scan.
-        first_looks: as AccountJudge takes them.
+        plan: plan of the scan.
+        first_looks: as for AccountJudge.
 
     Raises:
         SecretError, TokenizerError, Refused: they cannot be read.
@@ -178,7 +179,7 @@ def open_judge(plan: Plan, first_looks: frozenset[str] | None) -> AccountJudge:
 
 
 def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit | None:
-    """Return the unit that a scan tests together; None where it tests no accounts, or found nothing."""
+    """Return the unit that a scan tests together. None if it tests no accounts, or found nothing."""
     accounts = plan.config.accounts
     if accounts is None or not shards:
         return None
@@ -194,7 +195,11 @@ def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> AccountUnit
 
 
 def parts_left(plan: Plan, unit: AccountUnit) -> list[int]:
-    """Return the parts that no scan has committed. Raises Refused: the tables cannot be opened or made."""
+    """Return the parts that no scan has committed.
+
+    Raises:
+        Refused: the tables cannot be opened or made.
+    """
     open_tables(plan.results, [ACCOUNTS_TABLE])
     done = find_committed(plan.results, ACCOUNTS_TABLE, unit.parts)
     return [part for part, name in enumerate(unit.parts) if name not in done]
@@ -207,7 +212,7 @@ class AccountTests:
         self.result = NO_RESULT
 
     def run(self, scan: CommittedScan, on_actors: OnActors, read_again: ReadAgain) -> None:
-        """Test the accounts of the parts that are left. Where the input is not whole, no account is tested."""
+        """Test the accounts of the parts that are left. If the input is not whole, no account is tested."""
         del read_again
         plan = scan.plan
         unit = unit_of(plan, scan.shards, scan.began) if scan.whole else None
@@ -236,7 +241,7 @@ def _summary(totals: AccountTotals) -> Iterator[tuple[str, str]]:
 
 
 def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], on_actors: OnActors) -> AccountTotals:
-    """Test the accounts of the parts that are left, and drop the posts of windows that are over.
+    """Test the accounts of the parts that are left, and delete the posts of windows that are over.
 
     Raises:
         Refused: an actor cannot begin.
@@ -245,6 +250,7 @@ def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int]
     totals = AccountTotals()
     firsts = take_first_looks(plan.results, unit, [key.key_id for key in plan.keys])
     if not firsts:
+        # an earlier unit had the night's look: the parts are done, without rows
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(unit.parts[part], ()) for part in left])
     tested = left if firsts else ()
     for part, done in on_actors(AccountWorker, (plan, scan_id, unit, firsts), tested):
@@ -253,7 +259,7 @@ def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int]
         commit(plan.results, ACCOUNTS_TABLE, [TableEntry(name, done.rows)])
         totals = totals.plus(done.totals)
     nights = plan.config.accounts.nights if plan.config.accounts else 1
-    today = datetime.now(UTC).date()  # a scan may state a later date by mistake, and would drop too much
+    today = datetime.now(UTC).date()  # a scan may state a later date by mistake, and would delete too much
     drop_posts(plan.results, window_begins(min(unit.night, today), nights))
     return totals._replace(had_look=not firsts)
 
@@ -262,11 +268,11 @@ def take_first_looks(results: str, unit: AccountUnit, key_ids: Sequence[str]) ->
     """Return the keys under which this unit is the first look at its night's accounts, and record that for good.
 
     A night that is scanned again with more files is another unit. p is corrected for one look a night, so accounts are
-    tested in the first look only. The table of accounts remembers by a transaction which unit was first. A unit that
-    was killed goes on under the same name.
+    tested only in the first look. A transaction in the table of accounts records which unit was first. A unit that was
+    killed continues under the same name.
 
     Raises:
-        ScanFailed: others kept committing first, or the table cannot be written.
+        ScanFailed: other processes kept committing first, or the table cannot be written.
     """
     number = int(unit.name[:15], 16) + NO_RUN + 1
     names = {f"first look:{unit.night}:{key_id}": key_id for key_id in key_ids}

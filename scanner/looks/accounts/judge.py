@@ -1,12 +1,11 @@
 """Test all posts of an account as one text.
 
-The pooled score of all posts so far is tested once a night under each key, in the night's first look, and p is
-corrected for every night of the window. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out.
+The pooled score of all posts so far is tested once a night under each key, in the night's first look. p is corrected
+for every night of the window. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out.
 
-Where scans leave common n-grams out, each post is scored under the filter of its own night, whichever night the account
-is tested on. So what is left out is fixed by earlier texts, before any draw of the key, and the pooled score has the
-law of the positions that stay. A tuple belongs to the first post that has it, also where that post's filter leaves it
-out.
+If scans leave common n-grams out, each post is scored under the filter of its own night, whichever night the account is
+tested on. So earlier texts decide what is left out, before any draw of the key, and the pooled score has the law of the
+remaining positions. A tuple belongs to the first post that has it, even if that post's filter leaves it out.
 """
 
 import hashlib
@@ -52,8 +51,8 @@ class Posts(NamedTuple):
     texts: text of each post.
     begins: int64[A+1], where the posts of each account begin.
     account_ids: A ids.
-    times: when each was posted; None: unknown.
-    filters: digest of the filter under which each post was scanned, None: none; empty: no post has one.
+    times: time when each was posted. None: unknown.
+    filters: digest of the filter under which each post was scanned. None: no filter. Empty: no post has one.
     """
 
     texts: list[str]
@@ -96,10 +95,10 @@ class Posts(NamedTuple):
 
 
 class AccountPositions(NamedTuple):
-    """Some accounts as a key sees them.
+    """Some accounts as a key reads them.
 
     posts: tokens of each post.
-    accounts: the same tokens, all posts of an account as one text.
+    accounts: the same tokens, with all posts of an account as one text.
     positions: scored positions of each account.
     """
 
@@ -112,14 +111,14 @@ class AccountPositions(NamedTuple):
 class AccountFindings(NamedTuple):
     """Findings of K keys on A accounts.
 
-    under_keys: what was scored.
+    under_keys: the scored positions.
     """
 
     outcomes: TextOutcomes
     under_keys: Sequence[AccountPositions]
 
     def decision_on(self, posts: Posts, account: int) -> AccountDecision:
-        """Return what was found on one of the accounts, whose posts these are."""
+        """Return the findings on one of the accounts, given its posts."""
         begin, end = posts.begins[account : account + 2].tolist()
         return AccountDecision(
             posts.texts[begin:end],
@@ -135,11 +134,11 @@ class AccountFindings(NamedTuple):
 
 
 class OwnWords(NamedTuple):
-    """An account's own words, without what it quotes.
+    """An account's own words, without the words it quotes.
 
-    posts: of all accounts that quote.
-    place: of the account among them.
-    scored: its scored tokens by key; None: it quotes nothing, and all of its words are its own.
+    posts: posts of all accounts that quote.
+    place: place of the account among them.
+    scored: its number of scored tokens under each key. None: it quotes nothing, so all words are its own.
     """
 
     posts: Posts
@@ -157,13 +156,13 @@ class AccountJudge:
         keys: only those whose p-values hold over a whole key are used.
         corrections: K of SPEC §3 of accounts under each key.
         holders: names the users who hold messages.
-        rules: of the scan.
-        nights: of a window, on each of which accounts may be tested.
-        first_looks: ids of the keys under which this is the night's first look, None: all; under others nothing is
-            tested.
+        rules: rules of the scan.
+        nights: number of nights in a window. Accounts may be tested on each.
+        first_looks: ids of the keys under which this is the night's first look. Under other keys no account is tested.
+            None: all keys.
         open_filter: opens a filter by its digest.
-        open_prover: makes a prover of flags under some keys; None: nothing is proved, as where an account that was
-            proved is judged again.
+        open_prover: makes a prover of flags under some keys. None: accounts are not proved, for example when an account
+            that was proved is judged again.
     """
 
     def __init__(
@@ -199,7 +198,7 @@ class AccountJudge:
         return [] if findings is None else self.rows(posts, findings, began)
 
     def look_at(self, posts: Posts, observer: ScoreObserver | None = None) -> "AccountFindings | None":
-        """Return the findings on accounts; None where there is no key. `observer` is shown the accounts."""
+        """Return the findings on accounts. None if there is no key. `observer` is shown the accounts."""
         under_keys = self._under_keys(posts)
         if observer is not None:
             places = np.arange(len(posts.account_ids))
@@ -229,11 +228,12 @@ class AccountJudge:
     def rows(self, posts: Posts, findings: "AccountFindings", began: datetime) -> list[dict[str, Any]]:
         """Return rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
-        An account that quotes others is flagged like any other, but only users whom its own words name too are named.
+        An account that quotes others is flagged like any other, but it is named only for users whom its own words name
+        too.
 
         Args:
-            posts: of the accounts.
-            findings: on the accounts.
+            posts: posts of the accounts.
+            findings: findings on the accounts.
             began: when the scan began, for posts without a time.
         """
         under_keys = findings.under_keys
@@ -268,7 +268,7 @@ class AccountJudge:
         return rows
 
     def findings(self, posts: Posts) -> "AccountFindings":
-        """Return the findings on some accounts. There must be a key whose p-values hold."""
+        """Return the findings on some accounts. At least one key must have p-values that hold."""
         return self._findings(posts, self._under_keys(posts))
 
     def _findings(self, posts: Posts, under_keys: Sequence[AccountPositions]) -> "AccountFindings":
@@ -276,7 +276,7 @@ class AccountJudge:
         return AccountFindings(TextOutcomes.of_stored_texts(findings, self._rules.rates), under_keys)
 
     def _score_all(self, under_keys: Sequence[AccountPositions], corrections: Sequence[float]) -> list[KeyFindings]:
-        """Return the findings of each key on all accounts, corrected for the nights of the window too."""
+        """Return the findings of each key on all accounts, also corrected for the nights of the window."""
         return [
             self._score(account_positions, correction * self._nights)
             for account_positions, correction in zip(under_keys, corrections, strict=True)
@@ -307,18 +307,18 @@ class AccountJudge:
         unquoted: Mapping[str, "OwnWords"],
         began: datetime,
     ) -> dict[str, Proof]:
-        """Return the proofs of marked accounts, by id; none where nothing is proved."""
+        """Return the proofs of marked accounts, by id. Empty if nothing is proved."""
         if self._prover is None:
             return {}
         decisions = {posts.account_ids[i]: [findings.decision_on(posts, i)] for i in marked}
         for name, own_words in unquoted.items():
-            if own_words.findings.outcomes.decision.flagged[own_words.place]:  # else they name nobody
+            if own_words.findings.outcomes.decision.flagged[own_words.place]:  # otherwise they name no user
                 decisions[name].append(own_words.findings.decision_on(own_words.posts, own_words.place))
         return self._prover.prove(decisions.items(), began.isoformat().encode())
 
     def _unquoted(self, posts: Posts) -> dict[str, "OwnWords"]:
         """Return the findings on own words only, for accounts that quote, by account id."""
-        # A name must hold here and on all posts, at the same K: so this look needs no share of the error.
+        # A name must hold here and on all posts, at the same K. So this look needs no share of the error.
         unquoted = posts._replace(texts=[unquoted_words(text) for text in posts.texts])
         changed = np.array([a != b for a, b in zip(posts.texts, unquoted.texts, strict=True)], np.bool_)
         spans = list(zip(posts.account_ids, posts.begins[:-1], posts.begins[1:], strict=True))
@@ -333,7 +333,7 @@ class AccountJudge:
         return {name: OwnWords(quoting, findings, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
 
     def _best(self, findings: "AccountFindings", account: int, entries: Sequence[NamedMessage]) -> tuple[int, int]:
-        """Return key and candidate of the row: of the first user who is named, else of the smallest p."""
+        """Return key and candidate of the row: those of the first named user, or else of the smallest p."""
         if not entries:
             return int(findings.outcomes.decision.key[account]), int(findings.outcomes.decision.candidate[account])
         key = next(i for i, opened_key in enumerate(self._keys) if opened_key.key.key_id == entries[0].key_id)
@@ -353,7 +353,7 @@ class AccountJudge:
         return under_keys
 
     def _filtered(self, posts: Posts, opened_key: OpenedKey, tokens: Tokens, positions: Positions) -> Positions:
-        """Return the positions of accounts, each post's without the n-grams that its own filter leaves out."""
+        """Return the positions of accounts, without the n-grams that each post's own filter leaves out."""
         if not any(posts.filters):
             return positions
         post_positions = by_post(positions, tokens)
@@ -405,7 +405,7 @@ def _digests(posts: Posts) -> list[bytes]:
 
 
 def _of_one_width(findings: Sequence[KeyFindings]) -> list[KeyFindings]:
-    """Return findings with as many candidates under each key."""
+    """Return findings with the same number of candidates under each key."""
     width = max(under_key.message.shape[1] for under_key in findings)
     return [under_key.of_width(width) for under_key in findings]
 
@@ -417,8 +417,9 @@ def _named(
     unquoted_place: int,
     user_of: UserOfMessage,
 ) -> tuple[Naming, list[NamedMessage]]:
-    """Return whom an account is named for, by rule 1 on all posts and by rules 1 and 2 on own words."""
-    # Findings are of all posts and of own words, each with the account's place there; the smallest p comes first
+    """Return the users whom an account is named for, by rule 1 on all posts and by rules 1 and 2 on own words."""
+    # `account` is its place in the findings on all posts, `unquoted_place` in those on own words. Entries are listed
+    # by p, smallest first.
     if not unquoted.outcomes.decision.flagged[unquoted_place]:
         return Naming.QUOTED, []
     naming = Naming(unquoted.outcomes.decision.naming[unquoted_place])

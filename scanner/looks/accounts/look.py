@@ -1,4 +1,4 @@
-"""What a scan asks of the look at accounts."""
+"""Define the look at accounts for a scan."""
 
 from collections.abc import Sequence
 
@@ -15,21 +15,21 @@ class Accounts:
     section = "accounts"
 
     def check(self, plan: Plan) -> None:
-        """Tell no cost: posts are scored from their kept n-grams, which takes little."""
+        """Return None: posts are scored from their kept n-grams, which costs little."""
         del plan
 
     def tables(self, plan: Plan) -> Sequence[str]:
-        """Name the table of posts, if accounts are tested."""
+        """Return the name of the table of posts, if accounts are tested."""
         return [PostKeeper.table] if plan.config.accounts else []
 
     def keeper(self, plan: Plan, scan_id: str, text_ids: TextIds) -> PostKeeper | None:
-        """Create the keeper of a scan's posts; None: no accounts are tested."""
+        """Create the keeper of a scan's posts. None: no accounts are tested."""
         return keep_posts(plan, scan_id, text_ids)
 
     def follow_up(self, plan: Plan) -> LookRun | None:
-        """Create the run that tests accounts; None: none are tested."""
+        """Create the run that tests accounts. None: none are tested."""
         if plan.config.accounts is None:
             return None
-        from scanner.looks.accounts.follow_up import AccountTests  # a worker needs no library of tables
+        from scanner.looks.accounts.follow_up import AccountTests  # late: a worker needs no library of tables
 
         return AccountTests()

@@ -1,4 +1,4 @@
-"""Rows of ACCOUNT_POSTS: the posts that a worker keeps while it scans, until the window of their accounts is over."""
+"""Make rows of ACCOUNT_POSTS. A worker keeps these posts while it scans, until the window of their accounts is over."""
 
 from collections.abc import Collection, Sequence
 
@@ -10,7 +10,10 @@ from scanner.scan_plan import Plan
 from schemas.tables import ACCOUNT_POSTS
 
 BYTES_OF_A_POST = 2**14
-"""Most bytes of a post that are kept, from its beginning; a longer post has enough to be tested by itself."""
+"""Largest number of bytes of a post that are kept, from its beginning.
+
+A longer post is enough to be tested on its own.
+"""
 
 
 class PostKeeper:
@@ -19,7 +22,7 @@ class PostKeeper:
     Args:
         night: date of the scan's data, such as 2026-11-21.
         but: accounts whose posts are left out.
-        filter_sha256: digest of the filter of the documents' scan; None: no filter.
+        filter_sha256: digest of the filter of the documents' scan. None: no filter.
     """
 
     table = "account_posts"
@@ -34,7 +37,7 @@ class PostKeeper:
         """Return rows of ACCOUNT_POSTS for documents that have a verdict and an account.
 
         Args:
-            documents: of the batch.
+            documents: documents of the batch.
             verdicts: exact rows of VERDICTS on some of them, in their order.
         """
         texts = documents["text"].filter(pc.is_in(documents["row"], verdicts["row"]))
@@ -48,12 +51,12 @@ class PostKeeper:
         return pa.RecordBatch.from_arrays([columns[name] for name in ACCOUNT_POSTS.names], schema=ACCOUNT_POSTS)
 
     def in_order(self, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """See Keeper.in_order; rows are ordered by account, so that a part of a file holds few accounts."""
+        """See Keeper.in_order. Rows are ordered by account, so that a part of a file has few accounts."""
         return by_account(batches)
 
 
 def keep_posts(plan: Plan, scan_id: str, text_ids: TextIds) -> PostKeeper | None:
-    """Make the keeper of posts; None where no accounts are tested."""
+    """Make the keeper of posts. None if no accounts are tested."""
     if plan.config.accounts is None:
         return None
     began = f"{scan_id[:4]}-{scan_id[4:6]}-{scan_id[6:8]}"
@@ -62,7 +65,7 @@ def keep_posts(plan: Plan, scan_id: str, text_ids: TextIds) -> PostKeeper | None
 
 
 def by_account(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the same rows ordered by account, so that a part of a file holds few accounts."""
+    """Return the same rows ordered by account, so that a part of a file has few accounts."""
     rows = pa.Table.from_batches(batches, ACCOUNT_POSTS)
     order = [(name, "ascending") for name in ("account", "account_id", "path", "row")]
     return list(rows.sort_by(order).combine_chunks().to_batches())

@@ -1,4 +1,4 @@
-"""Posts of accounts that are kept until their window is over, and read a part of all accounts at a time."""
+"""Keep posts of accounts until their window is over, and read them for a part of all accounts at a time."""
 
 from collections.abc import Collection, Iterator
 from datetime import date, timedelta
@@ -17,31 +17,34 @@ from scanner.storage.data_files import SCHEMAS
 from schemas.words import Proof
 
 POSTS_OF_AN_ACCOUNT = 20_000
-"""Most posts of an account that are tested; later ones are left out."""
+"""Largest number of posts of an account that are tested. Later ones are left out."""
 
 MOST_TEXT_BYTES = 2**24
-"""Most bytes of an account's posts that are tested, as of one text; later posts are left out."""
+"""Largest number of bytes of an account's posts that are tested, as for one text. Later posts are left out."""
 
 ROWS_A_PART = 50_000
-"""Posts that a worker reads at a time, roughly."""
+"""Number of posts that a worker reads at a time, roughly."""
 
 _ORDER = ("account", "account_id", "path", "row")
-"""Order of posts, which no interruption of a scan changes: a tuple of tokens belongs to the first post that has it."""
+"""Order of posts, in which a tuple of tokens belongs to the first post that has it.
+
+An interrupted scan keeps the order.
+"""
 
 _FIRST = ("path", "row", "night", "scan_id")
-"""Order in which the first counts of several rows at one place of the input, as of a file that was replaced."""
+"""Order by which the first of several rows at one place of the input counts, for example after a file was replaced."""
 
 _POST = [*_ORDER, "scan_id", "shard_id"]
 _SPREAD = 2**64
-_OF_TIME = 16  # characters of a scan's id that tell when it began; the others are drawn
+_OF_TIME = 16  # characters of a scan's id that tell when it began; the others are random
 
 
 class PostGroup(NamedTuple):
     """Posts that are tested together: the posts of some shards, and of the nights of a window.
 
     shards: ids.
-    dates: first and last night, such as 2026-11-21; None: only these shards.
-    parts: number of parts of all accounts, by their digest.
+    dates: first and last night, such as 2026-11-21. None: only these shards.
+    parts: number of parts into which all accounts are divided, by their digest.
     """
 
     shards: tuple[str, ...]
@@ -50,7 +53,7 @@ class PostGroup(NamedTuple):
 
 
 def window_begins(night: date, nights: int) -> date:
-    """Return the first date of a night's window of so many nights. Windows follow each other since year 1."""
+    """Return the first date of the window of a night. Windows of so many nights follow each other since year 1."""
     return night - timedelta(days=night.toordinal() % nights)
 
 
@@ -96,7 +99,7 @@ def window_of(night: str, nights: int) -> tuple[str, str]:
 
 
 def kept_posts(results: str, account_id: str, dates: tuple[str, str]) -> list[dict[str, Any]]:
-    """Return rows of ACCOUNT_POSTS of an account in a window, file by file; each row of the input once.
+    """Return rows of ACCOUNT_POSTS of an account in a window, file by file. Each row of the input comes once.
 
     Raises:
         ScanFailed: names were erased all the while, or the table cannot be read.
@@ -113,7 +116,11 @@ def kept_posts(results: str, account_id: str, dates: tuple[str, str]) -> list[di
 
 
 def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
-    """Return verdicts on an account's documents in a window, with `filter_sha256` of their scans. Raises as above."""
+    """Return verdicts on an account's documents in a window, with `filter_sha256` of their scans.
+
+    Raises:
+        ScanFailed: as `kept_posts`.
+    """
     in_window = pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
     same_account = pl.col("account_id") == account_id
 
@@ -132,7 +139,11 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
 
 
 def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
-    """Count accounts that have a row of ACCOUNTS, by the units of SCANS in which they were tested. Raises as above."""
+    """Count accounts that have a row of ACCOUNTS, by the units of SCANS in which they were tested.
+
+    Raises:
+        ScanFailed: as `kept_posts`.
+    """
     unit = pl.col("shard_id").str.split(":").list.first()
 
     def question() -> pl.DataFrame:
@@ -143,7 +154,11 @@ def count_marked(results: str, units: Collection[str]) -> dict[str, int]:
 
 
 def count_refuted(results: str, parts: Collection[str]) -> int:
-    """Count rows of ACCOUNTS, computed in some parts, whose proof came out differently. Raises as above."""
+    """Count rows of ACCOUNTS from some parts whose proof differs.
+
+    Raises:
+        ScanFailed: as `kept_posts`.
+    """
     if not has_table(results, "accounts"):
         return 0
     refuted = pl.col("shard_id").is_in(list(parts)) & (pl.col("proof") == Proof.DIFFERS)
@@ -163,13 +178,13 @@ def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
 
 
 def drop_posts(results: str, before: date) -> int:
-    """Take out the posts whose night, and whose scan, was before this date. `vacuum` deletes the files.
+    """Delete the posts whose night, and whose scan, was before this date. `vacuum` deletes the files.
 
     Returns:
-        The number of posts taken out.
+        The number of deleted posts.
 
     Raises:
-        ScanFailed: others kept committing first, or the table cannot be read or written.
+        ScanFailed: other processes kept committing first, or the table cannot be read or written.
     """
     if not has_table(results, "account_posts"):
         return 0

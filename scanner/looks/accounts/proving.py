@@ -1,13 +1,13 @@
-"""A flagged account is proved before it names anybody: its pooled score is computed again, as a text's score is.
+"""Prove a flagged account before it names anybody: compute its pooled score again, as for a text.
 
 The slow paths of texts read the posts of an account as one text (scanner.detection.proving). Tokens whose n-gram
-reaches into the post before are left out, and so are the n-grams that the filter of each post's night leaves out. Which
-tuples came before in the account is found anew, from the tokens of the reference tokenizer. How far n-grams reach is
-taken from the mark's rule: were it wrong, other positions would count, whose law is the same.
+reaches into the post before are left out, and so are the n-grams that the filter of each post's night leaves out. The
+tuples that came before in the account are found anew, from the tokens of the reference tokenizer. Only the reach of
+n-grams is taken from the mark's rule. If it were wrong, other positions would count, but under the same law.
 
-Example: posts of the tokens [1, 2, 3] and [1, 2, 3], under a key that hashes one token before each. The text is
-[1, 2, 3, 1, 2, 3], and places 0 and 3 are left out. Of the pairs (1, 2), (2, 3), (3, 1), (1, 2), (2, 3) the third is at
-place 3, and the last two came before: two positions count.
+Example: posts of the tokens [1, 2, 3] and [1, 2, 3], under a key that hashes one token before each. The text is [1, 2,
+3, 1, 2, 3], and places 0 and 3 are left out. Of the pairs (1, 2), (2, 3), (3, 1), (1, 2), (2, 3) the third is at place
+3, and the last two came before. So two positions count.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,21 +25,22 @@ from scanner.watermark.rule import Decision, KeyFindings
 from schemas.words import Proof
 
 TOKENS_OF_ACCOUNTS = 2**20
-"""Most tokens that are proved of accounts that are tested together, which are a few MB of text. Of more flagged
-accounts a keyed sample is drawn, and the others name nobody.
+"""Largest number of tokens that are proved among accounts that are tested together, a few MB of text.
+
+If there are more flagged accounts, a keyed sample is drawn, and the others name nobody.
 """
 
 LONGEST_ACCOUNT = 2**18
-"""Most tokens of an account that is proved: a proof's memory grows with them."""
+"""Largest number of tokens of an account that is proved. A proof's memory grows with the tokens."""
 
 
 class AccountDecision(NamedTuple):
-    """What was found on one account, in all of its posts or in its own words.
+    """The findings on one account, in all of its posts or in its own words.
 
-    texts: of its posts.
-    filters: digest of the filter of each post; None: none.
-    lengths: tokens under each key.
-    place: of the account in the findings of K keys, and in the decision on them.
+    texts: texts of its posts.
+    filters: digest of the filter of each post. None: no filter.
+    lengths: number of tokens under each key.
+    place: place of the account in the findings of K keys, and in the decision on them.
     """
 
     texts: Sequence[str]
@@ -51,7 +52,7 @@ class AccountDecision(NamedTuple):
 
     @property
     def key(self) -> int:
-        """The place of the key that gives the decision."""
+        """Return the place of the key that gives the decision."""
         return int(self.decided.key[self.place])
 
 
@@ -59,7 +60,7 @@ class AccountProver:
     """Computes the findings on accounts again.
 
     Args:
-        prover: of the keys of an AccountJudge.
+        prover: prover of the keys of an AccountJudge.
         opened_keys: these keys, in the same order.
         open_filter: opens a filter by its digest.
     """
@@ -73,10 +74,11 @@ class AccountProver:
         self._prover, self._keys, self._open_filter = prover, opened_keys, open_filter
 
     def prove(self, accounts: Iterable[tuple[str, Sequence[AccountDecision]]], salt: bytes) -> dict[str, Proof]:
-        """Return the proof of each flagged account, by its id: every decision on it must be confirmed.
+        """Return the proof of each flagged account, by its id. Every decision on it must be confirmed.
 
         Args:
-            accounts: ids, each with the decisions on all of its posts and, where these name somebody, on its own words.
+            accounts: ids, each with the decision on all of its posts and, if this names somebody, the one on its own
+                words.
             salt: as for Prover.prove.
         """
         account_decisions = list(accounts)

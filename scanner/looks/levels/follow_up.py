@@ -1,8 +1,9 @@
-"""The pass in which a model reads texts after all were scored, and tokens count by how much they surprised it.
+"""Run the pass in which a model reads texts after all were scored, and tokens count by how much they surprised it.
 
-Each shard is worked through once more, under another id, which hashes the model too. It goes through the same pool and
-the same commits as before: rows of flags, texts, readings and decoys beside, and the shard's transaction in `verdicts`
-last, without a row. So a pass that was killed goes on with the shards that are left, and of two drivers one stands.
+Each shard is worked through once more, under another id, which also hashes the model. It uses the same pool and the
+same commits as before. Rows of flags, texts, readings and decoys are committed first, and the shard's transaction in
+`verdicts` last, without a row. So a pass that was killed continues with the shards that are left. If two drivers work
+on a shard, only one of their commits counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ from schemas.words import Naming
 class ModelPass:
     """Has a model read the shards that it has not read.
 
-    plan: of the pass, which names the model by its digest.
+    plan: plan of the pass, which names the model by its digest.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -42,7 +43,7 @@ class ModelPass:
 
     @property
     def result(self) -> LookResult:
-        """What the model read, and what is left."""
+        """Return how much the model read, and how much is left."""
         if self._totals is None:
             return NO_RESULT
         totals, reader = self._totals, {"reader_sha256": self._plan.reader_sha256}
@@ -60,7 +61,10 @@ class ModelPass:
         )
 
     def run(self, scan: CommittedScan, on_actors: OnActors, read_again: ReadAgain) -> None:
-        """Have the model read what is left. A shard whose file cannot be read now is left for a later run."""
+        """Have the model read the shards that are left.
+
+        A shard whose file cannot be read now is left for a later run.
+        """
         del on_actors
         plan = replace(
             self._plan,
@@ -94,16 +98,16 @@ def _summary(totals: SecondPassTotals) -> Iterator[tuple[str, str]]:
 
 
 MARKED_SHARE = 0.1
-"""Share of a night's texts that is taken to be marked: nearly all of these pass the cut of a model."""
+"""Share of a night's texts that is assumed to be marked. Nearly all of these pass the cut of a model."""
 
 
 def estimate_reading(pinned: Plan, plan: Plan, shards: Sequence[Shard]) -> LookEstimate:
-    """Estimate what the model reads of what is left, at most, and how long one core takes for it.
+    """Estimate at most how much of the rest the model reads, and how long one core takes for it.
 
     Args:
-        pinned: of the pass.
-        plan: of the scan, with its filter.
-        shards: of the input, under whichever keys they are scanned.
+        pinned: plan of the pass.
+        plan: plan of the scan, with its filter.
+        shards: shards of the input, under whichever keys they are scanned.
     """
     of_pass = replace(pinned, filter_sha256=plan.filter_sha256)
     to_read = shards_of_pass(of_pass, shards)
@@ -120,7 +124,7 @@ def estimate_reading(pinned: Plan, plan: Plan, shards: Sequence[Shard]) -> LookE
 
 
 def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
-    """Return the shards of a pass, for those of a scan, under whichever keys these were scanned."""
+    """Return the shards of a pass for those of a scan, under whichever keys these were scanned."""
     ranges = {(shard.file.path, shard.rows): shard for shard in shards}.values()
     return [
         replace(shard, shard_id=shard_id(shard.file, shard.rows, plan.verdict_settings), keys=()) for shard in ranges
@@ -128,10 +132,10 @@ def shards_of_pass(plan: Plan, shards: Sequence[Shard]) -> list[Shard]:
 
 
 def shards_not_read(plan: Plan, shards: Sequence[Shard], scanned: Sequence[Shard]) -> list[Shard]:
-    """Return the shards of a pass that no scan has committed, those of tables without rows that a commit moved.
+    """Return the shards of a pass that no scan has committed, without those of tables' rows that a commit only moved.
 
-    The verdicts on such rows stand where they were, and so does what a model found there. All that the shards of the
-    scan have verdicts on was not moved (scanner.cluster.rewritten).
+    The verdicts on moved rows stay with their old place, and so do the findings of a model there. Rows on which the
+    scan's own shards have verdicts were not moved (scanner.cluster.rewritten).
     """
     tables = Tables(plan.results)
     done = find_committed(tables, "verdicts", [shard.shard_id for shard in shards]) | done_in_frozen_nights(

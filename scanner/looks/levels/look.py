@@ -1,4 +1,4 @@
-"""What a scan asks of the look at levels."""
+"""Define the look at levels for a scan."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,16 +18,16 @@ class Levels:
     section = "levels"
 
     def check(self, plan: Plan) -> Callable[[Plan, Sequence[Shard]], LookEstimate] | None:
-        """Pin the model, and return a function that estimates its reading; None: no model is configured."""
+        """Pin the model, and return a function that estimates its reading. None: no model is configured."""
         pinned = model_pass_of(plan)
         if pinned is None:
             return None
-        from scanner.looks.levels.follow_up import estimate_reading  # a worker needs no library of tables
+        from scanner.looks.levels.follow_up import estimate_reading  # late: a worker needs no library of tables
 
         return partial(estimate_reading, pinned)
 
     def tables(self, plan: Plan) -> Sequence[str]:
-        """Name no table: workers of a scan fill none for it."""
+        """Return no name: workers of a scan fill no table for it."""
         del plan
         return []
 
@@ -37,7 +37,7 @@ class Levels:
         return None
 
     def follow_up(self, plan: Plan) -> LookRun | None:
-        """Pin the model, and create the run that reads by it; None: no model is configured.
+        """Pin the model, and create the run that reads with it. None: no model is configured.
 
         Raises:
             Refused: as `model_pass_of`.
@@ -45,6 +45,6 @@ class Levels:
         pinned = model_pass_of(plan)
         if pinned is None:
             return None
-        from scanner.looks.levels.follow_up import ModelPass  # a worker needs no library of tables
+        from scanner.looks.levels.follow_up import ModelPass  # late: a worker needs no library of tables
 
         return ModelPass(pinned)

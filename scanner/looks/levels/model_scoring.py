@@ -1,6 +1,7 @@
-"""What the pass of a model does with the documents that its workers read: texts are read, and scored by levels.
+"""Have a model read the documents of a pass, and score them by levels.
 
-A worker leaves out what names somebody or nobody for good, and what the cut holds back. The model reads the rest.
+A worker leaves out texts that already name somebody or nobody for good, and texts that the cut holds back. The model
+reads the rest.
 """
 
 import hashlib
@@ -47,8 +48,10 @@ BYTES_READ_TOGETHER = 2**16
 """Bytes of text that are read together, unless a single text has more."""
 
 SECONDS_A_BYTE = 1e-10
-"""Seconds that a model takes for a byte of text, for each byte of its folder, generously: a core multiplies 10¹⁰
-numbers a second at least, and a token has two bytes of text and takes each parameter, of two bytes or four, once.
+"""Seconds that a model takes for a byte of text, for each byte of its folder, a generous estimate.
+
+A core multiplies at least 10¹⁰ numbers a second. A token has two bytes of text and takes each parameter, of two bytes
+or four, once.
 """
 
 
@@ -67,7 +70,7 @@ NO_ROWS = FlaggedRows(frozenset(), frozenset())
 
 
 class ModelScoring:
-    """Reads texts with a model, and scores them by levels. Made by the driver with a plan, which holds no secrets.
+    """Reads texts with a model, and scores them by levels. The driver makes it with a plan, which holds no secrets.
 
     Args:
         plan: the plan of the pass (scanner.looks.levels.token_levels.model_pass_of).
@@ -114,31 +117,31 @@ class ModelScoring:
 
     @cached_property
     def reading_seconds(self) -> float:
-        """Seconds that the model takes for a byte of text, generously."""
+        """Return the seconds that the model takes for a byte of text, a generous estimate."""
         return reading_seconds(Path(self._by.model))
 
     def prepare(self, device: "torch.device | None") -> None:
-        """Open all that is needed and the model, and score a text, so that later ones find all compiled.
+        """Open everything that is needed, with the model, and score a text to compile everything.
 
         Raises: as `open_keys`, and as TextReader.
         """
-        del device  # texts that a model reads are few: they are scored on the CPU
+        del device  # a model reads few texts, so they are scored on the CPU
         text = "One, two, three, four: " * 40
         documents = pa.RecordBatch.from_pylist([{"row": 0, "text": text.encode()}], DOCUMENTS)
         self._levels.put([text], self._text_reader.surprise([text]))
         self.detector.score_batch(documents, BatchOrigin("", "", ""))
 
     def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
-        """Create the observer that counts for controls in a piece that begins at this row; None: none does."""
+        """Create the observer that counts for controls in a piece that begins at this row. None: no control counts."""
         return self._controls.observers(Subject.LEVELS, origin, f"{origin.shard_id};{start};")
 
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory
     ) -> dict[str, list[pa.RecordBatch]]:
-        """Have the model read the documents that are worth it, and score these. Returns rows by table."""
+        """Have the model read the documents that are worth it, and score these. Returns rows for each table."""
         batches = defaultdict[str, list[pa.RecordBatch]](list)
         stored = documents["text"].to_pylist()
-        # 1. texts without a decision that may change, of which the cut and the share of texts leave few
+        # 1. Select texts without a final decision. The cut and the share of texts leave few.
         decided = self._flagged.get(origin.path, NO_ROWS).decided
         texts = {
             index: text
@@ -149,18 +152,18 @@ class ModelScoring:
         passing = worth_reading(self._opened_keys, self._rules, self._by, [*texts.values()]) & (drawn < self._by.share)
         to_read = {index: text for (index, text), reads in zip(texts.items(), passing.tolist(), strict=True) if reads}
         for places in texts_read_together(to_read, self._levels.names([*to_read.values()])):
-            # 2. the model reads: copies once, since rounding differs by what is read beside, and what is kept of a text
-            # is what counted
+            # 2. Read with the model, copies once: rounding depends on the texts that are read together, and the reading
+            # that is kept must be the one that counted.
             distinct = [*dict.fromkeys(texts[index] for index in places)]
             steps_of = dict(zip(distinct, self._text_reader.surprise(distinct), strict=True))
-            # 3. tokens count by levels
+            # 3. Score, with tokens that count by levels.
             self._levels.put(distinct, [*steps_of.values()])
             few = documents.take(pa.array(places))
             result = self.detector.score_batch(few, origin, observer, history)
             verdicts = _as_weighed(with_canaries(result.verdicts, self._plan.canaries_made))
             batches["verdicts"].append(verdicts)
             batches["lengths"].append(result.lengths)
-            # 4. of flags, text and reading are kept
+            # 4. Keep text and reading of flags.
             if verdicts["flagged"].true_count:
                 kept = texts_of_flags(few, verdicts)
                 if self._plan.config.evidence.keep_text:
@@ -177,7 +180,7 @@ class ModelScoring:
         return int(verdicts["flagged"].true_count - verdicts["canary"].true_count - before)
 
     def tables(self, batches: defaultdict[str, list[pa.RecordBatch]]) -> dict[str, list[pa.RecordBatch]]:
-        """Make the rows of flags, what belongs to them, and decoys: all other rows were written before."""
+        """Make the rows of flags, with their texts and readings, and of decoys. All other rows were written before."""
         exact = [with_ids(batch, self._text_ids) for batch in batches["verdicts"] if batch["flagged"].true_count]
         return {
             "flags": [flagged_rows(batch, self._plan.key_set) for batch in exact],
@@ -191,9 +194,9 @@ def open_model_pass(
     """Open a detector as `open_detector` does, for the pass in which tokens count by levels.
 
     Args:
-        plan: of the pass.
-        opened_keys: opened without levels.
-        levels: of the texts that were read.
+        plan: plan of the pass.
+        opened_keys: keys, opened without levels.
+        levels: levels of the texts that were read.
         ngram_filter: n-grams that are left out of scoring.
     """
     rules = Rules.of(plan.config, plan.keys_tested, ngram_filter).for_levels()
@@ -203,7 +206,7 @@ def open_model_pass(
 
 
 def reading_seconds(folder: Path) -> float:
-    """Return the seconds that the model in a folder takes for a byte of text, generously."""
+    """Return the seconds that the model in a folder takes for a byte of text, a generous estimate."""
     return SECONDS_A_BYTE * sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
@@ -211,7 +214,8 @@ def reading_cost(plan: Plan) -> tuple[float, float]:
     """Measure the CPU seconds of a pass's model for a byte of text on this machine.
 
     Returns:
-        The seconds, and the share of unmarked texts that the model reads at most.
+        The seconds.
+        The largest share of unmarked texts that the model reads.
     """
     from scanner.generation.model import SAMPLE_TEXT, TextReader
 
@@ -225,7 +229,7 @@ def reading_cost(plan: Plan) -> tuple[float, float]:
 
 
 def texts_read_together(texts: Mapping[int, str], names: Sequence[Collection[LevelsName]]) -> list[list[int]]:
-    """Return places of texts that are read together, of BYTES_READ_TOGETHER bytes at most or a single text.
+    """Return places of texts that are read together, at most BYTES_READ_TOGETHER bytes or a single text.
 
     Texts of one name that are read together are copies.
     """
@@ -252,7 +256,7 @@ def readings_of_flags(texts: pa.RecordBatch, plan: Plan, surprise: Sequence[byte
 
     Args:
         texts: rows of FLAG_TEXTS.
-        plan: of the pass.
+        plan: plan of the pass.
         surprise: steps of surprise of each text, as bytes.
     """
     columns = {name: texts[name] for name in FLAG_LEVELS.names if name in texts.schema.names}

@@ -1,4 +1,4 @@
-"""A flag by levels, scored again by what is on record of the model's reading, or by what the model reads now."""
+"""Score a flag by levels again, from the recorded reading of the model or from a reading now."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,10 @@ from schemas.registry import MasterKey
 from schemas.words import LEVELS
 
 _ROUNDING = 0.1
-"""Share of log10 p by which a text may speak less as a model reads it now: another device rounds its sums otherwise."""
+"""Share by which log10 p of a text may be weaker when a model reads it now.
+
+Another device rounds its sums differently.
+"""
 
 
 class LevelScoring:
@@ -43,7 +46,11 @@ class LevelScoring:
         return can_have_levels(key)
 
     def shares(self, shares: ErrorShares) -> ErrorShares:
-        """Return the shares of a text whose tokens count by levels. Raises Refused: none are stated any more."""
+        """Return the shares of a text whose tokens count by levels.
+
+        Raises:
+            Refused: none are stated any more.
+        """
         if shares.levels is None:
             raise Refused(
                 f"{self._where}: it was flagged by levels, and the configuration does not say any more which share of "
@@ -52,11 +59,19 @@ class LevelScoring:
         return shares.for_levels()
 
     def keys(self, opened_keys: Sequence[OpenedKey]) -> list[OpenedKey]:
-        """Return keys under which the text's tokens count by levels. Raises Refused: they are of another text."""
+        """Return keys under which the text's tokens count by levels.
+
+        Raises:
+            Refused: the levels belong to another text.
+        """
         return keys_with_levels(opened_keys, self._levels(opened_keys))
 
     def slow_path(self, path: ProofPath, opened_key: OpenedKey) -> ProofPath:
-        """Return the slow path on which tokens count by levels. Raises Refused: they are of another text."""
+        """Return the slow path on which tokens count by levels.
+
+        Raises:
+            Refused: the levels belong to another text.
+        """
         return LevelPaths(self._levels([opened_key]))(path, opened_key)
 
     def _levels(self, opened_keys: Sequence[OpenedKey]) -> TextLevels:
@@ -79,13 +94,17 @@ class LevelRows:
     def recorded(
         self, results: str, row: Mapping[str, Any], scan: Mapping[str, Any] | None, text: str, where: str
     ) -> LevelScoring:
-        """Return the scoring by what is on record. Raises Refused: it is not, or not once."""
+        """Return the scoring by the record.
+
+        Raises:
+            Refused: the reading is not on record, or several are.
+        """
         return LevelScoring(text, read_surprise(results, row, scan, where), where)
 
     def today(
         self, config: ScanConfig, base: Path, scan: Mapping[str, Any], text: str, where: str
     ) -> LevelScoring | None:
-        """Return the scoring by what the scan's model reads now; None: it is not configured, or cannot read here."""
+        """Return the scoring by a reading of the scan's model now. None: it is not configured, or cannot read here."""
         by = config.levels
         with contextlib.suppress(Refused, ImportError):  # without torch no model reads
             if by is not None:
@@ -95,16 +114,19 @@ class LevelRows:
         return None
 
     def compare(self, row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> tuple[str, bool, str]:
-        """Compare a flag with the verdict of today, but for rounding.
+        """Compare a flag with the verdict of today, except for rounding.
 
-        Somebody who writes the tables and knows the key could choose levels by the draws: all else would be equal.
+        Otherwise a person who writes the tables and knows the key could choose levels by the draws, and all else would
+        be equal.
 
         Args:
-            row: of the flag.
-            verdict: of today; None: there is none, so that nothing is compared.
+            row: row of the flag.
+            verdict: verdict of today. None: there is none, so nothing is compared.
 
         Returns:
-            The field, whether they agree, and why not.
+            The field.
+            Whether they agree.
+            The reason why not.
         """
         field, not_compared, differs = (
             "reading",
@@ -124,7 +146,7 @@ def read_surprise(
     """Read the steps of surprise of each character of a flag's text (scanner.watermark.level_laws), uint8[C].
 
     Raises:
-        Refused: they are not on record any more, several are, or they are of another model than the scan's.
+        Refused: they are no longer on record, several are, or they come from another model than the scan's.
     """
 
     def readings() -> pl.DataFrame:

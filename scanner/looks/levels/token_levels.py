@@ -1,8 +1,8 @@
-"""Texts whose tokens count by how much they surprised a model: which are read, their levels, and keys that count so.
+"""Weigh tokens by how much they surprised a model: the texts it reads, their levels, and keys that count so.
 
 The plain sum has decided on every text before. A keyed digest of a text and, under keys of one message, the p-value of
-the sum say whether a model reads it. Both only keep a text from a second look, whose share of the rate is spent in any
-case (scanner.error_shares.ErrorShares), so that p-values need to know nothing of it.
+the sum decide whether a model reads it. Both can only keep a text from a second look. The share of the rate for this
+look is spent in any case (scanner.error_shares.ErrorShares), so p-values do not depend on the choice.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ READER_FILES = ("config.json", "tokenizer.json")
 def model_pass_of(plan: Plan) -> Plan | None:
     """Return the plan of the pass in which a model reads texts: the keys that can be weighed, and the model's digest.
 
-    None where none is configured.
+    None if no model is configured.
 
     Raises:
         Refused: no key can be weighed, torch is missing, or there is no model in the folder.
@@ -64,14 +64,18 @@ def model_pass_of(plan: Plan) -> Plan | None:
 
 
 def reader_config(plan: Plan) -> LevelsConfig:
-    """Return how the model of a pass reads. Raises ValueError: the plan is of no such pass."""
+    """Return how the model of a pass reads.
+
+    Raises:
+        ValueError: the plan does not belong to such a pass.
+    """
     if plan.levels is None:
         raise ValueError("the plan names no model that reads texts")
     return plan.levels
 
 
 def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
-    """Hash all files in a model's folder and the precision in which it reads, as hex text.
+    """Hash all files in a model's folder and the precision in which it reads, as hex.
 
     Raises:
         Refused: there is no model, a file cannot be read, or as check_model_folder.
@@ -93,12 +97,12 @@ def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
 def pinned_reader(by: LevelsConfig, sha256: str | None, device: str = "cpu") -> "TextReader":
     """Open the model of a digest to read texts on a device.
 
-    Its files are hashed before they are loaded and again after, so that other files that lie there meanwhile are
-    noticed, unless the first ones are put back at once.
+    Its files are hashed before they are loaded and again after. So other files in their place meanwhile are noticed,
+    unless the first ones are put back at once.
 
     Raises:
-        Refused: the folder holds another model, and as TextReader does.
-        TokenizerError: as TextReader does.
+        Refused: the folder holds another model, or as TextReader.
+        TokenizerError: as TextReader.
     """
     from scanner.generation import TextReader
 
@@ -117,9 +121,9 @@ LevelsName = tuple[str, bytes]
 
 
 class TextLevels:
-    """Levels of the tokens of texts that were read. Tokens of all other texts count nothing.
+    """Levels of the tokens of texts that were read. Tokens of all other texts do not count.
 
-    Tokenizers that normalise may give two texts the same tokens. Such texts have one name, and are not put together.
+    Tokenizers that normalise may give two texts the same tokens. Such texts have one name, and are not read together.
     """
 
     def __init__(self, tokenizers: Mapping[str, Tokenizer]) -> None:
@@ -132,7 +136,7 @@ class TextLevels:
         return cls({opened_key.key.tokenizer.sha256: opened_key.tokenizer for opened_key in opened_keys})
 
     def names(self, texts: Sequence[str]) -> list[tuple[LevelsName, ...]]:
-        """Return the names under which the levels of each text are held: for each text, one name a tokenizer."""
+        """Return the names under which the levels of each text are stored: for each text, one name a tokenizer."""
         of_tokenizers = [
             [(sha256, ids.tobytes()) for ids in _each(tokenizer.encode(texts))]
             for sha256, tokenizer in self._tokenizers.items()
@@ -140,7 +144,10 @@ class TextLevels:
         return [*zip(*of_tokenizers, strict=True)]
 
     def put(self, texts: Sequence[str], steps: Sequence[NDArray[np.uint8]]) -> None:
-        """Take texts in place of those before, with the steps of surprise of their characters, uint8[C] each."""
+        """Store the steps of surprise of the characters of texts, uint8[C] each.
+
+        They replace those of the texts before.
+        """
         self._levels.clear()
         for text, of_text, names in zip(texts, steps, self.names(texts), strict=True):
             for name, tokenizer in zip(names, self._tokenizers.values(), strict=True):
@@ -176,7 +183,7 @@ class LevelPaths:
         self._levels = levels
 
     def __call__(self, path: ProofPath, opened_key: OpenedKey) -> ProofPath:
-        """Return the slow path of a key by levels. path: its own."""
+        """Return the slow path of a key by levels. path: its own slow path."""
         key = opened_key.key
         return ByLevelsProof(path, self._levels.of(key.tokenizer.sha256), format_of(key))
 
@@ -184,10 +191,10 @@ class LevelPaths:
 def worth_reading(
     opened_keys: Iterable[OpenedKey], rules: Rules, by: LevelsConfig, texts: Sequence[str]
 ) -> NDArray[np.bool_]:
-    """Say which of D texts pass the cut of a key: bool[D].
+    """Return which of D texts pass the cut of a key: bool[D].
 
-    Under a key of one message the plain sum's own p must be small. Under a key of several messages, of which one is
-    always small, a text must be long enough.
+    Under a key of one message the plain sum's own p must be small. Under a key of several messages the best p is always
+    small, so a text must be long enough instead.
     """
     passing, tokens = np.zeros(len(texts), np.bool_), dict[str, Tokens]()
     for opened_key in opened_keys if texts else ():

@@ -1,1 +1,1 @@
-"""The normal form of a text: without what hides a mark at no cost to who posts it."""
+"""The normal form of a text: the text without disguises that hide a mark at no cost to its poster."""

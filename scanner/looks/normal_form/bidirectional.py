@@ -1,6 +1,6 @@
-"""The order in which letters under an override of direction are seen (UAX #9, explicit levels).
+"""Put letters under an override of direction into the order in which they are seen (UAX #9, explicit levels).
 
-RLO (U+202E) shows what follows from right to left, whatever it is: RLO + `cba` + PDF is read as `abc`.
+RLO (U+202E) shows the following text from right to left, whatever it is: RLO + `cba` + PDF is read as `abc`.
 """
 
 import re
@@ -15,20 +15,20 @@ _END, _END_OF_ISOLATE = "\u202c", "\u2069"
 _LEFT_TO_RIGHT, _RIGHT_TO_LEFT = "\u202d", "\u202e"
 _PARTS = re.compile("[\u202a-\u202e\u2066-\u2069]|[^\u202a-\u202e\u2066-\u2069]+")
 _MIRRORED = str.maketrans("()<>[]{}«»‹›", ")(><][}{»«›‹")
-"""Signs that are shown the other way round from right to left (UAX #9, L4)."""
+"""Signs that are mirrored from right to left (UAX #9, L4)."""
 
 
 def as_read(text: str) -> str:
     """Return the text in the order in which it is read, without signs of direction. Lines end with `\\n`.
 
     Text without an override stays in its order, in which both Latin and Hebrew are read. Under an override, letters are
-    read in the other order where they stand against their own direction, which the first of them tells.
+    reversed if they are against their own direction. The first letter decides this.
     """
     return "\n".join(_line(line) if SIGNS.search(line) else line for line in text.split("\n"))
 
 
 class _Level:
-    """Text under one sign: runs of text, and what stands under signs within, each already in the order of reading."""
+    """Text under one sign: runs of text, and the text under signs within, each already in the order of reading."""
 
     def __init__(self, sign: str) -> None:
         self.sign = sign

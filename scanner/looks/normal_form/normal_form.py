@@ -1,16 +1,21 @@
-"""A text without what hides a mark at no cost to who posts it: a second text that is scored where it differs.
+"""Undo disguises of a text that cost its poster nothing. The result is a second text, scored if it differs.
 
-Characters that show nothing, other blanks, look-alike letters, other styles, line ends and capitals leave a text as
-readable as it was, and change nearly all of its tokens. What is taken out here follows from the text alone, no key has
-a part in it, so p-values hold for what is left as for any text; it is a look of its own, which K counts (SPEC §3).
+Unseen characters, other blanks, look-alike letters, other styles, line ends and capitals leave a text readable and
+change nearly all of its tokens. They are undone by rules that depend only on the text, not on a key. So p-values hold
+for the result as for any text. It is a look of its own, and K counts it (SPEC §3).
 
-Three rules hold for every text. Characters are what they look like. Line ends are blanks where Markdown shows none.
-Only the first word of a sentence begins with a capital: no share of capitals tells a title from a disguise, and who
-hides a mark would stay below it. A rule that would change less than one word in fifty is not applied, since that
-leaves the mark: 81 of 83 texts are still found.
+Three rules hold for every text:
 
-A kernel reads all texts and does what goes by characters, lines and sentences; Python looks through the few texts with
-other letters than usual ones. What mail and web pages add (`transport.py`) is undone first.
+- A character is replaced by the usual one that looks the same.
+- A line end is a blank where Markdown shows none.
+- Only the first word of a sentence begins with a capital. No share of capitals tells a title from a disguise, because a
+  person who hides a mark would stay below that share.
+
+A rule that would change less than one word in fifty is not applied, because so few changes leave the mark: 81 of 83
+texts are still found.
+
+A kernel reads all texts and applies the rules for characters, lines and sentences. Python handles the few texts with
+unusual letters. Changes that mail and web pages add are undone first (`transport.py`).
 """
 
 import re
@@ -30,18 +35,21 @@ from scanner.text.utf8 import Utf8
 from scanner.watermark.kernel import inlined, kernel
 
 CHARACTERS_A_CHANGE = 250
-"""A text is changed where a disguise left one character in so many, or more: one word in fifty leaves the mark."""
+"""A text is changed if one character in so many, or more, is disguised.
+
+Disguising one word in fifty leaves the mark.
+"""
 
 WORDS_A_CAPITAL = 50
-"""Capitals are undone where one word in so many, or more, has one that no sentence asks for.
+"""Capitals are undone if one word in so many, or more, has a capital that no sentence asks for.
 
-Names are enough for that in most posts, and a larger share would be cheap to stay below: of 83 marked texts that are
+Names alone reach this share in most posts. A larger share would be cheap to stay below: of 83 marked texts that are
 found, 80 are found as written after one word in 50 got a capital, 73 after one in 25 and 50 after one in 10.
 """
 
 _KINDS_OF_HIDDEN = (characters.INVISIBLE, characters.CONTROLS, characters.BLANKS, characters.COMBINING_LINES)
 _HIDES = re.compile("|".join((*(kind.pattern for kind in _KINDS_OF_HIDDEN), "[\r\u0085\u2028\u2029]")))
-"""Characters that are left out, or stand for a blank or a line end: `re` makes one class of them, which is fast."""
+"""Characters that are left out, or replaced by a blank or a line end. One class of characters is fast in `re`."""
 
 _SHOWN = {
     **{chr(code): " " for code in range(0x3001) if characters.BLANKS.match(chr(code))},
@@ -51,14 +59,17 @@ _SHOWN = {
 _WIDE = re.compile(
     "[\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff5e](?<=[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a].)"
 )
-"""Full-width signs after full-width letters or digits; others are those of Chinese and Japanese texts.
+"""Full-width signs after full-width letters or digits. Other full-width signs belong to Chinese and Japanese texts.
 
-This looks back behind its first character, since `re` looks for a class of characters fast.
+The pattern looks back from behind its first character, because `re` finds a class of characters fast.
 """
 
 _PLAIN = str.maketrans(dict(STYLED))
 _MAY_BE_STYLED = re.compile("[{}\U00010000-\U0010ffff]".format("".join(filter("\U00010000".__gt__, STYLED))))
-"""Letters of STYLED and all characters beyond 16 bits, with each of which `re` would compare every other."""
+"""Letters of STYLED of up to 16 bits, and all characters beyond.
+
+`re` would compare every character with each listed one beyond 16 bits.
+"""
 
 _SCRIPT_OF: Mapping[str, str] = {
     **{
@@ -70,27 +81,27 @@ _SCRIPT_OF: Mapping[str, str] = {
     },
     **{letter: script for script, (letters, _) in LOOK_ALIKES_BY_SCRIPT.items() for letter in letters},
 }  # fmt: skip
-"""Letters of other scripts, and signs and digits that look like a Latin letter, with their scripts."""
+"""Scripts of letters other than Latin ones, and of the signs and digits that look like a Latin letter."""
 
 _LATIN = frozenset(chr(code) for run in SCRIPTS["Latin"] for code in run)
 _OTHERS = "".join(filter("\U00010000".__gt__, _SCRIPT_OF)) + "\U00010000-\U0001ffff"
 _LETTER = f"(?:[^\\W\\d_]|[{re.escape(''.join(letter for letter in LOOK_ALIKES if not letter.isalpha()))}])"
 _WORD = re.compile(f"{_LETTER}+")
 _MIXED = re.compile(f"[{_OTHERS}](?:(?<=[A-Za-z].)|(?=[A-Za-z]))")
-"""A letter of another script beside a Latin one; characters beyond 16 bits are not told apart."""
+"""A letter of another script beside a Latin one. Characters beyond 16 bits are not told apart."""
 
 _DOTTED = re.compile("([ij\u0131\u0237])\u0307")
-"""Letters whose dot is shown once, whether a mark puts one more on them or not."""
+"""i and j, with or without their dot, followed by a combining dot. Only one dot is shown."""
 
 _TURKISH = re.compile("[ĞğİŞş]")
-"""Letters of the alphabets that have a dotless i: in a text without any, it stands for i."""
+"""Letters of the alphabets that have a dotless i. In a text without any of these, a dotless i means i."""
 
 _GERMAN = (
     *("auch", "auf", "bei", "dass", "durch", "ein", "eine", "einem", "einen", "einer", "eines", "für", "ich", "ist"),
     *("kann", "mit", "nach", "nicht", "nur", "oder", "sich", "sind", "und", "über", "von", "vom", "werden", "wenn"),
     *("wie", "wir", "wird", "wurde", "zu", "zum", "zur"),
 )
-"""Words in small letters that tell a German sentence, whose nouns have capitals; few stand in other languages."""
+"""Lowercase words that tell a German sentence, in which nouns have capitals. Few of them occur in other languages."""
 
 
 def find_normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
@@ -118,11 +129,11 @@ def find_normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
 def _folded(texts: Utf8, *, are_plain: bool = False) -> tuple[dict[int, str], NDArray[np.bool_]]:
     """Change texts by their lines and sentences.
 
-    Texts with enough disguised characters are not changed here, unless all texts are of plain characters (`are_plain`).
+    Texts with enough disguised characters are not changed here, unless all texts have plain characters (`are_plain`).
 
     Returns:
-        The texts that changed, by places.
-        bool[D]: which texts have enough disguised characters.
+        The changed texts, by place.
+        Whether each text has enough disguised characters, bool[D].
     """
     data, ends, disguised = _fold(texts.data, texts.offsets, *_TABLES, are_plain)
     raw, stops = data.tobytes(), ends.tolist()
@@ -152,9 +163,9 @@ def with_plain_characters(text: str) -> str:
 
 
 def _words_of_one_script(text: str) -> str:
-    """Replace words that mix letters which look the same by words of one script."""
-    # A word tells its script by letters that no other script has. A word without such letters goes with the last mixed
-    # word before it, unless a word between them is plainly of another script: so words of two languages stay.
+    """Replace words that mix look-alike letters of several scripts by words of one script."""
+    # A word's script is known by letters that no other script has. A word without such letters follows the last mixed
+    # word before it, unless a word between them is plainly of another script. So words of two languages stay.
     tells = (_script_of(set(word[0]), None) for word in _WORD.finditer(text))
     script: str | None = next((script if mixed else None for script, mixed in tells if script), None)
 
@@ -170,8 +181,12 @@ def _words_of_one_script(text: str) -> str:
 
 
 def _script_of(letters: set[str], now: str | None) -> tuple[str | None, bool]:
-    """Return a word's script by letters that look like none of another, or None, and whether it mixes two scripts."""
-    # None and two: a word with such letters of both. now: of mixed words so far, where it has Latin letters alone.
+    """Return a word's script, or None, and whether the word mixes two scripts.
+
+    The script is known by letters that look like no letter of another script.
+    """
+    # None and True: a word with such letters of two scripts. now: the script of mixed words so far, used if the word
+    # has only Latin letters.
     latin = {letter for letter in letters if letter not in _SCRIPT_OF}
     others = {_SCRIPT_OF[letter] for letter in letters - latin}
     other = now if not others else others.pop() if len(others) == 1 else None
@@ -194,13 +209,21 @@ _KINDS = 14
     _OTHER, _SMALL, _CAPITAL, _LETTER_OF_NONE, _BLANK, _TAB, _END, _FULL_STOP, _QUOTE, _COMMA, _COLON, _DIGIT, _UNSEEN,
     _SIGN,
 ) = range(_KINDS)  # fmt: skip
-"""Kinds of characters. _SMALL, _CAPITAL: of scripts whose sentences begin with a capital; _LETTER_OF_NONE: of others
-that write blanks between words, with their marks; _QUOTE: may stand before a sentence's first letter or behind its end.
+"""Kinds of characters.
+
+_SMALL, _CAPITAL: of scripts whose sentences begin with a capital.
+_LETTER_OF_NONE: letters, with their marks, of other scripts that write blanks between words.
+_QUOTE: may be before a sentence's first letter or after its end.
 """
 
 _KIND, _CHANGED, _COMPOSING, _FOREIGN, _LATIN_LETTER = 15, 16, 32, 64, 128
-"""Bits of a character: its kind; whether it never stays; whether it may become one with the one before it; whether
-it is a letter of another script, which look-alikes may stand among; whether it is one of A-Z and a-z.
+"""Bits of a character.
+
+_KIND: its kind.
+_CHANGED: whether it is always replaced or dropped.
+_COMPOSING: whether it may join with the character before it.
+_FOREIGN: whether it is a letter of another script, among which look-alikes may hide.
+_LATIN_LETTER: whether it is one of A-Z and a-z.
 """
 
 _CASED_SCRIPTS = ("Latin", "Greek", "Cyrillic", "Armenian")
@@ -215,10 +238,13 @@ _WITHOUT_BLANKS = (
     *range(0xFE30, 0xFE50),
     *range(0xFF00, 0xFFF0),
 )
-"""Blocks of scripts without blanks between words, from Thai to Chinese: their line ends stand for nothing."""
+"""Blocks of scripts without blanks between words, from Thai to Chinese.
+
+A line end between such words becomes nothing.
+"""
 
 _KNOWN = 0x20000
-"""Characters beyond are Chinese ones and such that show nothing, but for those that NFC changes."""
+"""Characters beyond it are Chinese ones or unseen ones, except for those that NFC changes."""
 
 
 def _bits() -> NDArray[np.uint8]:
@@ -266,7 +292,7 @@ def _bits() -> NDArray[np.uint8]:
 
 
 def _composing() -> list[int]:
-    """List pairs of characters that become one, first << 32 | second, in order: NFC, and a dot on a dotted letter."""
+    """List pairs of characters that become one by NFC, and a dot on a dotted letter: first << 32 | second, in order."""
     pairs = [ord(letter) << 32 | 0x307 for letter in "ij\u0131\u0237"]
     for code in (*range(0x3400), *range(0xF900, 0x10000), *range(0x11000, 0x11A00), *range(0x1D100, 0x1D200)):
         parts = unicodedata.normalize("NFD", chr(code))
@@ -276,16 +302,16 @@ def _composing() -> list[int]:
     consonants, vowels, ends = range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A8, 0x11C3)
     pairs += [consonant << 32 | vowel for consonant in consonants for vowel in vowels]
     pairs += [syllable << 32 | end for syllable in range(0xAC00, 0xD7A4, 28) for end in ends]
-    pairs += [vowel << 32 | end for vowel in vowels for end in ends]  # of three parts
+    pairs += [vowel << 32 | end for vowel in vowels for end in ends]  # syllables of three parts
     return sorted({*pairs})
 
 
 def _other_cases() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Return the small letter of each capital, and the capital of each small letter whose small letter it is."""
+    """Return the small letter of each capital, and the capital of each small letter that maps back to it."""
     small, capital = np.arange(_KNOWN, dtype=np.uint32), np.arange(_KNOWN, dtype=np.uint32)
     for code in range(_KNOWN):
         letter = chr(code)
-        small[code] = ord(letter.lower()[0])  # the second one of İ is a mark that is not seen
+        small[code] = ord(letter.lower()[0])  # the second character of a small İ is a mark that is not seen
         if len(letter.upper()) == 1 and letter.upper().lower() == letter:
             capital[code] = ord(letter.upper())
     return small, capital
@@ -293,11 +319,11 @@ def _other_cases() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
 
 _LONGEST_GERMAN = max(map(len, _GERMAN))
 _SPREAD = 0x9E3779B97F4A7C15
-"""A factor: the first nine bits of its product with a word of _GERMAN, as a number, are no other word's."""
+"""A factor that gives each word of _GERMAN its own place: the first nine bits of word · factor."""
 
 
 def _german() -> NDArray[np.uint64]:
-    """Return the words of _GERMAN, a byte a letter (Latin-1), each at its place of uint64[512]; 0 elsewhere."""
+    """Return the words of _GERMAN, one byte a letter (Latin-1), each at its place in uint64[512]. 0 elsewhere."""
     words = np.zeros(512, np.uint64)
     for word in _GERMAN:
         number = int.from_bytes(word.encode("latin-1"))
@@ -318,12 +344,13 @@ def _fold(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
     """Change texts of UTF-8 by lines and sentences.
 
-    A text that does not change has no bytes. A text whose characters change has none either: it comes again.
+    A text that does not change has no bytes in the result. A text whose characters change has none either, because it
+    comes again with plain characters.
 
     Returns:
-        The texts that change, one after the other.
-        int64[D]: where each ends.
-        bool[D]: whether characters of it change.
+        The changed texts, one after the other.
+        The place where each ends, int64[D].
+        Whether characters of a text change, bool[D].
     """
     count, longest = len(offsets) - 1, np.int64(0)
     for d in range(count):
@@ -331,7 +358,7 @@ def _fold(
     codes, kinds = np.empty(longest + 1, np.uint32), np.empty(longest + 1, np.uint8)
     ends, disguised = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     folded, end = np.empty(len(data) + 1024, np.uint8), np.int64(0)
-    drops, keeps = np.bool_(True), np.bool_(False)  # for plain ones, `_characters` would be compiled once more each
+    drops, keeps = np.bool_(True), np.bool_(False)  # plain bools would compile `_characters` twice
     for d in range(count):
         length, hidden, hard, gaps = _characters(data, offsets[d], offsets[d + 1], bits, pairs, codes, kinds, keeps)
         seen = bool(not are_plain and hidden > 0 and hidden * CHARACTERS_A_CHANGE >= length)
@@ -367,23 +394,23 @@ def _characters(
     kinds: NDArray[np.uint8],
     drops: bool | np.bool_,
 ) -> tuple[np.int64, np.int64, np.int64, np.int64]:
-    """Write a text's characters and their kinds, and _OTHER behind.
+    """Write a text's characters and their kinds, followed by one _OTHER.
 
     Args:
         data: UTF-8 of all texts.
         begin: the text's first byte.
         stop: the byte after its last.
         bits: of each character.
-        pairs: of characters that become one.
+        pairs: pairs of characters that become one.
         codes: the characters are written here.
         kinds: their kinds are written here.
-        drops: whether characters that show nothing are left out.
+        drops: whether unseen characters are left out.
 
     Returns:
-        How many characters are written.
-        How many of the text's characters may be disguised.
-        How many of these are no blanks, line ends or unseen ones.
-        How many blanks are more than one between words.
+        The number of written characters.
+        The number of the text's characters that may be disguised.
+        The number of these that are not blanks, line ends or unseen.
+        The number of surplus blanks between words.
     """
     i, end, one = np.uint64(begin), np.uint64(stop), np.uint64(1)
     length, hidden, hard, gaps = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -399,7 +426,7 @@ def _characters(
             kind = bit & _KIND
             if bit & _CHANGED and (kind == _UNSEEN or _is_blank(kind)):
                 hidden += 1
-                if code == 0x202D or code == 0x202E:  # overrides change all that they hold
+                if code == 0x202D or code == 0x202E:  # an override changes all characters in it
                     hidden, hard = hidden + stop - begin, hard + 1
                 if kind == _UNSEEN or (code == 13 and i < end and data[i] == 10):
                     if not drops:
@@ -446,9 +473,10 @@ def _is_blank(kind: np.uint8) -> bool:
 
 @inlined
 def _joins(left: np.uint8, ends: np.int64, right: np.uint8) -> bool:
-    """Return whether so many line ends between two characters are a blank, as in Markdown and within sentences.
+    """Return whether this number of line ends between two characters is a blank, as in Markdown and within sentences.
 
-    One line end is a blank before a letter or a quotation. Several are one within a sentence, before a small letter.
+    One line end is a blank before a letter or a quotation. Several are a blank within a sentence, before a small
+    letter.
     """
     goes_on = _is_letter(left) or left in (_COMMA, _DIGIT)
     return (ends == 1 and (_is_letter(right) or right == _QUOTE)) or (
@@ -458,15 +486,16 @@ def _joins(left: np.uint8, ends: np.int64, right: np.uint8) -> bool:
 
 @kernel
 def _lines(codes: NDArray[np.uint32], kinds: NDArray[np.uint8], length: np.int64) -> tuple[np.int64, np.int64]:
-    """Make one blank of blanks, and of line ends within a paragraph.
+    """Turn each run of blanks, and each line end within a paragraph, into one blank.
 
     Returns:
-        The length, and how many runs change.
+        The new length.
+        The number of changed runs.
     """
     i, written, changes = np.int64(0), np.int64(0), np.int64(0)
     while i < length:
         while i < length and not (_is_blank(kinds[i]) and (kinds[i] != _BLANK or _is_blank(kinds[i + 1]))):
-            codes[written] = codes[i]  # a blank by itself stays
+            codes[written] = codes[i]  # a single blank stays
             written += 1
             i += 1
         begin, ends, last_end = i, np.int64(0), i
@@ -474,7 +503,7 @@ def _lines(codes: NDArray[np.uint32], kinds: NDArray[np.uint8], length: np.int64
             if kinds[i] == _END:
                 ends, last_end = ends + 1, i + 1
             i += 1
-        if begin == 0 or i == length:  # nothing is before it, or behind it
+        if begin == 0 or i == length:  # at the start or the end of the text
             last_end, ends = begin, np.int64(0)
         else:
             if ends == 0 or _joins(kinds[begin - 1], ends, kinds[i]):
@@ -486,7 +515,7 @@ def _lines(codes: NDArray[np.uint32], kinds: NDArray[np.uint8], length: np.int64
         for _ in range(ends):
             codes[written] = 10
             written += 1
-        for place in range(last_end, i):  # what indents a line of code
+        for place in range(last_end, i):  # indentation of a line of code
             codes[written] = codes[place]
             written += 1
     return written, changes
@@ -501,22 +530,23 @@ def _sentences(
     capital: NDArray[np.uint32],
     german: NDArray[np.uint64],
 ) -> tuple[np.int64, np.int64]:
-    """Give capitals to first letters of sentences and to no other.
+    """Write the first letters of sentences as capitals, and all other letters small.
 
-    A sentence begins behind a full stop and a blank. A letter stays as it is at the text's beginning, behind a line end
-    that stays, a colon or a number. So do the word I and German sentences.
+    A sentence begins after a full stop and a blank. A letter stays as it is at the beginning of the text, after a line
+    end that stays, after a colon and after a number. The word I and German sentences stay too.
 
     Returns:
-        How many words there are, and how many change.
+        The number of words.
+        The number of changed words.
     """
     words, changes, i = np.int64(_is_cased(kinds[0])), np.int64(0), np.int64(0)
     for end in range(1, length):  # without a branch, so that a processor compares many letters at once
         words += _is_cased(kinds[end]) & (not _is_cased(kinds[end - 1]))
-    first, stopped = 1, False  # 2: the next letter gets a capital, 1: it stays, 0: it gets none
-    begin, is_german = np.int64(0), np.int64(-1)  # of the sentence; -1: nobody looked
+    first, stopped = 1, False  # 2: the next letter gets a capital. 1: it stays. 0: it becomes small.
+    begin, is_german = np.int64(0), np.int64(-1)  # begin of the sentence; is_german −1: not looked at yet
     last_kind = np.uint8(_OTHER)
     while i < length:
-        if first == 0 and not stopped:  # small letters and blanks go on with a sentence: most of a text
+        if first == 0 and not stopped:  # small letters and blanks continue a sentence: most of a text
             place = i
             while 1 << kinds[i] & (1 << _SMALL | 1 << _BLANK):
                 i += 1
@@ -581,7 +611,7 @@ def _write_word(
 ) -> None:
     for place in range(begin, end):
         if place > begin or first == 0:
-            last = codes[place] == 0x3A3 and place > begin and place == end - 1  # a sigma at the end of a word
+            last = codes[place] == 0x3A3 and place > begin and place == end - 1  # a sigma that ends a word
             codes[place] = np.uint32(0x3C2) if last else small[codes[place]]
         elif first == 2:
             codes[place] = capital[codes[place]]
@@ -591,7 +621,7 @@ def _write_word(
 def _is_german(
     codes: NDArray[np.uint32], kinds: NDArray[np.uint8], begin: np.int64, length: np.int64, german: NDArray[np.uint64]
 ) -> bool:
-    """Return whether a sentence that begins at a place has a word that tells a German sentence."""
+    """Return whether the sentence that begins at this place has a word that tells a German sentence."""
     i, stopped = begin, False
     while i < length:
         if _is_cased(kinds[i]):
@@ -615,8 +645,8 @@ def _is_german(
 
 @kernel
 def _encoded(codes: NDArray[np.uint32], length: np.int64, data: NDArray[np.uint8], end: np.int64) -> np.int64:
-    """Write characters as UTF-8 from a place on. Returns the place behind them."""
-    for i in range(length):  # no branch, since most texts are ASCII
+    """Write characters as UTF-8 from a place on. Return the place after them."""
+    for i in range(length):  # without a branch for ASCII, because most texts are ASCII
         data[end + i] = codes[i]
     largest = np.uint32(0)
     for i in range(length):
@@ -649,10 +679,11 @@ def _encoded(codes: NDArray[np.uint32], length: np.int64, data: NDArray[np.uint8
 
 @inlined
 def _decoded(data: NDArray[np.uint8], i: np.uint64) -> tuple[np.uint32, np.uint64]:
-    """Decode a character of several bytes, of valid UTF-8, whose second byte is at a place.
+    """Decode a character of several bytes of valid UTF-8. `i` is the place of its second byte.
 
     Returns:
-        The character, and the place behind it.
+        The character.
+        The place after it.
     """
     one, six, low = np.uint64(1), np.uint32(6), np.uint32(63)
     code = np.uint32(data[i - one])

@@ -1,7 +1,7 @@
-"""What mail and web pages add to a text, undone by signs in the text alone.
+"""Undo changes that mail and web pages make to a text, recognised by signs in the text only.
 
-Quoted-printable (RFC 2045) whose escapes are all valid; comments, tags and character references of HTML. A kernel looks
-for signs of them, and most texts have none. Line ends that a program put in are those of `normal_form.py`.
+These are quoted-printable (RFC 2045) whose escapes are all valid, and comments, tags and character references of HTML.
+A kernel looks for their signs, and most texts have none. `normal_form.py` handles line ends that a program added.
 """
 
 import html
@@ -19,31 +19,37 @@ _TAG = re.compile(
     r"<(?:(?P<paragraph>/[Pp]>\s*+<[Pp]\b[^<>]*>)|(?P<end>[Bb][Rr]\b[^<>]*>\n?|/(?:[Pp]|[Dd][Ii][Vv]|[Ll][Ii]|[Tt][Rr]|"
     r"[Hh][1-6])\s*+>(?!\s*+\Z))|/?[A-Za-z][^<>]*>)"
 )
-"""Tags of HTML. Case is written out, since `re` finds a pattern's first letter fast only where case matters."""
+"""Tags of HTML.
+
+Letters are written in both cases, because `re` finds a pattern's first letter fast only if case matters.
+"""
 
 _LONG_REFERENCE = re.compile(r"&#([0-9]{8,})")
-"""Numbers of references that Python may refuse to read: 4,301 digits, be they zeros, raise ValueError."""
+"""Numbers of references that Python may refuse to read. 4,301 digits raise ValueError, even if they are zeros."""
 
 _SHOWN = {"paragraph": "\n\n", "end": "\n", None: ""}
 
 HTML, QUOTED_PRINTABLE = 1, 2
-"""Signs of what mail or a web page may have done to a text, as bits."""
+"""Signs of changes that mail or a web page may have made to a text, as bits."""
 
 
 def without_transport(text: str) -> str:
-    """Return a text as it was before mail or a web page changed it; the same text where nothing shows that one did."""
+    """Return a text as it was before mail or a web page changed it.
+
+    Without a sign of such a change, it is the same text.
+    """
     return arrived_text(text, HTML | QUOTED_PRINTABLE)
 
 
 def arrived_text(text: str, signs: int) -> str:
-    """Return a text as `without_transport` does, for a text that has no signs but these."""
+    """Return a text as `without_transport` does, for a text that has only these signs."""
     if signs & QUOTED_PRINTABLE:
         text = _without_quoted_printable(text)
     return _without_html(text) if "&" in text or "<" in text else text
 
 
 def _without_quoted_printable(text: str) -> str:
-    """Return the text that quoted-printable stands for, if all of it can be that and lines were broken by it."""
+    """Return the text that quoted-printable encodes, if all of it can be that and the encoding broke its lines."""
     if "=\n" not in text or not text.isascii() or _NO_ESCAPE.search(text):
         return text
     lines = text.split("\n")
@@ -58,13 +64,13 @@ def _without_quoted_printable(text: str) -> str:
 def _without_html(text: str) -> str:
     """Return the text as a browser shows it, with line ends for ends of blocks and characters for references.
 
-    A tag ends before the next `<`, so `a < b` stays. References are read once: `&amp;lt;` is shown as `&lt;`.
+    A tag ends before the next `<`, so `a < b` stays. References are read once: `&amp;lt;` becomes `&lt;`.
     """
     if "<" in text:
         text = _TAG.sub(lambda tag: _SHOWN[tag.lastgroup], _without_comments(text))
     if "&" not in text:
         return text
-    # eight digits behind the zeros are beyond all characters, as more are
+    # eight digits after the zeros are beyond all characters, and so are more
     return html.unescape(_LONG_REFERENCE.sub(lambda number: f"&#{number[1].lstrip('0')[:8] or 0}", text))
 
 
@@ -80,7 +86,7 @@ def _without_comments(text: str) -> str:
 
 @kernel
 def transport_signs(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Find signs that `without_transport` may change texts, uint8[D]. It leaves a text without signs as it is.
+    """Return the signs by which `without_transport` may change texts, uint8[D]. It never changes a text without signs.
 
     HTML: a reference, a tag or a comment may begin.
     QUOTED_PRINTABLE: a line ends in `=`.

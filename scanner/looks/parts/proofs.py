@@ -1,4 +1,4 @@
-"""Spans are proved before their rows are committed: computed again from the stored text and the key's secret."""
+"""Prove spans before their rows are committed: compute them again from the stored text and the key's secret."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -19,14 +19,14 @@ from schemas.words import Dedup, Proof
 def parts_of(
     kinds: PartKinds, tokenizer: HuggingFaceTokenizer, text: str, places: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:
-    """Return all parts of a text: first scored position, position after the last, number of its segment, −1: none.
+    """Return all parts of a text: first scored position, position after the last, number of its segment (−1: none).
 
-    Segments have SHORTEST_PART scored positions or more and are less than the whole text. A position is where its token
-    begins.
+    Segments have at least SHORTEST_PART scored positions and are less than the whole text. A position is where its
+    token begins.
 
-    Arguments and results as of scanner.looks.text_parts.PartsLook.
+    Arguments and results are as in scanner.looks.text_parts.PartsLook.
     """
-    from scanner.watermark.proof import SHORTEST_PART, windows_of  # flags alone need mpmath
+    from scanner.watermark.proof import SHORTEST_PART, windows_of  # late: only flags need mpmath
 
     parts = [(*window, -1) for window in (windows_of(len(places)) if kinds.windows else {(0, len(places))})]
     if kinds.segments:
@@ -49,14 +49,14 @@ def span_holds(
     """Return whether a span's score and p-values are confirmed, and its place is a part of its document.
 
     Args:
-        span: as it was found.
-        terms: float64[P], what each position of the document adds to the message's score.
-        is_own: bool[P], positions that the message shares with no other; None: names need no second p-value.
+        span: the span that was found.
+        terms: float64[P], the term of each position of the document for the message's score.
+        is_own: bool[P], whether the message shares the position with no other. None: names need no second p-value.
         path: the key's slow path.
-        parts: of the document, as `parts_of` gives them.
+        parts: parts of the document, from `parts_of`.
         tests: M, the number of messages among which it is the best by its own positions, and K.
     """
-    from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
+    from scanner.watermark.proof import log10_any_of  # late: only flags need mpmath
 
     messages, users, correction = tests
     part = slice(span.begin, span.end)
@@ -64,7 +64,7 @@ def span_holds(
         span.score, math.fsum(terms[part].tolist())
     ):
         return False
-    # p of the claimed score, so that rounding of scores does not count twice
+    # p is taken at the claimed score, so that the rounding of scores does not count twice
     uncorrected = path.log10_p(span.score, span.end - span.begin)
     in_document = log10_any_of(log10_any_of(uncorrected, messages), len(parts))
     stated = [(span.log10_p, uncorrected), (span.log10_p_in_document, in_document)]
@@ -88,9 +88,9 @@ def prove_spans(
     kinds: PartKinds,
     common: LeftOut | None = None,
 ) -> Proof:
-    """Prove all spans of one key in a text: `differs` where one is not confirmed.
+    """Prove all spans of one key in a text. The result is `differs` if one of them is not confirmed.
 
-    Arguments and results as of scanner.looks.text_parts.PartsLook.
+    Arguments and results are as in scanner.looks.text_parts.PartsLook.
     """
     if not isinstance(path, ProvesParts):
         return Proof.NOT_OFFERED

@@ -1,9 +1,9 @@
-"""Spans of a batch: where they lie, which of them name somebody, their rows of SPANS, and what they change in verdicts.
+"""Turn the spans of a batch into rows of SPANS and changes of verdicts: their places, and which of them name users.
 
-A document is flagged by its spans too, which have their own share of its error. If it was not flagged as a whole, or
-names nobody, its verdict becomes that of its best span, and `look` says so. Users of further spans stand beside it,
+A document is also flagged by its spans, which have their own share of its error. If it was not flagged as a whole, or
+is named for no user, its verdict becomes that of its best span, and `look` says so. Users of further spans are added,
 each named by the evidence of its own part. If a span, or the whole, differs when it is computed again, the verdict says
-so and the document names nobody.
+so and the document is named for no user.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,16 +38,18 @@ def namings(
     characters: Sequence[tuple[int, int]],
     misnaming_rate: float,
 ) -> list[Naming]:
-    """Say for each span of one document whether it names its user by its own evidence: `named`, or why not.
+    """Return for each span of one document whether it names its user by its own evidence.
 
-    A span names its message if the message passes on what it shares with no other. Where one message's mark raises the
-    scores of others, it names unless another message has a span in the same place: an overlap of at least half of the
+    The result is `named`, or the reason why not.
+
+    A span names its message if the message passes by its user evidence. If one message's mark raises the scores of
+    others, a span does not name if another message has a span in the same place: an overlap of at least half of the
     shorter span.
 
     Args:
-        document_spans: of the document, under all keys.
+        document_spans: spans of the document, under all keys.
         characters: first character of each span, and the one after its last.
-        misnaming_rate: largest p, on what a span shares with no other, at which it names.
+        misnaming_rate: largest p of a span's user evidence at which it names.
     """
     pairs = [(document_span.key, document_span.span.message) for document_span in document_spans]
     number_of_pair = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
@@ -105,17 +107,17 @@ def locate_spans(scores: Sequence[KeyPositions]) -> list[DocumentSpan]:
 
 
 WINDOW = "window"
-"""Value of `form` for a span that is no segment of its text; others have the segment's form (scanner.text.quoting)."""
+"""Value of `form` for a span that is no segment of its text. Others have the segment's form (scanner.text.quoting)."""
 
 
 class SpanFindings(NamedTuple):
     """A span as its row shows it.
 
-    document_span: the span, and where its tokens are.
+    document_span: the span, and the place of its tokens.
     characters: its first character, and the one after its last.
-    message: None where it does not pass on what it shares with no other, since the best may be a stranger there.
-    naming: whether it names a user, or why not.
-    proof: of the spans of its key in its document; None: spans are not proved.
+    message: None if it does not pass by its user evidence, because the best message may then be a stranger's.
+    naming: whether it names a user, or the reason why not.
+    proof: proof of the spans of its key in its document. None: spans are not proved.
     quoted: share of its characters that are quotations by their form.
     form: WINDOW, or the form of its segment.
     """
@@ -130,7 +132,7 @@ class SpanFindings(NamedTuple):
 
     @property
     def names(self) -> bool:
-        """Whether it names a user."""
+        """Return whether it names a user."""
         return self.naming == Naming.NAMED
 
 
@@ -143,7 +145,7 @@ def with_spans(
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Return verdicts with the changes of spans in them, and rows of SPANS.
 
-    Arguments and results as of scanner.looks.text_parts.PartsLook.
+    Arguments and results are as in scanner.looks.text_parts.PartsLook.
     """
     document_spans = locate_spans(batch.scores)
     drawn = _draw(batch, document_spans, salt)
@@ -185,14 +187,14 @@ def _tell(
     proof_of_whole: Proof | None,
     drawn: Collection[int],
 ) -> list[SpanFindings]:
-    """Return what rows say of the spans of a document, best first. Where a proof differs, none names a user.
+    """Return the findings on the spans of a document for their rows, best first. If a proof differs, none names a user.
 
     Args:
-        document_spans: of the document.
-        keys: what rows say of each key.
+        document_spans: spans of the document.
+        keys: each key's columns for rows.
         batch: the documents and their scores.
-        misnaming_rate: largest p, on what a span shares with no other, at which it names.
-        proof_of_whole: of the document as a whole; None: it has none.
+        misnaming_rate: largest p of a span's user evidence at which it names.
+        proof_of_whole: proof of the document as a whole. None: it has none.
         drawn: documents whose spans are computed again.
     """
     text = batch.text_of(document_spans[0].document)
@@ -231,7 +233,7 @@ def _sketch(batch: ScoredBatch, place: int, key: int) -> bytes | None:
 
 
 def _lengths(batch: ScoredBatch, place: int, key: int) -> tuple[int, int]:
-    """Return tokens of a document, and how many are scored."""
+    """Return the number of tokens of a document, and of scored ones."""
     scores = batch.scores[key]
     scored = scores.positions.scored[int(np.searchsorted(scores.documents, place))]
     return int(scores.tokens.offsets[place + 1] - scores.tokens.offsets[place]), int(scored)
@@ -240,7 +242,7 @@ def _lengths(batch: ScoredBatch, place: int, key: int) -> tuple[int, int]:
 def _draw(batch: ScoredBatch, document_spans: Sequence[DocumentSpan], salt: bytes) -> set[int]:
     """Draw the documents whose spans are computed again.
 
-    salt: the batch's, as for Prover.prove.
+    salt: salt of the batch, as for Prover.prove.
     """
     if batch.prover is None:
         return set()
@@ -253,7 +255,7 @@ def _draw(batch: ScoredBatch, document_spans: Sequence[DocumentSpan], salt: byte
 def _prove(
     batch: ScoredBatch, text: str, key: int, document_spans: Sequence[DocumentSpan], drawn: Collection[int]
 ) -> Proof | None:
-    """Compute spans of one key in a text again; None: spans are not proved."""
+    """Compute spans of one key in a text again. None: spans are not proved."""
     if batch.prover is None:
         return None
     if document_spans[0].document not in drawn:
@@ -272,7 +274,7 @@ def _entry(findings: SpanFindings, user_of: UserOfMessage) -> NamedMessage:
 
 
 def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_of: UserOfMessage) -> dict[str, Any]:
-    """Return a row of SPANS without `keys`, which the scan's plan knows."""
+    """Return a row of SPANS without `keys`, which only the scan's plan knows."""
     span, document_span = findings.document_span.span, findings.document_span
     named = _entry(findings, user_of).user if findings.names else None
     return {
@@ -294,7 +296,7 @@ def _row(verdict: Mapping[str, Any], findings: SpanFindings, key: SpanKey, user_
 
 
 def _more_names(verdict: Mapping[str, Any], entries: Sequence[NamedMessage]) -> dict[str, Any]:
-    """Return the columns of a verdict that names users, with those of spans whom it does not name yet."""
+    """Return the columns of a verdict that names users, together with users of spans whom it does not name yet."""
     named, further_messages = verdict["named"], verdict["further_messages"] or []
     messages = {(row["key_id"], row["message"]) for row in (*named, *further_messages)}
     new = (entry for entry in entries if (entry.key_id, entry.message) not in messages)
@@ -314,9 +316,9 @@ def _columns_of_span(
     Args:
         best: the span.
         entries: its user, then those of other spans.
-        key: of the span.
+        key: key of the span.
         batch: the documents and their scores.
-        existed_by: time by which the document existed; None: unknown.
+        existed_by: time by which the document existed. None: unknown.
     """
     span, place = best.document_span.span, best.document_span.document
     names = NameColumns.of_nobody(np.array([best.naming], object))

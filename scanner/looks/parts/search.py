@@ -1,13 +1,13 @@
-"""Spans: parts of documents that pass, found under one key among windows and segments; each with a p-value of its own.
+"""Find spans: parts of documents that pass under one key, among windows and segments. Each has a p-value of its own.
 
-Segments are fixed by a text's form and cut without looking at any key, so they are fixed before any draw. To the law of
-the best part (scanner.watermark.text_windows) a segment is one part more. The best of overlapping parts is kept.
+Segments are cut by a text's form without looking at any key, so they are fixed before any draw. To the law of the best
+part (scanner.watermark.text_windows) a segment is one more part. Of overlapping parts the best is kept.
 
-Under a key of one message every part of every document is scored. Under a key of many messages, scoring each message in
-each window would cost thirty times as much as scoring the documents. So messages are looked for in segments, and in
-windows of half as many scales, half a length apart (`search_together`). Messages that stand out there are scored in
-every part. Marks that can search all windows of a document at once do so. The shortcut can miss spans, and never flags
-more: p is corrected for all parts and all messages.
+Under a key of one message, every part of every document is scored. Under a key of many messages, scoring each message
+in each window would cost thirty times as much as scoring the documents. So messages are first looked for in segments,
+and in windows of half as many scales, half a length apart (`search_together`). Messages that stand out there are scored
+in every part. Marks that can search all windows of a document at once do so. The shortcut can miss spans, but it never
+flags more, because p is corrected for all parts and all messages.
 """
 
 import functools
@@ -49,9 +49,9 @@ def scored_parts(
 ) -> Parts:
     """Return the parts of D documents that are tested, by scored positions.
 
-    A segment has SHORTEST_WINDOW scored positions at least, and is less than the whole.
+    A segment has at least SHORTEST_WINDOW scored positions, and is less than the whole.
 
-    Arguments and results as of scanner.looks.text_parts.PartsLook.
+    Arguments and results are as in scanner.looks.text_parts.PartsLook.
     """
     if segments is None:
         return Parts(kinds.windows, Segments.none(len(documents)))
@@ -72,7 +72,7 @@ def _scored_before(
     segments: Segments, tokens: NDArray[np.int64], index: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count scored positions before each segment begins, and before it ends: int64[S] each."""
-    # tokens: int64[D], where documents begin in the batch; index: places in the batch, each document's by offsets
+    # tokens: int64[D], where documents begin in the batch. index: places in the batch, each document's by offsets.
     begin, end = np.empty_like(segments.begin), np.empty_like(segments.end)
     for d in range(len(tokens)):
         position = offsets[d]
@@ -87,13 +87,16 @@ def _scored_before(
 
 
 def scores_of(segments: Segments, sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float64]:
-    """Score of each segment, float64[S], from running sums of its D documents (scanner.watermark.text_windows)."""
+    """Return the score of each segment, float64[S], from running sums of its D documents.
+
+    The sums are those of scanner.watermark.text_windows.
+    """
     first = (positions.offsets[:-1] + np.arange(len(positions.scored)))[segments.whose]
     return np.asarray(sums[first + segments.end] - sums[first + segments.begin], np.float64)
 
 
 def least_of_parts(law: Law, sums: NDArray[np.float64], positions: Positions, parts: Parts) -> NDArray[np.float64]:
-    """Return log10 of the smallest p of any part of each document: float64[D]; 0 for a document without positions."""
+    """Return log10 of the smallest p of any part of each document: float64[D]. 0 for a document without positions."""
     least = least_log10_p(law, best_of_scales(sums, positions, windows=parts.windows))
     segments = parts.segments
     score = scores_of(segments, sums, positions)
@@ -102,18 +105,18 @@ def least_of_parts(law: Law, sums: NDArray[np.float64], positions: Positions, pa
 
 
 MOST_SPANS = 64
-"""Most spans of a document under a message; the spans of smallest p are kept."""
+"""Largest number of spans of a document under a message. The spans of smallest p are kept."""
 
 
 class PartSearch(NamedTuple):
     """D documents in which parts are looked for under a key.
 
-    mark: of the key.
+    mark: mark of the key.
     tokens: of the batch.
     positions: scored positions of the documents.
-    parts: to test.
-    limit: that a span must pass.
-    independent: whether one message's mark leaves the scores of others as they were.
+    parts: parts to test.
+    limit: the limit that a span must pass.
+    independent: whether one message's mark leaves the scores of others unchanged.
     """
 
     mark: ScoresParts
@@ -125,7 +128,7 @@ class PartSearch(NamedTuple):
 
     @property
     def law(self) -> Law:
-        """The key's law."""
+        """Return the key's law."""
         if self.mark.law is None:
             raise ValueError(f"{self.mark.label}: has no law, so that no part of a document has a p-value")
         return self.mark.law
@@ -140,7 +143,7 @@ def passing_spans(
         part_search.parts.of_documents(documents),
     )
     spans = []
-    # a document without parts has no share for them: it is tested as a whole alone
+    # a document without parts has no share for them: it is tested only as a whole
     for pair in np.flatnonzero(
         parts.exist_in(pair_positions.scored) & _may_pass(part_search, pair_positions, parts, sums)
     ).tolist():
@@ -155,7 +158,7 @@ def passing_spans(
 def _may_pass(
     part_search: PartSearch, positions: Positions, parts: Parts, sums: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    """Say which of Q pairs have a part whose p may pass, whatever a rounding does: bool[Q]."""
+    """Return which of Q pairs have a part whose p may pass, whatever the rounding does: bool[Q]."""
     law, highest_log10_p = part_search.law, part_search.limit.log10_p
     best = best_of_scales(sums, positions, windows=parts.windows)
     floors = np.append(_floors(law, highest_log10_p, best.score.shape[1] - 1), -np.inf)
@@ -190,7 +193,7 @@ def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], part_search: 
         part_search: the search.
 
     Returns:
-        Places of the parts in `where`, MOST_SPANS at most.
+        Places of the parts in `where`, at most MOST_SPANS.
     """
     limit = part_search.limit
     log10_p = log10_p_of(part_search.law, sums[where[:, 1]] - sums[where[:, 0]], where[:, 1] - where[:, 0])
@@ -207,7 +210,10 @@ def _disjoint(sums: NDArray[np.float64], where: NDArray[np.int64], part_search: 
 def _spans(
     part_search: PartSearch, document: int, message: int, chosen: NDArray[np.int64], number: NDArray[np.int64]
 ) -> list[Span]:
-    """Return spans of C chosen parts, with scores by `score`: a difference of sums may be off in its last bits."""
+    """Return spans of C chosen parts.
+
+    Scores are computed by `score`, because a difference of sums may be off in its last bits.
+    """
     mark, tokens, positions, parts, limit, independent = part_search
     first = positions.offsets[document]
     part_ranges = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
@@ -228,19 +234,22 @@ def _spans(
 
 
 PROMISING = 0.1
-"""Largest chance, over all messages, of a score as high as a message's in a searched part, at which the message is
-scored in every part.
+"""Threshold for scoring a message in every part.
+
+A message is scored so if the chance that any message scores as high in a searched part is at most this.
 """
 
 MOST_PROMISING = 256
-"""Most messages of a document that are scored in every part, those of the smallest p. In a long text chance brings one
-in a hundred positions, and each would be scored at all positions."""
+"""Largest number of messages of a document that are scored in every part, those of the smallest p.
+
+In a long text, chance brings one such message in a hundred positions, and each would be scored at all positions.
+"""
 
 POSITIONS_AT_A_TIME = 2**22
-"""Most positions that are scored together for such messages; one text of 16 MiB may have as many."""
+"""Largest number of positions that are scored together for such messages. One text of 16 MiB may have as many."""
 
 BEST_MESSAGES = 4
-"""Best messages of a window that are looked at."""
+"""Number of best messages of a window that are looked at."""
 
 
 def search_parts(
@@ -254,11 +263,11 @@ def search_parts(
 ) -> tuple[KeyFindings, list[Span]]:
     """Search D documents as a whole, as scanner.watermark.rule.search does, and their parts.
 
-    Spans of one message in one document share no position. For one message the windows' sums give the documents' scores
-    too, so that no draw is computed twice. For more, documents are searched together with their parts by a mark that
-    can.
+    Spans of one message in one document share no position. For one message the sums of the windows also give the
+    documents' scores, so no draw is computed twice. For more messages, a mark that can do so searches documents
+    together with their parts.
 
-    A mark that scores no parts has no spans. Arguments and results as of scanner.looks.text_parts.PartsLook.
+    A mark that scores no parts has no spans. Arguments and results are as in scanner.looks.text_parts.PartsLook.
     """
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return search(mark, tokens, positions, messages, correction), []
@@ -283,7 +292,7 @@ def search_parts(
 def _few(
     scored: NDArray[np.int64], documents: NDArray[np.int64], messages: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield pairs with POSITIONS_AT_A_TIME positions together at most; a longer pair comes by itself."""
+    """Yield pairs with together at most POSITIONS_AT_A_TIME positions. A longer pair is yielded separately."""
     ends, begin = np.cumsum(scored[documents]), 0
     while begin < len(ends):
         positions_before = int(ends[begin - 1]) if begin else 0
@@ -300,7 +309,7 @@ def search_together(
     Returns:
         Candidates of the documents as a whole.
         Documents and messages that stand out in some part, int64[Q] each. Every such pair comes once, in order. A
-        document has MOST_PROMISING messages at most.
+        document has at most MOST_PROMISING messages.
     """
     pair_lists, searched_documents = list[_Pairs](), np.arange(len(positions.scored))
     searched, is_segment = parts.with_wholes(positions)
@@ -346,7 +355,7 @@ def _standing_out(
         documents: int64[R], of the parts.
         messages: [R, C], best first.
         log10_p: [R, C], of the messages in the parts.
-        limit: says how many messages are tested.
+        limit: gives the number of tested messages.
     """
     stands_out = log10_p[:, :BEST_MESSAGES] <= math.log10(PROMISING) - math.log10(limit.messages)
     which = np.nonzero(stands_out)

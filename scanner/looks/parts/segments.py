@@ -1,11 +1,11 @@
-"""Segments of a text: its quotations, and paragraphs of own words, by characters and by bytes, and their tokens.
+"""Cut texts into segments: quotations, and paragraphs of own words, by characters, by bytes and by tokens.
 
-Plain functions define the segments. A scan cuts every text, and Python would take longer for a paragraph than
-a tokenizer does; so kernels go from newline to newline of the whole batch.
+Plain functions define the segments. A scan cuts every text, and for a paragraph Python would take longer than a
+tokenizer. So kernels go from newline to newline of the whole batch.
 
-The reference tells where each token stands, in ten times what tokenising takes. Where a tokenizer's tokens are the
-bytes of the text, one after the other, their lengths tell it too; a text whose tokens are not as long as it is asked
-of the reference.
+The reference tokenizer tells the place of each token, but takes ten times as long as tokenising. For tokenizers whose
+tokens are the bytes of the text, one after the other, the lengths of the tokens give the places too. If the tokens of a
+text are not as long as the text, the reference tokenizer is asked.
 """
 
 import json
@@ -38,9 +38,9 @@ class TextSegment(NamedTuple):
 
 
 def segments_of(text: str) -> Iterator[TextSegment]:
-    """Yield quotations and, between them, paragraphs of own words, which blank lines part, in order.
+    """Yield, in order, quotations and the paragraphs of own words between them. Blank lines separate paragraphs.
 
-    They come one after the other, since a hostile text has one in three characters: a list of them would take far more
+    They are yielded one by one, because a hostile text has one in three characters. A list of them would take far more
     memory than the text.
     """
     for part in iterate_parts(text):
@@ -57,7 +57,7 @@ def segments_of(text: str) -> Iterator[TextSegment]:
 
 
 SHORTEST_SEGMENT = 6
-"""Fewest bytes of a segment: no tokenizer makes SHORTEST_WINDOW tokens of fewer."""
+"""Smallest number of bytes in a segment. No tokenizer makes SHORTEST_WINDOW tokens of fewer."""
 
 _TAB, _NEWLINE, _FORM_FEED, _RETURN, _SPACE, _SLASH, _LESS, _MORE = b"\t\n\f\r /<>"
 _NAME = np.frombuffer(b"blockquote", np.uint8)
@@ -66,7 +66,10 @@ _LETTER_CASE = 0x20
 
 
 def segments_of_texts(texts: Utf8) -> Segments:
-    """Return segments, in bytes of their text. Each has SHORTEST_SEGMENT at least and is less than the whole text."""
+    """Return segments, in bytes of their text.
+
+    Each has at least SHORTEST_SEGMENT bytes and is less than the whole text.
+    """
     data, offsets = texts
     begin, end = offsets[[0, -1]].tolist()
     edges = np.empty(((end - begin) // SHORTEST_SEGMENT, 3), np.int64)
@@ -84,11 +87,11 @@ def _blocks_of_bytes(
     Args:
         data: UTF-8 of all texts.
         offsets: int64[D+1], where texts begin and end.
-        tags: where tags may begin.
+        tags: places where tags may begin.
 
     Returns:
         The ranges, int64[B, 2].
-        int64[D+1]: each text's part of them.
+        The place of each text's ranges among them, int64[D+1].
     """
     blocks, many, tag = np.empty((len(tags), 2), np.int64), 0, 0
     first = np.zeros(len(offsets), np.int64)
@@ -116,7 +119,7 @@ def _blocks_of_bytes(
 
 @kernel
 def _tag_end(data: NDArray[np.uint8], begin: int, last: int) -> int:
-    """Return the end of the tag of a quotation that begins at a place; the place itself, if no tag begins there."""
+    """Return the end of a quotation's tag that begins at this place. If no tag begins here, return the place itself."""
     i = begin + 1
     if i < last and data[i] == _SLASH:
         i += 1
@@ -140,7 +143,7 @@ def _cut(
     first_block: NDArray[np.int64],
     edges: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Write begin, end and number of segments into `edges`. Returns each text's part of them, int64[D+1]."""
+    """Write begin, end and number of segments into `edges`. Return the place of each text's segments, int64[D+1]."""
     first, many, line = np.zeros(len(offsets), np.int64), 0, 0
     for d in range(len(offsets) - 1):
         begin, last = offsets[d], offsets[d + 1]
@@ -176,7 +179,7 @@ def _is_blank(byte: int) -> bool:
 
 @kernel
 def _is_quoted(data: NDArray[np.uint8], i: int, end: int) -> bool:
-    """Return whether a line begins with the sign of a quotation, after three blanks at most."""
+    """Return whether a line begins with the sign of a quotation, after at most three blanks."""
     indent_end = min(i + 3, end)
     while i < indent_end and (data[i] == _SPACE or data[i] == _TAB):
         i += 1
@@ -200,10 +203,10 @@ def _part(
     many: int,
     number: int,
 ) -> tuple[int, int]:
-    """Write the segments of a part, of which `newlines` are the places of line ends.
+    """Write the segments of a part. `newlines` are the places of its line ends.
 
     Returns:
-        How many segments are written, and how many the text has.
+        The number of written segments, and of segments in the text.
     """
     begin, last = part
     line = len(newlines) if quoted else 0
@@ -212,7 +215,7 @@ def _part(
         line += 1
         while line < len(newlines) and _all_blank(data, newlines[line - 1] + 1, newlines[line]):
             line += 1
-        if newlines[line - 1] > end:  # blank lines between segments
+        if newlines[line - 1] > end:  # blank lines separate segments
             many, number = _write((begin, end), text, edges, many, number)
             begin = newlines[line - 1] + 1
     return _write((begin, last), text, edges, many, number)
@@ -247,14 +250,14 @@ def tokens_before(
     Args:
         segments: by bytes.
         tokens: of the documents.
-        bytes_of: int32[V], number of bytes of each token id; ids beyond have none.
-        more: bytes that the tokens of a document have beyond its own, in front.
+        bytes_of: int32[V], number of bytes of each token id. Ids beyond have none.
+        more: number of bytes in front that the tokens of a document have in addition to its own.
         sizes: int64[D], bytes of documents.
 
     Returns:
-        Tokens before the begin of each segment, int64[S].
-        Tokens before its end, int64[S].
-        bool[D]: for which documents both are right: their tokens have as many bytes as they should.
+        Number of tokens before the begin of each segment, int64[S].
+        Number of tokens before its end, int64[S].
+        Whether both are right for a document, because its tokens have the expected number of bytes, bool[D].
     """
     begin, end, right = np.empty_like(segments.begin), np.empty_like(segments.end), np.ones(len(sizes), np.bool_)
     for d in range(len(sizes)):
@@ -285,22 +288,22 @@ def _size(token: int, bytes_of: NDArray[np.int32]) -> int:
 
 
 class Lengths(NamedTuple):
-    """Bytes of text that tokens are."""
+    """Lengths of tokens, in bytes of text."""
 
     token_bytes: NDArray[np.int32]
     """int32[V]: bytes of each token id."""
     more: int
-    """Bytes that the tokens of a text have beyond the text's own."""
+    """Number of bytes that the tokens of a text have in addition to the text's own."""
 
 
 def lengths_of(data: bytes) -> Lengths | None:
     """Return the lengths of the tokens of a tokenizer.json, given its bytes.
 
-    ByteLevel writes each byte as one character. SentencePiece puts a space in front, and writes spaces as `▁` and bytes
-    that it has no token for as `<0x0A>`.
+    ByteLevel writes each byte as one character. SentencePiece puts a space in front, writes spaces as `▁`, and writes
+    bytes without a token of their own as `<0x0A>`.
 
     Returns:
-        The lengths; None: tokens are not the bytes of the text as it stands.
+        The lengths. None: the tokens are not the bytes of the text as written.
     """
     settings = json.loads(data)
     decoder, normalizer, model = settings.get("decoder") or {}, settings.get("normalizer"), settings["model"]
@@ -335,7 +338,7 @@ def _each(ids: Mapping[str, int], length: Callable[[str], int]) -> NDArray[np.in
 
 
 class TokenOffsets:
-    """Tells for one tokenizer which tokens segments of texts have: those that begin in them."""
+    """Tells, for one tokenizer, the tokens of segments of texts: those that begin in a segment."""
 
     def __init__(self, reference: HuggingFaceTokenizer) -> None:
         self._reference = reference
@@ -347,7 +350,7 @@ class TokenOffsets:
         Args:
             texts: of the batch.
             tokens: of these texts.
-            segments: of these texts, by bytes; they begin and end with characters.
+            segments: of these texts, by bytes. They begin and end with whole characters.
         """
         begin, end, right = self._by_lengths(texts, tokens, segments)
         for d in np.flatnonzero(~right & (segments.many > 0)).tolist():
@@ -363,7 +366,7 @@ class TokenOffsets:
     def _by_lengths(
         self, texts: Utf8, tokens: Tokens, segments: Segments
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return segments by the lengths of tokens, int64[S] twice, and for which texts these are right, bool[D]."""
+        """Return segments by the lengths of tokens, int64[S] twice, and whether they are right, bool[D]."""
         if self._lengths is None:
             return np.zeros_like(segments.begin), np.zeros_like(segments.end), np.zeros(len(segments.many), np.bool_)
         token_bytes, more = self._lengths
@@ -371,7 +374,7 @@ class TokenOffsets:
 
 
 def _characters_before(text: bytes, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the characters of a text before each byte, int64[S], which are in order."""
+    """Count the characters of a text before each byte, int64[S], in ascending order."""
     edges = pairwise([0, *places.tolist()])
     return np.cumsum([len(text[first:last].decode()) for first, last in edges], dtype=np.int64)
 
@@ -379,13 +382,14 @@ def _characters_before(text: bytes, places: NDArray[np.int64]) -> NDArray[np.int
 def segment_cutter(
     tokenizers: Mapping[str, HuggingFaceTokenizer],
 ) -> Callable[[Utf8, Mapping[str, Tokens]], dict[str, Segments]]:
-    """Return a function that cuts texts into segments: a segment has the tokens that begin in it.
+    """Return a function that cuts texts into segments. A segment has the tokens that begin in it.
 
     Args:
         tokenizers: the reference tokenizers, by name.
 
     Returns:
-        Takes texts and their tokens by tokenizer, and gives segments by tokenizer, by these tokens.
+        A function that takes texts, and their tokens under each tokenizer. It returns the segments under each
+        tokenizer, by these tokens.
     """
     token_offsets = {name: TokenOffsets(tokenizer) for name, tokenizer in tokenizers.items()}
 

@@ -1,9 +1,9 @@
-"""The two ciphers of SPEC §1 as numba kernels: SipHash-2-4 over windows of tokens, ChaCha with 8 rounds over counters.
+"""Implement the two ciphers of SPEC §1 as numba kernels: SipHash-2-4 over windows of tokens, ChaCha8 over counters.
 
-Both work on many independent lanes at once. The rounds are straight-line code on scalars, so that the compiler turns
-the loop over lanes into vector instructions. A block's body stands in that loop itself (inline): it is too large for
-the compiler to inline, and ten times slower when called. Every value is cast back to its width at once, since numba
-widens otherwise.
+Both work on many independent lanes at once. The rounds are straight-line code on scalars, so the compiler turns the
+loop over lanes into vector instructions. The body of a block is written in that loop itself (inline), because it is too
+large for the compiler to inline, and ten times slower when called. Every value is cast back to its width at once,
+because numba otherwise widens it.
 """
 
 import numpy as np
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 
 LANES = 16
-"""Blocks that are computed side by side: one interleaving group of SPEC §1, and one 512-bit vector of words."""
+"""Number of blocks computed side by side: one interleaving group of SPEC §1, and one 512-bit vector of words."""
 
 WORDS_A_GROUP = 16 * LANES
 """Words in a group of interleaved blocks."""
 
 CHUNK = 256
-"""Positions that are worked on at a time: their state stays in the first-level cache."""
+"""Number of positions that are worked on at a time. Their state fits the first-level cache."""
 
 FEW_LANES = 64
-"""Most lanes that go through all rounds at once; more lanes go in four passes."""
+"""Largest number of lanes that go through all rounds at once. More lanes go in four passes."""
 
 
 @kernel
@@ -64,7 +64,7 @@ def _double_round(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
 
 @inlined
 def _start(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
-    """Return what a ChaCha block begins from: counter (low, high word) in words 12 and 13, nonce in words 14 and 15."""
+    """Return the start of a ChaCha block: counter (low, high word) in words 12 and 13, nonce in words 14 and 15."""
     return (
         uint32(0x61707865), uint32(0x3320646E), uint32(0x79622D32), uint32(0x6B206574),
         key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7],
@@ -91,7 +91,7 @@ def _block(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint
 def three_columns(key: tuple[uint32, ...], c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
     """Return columns 1, 2 and 3 after the first half of round one.
 
-    They are what blocks share whose counters share a high word.
+    Blocks share them if their counters share a high word.
     """
     s = _start(key, uint32(0), c1, n0, n1)
     x1, x5, x9, xd = _quarter_round(s[1], s[5], s[9], s[13])
@@ -104,7 +104,7 @@ def three_columns(key: tuple[uint32, ...], c1: uint32, n0: uint32, n1: uint32) -
 def block_after(
     key: tuple[uint32, ...], shared: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32
 ) -> tuple[uint32, ...]:
-    """Return a ChaCha8 block, a tenth of which is done; shared: by `three_columns` of the same key and words."""
+    """Return a ChaCha8 block. A tenth of its work is done: `shared`, from `three_columns` of the same key and words."""
     s = _start(key, c0, c1, n0, n1)
     x1, x5, x9, xd, x2, x6, xa, xe, x3, x7, xb, xf = shared
     x0, x4, x8, xc = _quarter_round(s[0], s[4], s[8], s[12])
@@ -114,7 +114,10 @@ def block_after(
 
 @kernel
 def _store(block: tuple[uint32, ...], out: NDArray[np.uint32], w: int, i: int) -> None:
-    """Write word k of a block to out[w·k + i]; w is a constant where this is called, so that rows can't overlap."""
+    """Write word k of a block to out[w·k + i].
+
+    Callers pass a constant w, so the compiler knows that rows do not overlap.
+    """
     out[i], out[w + i], out[2 * w + i], out[3 * w + i] = block[0], block[1], block[2], block[3]
     out[4 * w + i], out[5 * w + i], out[6 * w + i], out[7 * w + i] = block[4], block[5], block[6], block[7]
     out[8 * w + i], out[9 * w + i], out[10 * w + i], out[11 * w + i] = block[8], block[9], block[10], block[11]
@@ -127,9 +130,9 @@ def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: 
 
     Args:
         key: uint32[8].
-        counter: of lane 0, a multiple of LANES.
+        counter: counter of lane 0, a multiple of LANES.
         nonce: of all blocks.
-        out: uint32[16 · LANES], written: word k of lane i at LANES · k + i.
+        out: uint32[16 · LANES], written: word k of lane i is at LANES · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])  # scalars stay in registers
     c0, c1, n0, n1 = uint32(counter), uint32(counter >> uint64(32)), uint32(nonce), uint32(nonce >> uint64(32))
@@ -139,7 +142,7 @@ def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: 
 
 @kernel
 def _load(state: NDArray[np.uint32], w: int, i: int) -> tuple[uint32, ...]:
-    """Return the sixteen words of a lane, as `_store` left them."""
+    """Return the sixteen words of a lane, as `_store` wrote them."""
     return (
         state[i], state[w + i], state[2 * w + i], state[3 * w + i], state[4 * w + i], state[5 * w + i],
         state[6 * w + i], state[7 * w + i], state[8 * w + i], state[9 * w + i], state[10 * w + i],
@@ -149,18 +152,18 @@ def _load(state: NDArray[np.uint32], w: int, i: int) -> tuple[uint32, ...]:
 
 @kernel
 def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: int, out: NDArray[np.uint32]) -> None:
-    """Write one block a lane, each with its own counter and nonce.
+    """Write one block for each lane, with its own counter and nonce.
 
-    Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector. One block is a
-    long chain of steps, each of which waits for the previous one. More than FEW_LANES lanes go through it in four
-    passes of a double round each, which are short enough that the machine works on several vectors at a time.
+    All values here have 32 bits, because a single 64-bit value in the loop would halve the lanes of a vector. One block
+    is a long chain of steps, and each step waits for the previous one. More than FEW_LANES lanes go through it in four
+    passes of a double round each. These are short enough that the machine works on several vectors at a time.
 
     Args:
         key: uint32[8].
         inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their high
             words, CHUNK each.
-        lanes: how many. Lanes beyond, up to CHUNK, may be computed from whatever stands there.
-        out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
+        lanes: number of lanes. Lanes beyond, up to CHUNK, may be computed from any values that are there.
+        out: uint32[16 · CHUNK], written: word k of lane i is at CHUNK · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     if lanes <= FEW_LANES:
@@ -185,7 +188,7 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
 
 @inlined
 def _keyed_start(inputs: NDArray[np.uint32], i: int) -> tuple[uint32, ...]:
-    """Return what the block of lane i begins from; inputs: as of `chacha8_keyed_lanes`."""
+    """Return the start of lane i's block. `inputs` is as in `chacha8_keyed_lanes`."""
     key = (
         inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i],
         inputs[4 * CHUNK + i], inputs[5 * CHUNK + i], inputs[6 * CHUNK + i], inputs[7 * CHUNK + i],
@@ -196,13 +199,13 @@ def _keyed_start(inputs: NDArray[np.uint32], i: int) -> tuple[uint32, ...]:
 
 @kernel
 def chacha8_keyed_lanes(inputs: NDArray[np.uint32], lanes: int, out: NDArray[np.uint32]) -> None:
-    """Write one block a lane, each with its own key, counter and nonce, as `chacha8_lanes` does under one key.
+    """Write one block for each lane, with its own key, counter and nonce, as `chacha8_lanes` does under one key.
 
     Args:
         inputs: uint32[12 · CHUNK]: words 0 to 7 of the keys, low words of the counters, their high words, low words of
             the nonces, their high words, CHUNK each.
-        lanes: how many. Lanes beyond, up to CHUNK, may be computed from whatever stands there.
-        out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
+        lanes: number of lanes. Lanes beyond, up to CHUNK, may be computed from any values that are there.
+        out: uint32[16 · CHUNK], written: word k of lane i is at CHUNK · k + i.
     """
     if lanes <= FEW_LANES:
         for begin in range(0, lanes, LANES):
@@ -226,15 +229,15 @@ def chacha8_keyed_lanes(inputs: NDArray[np.uint32], lanes: int, out: NDArray[np.
 def chacha8_run(
     key: NDArray[np.uint32], low: uint32, high: uint32, nonce: uint64, blocks: int, out: NDArray[np.uint32]
 ) -> None:
-    """Write blocks of consecutive counters under one key and nonce, a tenth of which they share.
+    """Write blocks of consecutive counters under one key and nonce. They share a tenth of the work.
 
     Args:
         key: uint32[8].
-        low: low word of the first counter; that of the last one does not overflow.
+        low: low word of the first counter. That of the last one does not overflow.
         high: high word of all counters.
         nonce: of all blocks.
-        blocks: how many; as many of LANES are computed as hold them, CHUNK at most.
-        out: uint32[16 · CHUNK], written: word k of block i at CHUNK · k + i.
+        blocks: number of blocks. The number computed is rounded up to a multiple of LANES, at most CHUNK.
+        out: uint32[16 · CHUNK], written: word k of block i is at CHUNK · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
     n0, n1 = uint32(nonce), uint32(nonce >> uint64(32))
@@ -267,7 +270,7 @@ def _sip_round(a: uint64, b: uint64, c: uint64, d: uint64) -> tuple[uint64, uint
 
 @kernel
 def _absorb(low: NDArray[np.uint32], high: NDArray[np.uint32], state: NDArray[np.uint64]) -> None:
-    """Take one 8-byte word a lane, from two tokens, into the state by two SipHash rounds."""
+    """Add one 8-byte word for each lane, made of two tokens, to the state by two SipHash rounds."""
     for i in range(len(low)):
         w = uint64(uint64(low[i]) | uint64(uint64(high[i]) << uint64(32)))
         a, b, c, d = (state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w))
@@ -278,7 +281,7 @@ def _absorb(low: NDArray[np.uint32], high: NDArray[np.uint32], state: NDArray[np
 
 @kernel
 def _finish(last: NDArray[np.uint64], state: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
-    """Take the last word of each lane into the state, and write the hash after the four rounds that end SipHash."""
+    """Add the last word of each lane to the state, and write the hash after the four rounds that end SipHash."""
     for i in range(len(out)):
         w = last[i]
         a, b, c, d = (state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w))
@@ -301,7 +304,7 @@ def siphash_lanes(
     scratch: NDArray[np.uint64],
     out: NDArray[np.uint64],
 ) -> None:
-    """Write the SipHash-2-4 of `count` tokens (4 little-endian bytes each) a lane.
+    """Write the SipHash-2-4 of `count` tokens (4 little-endian bytes each) for each lane.
 
     Token k of lane i is tokens[stride · k + i]. With a stride of 1 the lanes are the windows that begin at each place
     of a text.
@@ -309,8 +312,8 @@ def siphash_lanes(
     Args:
         key: uint64[2].
         tokens: uint32.
-        stride: between a lane's tokens.
-        count: tokens of a lane.
+        stride: distance between a lane's tokens.
+        count: number of tokens in a lane.
         scratch: uint64[5 · CHUNK].
         out: uint64[L], L ≤ CHUNK, written.
     """

@@ -1,8 +1,10 @@
-"""The score of a claim, from the seeds that it shows (SPEC_3 §5). It needs no secret, and shares no code with scans.
+"""Compute the score of a claim from the seeds that it shows (SPEC_3 §5).
+
+It needs no secret, and shares no code with scans.
 
 A claim is about one unit: a text, its normal form, or a part of it. It counts at most 1,000 positions, chosen by a
-public hash of window and token. A position whose seed an earlier claim showed counts in T and adds its mean at most:
-whoever read that claim can choose tokens by the seed.
+public hash of window and token. If an earlier claim showed the seed of a position, the position still counts in T, but
+adds at most its mean. A person who read that claim could choose tokens by the seed.
 """
 
 import hashlib
@@ -21,7 +23,7 @@ from scanner.watermark.proof import log10_binomial, log10_gamma
 from schemas.key_record import Label, parse_label
 
 MOST_POSITIONS = 1000
-"""Most positions that a claim counts."""
+"""Largest number of positions that a claim counts."""
 
 _MEAN = 1.0
 """Mean of a draw's score, −ln(1 − r)."""
@@ -47,9 +49,9 @@ class ClaimScore(NamedTuple):
 
     scored: T.
     score: S, a whole number for green lists.
-    scored_user: T_U; without groups all steps are user steps.
+    scored_user: T_U. Without groups all steps are user steps.
     score_user: S_U.
-    shows: leaves of the buckets that the claim shows first, sorted.
+    shows: leaves of the buckets that the claim is the first to show, sorted.
     log10_p: of S over T, for one message.
     log10_p_user: of S_U over T_U, for one message.
     """
@@ -67,9 +69,9 @@ def claimed_positions(tokens: Sequence[int], label: str, most: int = MOST_POSITI
     """Return the positions that a claim about a unit counts.
 
     Args:
-        tokens: of the unit alone.
-        label: of the key, version 3.
-        most: how many are counted at most; of more, those of smallest SHA-256(N ‖ N' ‖ token).
+        tokens: tokens of the unit only.
+        label: label of the key, version 3.
+        most: largest number of counted positions. If there are more, those of smallest SHA-256(N ‖ N' ‖ token) count.
 
     Raises:
         ValueError: the label is none of version 3, or a token is no number of 32 bits.
@@ -112,19 +114,19 @@ def score_claim(
 ) -> ClaimScore:
     """Return the score of a claim that a unit has a message's mark.
 
-    Paths of the seeds are not looked at here (`tree.root_by`), nor is the choice of the unit.
+    Neither the paths of the seeds (`tree.root_by`) nor the choice of the unit is checked here.
 
     Args:
-        tokens: of the unit alone.
+        tokens: tokens of the unit only.
         message: m.
-        label: of the key, version 3.
+        label: label of the key, version 3.
         beacon: R, 32 bytes.
-        seeds: by their buckets, 32 bytes each; all that the positions meet, and others at will.
+        seeds: seed of each bucket, 32 bytes each. All buckets of the positions must be there, others may be.
         shown_before: leaves that earlier claims showed.
         most: as for `claimed_positions`.
 
     Raises:
-        ValueError: a seed is missing, is none, or stands in two buckets; or a message, R, leaf, token or label is none.
+        ValueError: a seed is missing, not valid, or in two buckets. Or a message, R, leaf, token or label is not valid.
     """
     key = parse_label(label)
     if not 0 <= message < key.most_messages:
@@ -137,7 +139,7 @@ def score_claim(
     earlier = frozenset(shown_before)
     if any(
         len(leaf) != HASH_BYTES for leaf in earlier
-    ):  # hexadecimal text would meet no leaf, and p would be too small
+    ):  # hexadecimal text would equal no leaf, and p would be too small
         raise ValueError(f"a leaf that was shown before has {HASH_BYTES} bytes")
     leaves = {bucket: leaf_of(seeds[bucket]) for bucket in set(buckets)}
     was_shown = np.array([leaves[bucket] in earlier for bucket in buckets], bool)
@@ -189,7 +191,7 @@ def _step_keys(positions: ClaimedPositions, seeds: Mapping[int, bytes], beacon: 
 def _terms(
     key: Label, keys: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.uint64]
 ) -> NDArray[np.float64]:
-    """Return what each position adds to the score: float64[P], 0 or 1 for green lists."""
+    """Return the term of each position: float64[P], 0 or 1 for green lists."""
     if key.gamma is not None:
         bits = key.gamma.denominator.bit_length() - 1
         value = _digits(keys, nonces, entries, planes_of(key.gamma), bits, 0)
@@ -225,7 +227,7 @@ def _words(
     plane: int,
     first_block: int,
 ) -> NDArray[np.uint32]:
-    """Return a word of a plane at each position, by the words' numbers, uint64[P]: uint32[P]."""
+    """Return a word of a plane at each position: uint32[P]. numbers: uint64[P], the words' numbers."""
     height = 16 // planes
     counters = numbers // np.uint64(height) + np.uint64(first_block)
     block = np.array(chacha8_of_each(keys, counters, nonces)).reshape(16, -1)
@@ -234,5 +236,5 @@ def _words(
 
 
 def _greens(gamma: Fraction, terms: NDArray[np.float64], was_shown: NDArray[np.bool_]) -> int:
-    """Return the greens that were not shown, and of the others as many as chance alone makes green, rounded down."""
+    """Return the number of greens that were not shown, plus γ times the number of shown ones, rounded down."""
     return int(terms[~was_shown].sum()) + int(terms[was_shown].sum()) * gamma.numerator // gamma.denominator

@@ -1,8 +1,8 @@
-"""Scores of a few numbers in full under a Gumbel label with groups, and bounds on them (SPEC_3 §1, §4).
+"""Compute full scores of a few numbers under a Gumbel label with groups, and bounds on them (SPEC_3 §1, §4).
 
-A draw is w = c·2^24 + (f >> 8), with eight digits c from planes and a word f from another block. c alone bounds a
-term: at half the draws and without a logarithm. Of large c the bounds lie far apart, so that those few are drawn in
-full. Most numbers are neither the best of their row nor rare by their bounds, and need no exact score.
+A draw is w = c·2^24 + (f >> 8), with eight digits c from planes and a word f from another block. c alone bounds a term,
+with half the draws and without a logarithm. For large c the bounds are far apart, so these few draws are drawn in full.
+Most numbers are neither the best of their row nor rare by their bounds, and need no exact score.
 """
 
 from typing import NamedTuple, Self
@@ -19,21 +19,24 @@ from scanner.watermark.native.steps import Steps
 from scanner.watermark.positions import Ranges, offsets_of
 
 _FIRST_FULL = 254
-"""First c of draws that are drawn in full for bounds."""
+"""Smallest c of draws that are drawn in full for bounds."""
 
 _UNIT = 2.0**-20
-"""Unit of bounds while they are added up: those of a chunk's terms stay below 2^32, since −ln(1 − 254/256) < 5."""
+"""Unit of bounds while they are added up.
+
+The sum over a chunk's terms stays below 2^32, because −ln(1 − 254/256) < 5.
+"""
 
 _SLACK = 1e-9
-"""What rounding can change in a sum, and more, relative to it."""
+"""Upper bound on the rounding of a sum, relative to it."""
 
 
 class _Scratch(NamedTuple):
-    """Arrays of one call, made outside of the kernels: to compile np.empty takes seconds.
+    """Arrays of one call. They are made outside of the kernels, because compiling np.empty takes seconds.
 
     inputs: uint32[12 · CHUNK].
     block: uint32[16 · CHUNK + LANES].
-    segments: int64[CHUNK, 5], as of `fill_lanes`.
+    segments: int64[CHUNK, 5], as in `fill_lanes`.
     digits: uint32[CHUNK + LANES], the eight digits of each lane's draw.
     """
 
@@ -54,10 +57,10 @@ class _Scratch(NamedTuple):
 
 
 class _Full(NamedTuple):
-    """Draws that wait to be drawn in full, CHUNK at most.
+    """Draws that wait to be drawn in full, at most CHUNK.
 
-    places: int64[3, CHUNK]: step, number and bound of each.
-    draws: uint32[CHUNK], of which the digits are known.
+    places: int64[3, CHUNK], step, number and bound of each.
+    draws: uint32[CHUNK], the draws, of which only the digits are known.
     inputs: uint32[12 · CHUNK].
     block: uint32[16 · CHUNK].
     """
@@ -79,7 +82,7 @@ class _Full(NamedTuple):
 
 
 def _bounds_of_terms() -> NDArray[np.uint64]:
-    """Return bounds on the term of a draw with each c below _FIRST_FULL, in _UNIT: uint64[256], the upper one first."""
+    """Return bounds on the term of a draw for each c below _FIRST_FULL, in _UNIT: uint64[256], the upper one first."""
     c = np.arange(_FIRST_FULL)
     low = np.maximum(np.floor(-np.log1p(-c / 256.0) / _UNIT) - 1, 0)
     high = np.ceil(-np.log1p(-(c + 1) / 256.0) / _UNIT) + 1
@@ -89,12 +92,14 @@ def _bounds_of_terms() -> NDArray[np.uint64]:
 
 
 class _Asked(NamedTuple):
-    """Numbers whose scores over R ranges of D documents are bounded, F at most; those of A requests one after another.
+    """Numbers whose scores over R ranges of D documents are bounded, at most F.
 
-    first: int64[A, D+1], which ranges of a request each document has.
+    They belong to A requests, one after another.
+
+    first: int64[A, D+1], the ranges of each document in a request.
     begin, end: int64[R], the steps of each range.
-    place: int64[R+1], which numbers each range has.
-    numbers: int64[F]; −1: none.
+    place: int64[R+1], the numbers of each range.
+    numbers: int64[F]. −1: none.
     """
 
     first: NDArray[np.int64]
@@ -105,13 +110,13 @@ class _Asked(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Numbers of one document whose scores over ranges are bounded, E at most, listed by their block.
+    """Numbers of one document whose scores over ranges are bounded, at most E, listed by their block.
 
     begin, end: int64[E], the steps of each.
     number: int64[E].
-    bound: int64[E], which bound it has.
-    following: int64[E], the next one of its block; −1: none.
-    first: int64[blocks], the first one of each block; −1: none.
+    bound: int64[E], the place of its bound.
+    following: int64[E], the next one in its block. −1: none.
+    first: int64[blocks], the first one in each block. −1: none.
     """
 
     begin: NDArray[np.int64]
@@ -125,17 +130,17 @@ class _Entries(NamedTuple):
 def bounds_of_scores(
     steps: Steps, *asked: tuple[Ranges, NDArray[np.int64]]
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return bounds on what `exact_scores` returns, from below and above.
+    """Return bounds on the results of `exact_scores`, from below and above.
 
-    A block of digits is drawn once for all ranges of a document that need it, whatever they are asked with.
+    A block of digits is drawn once for all ranges of a document that need it, whichever request they belong to.
 
     Args:
         steps: of D documents.
-        asked: R ranges of them, and numbers of groups, int64[R, most], each below 2^16; −1: none. Some of each, with R
-            and most of their own.
+        asked: requests. Each has R ranges of the documents, and numbers of groups, int64[R, most], each below 2^16,
+            with −1 for none. R and most may differ between requests.
 
     Returns:
-        float64[R, most] both, for each that is asked; −inf where there is no number.
+        For each request, float64[R, most] both. −∞ where there is no number.
     """
     counts = np.array([len(ranges.begin) for ranges, _ in asked])
     all_asked = _Asked(
@@ -162,7 +167,7 @@ def bounds_of_scores(
 
 @kernel
 def _list_entries(asked: _Asked, document: int, entries: _Entries) -> tuple[int, int]:
-    """List the numbers of a document. Return the first step that a range has, and one past the last."""
+    """List the numbers of a document. Return the first step of its ranges, and one past the last."""
     entries.first[:] = -1
     count, first_step, stop_step = 0, np.iinfo(np.int64).max, 0
     for request in range(len(asked.first)):
@@ -190,7 +195,7 @@ def _add_bounds(
     full: _Full,
     bounds: NDArray[np.int64],
 ) -> None:
-    """Add bounds on the scores that are asked, in _UNIT, to int64[2, F]."""
+    """Add bounds on the requested scores, in _UNIT, to int64[2, F]."""
     inputs, block, segments, digits = scratch
     first_step, stop_step, no_number = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
     waiting = 0
@@ -238,9 +243,9 @@ def _add_bounds(
 def _digits_of_lanes(
     block: NDArray[np.uint32], number: int, lane: uint64, size: uint64, digits: NDArray[np.uint32]
 ) -> None:
-    """Write the eight digits c of a number in `size` lanes; block: uint32[16 · CHUNK + LANES], of digits."""
+    """Write the eight digits c of a number in `size` lanes. block: uint32[16 · CHUNK + LANES], of digits."""
     word, bit = uint64(((number >> 5) & 1) * CHUNK) + lane, uint32(number & 31)
-    for v in range(uint64(0), size, uint64(LANES)):  # whole vectors; what is too much is written again
+    for v in range(uint64(0), size, uint64(LANES)):  # whole vectors: the surplus is overwritten later
         for i in range(v, v + uint64(LANES)):
             c = uint32(0)
             for q in range(uint64(8)):
@@ -250,7 +255,7 @@ def _digits_of_lanes(
 
 @kernel
 def _add_full(steps: Steps, full: _Full, count: int, bounds: NDArray[np.int64]) -> None:
-    """Draw what waits in full, and add it to both bounds."""
+    """Draw the waiting draws in full, and add their terms to both bounds."""
     places, draws, inputs, block = full
     for i in range(uint64(count)):
         step = uint64(places[0, i])
@@ -275,12 +280,12 @@ def exact_scores(
 
     Args:
         steps: of any documents.
-        begin: int64[R], the first of each row's steps.
+        begin: int64[R], the first step of each row.
         end: int64[R], one past the last.
-        numbers: int64[R, most], each below 2^32; −1: none.
+        numbers: int64[R, most], each below 2^32. −1: none.
 
     Returns:
-        float64[R, most]; 0 where there is no number.
+        float64[R, most]. 0 where there is no number.
     """
     is_number = numbers >= 0
     rows, _ = np.nonzero(is_number)

@@ -1,14 +1,15 @@
-"""Our own formats, as FORMATS has them: the green list and the Gumbel mark of the paper, in versions 1 and 3.
+"""Define our own formats for FORMATS: the green list and the Gumbel mark of the paper, in versions 1 and 3.
 
 In version 1 (SPEC) all messages read one shifted vector. In version 3 (SPEC_3) every token has a run of entries of its
-own: no change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all others
-as they were. A step's entries are drawn with one of 2^n seeds, which can be shown one by one, and a public random value
-R. Laws and parameters are the same; version 3 has the parameters `groups`, `seeds` and `beacon` besides.
+own. So no change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all
+others unchanged. The entries of a step are drawn with one of 2^n seeds, which can be shown one by one, and with a
+public random value R. Laws and parameters are the same. Version 3 has the further parameters `groups`, `seeds` and
+`beacon`.
 
-A search with groups looks into the group of the largest group score, and into those whose group score is as rare as one
-in B or rarer (SPEC_3 §4). So a message with a small p is found if its group is one of these, which depends on how much
-of its score came from group steps: `found_chance` says how often. A Gumbel mark is searched by rough scores, and finds
-a little less.
+A search with groups looks into the group of largest group score, and into every group whose score is as rare as one in
+B or rarer (SPEC_3 §4). A message with a small p is found if its group is one of these. This depends on the share of its
+score that comes from group steps, and `found_chance` gives the probability. A Gumbel mark is searched by rough scores,
+and finds a little less.
 """
 
 import math
@@ -36,25 +37,26 @@ from schemas.registry import MAX_WINDOW, MOST_NUMBERS, RESERVED_EVERY, parse_gam
 from schemas.registry import Gamma as GammaText
 
 SECONDS_A_MESSAGE = 2e-9
-"""Seconds that one message of a position may take: three times the slowest kernel's need on a core of its own, doubled
-for decoy keys.
+"""Seconds that one message of a position may take.
+
+It is three times the time of the slowest kernel with a core to itself, doubled for decoy keys.
 """
 
 FULL_SCORES = 6
-"""Times as long that a search takes in which each message is scored in full, in windows too (Gumbel of version 3)."""
+"""Factor by which a search takes longer if each message is scored in full, in windows too (Gumbel of version 3)."""
 
 SEEN_TOKENS = {0: "1,000", 1: "3,000 to 10,000"}
-"""Marked tokens of one user that trials needed to imitate the mark, by window."""
+"""Marked tokens of one user that trials needed to imitate the mark, for each window."""
 
 SAFE_WINDOW = 3
 """Smallest window at which no trial imitated the mark from published text."""
 
 MOST_MESSAGES = 2**31
-"""Most messages of a key."""
+"""Largest number of messages of a key."""
 
 
 class NativeFormat(Format):
-    """What the native formats share."""
+    """The common part of the native formats."""
 
     version: ClassVar = 1
     suggested: ClassVar = {"window": 4}
@@ -71,22 +73,22 @@ class NativeFormat(Format):
         return WholeWindows(self.window)
 
     def can_be_framed(self) -> bool:
-        """Return True: all messages read one vector, so that message a of token x is message b of token x + a − b."""
+        """Return True: all messages read one vector, so message a of token x is message b of token x + a − b."""
         return True
 
     def cautions(self, messages: int) -> list[str]:
-        """Warn of framing, where messages share a vector, and of imitation, where a window is short."""
+        """Warn of framing if messages share a vector, and of imitation if a window is short."""
         sentences = []
         if messages > 1 and self.can_be_framed():
             sentences.append(
-                "it may accuse the innocent: all users of version 1 read one shifted vector, so whoever holds text of "
-                "their own mark, or asks the marked model, can make text that names another user; version 3 ends that"
+                "it can accuse the innocent. All users of version 1 share one shifted vector, so a user who has marked "
+                "text of their own can make text that names another user. Keys of version 3 prevent this"
             )
         if self.window < SAFE_WINDOW:
             hint = f" ({SEEN_TOKENS[self.window]} marked tokens suffice)" if self.window in SEEN_TOKENS else ""
             sentences.append(
-                f"window {self.window}: whoever collects text of a mark can imitate it{hint}, and so make text that "
-                "is flagged, or that names its user; choose --window 4"
+                f"window {self.window}: a person who collects marked text can imitate its mark{hint}, and so make text "
+                "that is flagged or that names its user. Choose --window 4"
             )
         return sentences
 
@@ -100,11 +102,11 @@ class NativeFormat(Format):
 
     @property
     def _share(self) -> Fraction | None:
-        """γ, or None where there is no green list."""
+        """Return γ. None without a green list."""
         return None
 
     def check_messages(self, count: int) -> None:
-        """Refuse more messages than entries x + m of 32-bit tokens x are counted for."""
+        """Refuse more messages than the entries x + m of 32-bit tokens x have numbers for."""
         if count > MOST_MESSAGES:
             raise ValueError(f"{count} messages: a key of format {self.name!r} has {MOST_MESSAGES} at most")
 
@@ -148,11 +150,11 @@ class NativeFormat(Format):
         return secret.commitment(secret_bytes, self.label(), self.version)
 
     def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
-        """Leave out `context` without a window, since all positions of a text have one context then."""
+        """Leave out `context` if there is no window, because then all positions of a text have one context."""
         return [dedup for dedup in wanted if self.window or dedup != "context"]
 
     def digest_fields(self) -> dict[str, object]:
-        """Return what shard ids and draws of decoys hash: name, window and γ."""
+        """Return the fields that shard ids and draws of decoys hash: name, window and γ."""
         return {"method": self.name, "window": self.window, "gamma": self.model_dump(mode="json").get("gamma")}
 
 
@@ -178,7 +180,7 @@ class GreenListFormat(NativeFormat):
 
     def proof(self, secret_bytes: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.native.proof import GreenListProof  # flags alone need mpmath
+        from scanner.watermark.native.proof import GreenListProof  # late: only flags need mpmath
 
         return GreenListProof(secret_bytes, self.label(), self.window, self._share)
 
@@ -205,12 +207,12 @@ class GumbelFormat(NativeFormat):
 
 
 def users_of(groups: int) -> int:
-    """Return the fewest users that B groups have room for: a twentieth of the messages is reserved (SPEC_3 §3)."""
+    """Return the fewest users that fit B groups. A twentieth of the messages is reserved (SPEC_3 §3)."""
     return groups**2 * (RESERVED_EVERY - 1) // RESERVED_EVERY
 
 
 def groups_for(users: float) -> int:
-    """Return the least B with room for so many users."""
+    """Return the smallest B into which so many users fit."""
     groups = max(2, math.isqrt(int(users)))
     while users_of(groups) < users:
         groups += 1
@@ -218,11 +220,11 @@ def groups_for(users: float) -> int:
 
 
 class _NativeFormat3(NativeFormat):
-    """What both formats of version 3 share.
+    """The common part of the formats of version 3.
 
-    groups: B, whose B² messages share steps in groups; None: no groups.
+    groups: B. The B² messages share steps in groups. None: no groups.
     seeds: n, of 2^n seeds.
-    beacon: R as 64 hex digits; None: the key's record names a beacon whose value is not set yet.
+    beacon: R as 64 hex digits. None: the key's record names a beacon that has no value yet.
     """
 
     version: ClassVar = 3
@@ -239,11 +241,11 @@ class _NativeFormat3(NativeFormat):
         return self
 
     def can_be_framed(self) -> bool:
-        """Return False: no two messages read the same entry, except in the steps of a group, which name nobody."""
+        """Return False: two messages share entries only in the steps of a group, which never name a user."""
         return False
 
     def check_messages(self, count: int) -> None:
-        """Refuse more messages than are searched one by one; with groups, all numbers but B²."""
+        """Refuse more messages than can be searched one by one. With groups, refuse all numbers except B²."""
         if self.groups is not None and count != self.groups**2:
             raise ValueError(f"{count} messages: a key with groups = {self.groups} has {self.groups**2}")
         if self.groups is None and count > MOST_NUMBERS:
@@ -253,9 +255,9 @@ class _NativeFormat3(NativeFormat):
             )
 
     def found_chance(self, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how likely a search finds the message; with groups it must look into the message's group.
+        """Return the chance that a search finds the message. With groups it must look into the message's group.
 
-        Of a Gumbel mark it is a bound: its search misses a few more, whose rough scores are low.
+        For a Gumbel mark it is an upper bound, because its search also misses a few messages with low rough scores.
         """
         law = self.law()
         if self.groups is None or law is None:
@@ -263,14 +265,16 @@ class _NativeFormat3(NativeFormat):
         return found_chance(law, self.groups, scored, p)
 
     def seconds(self, messages: int) -> float:
-        """Return seconds in proportion to the messages; with groups, to what a search of groups reads.
+        """Return seconds in proportion to the messages.
+
+        With groups, in proportion to the part that a search of groups reads.
 
         Groups are read in a third of the steps, and the users of eight groups in the others.
         """
         return super().seconds(messages if self.groups is None else 6 * self.groups)
 
     def counted(self, messages: int) -> int:
-        """Return the number of all messages; with groups, of pairs of groups and users."""
+        """Return the number of all messages. With groups, the number of pairs of a group and a user."""
         return messages if self.groups is None else step_nulls.Paired.of(self.groups).pairs
 
     def label(self) -> str:
@@ -282,7 +286,7 @@ class _NativeFormat3(NativeFormat):
         return secret.derive_seed_key(secret_bytes, self.label()).words
 
     def digest_fields(self) -> dict[str, object]:
-        """Return what shard ids hash: the label, and R, which changes all draws."""
+        """Return the fields that shard ids hash: the label, and R, which changes all draws."""
         return {**Format.digest_fields(self), "beacon": self.beacon}
 
     def count_all(
@@ -293,7 +297,7 @@ class _NativeFormat3(NativeFormat):
         messages: int,
         critical: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """Count every message; with groups, pairs of a group and a user (scanner.watermark.native.step_nulls)."""
+        """Count every message. With groups, count pairs of a group and a user (scanner.watermark.native.step_nulls)."""
         if self.groups is None:
             return self.count_hits(secrets, tokens, positions, messages, critical).hits
         return step_nulls.pair_hits(self._steps(secrets, tokens, positions), self._share, self.groups, critical)
@@ -318,7 +322,7 @@ class _NativeFormat3(NativeFormat):
         """Return R.
 
         Raises:
-            ValueError: it is not set yet.
+            ValueError: it has no value yet.
         """
         if self.beacon is None:
             raise ValueError(
@@ -340,7 +344,7 @@ class GreenListFormat3(_NativeFormat3, GreenListFormat):
 
     def proof(self, secret_bytes: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.native.proof import GreenListProof3  # flags alone need mpmath
+        from scanner.watermark.native.proof import GreenListProof3  # late: only flags need mpmath
 
         return GreenListProof3(secret_bytes, self.label(), self.window, self._share, self.groups, self._beacon())
 
@@ -352,7 +356,10 @@ class GumbelFormat3(_NativeFormat3, GumbelFormat):
     title = "Aaronson et al. (Gumbel, version 3)"
 
     def seconds(self, messages: int) -> float:
-        """Return seconds in proportion to the messages: without groups each is scored in full, which takes longer."""
+        """Return seconds in proportion to the messages.
+
+        Without groups each message is scored in full, which takes longer.
+        """
         return super().seconds(messages) * (1 if self.groups else FULL_SCORES)
 
     def open(self, secret_bytes: bytes) -> Version3Gumbel:
@@ -374,8 +381,8 @@ def of_the_paper(
     Args:
         gammas: γ of each green list, such as 1/4.
         windows: h of each mark.
-        version: 1, the paper's own, or 3, with R = 0 in every bit: experiments and audits draw their keys themselves.
-        groups: B, of version 3; None: no groups.
+        version: 1, the paper's own, or 3, with all bits of R 0. Experiments and audits draw their keys themselves.
+        groups: B, for version 3. None: no groups.
     """
     green_list: Callable[..., Format] = GreenListFormat
     gumbel: Callable[..., Format] = GumbelFormat
@@ -386,18 +393,18 @@ def of_the_paper(
     return green + [gumbel(window=window) for window in windows]
 
 
-_LENGTHS = 24  # numbers of positions between which the share that is found is interpolated
-_SPLITS = 7  # numbers of group steps that stand for all of them
-_SCORES = 200  # parts of the range of group scores, where scores are real numbers
+_LENGTHS = 24  # numbers of positions between which the found share is interpolated
+_SPLITS = 7  # numbers of group steps that represent all of them
+_SCORES = 200  # parts of the range of group scores, if scores are real numbers
 
 
 def found_chance(law: Law, groups: int, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the chance that a message has a p-value at or below p and that its group is looked into: float64[U, J].
+    """Return the chance that a message has a p-value of p or less, and its group is looked into: float64[U, J].
 
-    At most eight groups are looked into, which takes nothing from it that could be measured.
+    At most eight groups are looked into. This limit lowers the chance by no measurable amount.
 
     Args:
-        law: of the score.
+        law: law of the score.
         groups: B.
         scored: T, int64[U], each above 0.
         p: of the message alone, float64[J], between 0 and 1.
@@ -411,7 +418,7 @@ def found_chance(law: Law, groups: int, scored: NDArray[np.int64], p: NDArray[np
 
 
 def _attained(law: Law, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest attainable p at or below each p, 0 where there is none: float64[U, J]."""
+    """Return the largest attainable p at or below each p, or 0 without one: float64[U, J]."""
     if not law.discrete:
         return np.broadcast_to(p, (len(scored), len(p)))
     least = np.stack([least_score(law, scored, float(np.log10(p_limit))) for p_limit in p], axis=1)
@@ -420,7 +427,10 @@ def _attained(law: Law, scored: NDArray[np.int64], p: NDArray[np.float64]) -> ND
 
 
 def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of the messages that score so much over T positions whose group is looked into: float64[J]."""
+    """Return, of the messages that reach each score over T positions, the share whose group is looked into: float64[J].
+
+    passes: the scores, float64[J].
+    """
     spread = 3 * np.sqrt(scored * 2 / 9)
     splits = np.unique(np.clip(np.round(np.linspace(scored / 3 - spread, scored / 3 + spread, _SPLITS)), 0, scored))
     from scipy import special  # type: ignore[import-untyped] # late: a tenth of a second
@@ -441,9 +451,9 @@ def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> N
 def _group_scores(
     law: Law, groups: int, scored: int, largest_score: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return scores of a group over its T_G steps up to some, and two chances of each.
+    """Return scores of a group over its T_G steps, up to a largest one, with two chances of each.
 
-    These are the chance of the score, and the chance that a group of this score is looked into.
+    The first is the chance of the score. The second is the chance that a group with this score is looked into.
     """
     if law.discrete or not scored:
         edges = np.arange(scored + 1.0)

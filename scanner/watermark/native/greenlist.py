@@ -1,8 +1,8 @@
-"""The green-list watermark of Kirchenbauer et al. (paper, Modification of the Distribution; SPEC §1 to §3).
+"""Score by the green-list mark of Kirchenbauer et al. (paper, Modification of the Distribution; SPEC §1 to §3).
 
-One message: one block of the stream a position, many positions side by side. All messages: bits of 64 messages a word,
-shifted by the token id, added into vertical counters by carry-save adders, so that nothing of size tokens x messages is
-ever stored.
+For one message, one block of the stream is computed for each position, many positions side by side. For all messages,
+one word holds the bits of 64 messages. Words are shifted by the token id and added into vertical counters by carry-save
+adders, so nothing of size tokens × messages is ever stored.
 """
 
 import numpy as np
@@ -17,14 +17,14 @@ from scanner.watermark.native.version1 import Version1Mark
 from scanner.watermark.native.vertical_counters import add3, bit_length, first_bits, largest
 
 GREENLIST_TILE = 1 << 18
-"""Most messages that are counted at a time: their counters stay in the second-level cache."""
+"""Largest number of messages that are counted at a time. Their counters fit the second-level cache."""
 
 POSITIONS_A_PASS = 8
-"""Positions that one pass of the carry-save adders takes."""
+"""Number of positions that one pass of the carry-save adders takes."""
 
 
 class GreenList(GreenListMark, Version1Mark):
-    """The green list of version 1; arguments and errors as of GreenListMark, without groups."""
+    """The green list of version 1. Arguments and errors are those of GreenListMark, without groups."""
 
     method = "greenlist"
 
@@ -35,7 +35,7 @@ class GreenList(GreenListMark, Version1Mark):
         return BestMessages(*_best_two(self._keys.chacha, *steps, count, *self._rule))
 
     def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-        """Return entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""
+        """Return entries start … start+count−1 of the secret vector of each step: bool[R, count]. True means green."""
         out = np.empty((len(nonces), count), np.bool_)
         _green_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), *self._rule, out)
         return out
@@ -71,7 +71,7 @@ def _green_strip(
     planes: int,
     strip: NDArray[np.uint32],
 ) -> int:
-    """Write green bits of whole groups that hold entries start … stop−1; return the first entry that was written."""
+    """Write green bits of the whole groups that hold entries start … stop−1. Return the first written entry."""
     height = 16 // planes
     width = height * LANES
     block = np.empty(16 * LANES, np.uint32)
@@ -103,7 +103,10 @@ def _green_runs(
 
 @kernel
 def strip_words(entries: int, planes: int) -> int:
-    """Return how many words hold the groups of any run of `entries` entries, plus a 64-bit word for the shift; even."""
+    """Return how many words hold the groups of any run of `entries` entries, plus a 64-bit word for the shift.
+
+    It is even.
+    """
     width = 16 // planes * LANES
     return (entries // (32 * width) + 2) * width + 2
 
@@ -112,7 +115,7 @@ def strip_words(entries: int, planes: int) -> int:
 def _shift_into(strip: NDArray[np.uint64], offset: int, row: NDArray[np.uint64]) -> None:
     """Write bits offset, offset+1, … of the strip, from the first bit of the row on."""
     bits = uint64(offset & 63)
-    words = strip[offset >> 6 :]  # a slice, so that no index can be negative: the loop is a vector loop
+    words = strip[offset >> 6 :]  # a slice, so that no index can be negative: the compiler makes a vector loop
     for w in range(len(row)):
         row[w] = (words[w] >> bits) | ((words[w + 1] << uint64(1)) << (uint64(63) - bits))
 
@@ -168,7 +171,7 @@ def count_tile(
 def _messages_of_tile(
     counters: NDArray[np.uint64], valid: int, candidates: NDArray[np.uint64]
 ) -> tuple[int, int, int, int]:
-    """Return best and second best of the first `valid` messages of a tile: count, place, count, place (-1: none)."""
+    """Return best and second best of the first `valid` messages of a tile: count, place, count, place. −1: none."""
     first_bits(candidates, valid)
     best, place = largest(counters, candidates)
     first_bits(candidates, valid)
@@ -208,7 +211,7 @@ def _best_two(
                 key, ids[begin:end], nonces[begin:end], (n, bits, planes), first, strip, rows, used_counters, carry
             )
             a, a_place, b, b_place = _messages_of_tile(used_counters, min(64 * width, count - first), candidates)
-            # tiles come in the order of messages: only a strictly larger count displaces an earlier one
+            # tiles come in the order of messages, so only a strictly larger count replaces an earlier one
             for value, place in ((a, a_place), (b, b_place)):
                 if place >= 0 and value > score[d]:
                     second[d], second_score[d] = (message[d] if score[d] >= 0 else -1), score[d]
@@ -220,7 +223,7 @@ def _best_two(
 
 @kernel
 def levels(offsets: NDArray[np.int64]) -> int:
-    """Return how many vertical counters hold the counts of the longest document; at least those of the adders."""
+    """Return how many vertical counters hold the counts of the longest document. The adders need a minimum number."""
     longest = 0
     for d in range(len(offsets) - 1):
         longest = max(longest, offsets[d + 1] - offsets[d])

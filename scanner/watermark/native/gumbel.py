@@ -1,12 +1,13 @@
-"""The Gumbel watermark of Aaronson et al. (paper, Modification of the Sampling; SPEC §1 to §3).
+"""Score and mark by the Gumbel watermark of Aaronson et al. (paper, Modification of the Sampling; SPEC §1 to §3).
 
-Published scores are sums in double precision, in the order of positions, by the one-message path alone. All messages
-are first bounded (`sum_bits`), or in long documents summed in integers, each term from a short polynomial with a
-proven error; every message that could still be best or second best is then scored again by the one-message path.
+Published scores are sums in double precision, in order of position, by the one-message path only. In a search, all
+messages are first bounded (`sum_bits`). In long documents they are instead summed in integers, each term from a short
+polynomial with a proven error. Every message that could still be best or second best is then scored again by the
+one-message path.
 
-Marking chooses one token a step (SPEC §2): cut to top-k and top-p, then the least −ln(r)/p. Nothing is sorted but one
-bin of tokens of nearly the same probability, and a logarithm is taken only for the few tokens that −ln r ≥ 1 − r leaves
-in the race: a step costs a few nanoseconds a token of the vocabulary.
+Marking chooses one token a step (SPEC §2): it cuts to top-k and top-p, then takes the smallest −ln(r)/p. Only one bin
+of tokens with nearly the same probability is sorted. A logarithm is taken only for the few tokens that −ln r ≥ 1 − r
+does not rule out. So a step costs a few nanoseconds for each token of the vocabulary.
 """
 
 import math
@@ -26,14 +27,14 @@ from scanner.watermark.positions import Positions, Tokens
 
 _ONE = np.float64(1.0).view(np.int64)
 _FINE = 49  # low bits that a bin leaves out: eight bins between powers of two
-_BINS = 512  # down to 2^-64 of the most probable token; the last holds what is less probable
+_BINS = 512  # down to 2^-64 of the most probable token; the last bin holds all less probable ones
 _SLACK = 1.0 - 1e-12  # far more than the rounding of the bound below
 
 
 def minus_ln_r(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Return −ln r of draws w as marking uses it, r = (w + 1/2)/2^32 (SPEC §2): float64 of the same shape, above 0.
 
-    It is exact near r = 1, where a 32-bit r is 1. draws: uint32, any shape.
+    It is exact near r = 1, where a 32-bit r would be 1. draws: uint32, any shape.
     """
     return _each_minus_ln_r(draws.flatten()).reshape(draws.shape)
 
@@ -57,13 +58,13 @@ def _minus_ln_r_of(draw: uint32) -> float:
 def cut(weights: NDArray[np.float64], top_k: int, top_p: float) -> None:
     """Set to 0, in place, the weights that top-k and then top-p leave out.
 
-    As in transformers, top-p is the smallest set of most probable tokens that holds at least top_p of what top-k left.
-    Tokens exactly as probable as the last token kept are kept too, so the order of a sort decides nothing.
+    As in transformers, top-p is the smallest set of most probable tokens that holds at least top_p of the rest after
+    top-k. Tokens exactly as probable as the last kept token are kept too, so the order of a sort decides nothing.
 
     Args:
-        weights: float64[V], probabilities over that of the most probable token, so that the largest is 1.
+        weights: float64[V], probabilities divided by that of the most probable token, so the largest is 1.
         top_k: 0 keeps all.
-        top_p: above 0, 1 keeps all.
+        top_p: above 0. 1 keeps all.
     """
     if 0 < top_k < len(weights):
         _keep_from(weights, _threshold(weights, True, float(top_k)))
@@ -80,7 +81,7 @@ def _keep_from(weights: NDArray[np.float64], least: float) -> None:
 
 @kernel
 def _bin(weight: float) -> int:
-    """Return the bin of a weight: larger weights have smaller bins."""
+    """Return the bin of a weight. Larger weights have smaller bins."""
     place = (_ONE - np.float64(weight).view(np.int64)) >> _FINE
     return int(place) if place < _BINS else _BINS - 1
 
@@ -90,9 +91,9 @@ def _threshold(weights: NDArray[np.float64], counting: bool, amount: float) -> f
     """Return the least weight that is kept.
 
     Args:
-        weights: float64[V], 1 at most.
-        counting: whether `amount` is a number of tokens; else it is a share of all weight.
-        amount: of what is kept.
+        weights: float64[V], at most 1.
+        counting: whether `amount` is a number of tokens. Else it is a share of all weight.
+        amount: how much is kept.
     """
     bin_totals = np.zeros(_BINS)
     for v in range(len(weights)):
@@ -116,17 +117,17 @@ def cheapest(
 ) -> tuple[int, float]:
     """Return the token of least cost −ln(r)/weight, and its cost.
 
-    It is one of the tokens of weight above 0 or the token chosen before, which a tie leaves.
+    It is one of the tokens of weight above 0, or the token chosen before, which wins a tie.
 
     Args:
         draws: uint32[n], of tokens first … first+n−1.
-        weights: float64[n], of the same.
+        weights: float64[n], of the same tokens.
         first: their first id.
         chosen: the token chosen before, −1 at the beginning.
-        cost: its cost, inf at the beginning.
+        cost: its cost, ∞ at the beginning.
     """
     for i in range(len(draws)):
-        # −ln r ≥ 1 − r: most tokens are out without a logarithm
+        # −ln r ≥ 1 − r = (2^32 − 1/2 − w)/2^32: most tokens are out without a logarithm
         bound = (4294967295.5 - float(draws[i])) * (2.0**-32 * _SLACK)
         if bound < cost * weights[i]:
             token_cost = _minus_ln_r_of(draws[i]) / weights[i]
@@ -146,7 +147,7 @@ def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArra
         weights: float64[V], p up to a factor.
 
     Returns:
-        The token, of ties the smallest id, or −1 where every weight is 0.
+        The token. Ties go to the smallest id. −1 if every weight is 0.
     """
     draws = np.empty(WORDS_A_GROUP, np.uint32)
     token, cost = -1, math.inf
@@ -168,28 +169,31 @@ def choose(key: NDArray[np.uint32], nonce: uint64, message: int, weights: NDArra
 
 
 LONGEST_BOUNDED = 2048
-"""Most positions for which the bound is used: sums fit 32 bits, and few messages reach an exact score by mistake."""
+"""Largest number of positions for which the bound is used.
+
+Up to this number, sums fit 32 bits, and few messages reach an exact score by mistake.
+"""
 
 BOUND_TILE = 8192
-"""Messages that are summed at a time: their sums stay in the first-level cache."""
+"""Number of messages that are summed at a time. Their sums fit the first-level cache."""
 
 GROUPS_A_LOOP = 4
-"""Groups whose bits are added by one loop."""
+"""Number of groups whose bits are added by one loop."""
 
 _PER_LN2 = 2.0**11 / math.log(2.0)  # units of the sums in one ln 2
 MOST_OF_A_TERM = (127 + 32) << 11  # a term at log2(2^32 − w) = −127
 
 GUMBEL_TILE = 4096
-"""Messages that are summed at a time: their sums stay in the first-level cache."""
+"""Number of messages that are summed at a time. Their sums fit the first-level cache."""
 
 TERM_ERROR = 16
-"""Units of ln 2 / 2^23 by which an approximate term may miss; no draw's term misses by as much (test_gumbel_terms)."""
+"""Largest error of an approximate term, in units of ln 2 / 2^23. No draw reaches it (test_gumbel_terms)."""
 
 SUM_UNIT = math.log(2.0) / 2**23
 """Size of one unit in the integer sums of Gumbel terms."""
 
 TERMS_OF_32_BITS = 15
-"""Terms whose sum fits 32 bits, as each is at most 2^28 units."""
+"""Number of terms whose sum fits 32 bits. Each is at most 2^28 units."""
 
 # log2(1+f) = f + f(1−f) q(f) for 0 ≤ f ≤ 1: q by Chebyshev fit, error below 1.5e-6
 _Q0, _Q1, _Q2 = float32(0.4426888535372961), float32(-0.27820167313290567), float32(0.19666100261241318)
@@ -197,7 +201,7 @@ _Q3, _Q4, _Q5 = float32(-0.13144653928966485), float32(0.06407293987417571), flo
 
 
 class Gumbel(GumbelMark, Version1Mark):
-    """The Gumbel mark of version 1; arguments and errors as of GumbelMark, without groups."""
+    """The Gumbel mark of version 1. Arguments and errors are those of GumbelMark, without groups."""
 
     method = "gumbel"
 
@@ -214,7 +218,7 @@ class Gumbel(GumbelMark, Version1Mark):
         return out
 
     def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
-        """Return the token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2).
+        """Return the token to write at a step: the one of least −ln(r)/p. −1 if every weight is 0 (SPEC §2).
 
         Args:
             nonce: of the step's window.
@@ -224,13 +228,13 @@ class Gumbel(GumbelMark, Version1Mark):
         return choose(self._keys.chacha, nonce, message, weights)
 
     def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
-        """Return the draw that each scored token meets under its document's message: uint32[P]."""
+        """Return the draw of each scored token under its document's message: uint32[P]."""
         entries = self._entries(tokens, positions, messages)
         return draws_at(self._keys.chacha, self._nonces(tokens, positions), entries)
 
 
 class LogGumbel(Gumbel):
-    """The unweighted score Σ ln r over the same streams (paper, Simplified Score Function). One message only."""
+    """The unweighted score Σ ln r over the same streams (paper, Simplified Score Function). It has only one message."""
 
     law: Law = NegativeGamma()
     _unweighted: ClassVar[bool] = True
@@ -277,10 +281,10 @@ def _draw_runs(
 
 @kernel
 def approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], terms: NDArray[np.uint32]) -> None:
-    """Write −ln(1−r) of each draw in units of ln 2 / 2^23, within TERM_ERROR of it and at most 2^28.
+    """Write −ln(1−r) of each draw in units of ln 2 / 2^23. The error is at most TERM_ERROR, the value at most 2^28.
 
-    2^32 − w is rounded to 32 bits of float; its bits are a logarithm to base 2 that runs straight between powers of
-    two, and a polynomial in the fraction takes up the rest.
+    2^32 − w is rounded to a 32-bit float. The bits of the float are a logarithm to base 2 that is linear between powers
+    of two. A polynomial in the fraction corrects the rest.
     """
     for i in range(len(draws)):
         scratch[i] = float32(~draws[i]) + float32(1.0)
@@ -324,9 +328,9 @@ def sum_tile(
 @kernel
 def _shortlist(sums: NDArray[np.int64], scored: int) -> NDArray[np.int64]:
     """Return every message that can be best or second best in double precision."""
-    # A sum of T approximate terms misses by at most T · TERM_ERROR units, the published double-precision sum by far
-    # less than T · S · 2^-50. Two messages reach the second largest approximate sum; what lies more than twice the
-    # bound below it is beaten by both.
+    # A sum of T approximate terms is wrong by at most T · TERM_ERROR units. The published double-precision sum is wrong
+    # by far less, T · S · 2^-50. Two messages reach the second-largest approximate sum. Both beat every message more
+    # than twice the bound below it.
     best, second = np.int64(-1), np.int64(-1)
     for m in range(len(sums)):
         if sums[m] > best:
@@ -364,7 +368,7 @@ def _best_two(
         best, runner_up = -1.0, -1.0
         for m in candidates:
             exact = score_of(key, scored, steps, m)
-            # messages come in order: only a strictly larger score displaces an earlier one
+            # messages come in order, so only a strictly larger score replaces an earlier one
             if exact > best:
                 second[d], runner_up = (message[d] if best >= 0.0 else -1), best
                 message[d], best = m, exact
@@ -384,8 +388,12 @@ def score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[n
 
 @kernel
 def _add_bits(draws: NDArray[np.uint32], sums: NDArray[np.uint32]) -> None:
-    """Add to sums the exponent and 11 bits of the fraction of (2^32 − w) as a float, which is at most one too small."""
+    """Add to sums the exponent and 11 bits of the fraction of (2^32 − w) as a float.
+
+    Each addend is at most one too small.
+    """
     for i in range(len(draws)):
+        # ~w is 2^32 − 1 − w, and its last bit is set so that it is never 0
         complement = float32(uint32(~draws[i] | uint32(1)))
         sums[i] += uint32(complement.view(np.uint32) >> uint32(12))
 
@@ -398,18 +406,18 @@ def sum_bits(
     first_message: int,
     sums: NDArray[np.uint32],
 ) -> None:
-    """Write sums of one document under a tile of messages; the larger a score, the smaller its sum.
+    """Write sums of one document under a tile of messages. The larger a score, the smaller its sum.
 
-    The bits of a float are a logarithm to base 2 that runs straight between powers of two, below the true one by up to
-    0.0861. Sums of the bits of R = 2^32 − w therefore bound every score from above, at a quarter of a logarithm's cost.
+    The bits of a float are a logarithm to base 2 that is linear between powers of two, and below the true one by up to
+    0.0861. So sums of the bits of R = 2^32 − w bound every score from above, at a quarter of a logarithm's cost.
 
     Args:
         key: uint32[8].
         ids: uint32[T], scored tokens, T ≤ LONGEST_BOUNDED.
         nonces: uint64[T].
-        first_message: of the tile.
-        sums: uint32[WORDS_A_GROUP + messages + WORDS_A_GROUP], written: message first_message + i stands at
-            WORDS_A_GROUP + i, and the rest is waste.
+        first_message: first message of the tile.
+        sums: uint32[WORDS_A_GROUP + messages + WORDS_A_GROUP], written. Message first_message + i is at WORDS_A_GROUP +
+            i, and the rest has no meaning.
     """
     block = np.empty(GROUPS_A_LOOP * WORDS_A_GROUP, np.uint32)
     messages = len(sums) - 2 * WORDS_A_GROUP
@@ -431,9 +439,9 @@ def sum_bits(
 def largest_sum_of(score: float, scored: int) -> int:
     """Return the largest sum that a message with this score can have, over so many positions.
 
-    A message whose sum is larger has a smaller score. Cutting off bits makes a sum smaller and the bound larger, as it
-    may. A conversion rounds up by 2^-24 at most, far less than one unit over all positions; 1e-9 is more than
-    double-precision sums can miss.
+    A message with a larger sum has a smaller score. Cutting off bits makes a sum smaller and the bound larger, which is
+    safe. A conversion rounds up by at most 2^-24, far less than one unit over all positions. 1e-9 is more than the
+    error of double-precision sums.
     """
     return int(scored * MOST_OF_A_TERM - score * (1.0 - 1e-9) * _PER_LN2) + 2
 
@@ -443,8 +451,8 @@ def _shortlist_by_bounds(
     key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], sums: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
     """Return every message that can be best or second best in double precision."""
-    # The two messages of smallest sums are scored exactly. The second best score of all is at least the smaller one of
-    # these two, and no message whose bound lies below that can have it.
+    # The two messages of smallest sums are scored exactly. The second-best score of all is at least the smaller of
+    # these two. So no message whose bound is below that can have it.
     tile = np.empty(BOUND_TILE + 2 * WORDS_A_GROUP, np.uint32)
     for first in range(0, len(sums), BOUND_TILE):
         messages = min(BOUND_TILE, len(sums) - first)

@@ -1,7 +1,8 @@
-"""What our marks of both versions share: a key, its label, group steps, the score of one message a document.
+"""Define the part that marks of both versions share: a key, its label, group steps, the score of a document's message.
 
-Without groups message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
-steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_3 §3).
+Without groups, message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
+steps, which its whole group shares, and number g·2^16 + v in user steps, which no other message shares (SPEC_3 §3).
+For example, with B = 100, message 205 is user 5 of group 2. It reads number 2 in group steps and 131,077 in user steps.
 """
 
 import math
@@ -21,15 +22,15 @@ from scanner.watermark.positions import Positions, Tokens, WholeWindows, positio
 from schemas.registry import MAX_GAMMA_BITS, MAX_WINDOW, MOST_NUMBERS
 
 NO_TERMS = np.empty(0)
-"""An empty array in the place of what each position adds, where nobody needs it."""
+"""An empty array in place of the terms of positions, for callers that do not need them."""
 
 
 @kernel
 def below(n: int, bits: int, apart: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
-    """Write one bit an entry: whether the integer whose binary digits stand in planes, `apart` words apart, is < n.
+    """Write one bit for each entry: whether the integer whose binary digits are in planes, `apart` words apart, is < n.
 
-    It fills as many words as `out` has. From the last digit up: less = not p, or less where p equals n's digit. n is
-    odd, so its last digit is 1.
+    It fills as many words as `out` has. It goes from the last digit up: less = not p, or less where p equals n's digit.
+    n is odd, so its last digit is 1.
     """
     for q in range(bits - 1, -1, -1):
         plane = block[q * apart : q * apart + len(out)]
@@ -46,13 +47,16 @@ def below(n: int, bits: int, apart: int, block: NDArray[np.uint32], out: NDArray
 
 @kernel
 def term(draw: uint32) -> float:
-    """Return −ln(1−r), r = w/2^32. 2^32 − w is exact in double precision, so the logarithm is good to its last bit."""
+    """Return −ln(1−r) for r = w/2^32.
+
+    2^32 − w is exact in double precision, so the logarithm is good to its last bit.
+    """
     return -math.log((4294967296.0 - float(draw)) * 2.0**-32)
 
 
 @kernel
 def log_term(draw: uint32) -> float:
-    """Return ln r, r = w/2^32."""
+    """Return ln r for r = w/2^32."""
     return math.log(float(draw) * 2.0**-32) if draw else -math.inf
 
 
@@ -60,7 +64,7 @@ def log_term(draw: uint32) -> float:
 def terms_of(draws: NDArray[np.uint32], unweighted: bool) -> NDArray[np.float64]:
     """Return −ln(1−r) of each draw, or ln r: float64[P].
 
-    unweighted: whether it is ln r.
+    unweighted: whether to return ln r.
     """
     out = np.empty(len(draws))
     for p in range(len(draws)):
@@ -75,11 +79,11 @@ def add_in_two(
     offsets: NDArray[np.int64],
     sums: NDArray[np.generic],
 ) -> None:
-    """Add up what group steps and what user steps of each document add, in order of position.
+    """Add up the terms of group steps and of user steps in each document, in order of position.
 
     Args:
         terms: [P], int64 or float64.
-        is_shared: bool[P], which are group steps.
+        is_shared: bool[P], whether a step is a group step.
         offsets: int64[D+1].
         sums: [2, D] of the same type, zeros, written.
     """
@@ -94,12 +98,12 @@ def add_in_two(
 
 
 class BestMessages(NamedTuple):
-    """Best and second best message of each document: largest score, ties to the smallest message.
+    """Best and second-best message of each document: largest score, ties to the smallest message.
 
     message: int64[D].
     score: int64[D] or float64[D].
-    second_message: int64[D], -1 when there is one message only.
-    second_score: int64[D] or float64[D], 0 when there is no second message.
+    second_message: int64[D]. −1 if there is only one message.
+    second_score: int64[D] or float64[D]. 0 if there is no second message.
     """
 
     message: NDArray[np.int64]
@@ -109,7 +113,7 @@ class BestMessages(NamedTuple):
 
     @classmethod
     def of_one(cls, score: NDArray[np.generic]) -> "BestMessages":
-        """Return the best message of a key that has one message: there is no second."""
+        """Return the best message of a key that has only one message."""
         message = np.zeros(len(score), np.int64)
         return cls(message, score, message - 1, np.zeros_like(score))
 
@@ -124,23 +128,25 @@ class BestMessages(NamedTuple):
 
 
 class NativeMark(ABC):
-    """A native watermark under one master key: sub-keys of one label, shown in no repr and never pickled.
+    """A native watermark under one master key: the sub-keys of one label.
+
+    No repr shows them, and they are never pickled.
 
     Args:
         secret_bytes: 16 to 64 bytes.
         window: h, 0 to 16, with groups 1 to 16.
-        gamma: of a green list.
+        gamma: γ of a green list.
         groups: B, of version 3.
 
     Raises:
-        ValueError: a secret, window or number of groups out of range.
+        ValueError: a secret, window or number of groups is out of range.
     """
 
     basis = Basis(128)
     method: ClassVar[str]
     version: ClassVar[int]
     seeds: int | None = None
-    """n of version 3, whose keys draw 2^n seeds."""
+    """n of version 3: its keys draw 2^n seeds."""
     law: Law
 
     def __init__(
@@ -158,7 +164,7 @@ class NativeMark(ABC):
 
     @abstractmethod
     def _derive_keys(self, secret_bytes: bytes) -> None:
-        """Keep what the label's streams are drawn with."""
+        """Keep the keys that draw the label's streams."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label}, commitment {self.commitment.hex()[:16]}…)"
@@ -181,8 +187,8 @@ class NativeMark(ABC):
         Args:
             tokens: of D documents.
             positions: their scored positions.
-            numbers: int64[2, D], which a document's message reads in group steps and in user steps; int64[1, D]:
-                everywhere; int64[…, 1]: in all documents.
+            numbers: int64[2, D], the numbers that a document's message reads in group steps and in user steps. int64[1,
+                D]: the same number in both. int64[…, 1]: the same in all documents.
             terms: float64[P], written.
         """
 
@@ -191,10 +197,12 @@ class NativeMark(ABC):
         """See Searches."""
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """Return the score of one message a document, or of one for all, S_G + S_U: int64[D] or float64[D] (SPEC §3).
+        """Return S_G + S_U, the score of one message for each document or of one for all (SPEC §3).
+
+        int64[D] or float64[D].
 
         Raises:
-            ValueError: a message that the key does not have.
+            ValueError: the key does not have a message.
         """
         group_score, user_score = self.parts(tokens, positions, messages)
         return group_score + user_score  # type: ignore[operator]
@@ -202,7 +210,7 @@ class NativeMark(ABC):
     def parts(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """Return S_G and S_U of one message a document; S_G is 0 without groups."""
+        """Return S_G and S_U of one message for each document. S_G is 0 without groups."""
         group_score, user_score = self._score(tokens, positions, self._numbers_read(messages, positions))
         return group_score, user_score
 
@@ -217,7 +225,7 @@ class NativeMark(ABC):
         return BestMessages.of_one(score).candidates()._replace(independent=self.version == 3)
 
     def user_evidence(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> UserEvidence | None:
-        """See ScoresParts: the score of the user steps, among the users of a group; None without groups."""
+        """See ScoresParts: the score of the user steps, among the users of a group. None without groups."""
         if self.groups is None:
             return None
         _, user_score = self.parts(tokens, positions, messages)
@@ -226,13 +234,13 @@ class NativeMark(ABC):
 
     @abstractmethod
     def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Say which scored positions are group steps: bool[P]; none without groups."""
+        """Return which scored positions are group steps: bool[P]. Without groups, none are."""
 
     def _each(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """Return the message of each document: int64[D], or int64[1] where all share one.
+        """Return the message of each document: int64[D], or int64[1] if all share one.
 
         Raises:
-            ValueError: a message that the key does not have.
+            ValueError: the key does not have a message.
         """
         document_messages = np.empty(len(positions.offsets) - 1 if np.ndim(messages) else 1, np.int64)
         document_messages[:] = messages
@@ -240,11 +248,11 @@ class NativeMark(ABC):
         return document_messages
 
     def _message_of_positions(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """Return the messages of `_each`, of each scored position: int64[P]."""
+        """Return the message of each scored position, from the messages of `_each`: int64[P]."""
         return np.repeat(np.broadcast_to(self._each(messages, positions), positions.scored.shape), positions.scored)
 
     def _numbers_read(self, messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """Return what the messages of `_each` read in group steps and in user steps, as of `_score`."""
+        """Return the numbers that the messages of `_each` read in group steps and in user steps, as in `_score`."""
         document_messages = self._each(messages, positions)
         if self.groups is None:
             return document_messages[None]
@@ -252,7 +260,7 @@ class NativeMark(ABC):
         return np.stack([group, group * MOST_NUMBERS + user])
 
     def check_messages(self, messages: NDArray[np.int64]) -> None:
-        """Raise ValueError for a message that the key does not have; messages: int64[M]."""
+        """Raise ValueError if the key does not have one of the messages, int64[M]."""
         if (messages < 0).any():
             raise ValueError(f"message {messages.min()} is out of range; messages count from 0")
         limit = 2**32 if self.groups is None else self.groups**2
@@ -275,10 +283,10 @@ class GreenListMark(NativeMark):
         secret_bytes: the master key, 16 to 64 bytes.
         window: h.
         gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8.
-        groups: B, of version 3; None: no groups.
+        groups: B, of version 3. None: no groups.
 
     Raises:
-        ValueError: a secret, window, γ or number of groups out of range.
+        ValueError: a secret, window, γ or number of groups is out of range.
     """
 
     def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction, groups: int | None = None) -> None:
@@ -295,10 +303,10 @@ class GumbelMark(NativeMark):
     Args:
         secret_bytes: the master key, 16 to 64 bytes.
         window: h.
-        groups: B, of version 3; None: no groups.
+        groups: B, of version 3. None: no groups.
 
     Raises:
-        ValueError: a secret, window or number of groups out of range.
+        ValueError: a secret, window or number of groups is out of range.
     """
 
     law: Law = Gamma()

@@ -1,6 +1,6 @@
-"""What the known answers of the native watermark compare: primitives, streams, draws and whole documents (SPEC §5).
+"""Compare known answers of the native watermark: primitives, streams, draws and whole documents (SPEC §5).
 
-Cases of version 3 have a seed key or a field `version`. Searches, trees of seeds and claims are of version 3 alone
+Cases of version 3 have a seed key or a field `version`. Searches, trees of seeds and claims exist only in version 3
 (SPEC_3 §7).
 """
 
@@ -139,7 +139,7 @@ def _trees(case: Case) -> Pairs:
 
 
 def _claims(case: Case) -> Pairs:
-    from scanner.watermark.native import claim  # late: claims alone need mpmath here
+    from scanner.watermark.native import claim  # late: of these, only claims need mpmath
 
     gamma = Fraction(case["gamma"]) if "gamma" in case else None
     label = secret.label(f"{case['method']}-v3", case["window"], gamma, case["groups"], case["seeds"])
@@ -160,14 +160,14 @@ def _claims(case: Case) -> Pairs:
 
 
 def _scores(expected: float | None, computed: np.generic) -> tuple[float | None, float]:
-    """Return both, to be compared: a count may be written as a real number, 5.0, but is compared exactly."""
+    """Return both, for comparison. A count may be written as a real number, 5.0, but is compared exactly."""
     if isinstance(computed, np.integer) and isinstance(expected, float) and expected.is_integer():
         expected = int(expected)
     return expected, computed.item()
 
 
 def _scored(case: Case) -> tuple[Watermark, Tokens, Positions]:
-    """Return the watermark of a case of `documents` or `searches`, its tokens and the positions that are scored.
+    """Return the watermark of a case of `documents` or `searches`, its tokens and the scored positions.
 
     Positions whose bucket is shown are left out (SPEC_3 §4).
     """

@@ -1,11 +1,14 @@
-"""Very many scores of unmarked text under version 1: all messages of a document, under a key drawn for it alone.
+"""Compute very many scores of unmarked text under version 1: all messages of a document, under a key drawn for it only.
 
-Fresh keys make documents independent draws of the law, whatever the corpus repeats. The scores are those of the
-kernels that a scan searches with; here they are compared with critical scores instead of being searched for the largest
-one. Nothing of the size of the messages is kept.
+Fresh keys make documents independent draws of the law, even if the corpus repeats itself. The scores are those of the
+kernels that a scan searches with. Here they are compared with critical scores, while a scan searches for the largest
+one. No array has the size of the messages.
 
-Kernels take chacha, uint32[D, 8], of keys of their own; n, b and planes of γ = n / 2^b as `rule`; critical scores,
-[D, J].
+Kernels take these arguments:
+
+- chacha: uint32[D, 8], of D separate keys.
+- rule: n, b and planes of γ = n / 2^b.
+- critical: critical scores, [D, J].
 """
 
 from collections.abc import Sequence
@@ -65,9 +68,9 @@ def count_hits(
         tokens: of these documents.
         positions: their scored positions.
         window: h.
-        gamma: share of green tokens; None: the Gumbel score, which near a critical one is computed in double precision.
-        messages: how many.
-        critical: float64[D, J], whole numbers of a green list, or ∞.
+        gamma: share of green tokens. None: the Gumbel score. Near a critical score it is computed in double precision.
+        messages: number of messages.
+        critical: float64[D, J], whole numbers for a green list, or ∞.
     """
     steps = steps_of(tokens, positions, _nonces(keys, tokens, positions, window))
     if gamma is None:
@@ -80,7 +83,7 @@ def _whole(critical: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) -> NDArray[np.uint64]:
-    """Return the nonces of all scored positions, those of a document under its own key: uint64[P]."""
+    """Return the nonces of all scored positions, each under the key of its document: uint64[P]."""
     nonces = np.empty(len(positions.index), np.uint64)
     for d, (chacha, sip) in enumerate(zip(keys.chacha, keys.sip, strict=True)):
         document = slice(positions.offsets[d], positions.offsets[d + 1])
@@ -128,7 +131,7 @@ def _greenlist_hits(
 def _gumbel_hits(
     chacha: NDArray[np.uint32], steps: ScoredSteps, count: int, critical: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return hits and scores of message 0 as `_greenlist_hits` does, of Gumbel scores: int64[D, J], float64[D].
+    """Return hits and scores of message 0 as `_greenlist_hits` does, but of Gumbel scores: int64[D, J], float64[D].
 
     critical: float64[D, J].
     """
@@ -160,6 +163,9 @@ def _gumbel_hits(
 
 @kernel
 def _around(limit: float, scored: int) -> tuple[np.int64, np.int64]:
-    """Return the sums around a limit from which on, and below which, the exact score is surely on their side of it."""
+    """Return two sums around a limit.
+
+    From the first on, the exact score is surely at least the limit. Below the second it is surely less.
+    """
     bound = scored * TERM_ERROR + 1.0 + limit / SUM_UNIT * scored * 2.0**-50
     return np.int64(limit / SUM_UNIT + bound) + 1, np.int64(limit / SUM_UNIT - bound)

@@ -1,6 +1,6 @@
-"""Proofs of both versions of the native watermark (SPEC §1, §3; SPEC_3 §1, §3).
+"""Prove both versions of the native watermark (SPEC §1, §3; SPEC_3 §1, §3).
 
-SipHash-2-4 and ChaCha8 in plain numpy, one lane a scored position.
+SipHash-2-4 and ChaCha8 are in plain numpy, one lane for each scored position.
 """
 
 import copy
@@ -68,7 +68,7 @@ def siphash24(key: bytes, windows: Words) -> Nonces:
 
 
 def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
-    """Return one ChaCha block of 8 rounds a lane: 16 words, each uint32[P].
+    """Return one ChaCha block of 8 rounds for each lane: 16 words, each uint32[P].
 
     Args:
         key: 32 bytes.
@@ -80,7 +80,7 @@ def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
 
 
 def chacha8_of_each(keys: Words, counters: Nonces, nonces: Nonces) -> list[Words]:
-    """Return one ChaCha block of 8 rounds a lane, each under a key of its own: 16 words, each uint32[P].
+    """Return one ChaCha block of 8 rounds for each lane, under a key of its own: 16 words, each uint32[P].
 
     Args:
         keys: their words as rows, uint32[8, P].
@@ -101,11 +101,11 @@ def chacha8_of_each(keys: Words, counters: Nonces, nonces: Nonces) -> list[Words
 
 
 class _Steps(NamedTuple):
-    """What decides the draws of P steps. Its repr shows no key.
+    """The inputs of the draws of P steps. Its repr shows no key.
 
     nonces: uint64[P].
-    keys: their words as rows, uint32[8, P], as secret as the master key where all steps have one.
-    is_shared: bool[P], which are group steps.
+    keys: their words as rows, uint32[8, P]. If all steps have the same key, it is as secret as the master key.
+    is_shared: bool[P], whether a step is a group step.
     """
 
     nonces: Nonces
@@ -116,12 +116,12 @@ class _Steps(NamedTuple):
         return f"{len(self.nonces)} steps"
 
     def times(self, count: int) -> "_Steps":
-        """Return the steps so many times, one after the other."""
+        """Return the steps `count` times, one after the other."""
         return _Steps(np.tile(self.nonces, count), np.tile(self.keys, count), np.tile(self.is_shared, count))
 
 
 class _Proof(ABC):
-    """What all marks share: the words that tokens meet, and what they add. Its repr shows nothing of the key."""
+    """The common part of all marks: the words of tokens, and their terms. Its repr shows nothing of the key."""
 
     _window: int
     _groups: int | None = None
@@ -153,7 +153,7 @@ class _Proof(ABC):
     def _each(
         self, tokens: Words, messages: Sequence[int], dedup: str, common_places: Collection[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
-        """Return the P scored positions, which are group steps, and what each adds to each of M messages: [M, P]."""
+        """Return the P scored positions, whether each is a group step, and its terms for each of M messages: [M, P]."""
         ids, window = tokens.tolist(), self._window
         window_places = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in window_places]
@@ -167,12 +167,12 @@ class _Proof(ABC):
         return places, steps.is_shared, self._terms(steps.times(len(messages)), entries).reshape(len(messages), -1)
 
     def _are_shown(self, windows: Words) -> NDArray[np.bool_]:
-        """Say which windows, uint32[P, h], meet a seed that was shown: bool[P]."""
+        """Return which windows, uint32[P, h], have a shown seed: bool[P]."""
         return np.zeros(len(windows), np.bool_)
 
     @abstractmethod
     def _steps(self, windows: Words) -> _Steps:
-        """Return the steps after windows: uint32[P, h]."""
+        """Return the steps after windows, uint32[P, h]."""
 
     def _numbers(self, is_shared: NDArray[np.bool_], message: int) -> Nonces:
         """Return the number that a message reads at each position: uint64[P]."""
@@ -183,14 +183,14 @@ class _Proof(ABC):
 
     @abstractmethod
     def _terms(self, steps: _Steps, entries: Nonces) -> NDArray[np.float64]:
-        """Return what each position adds to the score of a message."""
+        """Return the term of each position for the score of a message."""
 
     @abstractmethod
     def _place(self, height: int, index: Nonces) -> tuple[Nonces, Nonces]:
-        """Return counter and row of the block where word `index` of a plane of so many words stands."""
+        """Return counter and row of the block that holds word `index` of a plane of `height` words."""
 
     def _words(self, steps: _Steps, planes: int, digits: int, index: Nonces, first_block: int = 0) -> list[Words]:
-        """Return word `index` of the first `digits` planes, where `planes` of them lie side by side in a block."""
+        """Return word `index` of the first `digits` planes. A block holds `planes` planes side by side."""
         height = 16 // planes
         counters, row = self._place(height, index)
         blocks = np.stack(chacha8_of_each(steps.keys, counters + np.uint64(first_block), steps.nonces))
@@ -198,7 +198,7 @@ class _Proof(ABC):
         return [blocks[plane * height + row.astype(np.int64), lane] for plane in range(digits)]
 
     def _number_at(self, steps: _Steps, planes: int, digits: int, entries: Nonces, first_block: int = 0) -> Words:
-        """Return the integer whose binary digits stand at each entry of the planes, most significant first."""
+        """Return the integer whose binary digits are at each entry of the planes, most significant first."""
         number = np.zeros(len(entries), np.uint32)
         for word in self._words(steps, planes, digits, entries // np.uint64(32), first_block):
             number = number * np.uint32(2) + ((word >> (entries % np.uint64(32)).astype(np.uint32)) & np.uint32(1))
@@ -206,7 +206,7 @@ class _Proof(ABC):
 
 
 class _Version1(_Proof):
-    """Steps of version 1, which share one key (SPEC §1)."""
+    """Steps of version 1. They share one key (SPEC §1)."""
 
     _shift = 0
 
@@ -227,9 +227,9 @@ class _Version1(_Proof):
 
 
 class _Version3(_Proof):
-    """Steps of version 3, which have keys of their own (SPEC_3 §1).
+    """Steps of version 3. Each has a key of its own (SPEC_3 §1).
 
-    groups: B, whose messages read the number of a group or of a user instead of m; None: no groups.
+    groups: B. Messages then read the number of a group or of a user instead of m. None: no groups.
     beacon: R, 32 bytes.
     """
 

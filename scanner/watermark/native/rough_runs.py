@@ -1,14 +1,14 @@
-"""Rough scores of all numbers of runs (SPEC_3 §1, §4), the best of them, and exact scores of a few.
+"""Compute rough scores of all numbers of runs, find the best ones, and score a few numbers exactly (SPEC_3 §1, §4).
 
-A step gives each number of its run a digit: of a green list 1 where the number is green, of Gumbel marks the leading
-ones of eight binary digits, 0 to 8. Their sums are counted in vertical counters: bit l of the sums of 32 numbers lies
-in one word. Eight green lists inside each other add up to a digit of four bits, and each of these is an exclusive or of
-some of the lists, so that all eight cost what four do.
+A step gives each number of its run a digit. For a green list the digit is 1 if the number is green. For Gumbel marks it
+is the count of leading ones of eight binary digits, 0 to 8. The sums of digits are kept in vertical counters: one word
+holds bit l of the sums of 32 numbers. Eight nested green lists add up to a digit of four bits. Each of these bits is an
+exclusive or of some of the lists, so all eight cost as much as four.
 
-Every step has a key of its own, so lanes need not know of documents: the steps of one run follow those of another
-without a gap, and only the counts begin anew (`_best_by_steps`). Then the counts of LANES lanes are added up, and those
-of all numbers become bytes, of which the largest are soon found; where a byte cannot hold one, counts are compared bit
-by bit. In long runs the lanes hold blocks of one step, and nothing has to be added up (`_best_by_blocks`).
+Every step has a key of its own, so lanes need not know about documents. The steps of one run follow those of another
+without a gap, and only the counts begin anew (`_best_by_steps`). The counts of LANES lanes are then added up. The
+counts of all numbers become bytes, which makes the largest quick to find. Counts that do not fit a byte are compared
+bit by bit. In long runs the lanes hold blocks of one step, and no lanes have to be added up (`_best_by_blocks`).
 """
 
 from typing import NamedTuple, Self
@@ -24,44 +24,47 @@ from scanner.watermark.native.streams import log2
 from scanner.watermark.native.vertical_counters import bit_length
 
 EIGHT_DIGITS = (0, 8, 8)
-"""The rule of Gumbel marks, where a green list has n, b and planes: the leading ones of eight planes."""
+"""Rule of Gumbel marks, in place of a green list's n, b and planes: the leading ones of eight planes."""
 
 LARGEST_DIGIT = 8
-"""Largest digit of a step under EIGHT_DIGITS; a green list's is 1."""
+"""Largest digit of a step under EIGHT_DIGITS. For a green list it is 1."""
 
 BLOCK_OF_DIGITS = 6
-"""log2 of the numbers of a block under EIGHT_DIGITS."""
+"""log2 of the count of numbers in a block under EIGHT_DIGITS."""
 
 BLOCK_OF_DRAWS = 4
-"""log2 of the numbers of a block of draws in one plane."""
+"""log2 of the count of numbers in a block of draws in one plane."""
 
 FEWEST_BLOCKS_ASIDE = 32
-"""Fewest blocks of a run that stand side by side; with fewer, steps do."""
+"""Smallest number of blocks in a run that are put side by side. With fewer blocks, steps are put side by side."""
 
 LEVELS = 8
 """Levels of vertical counters that become bytes.
 
-A byte is one more than its count, and 0 is no number: counts of 255 and more have none.
+A byte is one more than its count, and 0 means no number. Counts of 255 and more have no byte.
 """
 
 _BLOCKS_ASIDE = 128
-"""Most blocks that are worked on side by side: their digits of some steps stay in the second-level cache."""
+"""Largest number of blocks that are worked on side by side.
+
+The digits of some of their steps fit the second-level cache.
+"""
 
 _PASS = 4 * LANES
-"""Most lanes that one pass of the adders takes, where lanes are steps."""
+"""Largest number of lanes that one pass of the adders takes, if lanes are steps."""
 
 ROW = CHUNK + _PASS
-"""Words of a row of digits where lanes are steps: a pass that begins in the last lane reads no further."""
+"""Words in a row of digits, if lanes are steps. A pass that begins in the last lane reads no further."""
 
 _WORDS_KEPT = 128
-"""Most words whose counters wait until their lanes are added up; those of one run at least."""
+"""Largest number of words whose counters wait until their lanes are added up. The words of one run always fit."""
 
 _LEVEL = FEWEST_BLOCKS_ASIDE * 16 * LANES + LANES
-"""Words of a level of the counters of lanes; no power of two, since levels would push each other out of the cache."""
+"""Words in a level of the counters of lanes. Not a power of two: levels would evict each other from the cache."""
 
 _DIGITS_ASIDE = 2 * _BLOCKS_ASIDE + LANES
 _GREENS_ASIDE = 16 * _BLOCKS_ASIDE + LANES
-"""Words of a row where lanes are blocks, no power of two either."""
+"""Words in a row, if lanes are blocks. Not a power of two either."""
 
 
 def rows_of_digit(rule: tuple[int, int, int]) -> int:
@@ -70,23 +73,26 @@ def rows_of_digit(rule: tuple[int, int, int]) -> int:
 
 
 def largest_digit(rule: tuple[int, int, int]) -> int:
-    """Return the most that a step adds."""
+    """Return the largest digit that a step adds."""
     return 1 if rule[0] else LARGEST_DIGIT
 
 
 def first_bits(order: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
-    """Return which bits of each word stand for the first `count` numbers; order: int64[W], which 32 each word has."""
+    """Return the bits of each word that belong to the first `count` numbers.
+
+    order: int64[W], the group of 32 numbers that each word holds.
+    """
     filled = np.clip(count - 32 * order, 0, 32)
     return ((uint64(1) << filled.astype(np.uint64)) - uint64(1)).astype(np.uint32)
 
 
 class Bytes(NamedTuple):
-    """Counts of numbers as bytes, by which the largest are found.
+    """Counts of numbers as bytes, in which the largest are found.
 
-    counts: uint32[8 · words], one more than each count, four in a word, those of LANES words together; 0: none.
-    count_bytes: the same, as bytes.
-    valid: uint32[8 · words], all bits of the bytes that are numbers.
-    numbers: uint16[32 · words], which number each byte counts.
+    counts: uint32[8 · words], one more than each count, four to a word, those of LANES words together. 0: no number.
+    count_bytes: the same array, as bytes.
+    valid: uint32[8 · words], all bits of the bytes that belong to numbers.
+    numbers: uint16[32 · words], the number that each byte counts.
     """
 
     counts: NDArray[np.uint32]
@@ -96,7 +102,7 @@ class Bytes(NamedTuple):
 
     @classmethod
     def of_words(cls, words: int, count: int) -> Self:
-        """Make the arrays for so many words of 32 numbers, of which the first `count` are meant."""
+        """Make the arrays for `words` words of 32 numbers. Only the first `count` numbers are valid."""
         number = np.arange(32 * words)
         place = 4 * (number // (32 * LANES) * 8 * LANES + number % 8 * LANES + number // 32 % LANES) + number // 8 % 4
         numbers, valid = np.empty(len(number), np.uint16), np.zeros(len(number), np.uint8)
@@ -106,12 +112,12 @@ class Bytes(NamedTuple):
 
 
 class Words(NamedTuple):
-    """Vertical counters of numbers, by which the largest are found.
+    """Vertical counters of numbers, in which the largest are found.
 
-    counters: uint32[levels, W], bit l of the counts of 32 numbers in word w of level l.
-    order: uint32[W], which 32 numbers each word has.
-    valid: uint32[W], the bits that are numbers.
-    remaining, candidates: uint32[W], for the search.
+    counters: uint32[levels, W]. Word w of level l holds bit l of the counts of 32 numbers.
+    order: uint32[W], the group of 32 numbers that each word holds.
+    valid: uint32[W], the bits that belong to numbers.
+    remaining, candidates: uint32[W], scratch for the search.
     """
 
     counters: NDArray[np.uint32]
@@ -122,13 +128,13 @@ class Words(NamedTuple):
 
     @classmethod
     def of_order(cls, levels: int, order: NDArray[np.int64], count: int) -> Self:
-        """Make the arrays for words of such numbers, of which the first `count` are meant."""
+        """Make the arrays for words in this order. Only the first `count` numbers are valid."""
         room = np.empty((2, len(order)), np.uint32)
         return cls(np.zeros((levels, len(order)), np.uint32), order.astype(np.uint32), first_bits(order, count), *room)
 
 
 class _Runs(NamedTuple):
-    """R runs over steps begin … end−1 of each, as of `best_in_ranges`."""
+    """R runs, each over its steps begin … end−1, as in `best_in_ranges`."""
 
     steps: Steps
     begin: NDArray[np.int64]
@@ -139,16 +145,18 @@ class _Runs(NamedTuple):
 
 
 class _LaneScratch(NamedTuple):
-    """Arrays of one call of `_best_by_steps`, made outside of the kernel: to compile np.empty takes seconds.
+    """Arrays for one call of `_best_by_steps`.
+
+    They are made outside of the kernel, because compiling np.empty takes seconds.
 
     inputs: uint32[12 · CHUNK].
     block: uint32[16 · CHUNK].
     segments: int64[CHUNK, 5], as `fill_lanes` writes them.
     digits: uint32[words · rows · ROW], rows of bits of each word's digits.
-    ones: uint32[2 · _PASS], all bits of the first half's words, and none of the other's.
-    lane_counters: uint32[levels · _LEVEL], vertical counters of all lanes: level l of lane i of word w at l · _LEVEL +
-        LANES · w + i.
-    halves: as many.
+    ones: uint32[2 · _PASS], all bits set in the first half and none in the second.
+    lane_counters: uint32[levels · _LEVEL], vertical counters of all lanes. Level l of lane i of word w is at l · _LEVEL
+        + LANES · w + i.
+    halves: of the same shape.
     carry: uint32, a word for each two lanes.
     """
 
@@ -163,12 +171,12 @@ class _LaneScratch(NamedTuple):
 
 
 class _BlockScratch(NamedTuple):
-    """Arrays of one call of `_best_by_blocks`.
+    """Arrays for one call of `_best_by_blocks`.
 
     key: uint32[8].
     block: uint32[16 · CHUNK].
     rows: uint32, bits of digits of the steps of a pass.
-    sums: uint32, a carry, and the counters of a tile, level by level.
+    sums: uint32, a carry, then the counters of a tile, level by level.
     """
 
     key: NDArray[np.uint32]
@@ -186,19 +194,21 @@ def best_rough(
     rule: tuple[int, int, int],
     floors: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of largest rough scores of each run, best first, ties to the smaller, and these scores.
+    """Return the numbers of largest rough score in each run, best first, and these scores.
+
+    Ties go to the smaller number.
 
     Args:
         steps: of D documents.
-        documents: int64[R], over whose steps.
-        first: int64[R], the run's first number, a multiple of 2^16.
-        length: how many numbers each run has, 1 or more.
-        most: how many are returned.
+        documents: int64[R], the document whose steps each run is scored on.
+        first: int64[R], the first number of each run, a multiple of 2^16.
+        length: count of numbers in each run, 1 or more.
+        most: count of numbers to return.
         rule: n, b and planes of γ = n / 2^b, or EIGHT_DIGITS.
-        floors: float64[R], the score that all but the best need; None: any will do.
+        floors: float64[R], the score that every number but the best must reach. None: no floor.
 
     Returns:
-        Numbers, from 0 on, and scores, int64[R, most] both; −1 and 0 where there are fewer.
+        Numbers, counted from 0, and scores, int64[R, most] both. −1 and 0 where there are fewer.
     """
     return best_in_ranges(
         steps, steps.offsets[documents], steps.offsets[documents + 1], first, length, most, rule, floors
@@ -215,13 +225,13 @@ def best_in_ranges(
     rule: tuple[int, int, int],
     floors: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return what `best_rough` does, of runs over any steps in a row: begin … end−1, int64[R] both."""
+    """Do as `best_rough`, for runs over any consecutive steps: begin … end−1, int64[R] both."""
     shape = len(begin), most
     numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
     if floors is None:
         floors = np.full(len(begin), -np.inf)
     height = 16 // rule[2]
-    blocks = -(-length // (32 * height))
+    blocks = -(-length // (32 * height))  # rounded up, as below
     longest = int((end - begin).max(initial=0))
     of_runs = _Runs(steps, begin, end, first, rule, floors)
     if blocks < FEWEST_BLOCKS_ASIDE:
@@ -262,7 +272,10 @@ def best_in_ranges(
 
 @kernel
 def add3(a: uint32, b: uint32, c: uint32) -> tuple[uint32, uint32]:
-    """Return sum and carry of three bits, in 32 places, and no wider at any time: vectors would hold half as many."""
+    """Return sum and carry of three bits, in 32 places.
+
+    No intermediate value is wider than 32 bits, because vectors would then hold half as many.
+    """
     half = uint32(a ^ b)
     return uint32(half ^ c), uint32(uint32(a & b) | uint32(half & c))
 
@@ -279,16 +292,16 @@ def _best_by_steps(
     numbers: NDArray[np.int64],
     scores: NDArray[np.int64],
 ) -> None:
-    """Write what `best_rough` returns, with steps side by side.
+    """Write the result of `best_rough`, with steps side by side.
 
     Args:
         of_runs: the runs.
-        blocks: of a run.
-        lane_levels: how many the count of a lane can fill, and those that the adders always fill.
-        scratch: for its use.
+        blocks: number of blocks in a run.
+        lane_levels: how many levels the count of a lane can fill, including those that the adders always fill.
+        scratch: scratch arrays.
         count_bytes: likewise.
-        words: likewise; as many of LANES words as hold all numbers.
-        most: how many are listed, no more than a run has.
+        words: likewise, a multiple of LANES words that holds all numbers.
+        most: how many numbers are listed, no more than a run has.
         numbers: int64[R, most] or more, written.
         scores: likewise.
     """
@@ -363,22 +376,23 @@ def fill_lanes(
     inputs: NDArray[np.uint32],
     segments: NDArray[np.int64],
 ) -> tuple[int, int, int, int]:
-    """Write keys, counters and nonces of the next steps, those of run after run, for `chacha8_keyed_lanes`.
+    """Write keys, counters and nonces of the next steps, run after run, for `chacha8_keyed_lanes`.
 
     Args:
         steps: of any documents.
-        begin: int64[R], each run's first step.
-        end: int64[R], one past its last.
+        begin: int64[R], the first step of each run.
+        end: int64[R], one past its last step.
         first: int64[R], a number of the run's first block.
-        per_block: log2 of the numbers that a block holds.
-        in_upper_half: whether counters have 2^63 added.
+        per_block: log2 of the count of numbers in a block.
+        in_upper_half: whether 2^63 is added to counters.
         run: the first run.
         step: its first step, counted from its begin.
         inputs: uint32[12 · CHUNK], written.
-        segments: int64[CHUNK, 5], written: run, first lane, lanes, whether the run begins there, and whether it ends.
+        segments: int64[CHUNK, 5], written: run, first lane, count of lanes, whether the run begins there, whether it
+            ends.
 
     Returns:
-        How many segments and lanes there are, and the next run and step.
+        The number of segments and of lanes, then the next run and step.
     """
     count, lanes = 0, 0
     while run < len(begin) and lanes < CHUNK and count < len(segments):
@@ -412,9 +426,9 @@ def write_counters(
     size: uint64,
     inputs: NDArray[np.uint32],
 ) -> None:
-    """Write the counters of the blocks that hold a number, for `size` steps from `place` on, into lanes from `lane` on.
+    """Write counters of the blocks that hold a number, for `size` steps from `place` on, into lanes from `lane` on.
 
-    per_block and in_upper_half: as of `fill_lanes`.
+    per_block and in_upper_half are as in `fill_lanes`.
     """
     low, high, block = uint32(32 - per_block), uint32(per_block), uint32(number >> per_block)
     top = uint32(0x80000000) if in_upper_half else uint32(0)
@@ -434,14 +448,16 @@ def digits_of_block(
     apart: int,
     out: NDArray[np.uint32],
 ) -> None:
-    """Write the digits of a block's numbers in each lane as rows of bits, one of a green list, four of leading ones.
+    """Write the digits of a block's numbers in each lane as rows of bits.
+
+    A green list has one row, leading ones have four.
 
     Args:
-        block: uint32[16 · CHUNK], by `chacha8_keyed_lanes`.
-        lanes: how many.
+        block: uint32[16 · CHUNK], from `chacha8_keyed_lanes`.
+        lanes: number of lanes.
         rule: n, b and planes of γ = n / 2^b, or EIGHT_DIGITS.
         row: words between the rows of a word.
-        place: where the first row of the first word begins.
+        place: place of the first row of the first word.
         apart: words between the first rows of two words.
         out: uint32, written.
     """
@@ -465,7 +481,7 @@ def _greens(
     place: uint64,
     out: NDArray[np.uint32],
 ) -> None:
-    """Write one bit a number, as `keyed.below` does: slices of arrays would take longer than the bits."""
+    """Write one bit for each number, as `keyed.below` does. Slices of arrays would take longer than the bits."""
     if bits == 1:
         for i in range(lanes):
             out[place + i] = ~block[first + i]
@@ -495,11 +511,11 @@ def _leading_ones(
     """Write the leading ones of eight planes as four rows of bits, the last digit first.
 
     Args:
-        block: uint32[16 · CHUNK], plane q of lane i at 2 · CHUNK · q + first + i.
-        first: where plane 0 begins.
-        lanes: how many.
+        block: uint32[16 · CHUNK], plane q of lane i is at 2 · CHUNK · q + first + i.
+        first: place of plane 0.
+        lanes: number of lanes.
         row: words between rows.
-        place: where the first row begins.
+        place: place of the first row.
         out: uint32, written.
     """
     for i in range(lanes):
@@ -531,18 +547,18 @@ def _add_digits(
     first: int,
     carry: NDArray[np.uint32],
 ) -> None:
-    """Add digits of four bits to the counters of their lanes, two times LANES of them at a time.
+    """Add digits of four bits to the counters of their lanes, 2 · LANES of them at a time.
 
     Args:
         digits: rows of ROW words, the last digit first, word after word.
-        lane: the first.
-        size: how many lanes.
-        words: of 32 numbers.
-        ones: as of _LaneScratch.
-        levels: how many the counters need.
-        counters: as of _LaneScratch, added to.
-        first: where those of word 0 begin.
-        carry: uint32[LANES] or more, for its use.
+        lane: the first lane.
+        size: number of lanes.
+        words: words of 32 numbers.
+        ones: as in _LaneScratch.
+        levels: number of levels that the counters need.
+        counters: as in _LaneScratch, added to.
+        first: place of the counters of word 0.
+        carry: uint32[LANES] or more, scratch.
     """
     width, row = uint64(LANES), uint64(ROW)
     for w in range(uint64(words)):
@@ -591,7 +607,10 @@ def _add_greens(
     first: int,
     carry: NDArray[np.uint32],
 ) -> None:
-    """Add bits to the counters of their lanes, four times LANES of them at a time; arguments as of `_add_digits`."""
+    """Add bits to the counters of their lanes, 4 · LANES of them at a time.
+
+    The arguments are those of `_add_digits`.
+    """
     width = uint64(LANES)
     for w in range(uint64(words)):
         at = uint64(first) + w * width
@@ -626,18 +645,18 @@ def _add_lanes_up(
     most_levels: int,
     carry: NDArray[np.uint32],
 ) -> int:
-    """Add the counters of a word's lanes up, neighbours to neighbours, until one is left.
+    """Add up the counters of a word's lanes, neighbours to neighbours, until one is left.
 
     Args:
-        counters: as of _LaneScratch; then bit l of word w at l · _LEVEL + w.
-        halves: as large, for its use.
-        words: how many, a multiple of LANES.
-        levels: how many the count of a lane can fill.
-        most_levels: how many the count of all can fill.
-        carry: uint32[LANES / 2 · words], for its use.
+        counters: as in _LaneScratch. Afterwards bit l of word w is at l · _LEVEL + w.
+        halves: of the same size, scratch.
+        words: number of words, a multiple of LANES.
+        levels: number of levels that the count of a lane can fill.
+        most_levels: number of levels that the count of all lanes can fill.
+        carry: uint32[LANES / 2 · words], scratch.
 
     Returns:
-        How many levels are filled.
+        The number of filled levels.
     """
     levels = _add_neighbours(counters, 8 * words, levels, most_levels, carry, halves)
     levels = _add_neighbours(halves, 4 * words, levels, most_levels, carry, counters)
@@ -654,7 +673,7 @@ def _add_neighbours(
     carry: NDArray[np.uint32],
     out: NDArray[np.uint32],
 ) -> int:
-    """Write sums of two neighbours each, `count` of them. Return how many levels are filled."""
+    """Write `count` sums of two neighbours each. Return the number of filled levels."""
     for i in range(uint64(count)):
         carry[i] = uint32(0)
     for level in range(uint64(levels)):
@@ -671,7 +690,7 @@ def _add_neighbours(
 
 @kernel
 def _fit_bytes(flat: NDArray[np.uint32], place: int, words: int, levels: int) -> bool:
-    """Return whether no count of so many words from `place` on is 255 or more."""
+    """Return whether all counts of `words` words from `place` on are below 255."""
     too_large = uint32(0)
     if levels >= LEVELS:
         for i in range(uint64(place), uint64(place + words)):
@@ -688,7 +707,7 @@ def _fit_bytes(flat: NDArray[np.uint32], place: int, words: int, levels: int) ->
 
 @kernel
 def _to_bytes(flat: NDArray[np.uint32], place: int, words: int, out: Bytes) -> None:
-    """Write one more than each count of so many words from `place` on as a byte, and 0 for what is no number."""
+    """Write one more than each count of `words` words from `place` on as a byte, and 0 for a place without a number."""
     one = uint32(0x01010101)
     counts, _, valid, _ = out
     for begin in range(uint64(0), uint64(words), uint64(LANES)):
@@ -713,10 +732,9 @@ def _to_bytes(flat: NDArray[np.uint32], place: int, words: int, out: Bytes) -> N
 def bytes_of_planes(
     p0: uint32, p1: uint32, p2: uint32, p3: uint32, p4: uint32, p5: uint32, p6: uint32, p7: uint32
 ) -> tuple[uint32, uint32, uint32, uint32, uint32, uint32, uint32, uint32]:
-    """Turn eight words, which hold the binary digits of 32 numbers, the last digit first, into bytes.
+    """Turn eight words into bytes. The words hold the binary digits of 32 numbers, the last digit first.
 
-    Digits of neighbours come together in pairs, then in fours, then in eights. Byte b of word j is that of place 8·b +
-    j.
+    Digits of neighbours are joined in pairs, then in fours, then in eights. Byte b of word j belongs to place 8·b + j.
     """
     a0, a1 = _pairs(p0, p1, uint32(1), uint32(0x55555555))
     b0, b1 = _pairs(p2, p3, uint32(1), uint32(0x55555555))
@@ -735,7 +753,10 @@ def bytes_of_planes(
 
 @kernel
 def _pairs(low: uint32, high: uint32, bits: uint32, even: uint32) -> tuple[uint32, uint32]:
-    """Put fields of so many bits from two words side by side: the even fields in one word, the odd ones in another."""
+    """Put fields of two words side by side: the even fields in one word, the odd ones in another.
+
+    A field has so many bits.
+    """
     return (
         uint32(low & even) | uint32(uint32(high & even) << bits),
         uint32(uint32(low >> bits) & even) | uint32(high & ~even),
@@ -744,12 +765,12 @@ def _pairs(low: uint32, high: uint32, bits: uint32, even: uint32) -> tuple[uint3
 
 @kernel
 def _list_bytes(counts: Bytes, floor: float, most: int, numbers: NDArray[np.int64], scores: NDArray[np.int64]) -> None:
-    """Write the numbers of largest counts, best first, ties to the smaller, and set their bytes to 0.
+    """Write the numbers of largest count, best first, ties to the smaller, and set their bytes to 0.
 
     Args:
         counts: of all numbers.
-        floor: what all but the first need.
-        most: how many are listed at most, and no more than there are.
+        floor: the count that every number but the first must reach.
+        most: how many numbers are listed at most, no more than there are.
         numbers: int64[most] or more, written.
         scores: likewise.
     """
@@ -772,9 +793,12 @@ def _list_bytes(counts: Bytes, floor: float, most: int, numbers: NDArray[np.int6
 def _list_words(
     words: Words, levels: int, floor: float, most: int, numbers: NDArray[np.int64], scores: NDArray[np.int64]
 ) -> None:
-    """Write the numbers of largest counts as `_list_bytes` does; levels: how many of the counters are filled."""
+    """Write the numbers of largest count as `_list_bytes` does.
+
+    `levels` is the number of filled levels of the counters.
+    """
     counters, order, valid, remaining, candidates = words
-    # loops: to compile a copy of a whole array takes seconds
+    # loops, because compiling a copy of a whole array takes seconds
     for w in range(uint64(len(valid))):
         remaining[w] = valid[w]
     for place in range(most):
@@ -791,7 +815,7 @@ def _list_words(
                     candidates[w] &= counters[level, w]
         if place and score < floor:
             break
-        # the word of the smallest numbers, and where it lies
+        # the word with the smallest numbers, and its place
         found = ~uint64(0)
         for w in range(uint64(len(candidates))):
             found = min(found, (uint64(order[w]) << uint64(32)) | w if candidates[w] else ~uint64(0))
@@ -812,7 +836,7 @@ def _best_by_blocks(
     numbers: NDArray[np.int64],
     scores: NDArray[np.int64],
 ) -> None:
-    """Write what `best_rough` returns, with blocks of one step side by side, `side` of them in a tile."""
+    """Write the result of `best_rough`, with blocks of one step side by side, `side` of them in a tile."""
     steps, begins, ends, first, rule, floors = of_runs
     n, _, planes = rule
     key, block, rows, sums = scratch
@@ -848,7 +872,10 @@ def _best_by_blocks(
 
 @kernel
 def _add_digit_rows(rows: NDArray[np.uint32], width: uint64, levels: int, sums: NDArray[np.uint32]) -> None:
-    """Add digits of four steps, four rows of bits each, to vertical counters; their first row is for a carry."""
+    """Add digits of four steps, four rows of bits each, to vertical counters.
+
+    The first row of `sums` is for a carry.
+    """
     row = _DIGITS_ASIDE
     for i in range(width):
         s, a = add3(sums[uint64(row) + i], rows[i], rows[uint64(4 * row) + i])
@@ -884,7 +911,7 @@ def _add_digit_rows(rows: NDArray[np.uint32], width: uint64, levels: int, sums: 
 
 @kernel
 def _add_green_rows(rows: NDArray[np.uint32], width: uint64, levels: int, sums: NDArray[np.uint32]) -> None:
-    """Add bits of eight steps, a row each, to vertical counters; their first row is for a carry."""
+    """Add bits of eight steps, one row each, to vertical counters. The first row of `sums` is for a carry."""
     row = _GREENS_ASIDE
     for i in range(width):
         s, a = add3(sums[uint64(row) + i], rows[i], rows[uint64(row) + i])

@@ -1,9 +1,9 @@
-"""Best numbers of windows and parts of documents by rough score (SPEC_3 §4), with every step drawn once.
+"""Find the best numbers of windows and parts of documents by rough score (SPEC_3 §4). Every step is drawn once.
 
-A range's rough score is a difference of two running sums. These are needed only where ranges begin and end, so the
-digits of the steps in between are counted in vertical counters first, 16 words of 32 numbers side by side, and become
-bytes there. Sums are bytes, or of 16 or 32 bits, whichever holds those of the whole document: the narrower they are,
-the more differences are taken at once.
+A range's rough score is the difference of two running sums. These are needed only where ranges begin and end. So the
+digits of the steps in between are first counted in vertical counters, 16 words of 32 numbers side by side, and become
+bytes there. Sums have 8, 16 or 32 bits, the fewest that hold the sums of the whole document. Narrower sums let more
+differences be taken at once.
 """
 
 from typing import Any, NamedTuple, Self
@@ -29,21 +29,21 @@ from scanner.watermark.native.streams import log2
 from scanner.watermark.positions import Ranges, offsets_of
 
 COLUMNS = 32 * LANES
-"""Numbers whose running sums are kept at a time."""
+"""Count of numbers whose running sums are kept at a time."""
 
 LEVELS = 6
-"""Levels of the counters between two sums: those of 7 steps of Gumbel marks, or of 63 of a green list."""
+"""Levels of the counters between two sums. They hold 7 steps of Gumbel marks, or 63 of a green list."""
 
 _WORDS = LANES * CHUNK + LANES
-"""Words that one row of bits of a chunk's digits has, step by step."""
+"""Words in one row of bits of a chunk's digits, step by step."""
 
 
 class _Scratch(NamedTuple):
-    """Arrays of one call, made outside of the kernel: to compile np.empty and views takes seconds.
+    """Arrays of one call. They are made outside of the kernel, because compiling np.empty and views takes seconds.
 
     inputs: uint32[12 · CHUNK].
     block: uint32[16 · CHUNK].
-    segments: int64[CHUNK, 5], as of `fill_lanes`.
+    segments: int64[CHUNK, 5], as in `fill_lanes`.
     begin, end, first: int64[1], a document's steps and a number.
     digits: uint32[LANES · rows · ROW], rows of bits of each word's digits.
     quarters: uint32[4 · 4 · CHUNK], for `_turn`.
@@ -52,10 +52,10 @@ class _Scratch(NamedTuple):
     totals: uint32[COLUMNS], sums so far.
     sums: uint32, sums at each edge of a document.
     sums_of_8_bits, sums_of_16_bits: the same, as narrower numbers.
-    places_of_8_bits, places_of_16_bits, places: uint16[COLUMNS], which number each sum of an edge counts.
-    columns_of_8_bits, columns_of_16_bits, columns: uint16[COLUMNS], which sum counts each number.
+    places_of_8_bits, places_of_16_bits, places: uint16[COLUMNS], the number that each sum of an edge counts.
+    columns_of_8_bits, columns_of_16_bits, columns: uint16[COLUMNS], the sum that counts each number.
     differences_of_8_bits, differences_of_16_bits, differences: [COLUMNS], sums of one range.
-    valid: uint32[W], the bits of words that are numbers.
+    valid: uint32[W], the bits of words that belong to numbers.
     """
 
     inputs: NDArray[np.uint32]
@@ -85,9 +85,9 @@ class _Scratch(NamedTuple):
 
     @classmethod
     def of_edges(cls, most_words: int, count: int, rule: tuple[int, int, int]) -> Self:
-        """Make the arrays; most_words: that the sums of a document take."""
+        """Make the arrays. `most_words` is the number of words for the sums of a document."""
         rows, sums, number = rows_of_digit(rule), np.empty(most_words, np.uint32), np.arange(COLUMNS)
-        word, byte, bit = number // 32, number // 8 % 4, number % 8  # of each number
+        word, byte, bit = number // 32, number // 8 % 4, number % 8  # for each number
         columns_of_8_bits = (4 * (bit * LANES + word) + byte).astype(np.uint16)
         columns_of_16_bits = (2 * ((2 * bit + byte % 2) * LANES + word) + byte // 2).astype(np.uint16)
         columns = ((4 * bit + byte) * LANES + word).astype(np.uint16)
@@ -119,13 +119,13 @@ class _Scratch(NamedTuple):
 
 
 class _Edges(NamedTuple):
-    """Where sums are kept, and what ranges of a document begin and end there.
+    """The edges of ranges in documents: sums are kept there.
 
-    places: int64[E], steps after which they are, ascending within a document.
-    first: int64[D+1], which of them each document has: that before its first step, and others.
-    windows, parts: int64[D+1], which ranges each document has.
+    places: int64[E], the number of steps before each edge, ascending within a document.
+    first: int64[D+1], the edges of each document. The first one is before its first step.
+    windows, parts: int64[D+1], the ranges of each document.
     window_low, window_high: int64[W], the edges where windows begin and end, counted from the document's first.
-    part_low, part_high: int64[R], likewise of parts.
+    part_low, part_high: int64[R], the same for parts.
     """
 
     places: NDArray[np.int64]
@@ -141,7 +141,7 @@ class _Edges(NamedTuple):
 def _edges_of(offsets: NDArray[np.int64], windows: Ranges, parts: Ranges) -> _Edges:
     """Return the edges of ranges of documents."""
     numbers = np.arange(len(offsets) - 1)
-    # a document's number is added, since a place is where one document ends and the next one begins
+    # a place may end one document and begin the next, so the document's number is added
     begins, of_windows, of_parts = offsets[:-1] + numbers, windows.whose, parts.whose
     ends = windows.begin + of_windows, windows.end + of_windows, parts.begin + of_parts, parts.end + of_parts
     is_edge = np.zeros(offsets[-1] + len(offsets), np.bool_)
@@ -164,26 +164,26 @@ def best_of_ranges(
     rule: tuple[int, int, int],
     floors: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the number of largest rough score of each window, ties to the smaller, and those of parts.
+    """Return the number of largest rough score of each window, ties to the smaller, and the best numbers of each part.
 
     Args:
         steps: of D documents.
-        windows: ranges of `steps`, W of them.
-        parts: likewise, R of them.
-        count: numbers 0 … count−1, 1 or more.
-        most: numbers of each part.
-        rule: as of `rough_runs.best_rough`.
-        floors: float64[R], the score that all but a part's best need; None: any will do.
+        windows: W ranges of `steps`.
+        parts: R ranges of `steps`.
+        count: numbers 0 … count−1 are searched, 1 or more.
+        most: count of numbers to return for each part.
+        rule: as in `rough_runs.best_rough`.
+        floors: float64[R], the score that every number but a part's best must reach. None: no floor.
 
     Returns:
-        Numbers and scores of windows, int64[W] both; then of parts, as `rough_runs.best_rough` gives those of their
-        steps, int64[R, most] both.
+        Numbers and scores of windows, int64[W] both. Then those of parts, as `rough_runs.best_rough` returns them for
+        their steps, int64[R, most] both.
     """
     numbers, scores = np.zeros(len(windows.begin), np.int64), np.full(len(windows.begin), -1)
     shape = len(parts.begin), most
     part_numbers, part_scores = np.full(shape, -1), np.zeros(shape, np.int64)
     edges = _edges_of(steps.offsets, windows, parts)
-    # bytes of a sum that hold the largest one of each document, and one more
+    # bytes of a sum that hold the largest sum of each document plus one
     sizes = np.array([1, 2, 4])[np.searchsorted([255, 65_535], largest_digit(rule) * steps.scored, "right")]
     most_words = int((np.diff(edges.first) * sizes).max(initial=1)) * COLUMNS // 4
     scratch = _Scratch.of_edges(most_words, count, rule)
@@ -208,7 +208,7 @@ def _best_of_ranges(
     part_numbers: NDArray[np.int64],
     part_scores: NDArray[np.int64],
 ) -> None:
-    """Write what `best_of_ranges` returns; sizes: int64[D], bytes of a sum of each document."""
+    """Write the result of `best_of_ranges`. sizes: int64[D], bytes of a sum of each document."""
     n, _, planes = rule
     height, rows, most_steps = 16 // planes, 1 if n else 4, 63 if n else 7
     inputs, block, segments, begins, ends, first, digits, quarters, turned, counters, totals, sums = scratch[:12]
@@ -217,7 +217,7 @@ def _best_of_ranges(
         if windows[0] == windows[1] and parts[0] == parts[1]:
             continue
         begin = int(steps.offsets[d])
-        size = int(edges.places[edges.first[d + 1] - 1]) - begin  # no range has steps behind its last edge
+        size = int(edges.places[edges.first[d + 1] - 1]) - begin  # no range has steps after the last edge
         begins[0], ends[0] = begin, steps.offsets[d + 1]
         for number in range(0, count, COLUMNS):
             first[0] = number
@@ -294,16 +294,16 @@ def _turn(
     out: NDArray[np.uint32],
     place: int,
 ) -> None:
-    """Put the words of each lane side by side, where those of each row were.
+    """Put the words of each lane side by side. Before, the words of each row were side by side.
 
     Args:
-        rows: row w at first + w · apart, LANES of them.
-        first: where the first begins.
+        rows: row w is at first + w · apart, LANES of them.
+        first: place of the first row.
         apart: words between rows.
-        lanes: how many are meant.
-        quarters: uint32[16 · CHUNK], for its use.
-        out: word w of lane i at place + LANES · i + w, written.
-        place: where they begin.
+        lanes: number of lanes.
+        quarters: uint32[16 · CHUNK], scratch.
+        out: word w of lane i is written at place + LANES · i + w.
+        place: place of the first word in out.
     """
     for w in range(4):
         _interleave(rows, first + w * apart, 4 * apart, lanes, quarters, 4 * CHUNK * w)
@@ -373,7 +373,7 @@ def _add_greens(turned: NDArray[np.uint32], begin: int, end: int, counters: NDAr
 def _add_to_totals(
     counters: NDArray[np.uint32], valid: NDArray[np.uint32], word: int, size: int, totals: NDArray[np.uint32]
 ) -> None:
-    """Add the counts of numbers to their sums of `size` bytes; valid: as of _Scratch, from `word` on."""
+    """Add the counts of numbers to their sums of `size` bytes. valid: as in _Scratch, from `word` on."""
     if size == 1:
         for i in range(uint64(LANES)):
             b0, b1, b2, b3, b4, b5, b6, b7 = _bytes_of(counters, valid, word, i)
@@ -429,7 +429,7 @@ def _bytes_of(
 
 @kernel
 def _add_halves(four: uint32, place: uint64, totals: NDArray[np.uint32]) -> None:
-    """Add four bytes to sums of 16 bits, two in a word, from `place` on."""
+    """Add four bytes to sums of 16 bits, two to a word, from `place` on."""
     totals[place] += four & uint32(0x00FF00FF)
     totals[place + uint64(LANES)] += uint32(four >> uint32(8)) & uint32(0x00FF00FF)
 
@@ -462,17 +462,17 @@ def _find_best(
     numbers: NDArray[np.int64],
     scores: NDArray[np.int64],
 ) -> None:
-    """Keep the best number of each of a document's windows, where it is better than any before.
+    """Keep the best number of each window of a document, if it is better than any before.
 
     Args:
         sums: [edges, COLUMNS], flat.
-        places: uint16[COLUMNS], which number each column is, from `number` on.
-        number: the first.
-        windows: the document's first, and that after its last.
+        places: uint16[COLUMNS], the number of each column, from `number` on.
+        number: the first number.
+        windows: the document's first window, and the one after its last.
         low: int64[W], the edges where windows begin.
-        high: int64[W], those where they end.
+        high: int64[W], the edges where windows end.
         numbers: int64[W], written.
-        scores: int64[W], written; −1 before.
+        scores: int64[W], written. −1 before.
     """
     narrow, columns = sums.dtype.type, uint64(COLUMNS)
     for w in range(windows[0], windows[1]):
@@ -503,26 +503,26 @@ def _list_best(
     numbers: NDArray[np.int64],
     scores: NDArray[np.int64],
 ) -> None:
-    """Put numbers among the best of each of a document's parts, of which those before are smaller.
+    """Put numbers among the best of each part of a document. The numbers before them are smaller.
 
     Args:
-        sums: as of `_find_best`.
+        sums: as in `_find_best`.
         places: likewise.
         columns_of: uint16[COLUMNS], the column of each number.
-        differences: [COLUMNS], for its use.
-        number: the first.
-        count: of all numbers.
-        parts: the document's first, and that after its last.
+        differences: [COLUMNS], scratch.
+        number: the first number.
+        count: count of all numbers.
+        parts: the document's first part, and the one after its last.
         low: int64[R], the edges where parts begin.
-        high: int64[R], those where they end.
-        floors: float64[R], what all but the best need.
-        numbers: int64[R, most], written; −1 before.
+        high: int64[R], the edges where parts end.
+        floors: float64[R], the score that every number but the best must reach.
+        numbers: int64[R, most], written. −1 before.
         scores: int64[R, most], written.
     """
     narrow, columns = sums.dtype.type, uint64(COLUMNS)
     for p in range(parts[0], parts[1]):
         begin, end = uint64(low[p]) * columns, uint64(high[p]) * columns
-        for j in range(columns):  # and one more: 0 is a number that is listed already
+        for j in range(columns):  # plus one: 0 means that the number is listed already
             differences[j] = sums[end + j] - sums[begin + j] + narrow(1)
         for _ in range(min(numbers.shape[1], count - number, COLUMNS)):
             largest, place = narrow(0), uint16(0xFFFF)
@@ -539,7 +539,7 @@ def _list_best(
 
 @kernel
 def _belongs(score: int, floor: float, numbers: NDArray[np.int64], scores: NDArray[np.int64]) -> bool:
-    """Return whether a score is among the best so far, behind equal ones."""
+    """Return whether a score is among the best so far, after equal ones."""
     if numbers[0] < 0 or score > scores[0]:
         return True
     return bool(score >= floor and (numbers[-1] < 0 or score > scores[-1]))
@@ -547,7 +547,10 @@ def _belongs(score: int, floor: float, numbers: NDArray[np.int64], scores: NDArr
 
 @kernel
 def _insert(number: int, score: int, floor: float, numbers: NDArray[np.int64], scores: NDArray[np.int64]) -> None:
-    """Put a number among the best so far, behind those of equal scores; one below the floor is listed alone."""
+    """Put a number among the best so far, after those of equal scores.
+
+    A number below the floor is the only one in the list, and a better one replaces it.
+    """
     if numbers[0] < 0 or scores[0] < floor:
         numbers[0], scores[0] = number, score
         return

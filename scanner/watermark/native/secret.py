@@ -1,6 +1,6 @@
-"""From the master key to the sub-keys of a label, and commitments (SPEC §1, SPEC_3 §1).
+"""Derive the sub-keys of a label from the master key, and commitments (SPEC §1, SPEC_3 §1).
 
-No numba: a server that marks text derives its keys here, and importing numba would end it.
+This file does not import numba: a server that marks text derives its keys here, and importing numba would end it.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _BEACON_PREFIX = b"brickscan-beacon-v3"
 
 
 class SubKeys(NamedTuple):
-    """The sub-keys that draw one label's streams. They are as secret as the master key; their repr shows nothing.
+    """The sub-keys that draw one label's streams. They are as secret as the master key, and no repr shows them.
 
     chacha: uint32[8].
     sip: uint64[2].
@@ -30,7 +30,7 @@ class SubKeys(NamedTuple):
 
 
 class SeedKey(NamedTuple):
-    """The key that draws the seeds of a label of version 3. It is as secret as the master key; its repr shows nothing.
+    """The key that draws the seeds of a label of version 3. It is as secret as the master key, and no repr shows it.
 
     words: uint32[8].
     """
@@ -60,7 +60,7 @@ def derive(secret: bytes, label: str) -> SubKeys:
     """Return the sub-keys of a master key for one label of version 1 (SPEC §1).
 
     Raises:
-        ValueError: the secret is not 16 to 64 bytes.
+        ValueError: the secret does not have 16 to 64 bytes.
     """
     digest = _keyed_hash(secret, 48, "watermark-v1", label)
     return SubKeys(
@@ -72,7 +72,7 @@ def derive_seed_key(secret: bytes, label: str) -> SeedKey:
     """Return the key of the seeds of a master key for one label of version 3 (SPEC_3 §1).
 
     Raises:
-        ValueError: the secret is not 16 to 64 bytes.
+        ValueError: the secret does not have 16 to 64 bytes.
     """
     return SeedKey(np.frombuffer(_keyed_hash(secret, 32, "watermark-v3", label), "<u4").astype(np.uint32))
 
@@ -89,15 +89,15 @@ def window_key(window: int, seeds: int) -> NDArray[np.uint64]:
 
 
 def beacon_of_digest(record_sha256: bytes, value: bytes) -> bytes:
-    """Return R of the SHA-256 of a public record, 32 bytes, and the value of the beacon that it names (SPEC_3 §2)."""
+    """Return R from the SHA-256 of a public record, 32 bytes, and the value of the beacon it names (SPEC_3 §2)."""
     return hashlib.sha256(_BEACON_PREFIX + record_sha256 + value).digest()
 
 
 def commitment(secret: bytes, label: str, version: int = 1) -> bytes:
-    """Return 32 bytes to publish when a key is made: they show later that it was not chosen after the text (SPEC §1).
+    """Return 32 bytes to publish when a key is made. They prove later that it was not chosen after the text (SPEC §1).
 
     Raises:
-        ValueError: the secret is not 16 to 64 bytes.
+        ValueError: the secret does not have 16 to 64 bytes.
     """
     return _keyed_hash(secret, 32, f"commitment-v{version}", label)
 
@@ -109,11 +109,11 @@ def _keyed_hash(secret: bytes, size: int, person: str, label: str) -> bytes:
 
 
 def planes_of(gamma: Fraction) -> int:
-    """Return the planes in a block: the power of two that holds the b binary digits of γ = n / 2^b (SPEC §1)."""
+    """Return the number of planes in a block: a power of two for the b binary digits of γ = n / 2^b (SPEC §1)."""
     bits = gamma.denominator.bit_length() - 1
     return 1 << (bits - 1).bit_length()
 
 
 def rule_of(gamma: Fraction) -> tuple[int, int, int]:
-    """Return n, b and planes of γ = n / 2^b, as kernels take it."""
+    """Return n, b and planes of γ = n / 2^b, as kernels take them."""
     return gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma)

@@ -1,8 +1,8 @@
-"""SHA-256 (FIPS 180-4) as numba kernels, many messages side by side: a tree of seeds hashes 5·10^7 blocks (SPEC_3 §2).
+"""Implement SHA-256 (FIPS 180-4) as numba kernels: a tree of seeds hashes 5·10^7 blocks, so lanes are hashed together.
 
-As in `ciphers.py`, the rounds are straight-line code on scalars, so that the compiler turns the loop over lanes into
-vector instructions, and every value is cast back to its width at once. The 64 rounds go in four passes of sixteen,
-which are short enough to compile in seconds, and between which state and message words stay in the cache.
+See SPEC_3 §2 for the tree. As in `ciphers.py`, the rounds are straight-line code on scalars, so the compiler turns the
+loop over lanes into vector instructions. Every value is cast back to its width at once. The 64 rounds go in four passes
+of sixteen. A pass is short enough to compile in seconds. Between passes, state and message words stay in the cache.
 """
 
 import numpy as np
@@ -74,7 +74,7 @@ def _store8(s: State, out: NDArray[np.uint32], i: int) -> None:
 
 @kernel
 def _sixteen_rounds(k: NDArray[np.uint32], work: NDArray[np.uint32], lanes: int) -> None:
-    """Go through sixteen rounds; k: uint32[16], their constants."""
+    """Do sixteen rounds. k: uint32[16], their constants."""
     k0, k1, k2, k3, k4, k5, k6, k7 = k[0], k[1], k[2], k[3], k[4], k[5], k[6], k[7]  # scalars stay in registers
     k8, k9, ka, kb, kc, kd, ke, kf = k[8], k[9], k[10], k[11], k[12], k[13], k[14], k[15]
     for begin in range(0, lanes, LANES):
@@ -102,7 +102,7 @@ def _sixteen_rounds(k: NDArray[np.uint32], work: NDArray[np.uint32], lanes: int)
 
 @kernel
 def _next_words(work: NDArray[np.uint32], lanes: int) -> None:
-    """Put the message words of the next sixteen rounds in the place of these."""
+    """Replace the message words by those of the next sixteen rounds."""
     for begin in range(0, lanes, LANES):
         x = work[begin:]
         for lane in range(LANES):
@@ -130,7 +130,7 @@ def _next_words(work: NDArray[np.uint32], lanes: int) -> None:
 
 @kernel
 def _compress(work: NDArray[np.uint32], hashes: NDArray[np.uint32], lanes: int) -> None:
-    """Take one block of each message, rows 0 … 15 of work, into its hash; lanes beyond may be computed too."""
+    """Add one block of each message, rows 0 … 15 of work, to its hash. Lanes beyond may be computed too."""
     stop = (lanes + LANES - 1) // LANES * LANES  # whole vectors
     for k in range(8):
         work[CHUNK * (16 + k) : CHUNK * (16 + k) + stop] = hashes[CHUNK * k : CHUNK * k + stop]
@@ -163,9 +163,9 @@ def hash_leaves(seeds: NDArray[np.uint32], lanes: int, work: NDArray[np.uint32],
 
     Args:
         seeds: uint32[8 · CHUNK], word k of lane i at CHUNK · k + i, the most significant byte first.
-        lanes: how many, at most CHUNK. Lanes beyond may be computed from whatever stands there.
-        work: uint32[24 · CHUNK], for its own use.
-        hashes: uint32[8 · CHUNK], written; laid out as the seeds.
+        lanes: number of lanes, at most CHUNK. Lanes beyond may be computed from any values that are there.
+        work: uint32[24 · CHUNK], scratch.
+        hashes: uint32[8 · CHUNK], written, with the same layout as the seeds.
     """
     _begin(hashes)
     _shift(seeds, lanes, work)
@@ -188,11 +188,11 @@ def hash_nodes(
     """Write SHA-256(0x01 ‖ left ‖ right) of each lane: 65 bytes, two blocks.
 
     Args:
-        left: hashes, uint32[8 · CHUNK], laid out as `hash_leaves` writes them.
-        right: as left.
-        lanes: how many, at most CHUNK. Lanes beyond may be computed from whatever stands there.
-        work: uint32[24 · CHUNK], for its own use.
-        hashes: uint32[8 · CHUNK], written; none of the others.
+        left: hashes, uint32[8 · CHUNK], as `hash_leaves` writes them.
+        right: likewise.
+        lanes: number of lanes, at most CHUNK. Lanes beyond may be computed from any values that are there.
+        work: uint32[24 · CHUNK], scratch.
+        hashes: uint32[8 · CHUNK], written. It must be none of the other arrays.
     """
     _begin(hashes)
     _shift(left, lanes, work)

@@ -1,10 +1,13 @@
-"""Draws of version 3: what a token meets at a step under a number, and the token that a step marks (SPEC_3 §1).
+"""Compute draws of version 3: a token's draw at a step under a number, and the token that a step marks (SPEC_3 §1).
 
-Every step has a key of its own. So scores are computed with a step in each lane, whosever it is; to mark a step, its
-candidate tokens stand side by side under its one key.
+Every step has a key of its own. So scores are computed with a step in each lane, whichever key it came from. To mark a
+step, its candidate tokens are computed side by side under its one key.
 
-Kernels take rule, n, b and planes of γ = n / 2^b; in_groups, whether the label has groups, whose draws begin with
-eight digits from planes; numbers, int64, the one that is read at each step.
+Kernels take these arguments:
+
+- rule: n, b and planes of γ = n / 2^b.
+- in_groups: whether the label has groups. Then draws begin with eight digits from planes.
+- numbers: int64, the number that is read at each step.
 """
 
 import math
@@ -22,18 +25,18 @@ from scanner.watermark.native.streams import begin_run, log2, next_block
 from scanner.watermark.positions import Ranges
 
 BITS = 4
-"""log2 of the draws that a block holds in one plane."""
+"""log2 of the count of draws that a block holds in one plane."""
 
 ROUGH_BITS = 6
-"""log2 of the numbers whose eight digits a block holds."""
+"""log2 of the count of numbers whose eight digits a block holds."""
 
 _TILE = 16 * LANES
-"""Numbers whose running sums are kept at a time."""
+"""Count of numbers whose running sums are kept at a time."""
 
 _SMALLEST = 2.0**-1000
-"""Products above it have lost nothing to numbers that double precision cannot hold."""
+"""Products above it have lost no precision to numbers that are too small for double precision."""
 
-_ROUGH = uint32(2**31)  # in the higher word of a counter: 2^63, from where on blocks hold the eight planes
+_ROUGH = uint32(2**31)  # in the higher word of a counter: 2^63, from which on blocks hold the eight planes
 
 
 def greens_of(steps: Steps, numbers: NDArray[np.int64], rule: tuple[int, int, int]) -> NDArray[np.int64]:
@@ -117,7 +120,7 @@ def _blocks(
     inputs: NDArray[np.uint32],
     out: NDArray[np.uint32],
 ) -> None:
-    """Write the block that holds what each step of begin … begin+lanes−1 reads under its number.
+    """Write the block with the entry that each step of begin … begin+lanes−1 reads under its number.
 
     Args:
         ids: of all steps.
@@ -125,10 +128,10 @@ def _blocks(
         keys: likewise, uint32[8, P].
         numbers: likewise.
         begin: the first step.
-        lanes: how many.
-        bits: log2 of the numbers that a block holds.
-        top: what the higher words of counters have added.
-        inputs: uint32[12 · CHUNK], for its use.
+        lanes: number of lanes.
+        bits: log2 of the count of numbers in a block.
+        top: added to the higher words of counters.
+        inputs: uint32[12 · CHUNK], scratch.
         out: uint32[16 · CHUNK], written.
     """
     low, high = uint32(32 - bits), uint32(bits)
@@ -154,7 +157,7 @@ def _with_digits(block: NDArray[np.uint32], lane: int, number: int, word: uint32
 
 @kernel
 def _keys_of_lanes(keys: NDArray[np.uint32], begin: int, end: int, inputs: NDArray[np.uint32]) -> None:
-    """Write the keys of steps begin … end−1, CHUNK at most, for `chacha8_keyed_lanes`."""
+    """Write the keys of steps begin … end−1, at most CHUNK, for `chacha8_keyed_lanes`."""
     for w in range(8):
         inputs[w * CHUNK : w * CHUNK + end - begin] = keys[w, begin:end]
 
@@ -170,7 +173,7 @@ def count_run(
     rule: tuple[int, int, int],
     counts: NDArray[np.int64],
 ) -> None:
-    """Count the green ones of steps begin … end−1 for each number of a run.
+    """Count the green draws of steps begin … end−1 for each number of a run.
 
     Args:
         ids: of all steps.
@@ -178,7 +181,7 @@ def count_run(
         keys: likewise, uint32[8, P].
         begin: the first step.
         end: one past the last.
-        first: the first number, the first of a block.
+        first: the first number, which is the first of a block.
         rule: of the green list.
         counts: int64[whole blocks], written.
     """
@@ -198,7 +201,7 @@ def count_run(
             for k in range(height):
                 below(n, bits, height * CHUNK, block[k * CHUNK :], row[:lanes])
                 word = counts[32 * (height * b + k) :]
-                for j in range(16):  # two numbers at once, 16 bits apart: CHUNK steps fit them
+                for j in range(16):  # two numbers at once, 16 bits apart: counts of CHUNK steps fit 16 bits
                     total = uint32(0)
                     for i in range(lanes):
                         total += uint32(row[i] >> uint32(j)) & uint32(0x00010001)
@@ -225,7 +228,7 @@ def sum_run(
         keys: likewise, uint32[8, P].
         begin: the first step.
         end: one past the last.
-        first: the first number, the first of a block of digits.
+        first: the first number, which is the first of a block of digits.
         in_groups: whether the label has groups.
         sums: float64[whole blocks of draws], written.
     """
@@ -262,12 +265,14 @@ def sum_run(
 def _log_of_product(
     draws: NDArray[np.uint32], count: int, bits: NDArray[np.uint64], factors: NDArray[np.float64]
 ) -> float:
-    """Return Σ ln(1−r) of the first draws: the logarithm of a product, whose factors are exact in double precision.
+    """Return Σ ln(1−r) of the first draws.
+
+    It is the logarithm of a product of factors that are exact in double precision.
 
     Args:
         draws: uint32[CHUNK].
-        count: how many.
-        bits: uint64[CHUNK], for its use.
+        count: number of draws.
+        bits: uint64[CHUNK], scratch.
         factors: the same memory, as float64.
     """
     width = LANES
@@ -278,7 +283,7 @@ def _log_of_product(
     for i in range(uint64(count)):
         factors[i] = (factors[i] - (2.0**52 - 1.0)) * 2.0**-32
     factors[count:width] = 1.0
-    while width > LANES:  # CHUNK / LANES factors of 2^-32 or more at most: above 2^-512
+    while width > LANES:  # at most CHUNK / LANES factors of at least 2^-32: the product is above 2^-512
         width //= 2
         low, high = factors[:width], factors[width : 2 * width]
         for i in range(uint64(width)):
@@ -296,7 +301,7 @@ def _log_of_product(
 
 @kernel
 def rounding(scored: int, score: float) -> float:
-    """Bound how far the score that `sum_run` finds over so many steps is from the published one, and a little more.
+    """Bound the distance between `sum_run`'s score over so many steps and the published one, with a small reserve.
 
     Both sums, and the product's logarithm, are off by less than one unit in the last place of each operation.
     """
@@ -311,8 +316,8 @@ def _draws_with_digits(
 
     Args:
         digits: uint32[…], the planes' words of the lanes, 2 · CHUNK apart.
-        bit: of the number in them.
-        words: uint32[L], whose upper bits follow.
+        bit: bit of the number in them.
+        words: uint32[L], whose upper bits follow the digits.
         draws: uint32[L] or more, written.
     """
     for i in range(len(words)):
@@ -325,14 +330,14 @@ def _draws_with_digits(
 
 @kernel
 def whole_blocks(count: int, bits: int) -> int:
-    """Return how many numbers the blocks of 2^bits have that hold `count`."""
+    """Return how many numbers the blocks of 2^bits have that hold the first `count` numbers."""
     return ((count - 1 >> bits) + 1) << bits
 
 
 def best_of_all(steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the best numbers among 0 … count−1 of each document under a Gumbel label without groups, and their scores.
 
-    They come best first, ties to the smaller: int64[D, most] and float64[D, most], −1 and 0 where there are fewer.
+    They come best first, ties to the smaller: int64[D, most] and float64[D, most]. −1 and 0 where there are fewer.
     """
     documents = len(steps.offsets) - 1
     numbers, scores = np.full((documents, most), -1, np.int64), np.zeros((documents, most))
@@ -358,13 +363,13 @@ def _best_of_all(
         run = sums[:count]
         largest[:] = -1.0
         for total in run:
-            if total > largest[0]:  # the least of the largest so far makes room
+            if total > largest[0]:  # replace the least of the largest sums so far
                 place = 0
                 while place + 1 < most and largest[place + 1] < total:
                     largest[place] = largest[place + 1]
                     place += 1
                 largest[place] = total
-        # `most` numbers reach largest[0], and whatever lies two bounds below it is beaten by them all
+        # `most` numbers reach largest[0], and all of them beat every number two bounds below it
         candidates = np.flatnonzero(run >= largest[0] - 2.0 * rounding(end - begin, largest[most - 1]))
         exact = np.empty(len(candidates))
         for c in range(len(candidates)):
@@ -375,14 +380,14 @@ def _best_of_all(
 
 
 def best_in_windows(steps: Steps, windows: Ranges, count: int) -> NDArray[np.int64]:
-    """Return the number among 0 … count−1 of largest Gumbel score of each window, or one that scores nearly as much.
+    """Return the number among 0 … count−1 of largest Gumbel score in each window, or one that scores nearly as much.
 
     Each step is drawn once, and sums of windows are differences of running sums, in units of ln 2 / 2^11.
 
     Args:
-        steps: of D documents under a label without groups, of LONGEST_AT_ONCE steps at most.
+        steps: of D documents under a label without groups, at most LONGEST_AT_ONCE steps each.
         windows: W ranges of them.
-        count: how many numbers.
+        count: count of numbers.
 
     Returns:
         int64[W].
@@ -411,7 +416,7 @@ def _best_in_windows(
     draws, terms, scratch = np.empty(_TILE, np.uint32), np.empty(_TILE, np.uint32), np.empty(_TILE, np.float32)
     best, difference = np.zeros(len(numbers), np.uint32), np.empty(_TILE, np.uint32)
     places = np.arange(_TILE)
-    order = places % LANES * 16 + places // LANES  # number of each place: word k of all blocks, then word k + 1
+    order = places % LANES * 16 + places // LANES  # number at each place: word k of all blocks, then word k + 1
     for d in range(len(first) - 1):
         if first[d] == first[d + 1]:
             continue
@@ -462,7 +467,7 @@ def score_of(
         keys: likewise, uint32[8, P].
         begin: the first step.
         end: one past the last.
-        number: the one that is read.
+        number: the number that is read.
         in_groups: whether the label has groups.
     """
     numbers = np.full(end - begin, number, np.int64)
@@ -480,7 +485,7 @@ def green_tokens(
     rule: tuple[int, int, int],
     tokens: int,
 ) -> NDArray[np.bool_]:
-    """Say which of the tokens 0 … V−1 are green at each step under the number that is read there: bool[R, V].
+    """Return which of the tokens 0 … V−1 are green at each step under the number that is read there: bool[R, V].
 
     Args:
         nonces: N, uint64[R].
@@ -518,12 +523,12 @@ def choose_token(
     Args:
         nonce: N.
         key: uint32[8].
-        number: the one that is read there.
+        number: the number that is read there.
         in_groups: whether the label has groups.
         weights: float64[V], p up to a factor.
 
     Returns:
-        The token, or −1 where there is none.
+        The token. −1 if there is none.
     """
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     ids, chances, step_nonces = (np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce))

@@ -1,11 +1,12 @@
-"""Very many scores of unmarked text under version 3, each document under a key that is drawn for it alone.
+"""Compute very many scores of unmarked text under version 3, each document under a key that is drawn for it only.
 
-Fresh keys make documents independent draws of the law, whatever the corpus repeats (scanner.watermark.native.nulls does
-the same for version 1). Windows have public hashes, which all keys share: they are computed once.
+Fresh keys make documents independent draws of the law, even if the corpus repeats itself
+(scanner.watermark.native.nulls does the same for version 1). Windows have public hashes. All keys share these, so they
+are computed once.
 
-Under a key with groups, what group steps add for any group and what user steps add for any user make a score that has
-the law of a message's, since no two of these numbers read one entry. So G groups and V users give G·V scores at the
-price of G + V. Those that share a group or a user are dependent: a document is one cluster.
+Under a key with groups, the group steps' sum for any group plus the user steps' sum for any user is a score with the
+law of a message's score, because no two of these numbers read the same entry. So G groups and V users give G·V scores
+at the price of G + V. Scores that share a group or a user are dependent, so a document is one cluster.
 
 Kernels take the steps of D documents, field by field, and critical scores, float64[D, J], ∞ where nothing counts.
 """
@@ -33,8 +34,8 @@ def steps_under(
     """Return the steps of D documents, each under a master key of its own.
 
     Args:
-        secrets: one of each document.
-        label: of the keys.
+        secrets: one for each document.
+        label: label of the keys.
         beacon: R, 32 bytes.
         seeds: n.
         tokens: of the documents.
@@ -55,14 +56,15 @@ def count_hits(
 
     Args:
         steps: of D documents.
-        gamma: share of green tokens; None: the Gumbel score.
-        messages: how many.
+        gamma: share of green tokens. None: the Gumbel score.
+        messages: number of messages.
         critical: float64[D, J].
         in_groups: whether these messages are users of group 0, who share its group steps.
     """
     if not in_groups:
         return _hits(steps, gamma, messages, critical, False)
-    # what group steps add, once, then what users need beside it: of real numbers off in the last bit, perhaps
+    # the group steps' sum once, then the scores that users need in addition: as real numbers, perhaps off in the last
+    # bit
     shared, users = in_two(steps)
     base = _hits(shared, gamma, 1, critical, True).first
     user_hits = _hits(users, gamma, messages, np.maximum(critical - base[:, None], 0), True)  # type: ignore[operator]
@@ -76,11 +78,11 @@ def _hits(steps: Steps, gamma: Fraction | None, messages: int, critical: NDArray
 
 
 def pair_hits(steps: Steps, gamma: Fraction | None, groups: int, critical: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Count, for each document, the pairs of groups and users that score high: int64[D, J], as `Paired` has them.
+    """Count, for each document, the pairs of groups and users that score high: int64[D, J]. `Paired` lists the pairs.
 
     Args:
         steps: of D documents.
-        gamma: share of green tokens; None: the Gumbel score.
+        gamma: share of green tokens. None: the Gumbel score.
         groups: B.
         critical: float64[D, J].
     """
@@ -115,7 +117,7 @@ def _green_hits(
 
 @kernel
 def _numbers_in_blocks(count: int, rule: tuple[int, int, int]) -> int:
-    """Return how many numbers a green list's blocks have that hold `count`."""
+    """Return how many numbers a green list's blocks have that hold the first `count` numbers."""
     per_block = 32 * (16 // rule[2])
     return (count + per_block - 1) // per_block * per_block
 
@@ -151,17 +153,19 @@ def _gumbel_hits(
 
 
 PAIRED_GROUPS, PAIRED_USERS = 512, 2048
-"""Most groups, and about how many users, that are paired in each document. These give decoys of all messages the power
-that 100,000 messages scored one by one have, down to 1e-6, and more below (`make audit-power`).
+"""Largest number of groups, and approximate number of users, that are paired in each document.
+
+With these, decoys of all messages have the power of 100,000 messages scored one by one, down to 1e-6, and more below
+(`make audit-power`).
 """
 
 
 class Paired(NamedTuple):
     """The pairs of the first groups with users of the first groups.
 
-    groups: how many groups are paired.
-    runs: how many groups the users are of.
-    length: how many users of each of these groups are paired, the first ones.
+    groups: number of paired groups.
+    runs: number of groups that the users belong to.
+    length: number of paired users in each of these groups, the first ones.
     """
 
     groups: int
@@ -176,7 +180,7 @@ class Paired(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """How many pairs of a group and a user these are."""
+        """Return the number of pairs of a group and a user."""
         return self.groups * self.runs * self.length
 
 
@@ -225,7 +229,7 @@ def _gumbel_pairs(
     size: Paired,
     critical: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Count pairs as `_green_pairs` does, those near a critical score in double precision."""
+    """Count pairs as `_green_pairs` does. Pairs near a critical score are computed in double precision."""
     hits = np.zeros(critical.shape, np.int64)
     group_sums = np.empty(whole_blocks(size.groups, BITS))
     run_sums = np.empty(whole_blocks(size.length, BITS))

@@ -1,8 +1,8 @@
-"""Steps of version 3: from tokens and positions to what decides a step's draws (SPEC_3 §1).
+"""Make steps of version 3: from tokens and positions to the key of a step's draws (SPEC_3 §1).
 
-A window is hashed twice, under public keys, to the nonces N and N'. The first bits of N choose one of 2^n buckets, the
-master key gives the bucket a seed, and seed ⊕ R, with N' in its first two words, is the step's own key. So a step needs
-nothing of the key that it came from: steps of texts under different master keys stand side by side.
+A window is hashed twice, under public keys, to the nonces N and N'. The first bits of N choose one of 2^n buckets, and
+the master key gives the bucket a seed. The key of the step is seed ⊕ R, with N' in its first two words. So a step needs
+nothing of the master key that it came from, and steps of texts under different master keys can be side by side.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from scanner.watermark.native.streams import nonces_of_columns, nonces_of_positi
 from scanner.watermark.positions import Ranges, consecutive_positions, offsets_of
 
 LAST_OF_GROUP_STEPS = 2**32 // 3
-"""Largest word 7 of a group step's key: three times it is still below 2^32."""
+"""Largest word 7 of a group step's key. Three times this number is still below 2^32."""
 
 
 class Hashes(NamedTuple):
-    """What windows are told apart by, and steps get their buckets and keys from. Public: it has no secret in it.
+    """Hashes that tell windows apart and give steps their buckets and keys. They are public and contain no secret.
 
     nonces: N, uint64[P].
     seconds: N', uint64[P].
@@ -32,7 +32,9 @@ class Hashes(NamedTuple):
 
 
 class SeedKeys(NamedTuple):
-    """What K keys of one label draw their steps' keys with, as secret as master keys; its repr shows nothing.
+    """The keys that draw the step keys of K keys of one label.
+
+    They are as secret as master keys, and no repr shows them.
 
     words: seed keys, uint32[K, 8].
     beacons: R of each, as words, uint32[K, 8].
@@ -48,11 +50,13 @@ class SeedKeys(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Scored positions of D documents, document by document and in order. Their keys are secret; the repr shows none.
+    """Scored positions of D documents, document by document and in order.
+
+    Their keys are secret, and no repr shows them.
 
     ids: tokens, uint32[P].
     nonces: N, uint64[P].
-    keys: k of each step, its words as rows, uint32[8, P].
+    keys: key of each step, its words as rows, uint32[8, P].
     offsets: int64[D+1].
     """
 
@@ -66,7 +70,7 @@ class Steps(NamedTuple):
 
     @property
     def scored(self) -> NDArray[np.int64]:
-        """int64[D]: how many each document has."""
+        """Return the number of steps of each document: int64[D]."""
         return self.offsets[1:] - self.offsets[:-1]
 
     def where(self, mask: NDArray[np.bool_]) -> "Steps":
@@ -105,7 +109,7 @@ def hash_positions(key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDAr
 
 
 def hash_windows(key: NDArray[np.uint64], windows: NDArray[np.uint32]) -> Hashes:
-    """Return N and N' of windows that stand alone, uint32[R, h]: uint64[R] both."""
+    """Return N and N' of separate windows, uint32[R, h]: uint64[R] both."""
     columns = np.ascontiguousarray(windows.T, np.uint32)
     return Hashes(*(nonces_of_columns(half, columns) for half in (key[:2], key[2:])))
 
@@ -122,7 +126,7 @@ def step_keys(
 
     Args:
         seed_keys: of K keys.
-        whose: int64[D], which of them each document is read with.
+        whose: int64[D], the key with which each document is read.
         offsets: int64[D+1], of the documents in `hashes`.
         hashes: of the steps.
     """
@@ -135,21 +139,21 @@ def step_keys(
 def steps_by_kind(
     seed_keys: SeedKeys, whose: NDArray[np.int64], offsets: NDArray[np.int64], hashes: Hashes, ids: NDArray[np.uint32]
 ) -> tuple[Steps, NDArray[np.int64]]:
-    """Return steps of a label with groups by kind, and how many group steps stand before each.
+    """Return steps of a label with groups by kind, and the number of group steps before each.
 
     Args:
         seed_keys: of K keys.
-        whose: int64[D], which of them each document is read with.
+        whose: int64[D], the key with which each document is read.
         offsets: int64[D+1], of the documents in `hashes`.
         hashes: of P steps.
         ids: uint32[P], their tokens.
 
     Returns:
-        Room for 2·P steps: the group steps of all documents from 0 on, with offsets of their own, and the user steps
-        from P on, both in order; nothing stands behind either. And int64[P+1], group steps before each step, and in
-        all.
+        An array for 2·P steps. It has the group steps of all documents from 0 on, with offsets of their own, and the
+        user steps from P on, both in order. The rest has no meaning.
+        The number of group steps before each step, and last their total: int64[P+1].
     """
-    room = 2 * len(ids)  # memory that nothing is written to costs nothing
+    room = 2 * len(ids)  # memory that is never written costs nothing
     steps = np.empty(room, np.uint32), np.empty(room, np.uint64), np.empty((8, room), np.uint32)
     before = np.zeros(len(ids) + 1, np.int64)
     _draw_steps(seed_keys, whose, offsets, hashes, ids, True, *steps, before)
@@ -158,7 +162,7 @@ def steps_by_kind(
 
 @kernel
 def _end_of_key(whose: NDArray[np.int64], d: int) -> int:
-    """Return the first document after `d` that has another key than it; whose: int64[D]."""
+    """Return the first document after `d` that has another key. whose: int64[D]."""
     end = d + 1
     while end < len(whose) and whose[end] == whose[d]:
         end += 1
@@ -206,7 +210,7 @@ def _draw_steps(
                 places[i] = apart if are_apart else here
                 shared += np.int64(is_shared)
                 before[first + i + uint64(1)] = shared
-            for w in range(uint64(8)):  # row by row, so that few places of memory are written to at a time
+            for w in range(uint64(8)):  # row by row, so that few places of memory are written at a time
                 for i in range(uint64(lanes)):
                     keys[w, uint64(places[i])] = block[w * uint64(CHUNK) + i]
             if are_apart:
@@ -218,7 +222,7 @@ def _draw_steps(
 
 
 def is_group_step(keys: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Say which steps of a label with groups are shared by a group, a third of them: bool[P] (SPEC_3 §1).
+    """Return which steps of a label with groups are shared by a group, about a third of them: bool[P] (SPEC_3 §1).
 
     keys: uint32[8, P].
     """

@@ -1,17 +1,24 @@
-"""Streams of the native watermark: from sub-keys to blocks of a step's secret vector (SPEC §1), and runs in them.
+"""Compute the streams of the native watermark, from sub-keys to blocks and runs of a step's secret vector (SPEC §1).
 
-Most positions of a text are scored, so windows are hashed for CHUNK tokens in a row: they stand in order
-then, and no lane has to collect its own. Blocks are computed for CHUNK positions at a time, so that nothing
-leaves the cache.
+Most positions of a text are scored, so windows are hashed for CHUNK consecutive tokens. They are then in order, and no
+lane has to collect its own. Blocks are computed for CHUNK positions at a time, so that all data stays in the cache.
 
-In version 3 (SPEC_3 §1) each token has a run of numbers of its own and every run begins with a block. So nothing has to
-be shifted: lane i of a vector is step i (`begin_run`).
+In version 3 (SPEC_3 §1) each token has a run of numbers of its own, and every run begins with a block. So nothing has
+to be shifted: lane i of a vector is step i (`begin_run`).
 
-Kernels take key, uint32[8], or sip, uint64[2]; ids, uint32[N], flat tokens; window, h; places, int64[L], positions in
-ids, L ≤ CHUNK; nonces, uint64[L], and tokens x, int64[L], one a lane; bits, log2 of the numbers that a
-block holds; height, words of a plane in a block, P of SPEC §1, a power of two; inputs, uint32[4 · CHUNK],
-and scratch, uint64[6 · CHUNK], for their own use; out, of which they write the first L or, of blocks,
-uint32[16 · CHUNK].
+Kernels take these arguments:
+
+- key: uint32[8], or for SipHash uint64[2].
+- ids: uint32[N], flat tokens.
+- window: h.
+- places: int64[L], positions in ids, L ≤ CHUNK.
+- nonces: uint64[L], one a lane.
+- tokens: x, int64[L], one a lane.
+- bits: log2 of the count of numbers in a block.
+- height: P of SPEC §1, words of a plane in a block, a power of two.
+- inputs: uint32[4 · CHUNK], scratch.
+- scratch: uint64[6 · CHUNK].
+- out: written. Kernels write the first L entries, or for blocks uint32[16 · CHUNK].
 """
 
 from typing import NamedTuple
@@ -29,7 +36,7 @@ from scanner.watermark.positions import Positions, Tokens
 def window_nonces(
     sub_keys: SubKeys, ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
 ) -> NDArray[np.uint64]:
-    """Return the nonce of each position, SipHash-2-4 of the `window` tokens before it (SPEC §1): uint64[P].
+    """Return the nonce of each position: uint64[P]. It is SipHash-2-4 of the `window` tokens before it (SPEC §1).
 
     Args:
         sub_keys: of the label.
@@ -41,7 +48,7 @@ def window_nonces(
 
 
 def nonces_of_windows(sub_keys: SubKeys, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Return the nonces of windows that stand alone: uint64[R] for uint32[R, h] (SPEC §1)."""
+    """Return the nonces of separate windows: uint64[R] for uint32[R, h] (SPEC §1)."""
     return nonces_of_columns(sub_keys.sip, np.ascontiguousarray(windows.T, np.uint32))
 
 
@@ -58,7 +65,7 @@ def nonces_of_columns(key: NDArray[np.uint64], columns: NDArray[np.uint32]) -> N
 
 
 def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int) -> int:
-    """Return word i of one plane of a stream, computed alone (SPEC §1)."""
+    """Return word i of one plane of a stream, computed on its own (SPEC §1)."""
     height = 16 // planes
     group, r = divmod(i, LANES * height)
     counter = LANES * group + r % LANES
@@ -126,7 +133,7 @@ def blocks_of_words(
 ) -> None:
     """Write the block that holds word i of a stream (SPEC §1), a lane for each nonce and word.
 
-    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out. words: int64[L].
+    Word i of plane q is then at CHUNK · (q · height + row_of_word(i, height)) + lane of out. words: int64[L].
     """
     shift = 4
     while LANES * height >> shift > 1:
@@ -140,9 +147,9 @@ def blocks_of_words(
 
 @kernel
 def row_of_word(word: int, height: int) -> uint64:
-    """Return which word of its plane in a block word i of a stream is.
+    """Return the row of word i of a stream in its plane of a block.
 
-    The result is unsigned, so that an index needs no look at its sign.
+    The result is unsigned, because an index then needs no look at its sign.
     """
     return uint64((word >> 4) & (height - 1))
 
@@ -170,7 +177,7 @@ class ScoredSteps(NamedTuple):
 
     @property
     def scored(self) -> NDArray[np.int64]:
-        """int64[D]: how many each document has."""
+        """Return the number of scored positions of each document: int64[D]."""
         return self.offsets[1:] - self.offsets[:-1]
 
 
@@ -189,7 +196,7 @@ def begin_run(
         ids: uint32[L], L ≤ CHUNK.
         nonces: uint64[L] or more.
         first: the first number of a block.
-        bits: log2 of the numbers that a block holds.
+        bits: log2 of the count of numbers in a block.
         inputs: uint32[4 · CHUNK], written.
     """
     low, high, block = uint32(32 - bits), uint32(bits), uint32(first >> bits)

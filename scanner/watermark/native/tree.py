@@ -1,7 +1,7 @@
-"""The tree of a key's seeds, to whose root it commits, and R, which all its steps hash (SPEC_3 §2).
+"""Compute the tree over a key's seeds, to whose root the key commits, and R, which all its steps hash (SPEC_3 §2).
 
-It is the Merkle tree of RFC 9162 over 2^n leaves. A level of 4,096 nodes is kept, so that the path of a seed costs the
-leaves below one of these, 4,096 of 2^24. Nodes give nothing of a seed away; the seed key does, and all seeds with it.
+It is the Merkle tree of RFC 9162 over 2^n leaves. A level of 4,096 nodes is kept. So the path of a seed costs only the
+leaves below one of these: 4,096 of 2^24. Nodes reveal nothing about a seed. The seed key reveals all seeds.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ from scanner.watermark.native.sha256 import hash_leaves, hash_nodes
 from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
 
 _KEPT_LEVEL = 12
-"""log2 of the nodes that are kept."""
+"""log2 of the number of kept nodes."""
 
 HASH_BYTES = 32
 
 
 class ShownSeed(NamedTuple):
-    """A seed that a claim shows, which anybody can hold against the root. Its repr does not show it.
+    """A seed that a claim shows. Anybody can check it against the root. Its repr does not show it.
 
     bucket: of the seed.
     seed: 32 bytes.
@@ -41,15 +41,15 @@ class ShownSeed(NamedTuple):
 
 
 def beacon_of(record: bytes, value: bytes) -> bytes:
-    """Return R, 32 bytes, of a public record, as it was published, and the value of the beacon that it names.
+    """Return R, 32 bytes, of a public record as it was published, and the value of the beacon that it names.
 
-    The value is empty where the record names none (SPEC_3 §2).
+    The value is empty if the record names no beacon (SPEC_3 §2).
     """
     return beacon_of_digest(hashlib.sha256(record).digest(), value)
 
 
 def seed_of(seed_key: NDArray[np.uint32], bucket: int) -> bytes:
-    """Return the seed of a bucket, 32 bytes: words 0 … 7 of its block (SPEC_3 §1); seed_key: uint32[8]."""
+    """Return the seed of a bucket, 32 bytes: words 0 … 7 of its block (SPEC_3 §1). seed_key: uint32[8]."""
     inputs, block = np.zeros(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     inputs[2 * CHUNK] = bucket
     chacha8_lanes(seed_key, inputs, 1, block)
@@ -67,7 +67,7 @@ def node_of(left: bytes, right: bytes) -> bytes:
 
 
 def root_by(shown: ShownSeed) -> bytes:
-    """Return the root to which a seed's path leads; the bits of the bucket tell the sides, the lowest first."""
+    """Return the root to which a seed's path leads. The bits of the bucket tell the sides, the lowest first."""
     node = leaf_of(shown.seed)
     for height, neighbour in enumerate(shown.path):
         node = node_of(neighbour, node) if shown.bucket >> height & 1 else node_of(node, neighbour)
@@ -89,19 +89,19 @@ def _levels_above(nodes: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def kept_count(seeds: int) -> int:
-    """Return how many nodes are kept of the tree over 2^n seeds; n: `seeds`."""
+    """Return the number of kept nodes of the tree over 2^n seeds. n is `seeds`."""
     return 1 << min(seeds, _KEPT_LEVEL)
 
 
 def grow_tree(
     seed_key: NDArray[np.uint32], seeds: int, watch: Callable[[int, int], object] = lambda done, of: None
 ) -> list[bytes]:
-    """Return the nodes to keep of a key's tree, 32 bytes each. Some four seconds on a core for 2^24 seeds.
+    """Return the nodes to keep of a key's tree, 32 bytes each. 2^24 seeds take some four seconds on a core.
 
     Args:
-        seed_key: uint32[8], of which the seeds are drawn.
+        seed_key: uint32[8], which draws the seeds.
         seeds: n, 4 to 28.
-        watch: called with how many nodes are done, and how many there will be; its exception ends the work.
+        watch: called with the number of nodes done and of all nodes. An exception from it ends the work.
 
     Raises:
         ValueError: n is out of its range.
@@ -124,7 +124,7 @@ def show_seeds(
     Args:
         seed_key: uint32[8].
         seeds: n.
-        kept: as `grow_tree` returns them.
+        kept: nodes from `grow_tree`.
         buckets: 0 … 2^n − 1.
 
     Raises:
@@ -153,7 +153,7 @@ def show_seeds(
 
 
 def _kept_height(seeds: int) -> int:
-    """Return how many levels lie below the kept nodes."""
+    """Return the number of levels below the kept nodes."""
     if not FEWEST_SEEDS <= seeds <= MOST_SEEDS:
         raise ValueError(f"seeds = {seeds}: 2^{FEWEST_SEEDS} to 2^{MOST_SEEDS} are allowed; 24 is the default")
     return max(0, seeds - _KEPT_LEVEL)
@@ -177,13 +177,13 @@ def _swapped(word: uint32) -> uint32:
 
 @kernel
 def _grow(key: NDArray[np.uint32], first: int, height: int, nodes: NDArray[np.uint32]) -> None:
-    """Write the nodes above 2^height leaves, of the buckets from `first` on.
+    """Write the nodes above 2^height leaves, for the buckets from `first` on.
 
     Args:
         key: uint32[8], the seed key.
         first: a bucket, a multiple of 2^height.
-        height: levels below the topmost of these nodes.
-        nodes: uint32[8, 2 · 2^height], written: column 1 is the topmost, 2c and 2c + 1 are below c.
+        height: number of levels below the topmost of these nodes.
+        nodes: uint32[8, 2 · 2^height], written: column 1 is the topmost, and 2c and 2c + 1 are below c.
     """
     inputs, block = np.zeros(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     work, hashes = np.empty(24 * CHUNK, np.uint32), np.empty(8 * CHUNK, np.uint32)

@@ -1,4 +1,4 @@
-"""Positions of a key of version 3 less those whose bucket was shown (SPEC_3 §4): anybody can mark these windows."""
+"""Leave out positions of version 3 whose bucket was shown (SPEC_3 §4), because anybody can mark these windows."""
 
 import functools
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows, 
 
 @dataclass(frozen=True)
 class UnshownWindows(WholeWindows):
-    """Whole windows whose bucket was not shown; its repr names no bucket.
+    """Whole windows whose bucket was not shown. Its repr names no bucket.
 
     seeds: n, of 2^n seeds.
-    shown: buckets, int64 in ascending order, as bytes, by which rules are told apart.
+    shown: buckets, int64 in ascending order, as bytes. They tell rules apart.
     """
 
     seeds: int
@@ -36,7 +36,7 @@ class UnshownWindows(WholeWindows):
 
     @functools.cached_property
     def is_shown(self) -> NDArray[np.bool_]:
-        """Say of each bucket whether it was shown: bool[2^n]."""
+        """Return whether each bucket was shown: bool[2^n]."""
         is_shown = np.zeros(1 << self.seeds, np.bool_)
         is_shown[np.frombuffer(self.shown, np.int64)] = True
         return is_shown

@@ -1,4 +1,4 @@
-"""Version 1 of our marks under one key: sub-keys of its label, and the score of one message a document (SPEC §1 to §3).
+"""Define version 1 of our marks under one key: sub-keys of its label, and scores of one message (SPEC §1 to §3).
 
 All messages read one shifted vector: message m reads entry x + m for token x.
 """
@@ -15,7 +15,7 @@ from scanner.watermark.positions import Positions, Tokens
 
 
 class Version1Mark(NativeMark):
-    """A native watermark of version 1; arguments and errors as of NativeMark, without groups."""
+    """A native watermark of version 1. Arguments and errors are those of NativeMark, without groups."""
 
     version = 1
 
@@ -24,7 +24,10 @@ class Version1Mark(NativeMark):
 
     @property
     def sub_keys(self) -> secret.SubKeys:
-        """What the label's streams are drawn with, as secret as the master key; for kernels elsewhere (scanner.gpu)."""
+        """Return the keys that draw the label's streams, for kernels elsewhere (scanner.gpu).
+
+        They are as secret as the master key.
+        """
         return self._keys
 
     def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
@@ -32,7 +35,7 @@ class Version1Mark(NativeMark):
         return streams.nonces_of_windows(self._keys, windows)
 
     def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Say which scored positions are group steps: none, bool[P]."""
+        """Return which scored positions are group steps: none, bool[P]."""
         del tokens
         return np.zeros(len(positions.index), np.bool_)
 
@@ -55,7 +58,7 @@ class Version1Mark(NativeMark):
 
     @abstractmethod
     def _added(self, nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.generic]:
-        """Return what entries of the nonces' vectors add to a score: int64[P] or float64[P]."""
+        """Return the terms of entries of the nonces' vectors for a score: int64[P] or float64[P]."""
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> BestMessages:
         """Return best and second best of the messages 0 … count−1."""
@@ -66,7 +69,7 @@ class Version1Mark(NativeMark):
 
     @abstractmethod
     def _best_two(self, steps: streams.ScoredSteps, count: int) -> BestMessages:
-        """Return what `best_two` does, for two messages or more."""
+        """Return the result of `best_two`, for two messages or more."""
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
         """Return the best two messages, as every format has them."""

@@ -1,9 +1,17 @@
-"""Version 3 of our marks: scores and marking of steps that each have a key of their own, and the search of messages.
+"""Score, search and mark steps of version 3 of our own marks, in which each step has its own key.
 
-A text becomes steps (scanner.watermark.native.steps), and nothing after that asks which master key they came from. A
-search with groups begins from rough scores of all groups (SPEC_3 §4): of a green list the counts themselves, of Gumbel
-marks the leading ones of eight digits. Eight groups are scored in full, and in those that are looked into the user of
-largest rough score. Without groups all messages are scored in full.
+Texts become steps (scanner.watermark.native.steps). Nothing after that asks which master key a step came from.
+
+A key either has groups or has none. With B groups of B users, message m = group · B + user. Some steps read only the
+group ("group steps"), the others read group and user ("user steps"). A search with groups has three steps
+(SPEC_3 §4):
+
+1. Compute a rough score of every group. For a green list it is the count itself. For a Gumbel mark each step adds the
+   number of leading ones among the first eight binary digits of its draw: 11101001 adds 3.
+2. Compute exact scores of the eight best groups (GROUPS_DRAWN_IN_FULL).
+3. In each group that is rare enough, take the user of largest rough score.
+
+Without groups all messages are scored exactly.
 """
 
 import functools
@@ -38,28 +46,29 @@ from schemas.key_record import FEWEST_SEEDS, MOST_SEEDS
 from schemas.registry import MOST_NUMBERS
 
 DEFAULT_SEEDS = 24
-"""n of a key that names none: 2^n seeds (SPEC_3)."""
+"""n of a key that does not set it: 2^n seeds (SPEC_3)."""
 
 GROUPS_DRAWN_IN_FULL = 8
-"""Groups of largest rough score whose exact scores are computed (SPEC_3 §4)."""
+"""Number of best groups by rough score whose exact scores are computed (SPEC_3 §4)."""
 
 GROUPS_BY_CHANCE = 0.1
-"""Largest chance, over all groups, of a score as high as a window's best group, at which that group's users are
-searched.
+"""Threshold for searching the users of a window's best group.
+
+They are searched if chance gives any group a score as high with at most this probability.
 """
 
 MOST_WINDOWS = 2
-"""Windows of a document in which the users of a group are searched, those where it is best."""
+"""Largest number of windows of a document in which the users of one group are searched: those where it is best."""
 
 _FIRST_CANDIDATES = 4
-"""Candidates that a document without groups is first searched for; where as many pass, more are searched for."""
+"""Candidates that a search without groups looks for first. Where all of them pass, it looks for more."""
 
 _ROOM = 1e-9
 """Slack in log10 p, so that rounding decides nothing (SPEC_3 §4)."""
 
 
 class BestRough(Protocol):
-    """A function that finds the numbers of largest rough score, as `rough_runs.best_rough` does."""
+    """A function that finds the numbers of largest rough score, like `rough_runs.best_rough`."""
 
     def __call__(
         self,
@@ -70,29 +79,31 @@ class BestRough(Protocol):
         most: int,
         rule: tuple[int, int, int],
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return numbers, from 0 on, and rough scores of R runs, best first, ties to the smaller: int64[R, most] both.
+        """Return the best numbers of R runs and their rough scores, best first: int64[R, most] both.
+
+        Numbers count from 0 at the start of a run. Ties go to the smaller number.
 
         Args:
             steps: of D documents.
-            documents: int64[R], over whose steps.
-            first: int64[R], each run's first number, a multiple of MOST_NUMBERS.
-            length: numbers of a run.
-            most: how many are returned; −1 and 0 where there are fewer.
+            documents: int64[R], the document whose steps each run is scored on.
+            first: int64[R], first number of each run, a multiple of MOST_NUMBERS.
+            length: count of numbers in a run.
+            most: count of numbers to return. −1 and 0 where there are fewer.
             rule: n, b and planes of a green list, or EIGHT_DIGITS.
         """
 
 
 ExactScores = Callable[[Steps, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
-"""A function of steps, begins, ends and numbers that returns what `exact_scores` does."""
+"""A function of steps, begins, ends and numbers that returns the same as `exact_scores`."""
 
 
 class _Asked(NamedTuple):
-    """Numbers of ranges of group steps whose scores may matter.
+    """Numbers of ranges of group steps whose exact scores may matter.
 
     ranges: R ranges.
-    numbers: int64[R, most]; −1: none.
-    floors: float64[R]; what scores less does not matter.
-    is_best_kept: whether the best of each range matters all the same.
+    numbers: int64[R, most]. −1: none.
+    floors: float64[R]. A number that scores less does not matter.
+    is_best_kept: whether the best number of each range matters even below its floor.
     """
 
     ranges: Ranges
@@ -102,14 +113,17 @@ class _Asked(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """Ranges of steps as ranges of group steps and of user steps, as `steps_by_kind` has them."""
+    """Ranges of steps, split into ranges of group steps and ranges of user steps, as `steps_by_kind` lays them out."""
 
     shared: Ranges
     users: Ranges
 
 
 def _counted(ranges: Ranges, before: NDArray[np.int64]) -> _Counted:
-    """Return ranges by kind of step; before: group steps before each step, and in all, int64[P+1]."""
+    """Split ranges by kind of step.
+
+    before: int64[P+1], the number of group steps before each step, and last their total.
+    """
     shared = Ranges(ranges.first, before[ranges.begin], before[ranges.end])
     first_user = len(before) - 1
     users = (first_user + places - of_shared for places, of_shared in zip(ranges[1:], shared[1:], strict=True))
@@ -117,7 +131,9 @@ def _counted(ranges: Ranges, before: NDArray[np.int64]) -> _Counted:
 
 
 class Version3Mark(NativeMark):
-    """A native watermark of version 3 under one master key; arguments and errors as of NativeMark, and:
+    """A native watermark of version 3 under one master key.
+
+    Arguments and errors are those of NativeMark, and:
 
     seeds: n, of 2^n seeds.
     beacon: R, 32 bytes.
@@ -125,19 +141,19 @@ class Version3Mark(NativeMark):
 
     version = 3
     seeds: int
-    _keys: SeedKeys  # of one key; of more where joined
+    _keys: SeedKeys  # one key, or one for each of the joined marks
     _run_rule: tuple[int, int, int]
     _begins = np.zeros(1, np.int64)
-    """Beginnings of the tokens of the documents of each key, int64[K]."""
+    """Places in the batch at which the tokens of each key's documents begin, int64[K]."""
     _elsewhere: BestRough | None = None
     _exact_scores: ExactScores = staticmethod(exact_scores)
     _where = ""
 
     def _take(self, seeds: int, beacon: bytes) -> None:
-        """Keep what version 3 has besides, before the label is made.
+        """Set the attributes of version 3. The label is made from them, so this runs first.
 
         Raises:
-            ValueError: a number of seeds, or a beacon, that cannot be.
+            ValueError: a number of seeds or a beacon that is not allowed.
         """
         if not FEWEST_SEEDS <= seeds <= MOST_SEEDS:
             raise ValueError(f"2^{seeds} seeds; allowed: 2^{FEWEST_SEEDS} to 2^{MOST_SEEDS}")
@@ -154,24 +170,24 @@ class Version3Mark(NativeMark):
 
     @property
     def seed_keys(self) -> SeedKeys:
-        """What the keys of steps are drawn with, as secret as the master key; for kernels elsewhere (scanner.gpu)."""
+        """Return the keys that draw the keys of steps, for kernels elsewhere (scanner.gpu). They are secret."""
         return self._keys
 
     def __repr__(self) -> str:
         return super().__repr__() + self._where
 
     def searched_by(self, best_rough: BestRough, where: str, exact: ExactScores = exact_scores) -> Self:
-        """Return the same watermark with runs searched by another function than `rough_runs.best_rough`.
+        """Return a copy that searches runs with another function than `rough_runs.best_rough`.
 
-        where: the device, for its repr.
-        exact: another function than `exact_scores`, for Gumbel scores of few numbers.
+        where: the device, for the repr.
+        exact: replacement of `exact_scores`, for Gumbel scores of few numbers.
         """
         copy = object.__new__(type(self))
         vars(copy).update(vars(self), _elsewhere=best_rough, _exact_scores=exact, _where=f" {where}")
         return copy
 
     def leave_out(self, buckets: NDArray[np.int64]) -> Self:
-        """See LeavesOut."""
+        """Implement LeavesOut."""
         if not len(buckets):
             return self
         copy = object.__new__(type(self))
@@ -179,27 +195,34 @@ class Version3Mark(NativeMark):
         return copy
 
     def while_holds(self, check: Callable[[], None]) -> Self:
-        """Return the same, with which nothing is marked once `check` raises."""
+        """Return a copy that refuses to mark as soon as `check` raises."""
         copy = object.__new__(type(self))
         vars(copy).update(vars(self), check_lease=check)
         return copy
 
     def check_lease(self) -> None:
-        """Raise an error where nothing may be marked any more; by itself, it may."""
+        """Raise an error if marking is no longer allowed. By default it always is. See `while_holds`."""
 
     @property
     def leaves_out_any(self) -> bool:
-        """Whether any seeds were shown."""
+        """Return whether any seeds were shown."""
         return isinstance(self.rule, UnshownWindows)
 
     def are_shown(self, nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Say which steps are not marked, since their seeds were shown: bool[R] for uint64[R, 2] of `window_nonces`."""
+        """Return which steps must stay unmarked because their seeds were shown: bool[R].
+
+        nonces: uint64[R, 2], of `window_nonces`.
+        """
         if not isinstance(self.rule, UnshownWindows):
             return np.zeros(len(nonces), np.bool_)
         return self.rule.is_shown[buckets_of(nonces[:, 0], self.seeds)]
 
     def join_marks(self, marks: Sequence[Watermark], begins: NDArray[np.int64]) -> Self | None:
-        """See JoinsKeys. What is searched elsewhere is searched one key at a time. The result draws no tokens."""
+        """Implement JoinsKeys.
+
+        A mark that is searched elsewhere (on a GPU) is not joined, but searched one key at a time. The result scores
+        but cannot mark.
+        """
         alike = [mark for mark in marks if isinstance(mark, type(self)) and mark.label == self.label]
         if self._where or len(alike) < len(marks):
             return None
@@ -209,20 +232,20 @@ class Version3Mark(NativeMark):
         return joint_mark
 
     def _whose(self, positions: Positions) -> NDArray[np.int64]:
-        """Return which of the keys each document is read with, int64[D]; any, where it has no positions."""
+        """Return the index of the key of each document, int64[D]. It is arbitrary for a document without positions."""
         if not len(positions.index) or len(self._begins) == 1:
             return np.zeros(len(positions.offsets) - 1, np.int64)
         first = np.minimum(positions.offsets[:-1], len(positions.index) - 1)
         return np.searchsorted(self._begins, positions.index[first], side="right") - 1
 
     def steps(self, tokens: Tokens, positions: Positions) -> Steps:
-        """Return the steps of the scored positions, each with its key."""
+        """Return the steps of the scored positions with their keys."""
         hashes = hash_positions(self._window_key, tokens.ids, positions.index, self.window)
         keys = step_keys(self._keys, self._whose(positions), positions.offsets, hashes)
         return Steps(tokens.ids[positions.index], hashes.nonces, keys, positions.offsets)
 
     def _steps_by_kind(self, tokens: Tokens, positions: Positions) -> tuple[Steps, NDArray[np.int64]]:
-        """Return group steps and user steps, and how many group steps stand before each, as `steps_by_kind` does."""
+        """Return group steps and user steps, and the number of group steps before each, as `steps_by_kind` does."""
         hashes = hash_positions(self._window_key, tokens.ids, positions.index, self.window)
         ids = tokens.ids[positions.index]
         return steps_by_kind(self._keys, self._whose(positions), positions.offsets, hashes, ids)
@@ -233,13 +256,13 @@ class Version3Mark(NativeMark):
         return buckets_of(hashes.nonces, self.seeds)
 
     def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        """Return both nonces of steps to be marked, N and N': uint64[R, 2] for windows of uint32[R, h]."""
+        """Return both nonces of steps to mark, N and N': uint64[R, 2] for windows of uint32[R, h]."""
         return np.stack(hash_windows(self._window_key, windows), axis=1)
 
     def _to_mark(
         self, nonces: NDArray[np.uint64], messages: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.int64]]:
-        """Return N, the keys and the numbers of steps to be marked for messages: uint64[R], uint32[8, R], int64[R]."""
+        """Return N, the keys and the numbers of steps to mark with messages: uint64[R], uint32[8, R], int64[R]."""
         first, second = np.ascontiguousarray(nonces.T)
         whole = np.array([0, len(first)], np.int64)
         keys = step_keys(self._keys, np.zeros(1, np.int64), whole, Hashes(first, second))
@@ -247,14 +270,18 @@ class Version3Mark(NativeMark):
         return first, keys, self._numbers(is_group_step(keys), messages)
 
     def _numbers(self, is_shared: NDArray[np.bool_], messages: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number that each step's message reads there (SPEC_3 §3): int64[R] for bool[R] and int64[R]."""
+        """Return the number that each step draws with for its message (SPEC_3 §3): int64[R] for bool[R] and int64[R].
+
+        With 100 groups, message 205 is group 2 and user 5: it draws with 2 in group steps and with
+        2 · MOST_NUMBERS + 5 in user steps.
+        """
         if self.groups is None:
             return messages
         group, user = np.divmod(messages, self.groups)
         return np.where(is_shared, group, group * MOST_NUMBERS + user)
 
     def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Say which scored positions are group steps: bool[P]; none without groups."""
+        """Return which scored positions are group steps: bool[P]. None are if the key has no groups."""
         return self._are_shared(self.steps(tokens, positions))
 
     def _are_shared(self, steps: Steps) -> NDArray[np.bool_]:
@@ -267,7 +294,7 @@ class Version3Mark(NativeMark):
         is_shared = self._are_shared(steps)
         numbers = np.repeat(np.broadcast_to(numbers, (len(numbers), len(steps.scored))), steps.scored, axis=1)
         added = self._added(steps, np.where(is_shared, numbers[0], numbers[-1]))
-        if len(terms):
+        if len(terms):  # the caller gave an array for the terms, which is filled in place
             terms[:] = added
         sums = np.zeros((2, len(steps.scored)), added.dtype)
         add_in_two(added, is_shared, steps.offsets, sums)
@@ -275,10 +302,10 @@ class Version3Mark(NativeMark):
 
     @abstractmethod
     def _added(self, steps: Steps, numbers: NDArray[np.int64]) -> NDArray[np.generic]:
-        """Return what each step adds to the score under the number that is read there: int64[P] or float64[P]."""
+        """Return the term that each step adds, by the number that it draws with: int64[P] or float64[P]."""
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """Return the candidates among the messages 0 … count−1; with groups, count is B².
+        """Return the candidates among the messages 0 … count−1. With B groups, count is B².
 
         Raises:
             ValueError: another count.
@@ -293,7 +320,7 @@ class Version3Mark(NativeMark):
         return self.search_groups(tokens, positions, self.groups)
 
     def search_groups(self, tokens: Tokens, positions: Positions, groups: int) -> Candidates:
-        """Search only the first groups, and as many users of each, as `search` does: what experiments count.
+        """Search only the first groups and as many users of each. Experiments count with it.
 
         Raises:
             ValueError: more groups than the key has.
@@ -312,7 +339,7 @@ class Version3Mark(NativeMark):
     def search_parts(
         self, tokens: Tokens, positions: Positions, parts: Ranges, windows: Ranges, count: int, share: float
     ) -> tuple[Candidates, NDArray[np.int64], NDArray[np.int64]]:
-        """See SearchesWindows."""
+        """Implement SearchesWindows."""
         self._check_count(count)
         if self.groups is None:
             steps = self.steps(tokens, positions)
@@ -347,19 +374,20 @@ class Version3Mark(NativeMark):
         windows: Ranges,
         floors: NDArray[np.float64],
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return the windows whose best group's users are searched, in order, and the group's score: [Q] both.
+        """Return the windows in which the best group's users are searched, in order, and its score there: [Q] both.
 
         Args:
             steps: of all documents.
-            group: int64[W, 1], the best group of each window; −1: it does not matter.
-            rough: int64[W], its rough score; −1: the window has no group step.
+            group: int64[W, 1], the best group of each window. −1: it does not matter.
+            rough: int64[W], its rough score. −1: the window has no group step.
             windows: W ranges of group steps.
-            floors: float64[W], the score that a group needs.
+            floors: float64[W], the least score that a group needs.
         """
         log10_p = np.log10(GROUPS_BY_CHANCE) - np.log10(self.groups or 1)
         score = self._exact(steps, windows, group, np.maximum(rough, 0)[:, None])
         rare = np.flatnonzero(np.greater_equal(score[:, 0], floors))
         rare = rare[self._rare(score[rare, 0], windows.length[rare], log10_p)]
+        # rank the windows of one group in one document by p: only the MOST_WINDOWS best of them are searched
         document_group = windows.whose[rare] * MOST_NUMBERS + group[rare, 0]
         order = np.lexsort((self.law.log10_p(score[rare, 0], windows.length[rare]), document_group))
         rank = np.arange(len(order)) - np.searchsorted(document_group[order], document_group[order])
@@ -373,7 +401,7 @@ class Version3Mark(NativeMark):
     def _windows_among_all(
         self, steps: Steps, windows: Ranges, count: int, share: float
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return windows and their best message where it stands out: int64[Q] both."""
+        """Return the windows in which a message stands out, and that message: int64[Q] both."""
         message, score = self._best_in_windows(steps, windows, count)
         standing_out = self._rare(score, windows.length, np.log10(share) - np.log10(count))
         return standing_out, message[standing_out]
@@ -382,10 +410,13 @@ class Version3Mark(NativeMark):
     def _best_in_windows(
         self, steps: Steps, windows: Ranges, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return the best of the numbers 0 … count−1 of each window, or nearly so, and its score: [W] both."""
+        """Return the best of the numbers 0 … count−1 of each window, or nearly the best, and its score: [W] both."""
 
     def _floors(self, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
-        """Return a score for so many steps below which p is above 10^log10_p: float64 for int64 of the same shape."""
+        """Return, for each number of steps, a score below which p is above 10^log10_p: float64, in the same shape.
+
+        The score is a floor: comparing with it is cheaper than computing p, and misses no score that passes.
+        """
         if log10_p >= 0:
             return np.zeros(len(scored))
         known = _known_floors(self.law, log10_p)
@@ -399,17 +430,18 @@ class Version3Mark(NativeMark):
         return floors[scored]
 
     def _among_all(self, steps: Steps, count: int) -> Candidates:
-        """Return the best two messages of each document, and all others whose p is 1/count or less."""
+        """Return the best two messages of each document, and all others with a p of 1/count or less."""
         message, score = self._candidates(steps, count, min(_FIRST_CANDIDATES, count))
         width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
         return Candidates(message[:, :width], score[:, :width], independent=True)
 
     def _candidates(self, steps: Steps, count: int, limit: int) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return the candidates of each document, `limit` at first, and more where a document has as many."""
+        """Return the candidates of each document: up to `limit`, and more for a document that has as many."""
         message, score = self._best_of_all(steps, count, limit)
         kept = self._kept(score, steps.scored, count)
         is_kept = np.arange(limit) < kept[:, None]
         message, score = np.where(is_kept, message, -1), np.where(is_kept, score, 0)
+        # these rows may have further candidates: search them again, with a larger limit
         full_rows = np.flatnonzero(kept == limit)
         if limit < count and len(full_rows):
             more = self._candidates(steps.of_documents(full_rows), count, min(8 * limit, count))
@@ -419,8 +451,8 @@ class Version3Mark(NativeMark):
         return message, score
 
     def _kept(self, score: NDArray[np.generic], scored: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return how many of each document's best messages are candidates: two, and those that are rare: int64[D]."""
-        # few documents have a third, so the law is computed column by column
+        """Return how many of each document's best messages are candidates, int64[D]: two, and all that are rare."""
+        # the law is computed place by place, because few documents have a third candidate
         kept, rows = np.full(len(score), 2), np.arange(len(score))
         for place in range(2, score.shape[1]):
             rows = rows[self.law.log10_p(score[rows, place], scored[rows]) <= _by_chance(count)]
@@ -434,13 +466,13 @@ class Version3Mark(NativeMark):
         parts: _Counted,
         groups: int,
     ) -> Candidates:
-        """Return the best user of each group that is looked into (SPEC_3 §4).
+        """Return the best user of each group that passes (SPEC_3 §4). The best group always does.
 
         Args:
             steps: of all documents.
-            best: the groups that may be looked into, and their scores: [R, most] both.
+            best: the groups that may pass, and their scores: [R, most] both.
             parts: R ranges.
-            groups: how many users of each group are searched.
+            groups: number of users to search in each group.
         """
         scored = parts.shared.length
         group, score_group = best_first(*best)
@@ -448,7 +480,7 @@ class Version3Mark(NativeMark):
         is_looked_into = np.zeros(group.shape, np.bool_)
         is_looked_into[:, 0] = True
         rows = documents
-        for place in range(1, group.shape[1]):  # scores fall, and few documents have a second group
+        for place in range(1, group.shape[1]):  # place by place: scores fall, and few documents have a second group
             rows = rows[group[rows, place] >= 0]
             rows = rows[self.law.log10_p(score_group[rows, place], scored[rows]) <= _by_chance(groups)]
             is_looked_into[rows, place] = True
@@ -466,16 +498,17 @@ class Version3Mark(NativeMark):
     def best_numbers(
         self, steps: Steps, documents: NDArray[np.int64], first: NDArray[np.int64], length: int, most: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return the best numbers of R runs, from 0 on, and their exact scores, best first: [R, most] both.
+        """Return the best numbers of R runs and their exact scores, best first: [R, most] both.
 
-        With groups they are those of largest rough score. Ties go to the smaller; −1 and 0 where there are fewer.
+        Numbers count from 0 at the start of a run. With groups the numbers are those of largest rough score. Ties go to
+        the smaller number. −1 and 0 where there are fewer.
 
         Args:
-            steps: of D documents. A step that stands there v times adds v times as much.
-            documents: int64[R], over whose steps.
-            first: int64[R], each run's first number, a multiple of MOST_NUMBERS; without groups 0.
-            length: numbers of a run.
-            most: how many are returned.
+            steps: of D documents. A step that occurs v times adds v times as much.
+            documents: int64[R], the document whose steps each run is scored on.
+            first: int64[R], first number of each run, a multiple of MOST_NUMBERS. Without groups 0.
+            length: count of numbers in a run.
+            most: count of numbers to return.
         """
         if self.groups is None:
             return self._best_of_all(steps.of_documents(documents), length, most)
@@ -494,9 +527,10 @@ class Version3Mark(NativeMark):
         most: int,
         floors: NDArray[np.float64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the numbers of largest rough score of R ranges; other arguments and results as of BestRough.
+        """Return the numbers of largest rough score of R ranges. Other arguments and results are those of BestRough.
 
-        floors: float64[R], a score that all but the best need, or may need; None: any will do.
+        floors: float64[R]. All numbers of a range but its best must reach its floor. The search may use this to skip
+            numbers, or ignore it. None: no floor.
         """
         if self._elsewhere is None:
             request = steps, ranges.begin, ranges.end, first, length, most, self._run_rule, floors
@@ -506,9 +540,9 @@ class Version3Mark(NativeMark):
     def _best_users(
         self, steps: Steps, ranges: Ranges, first: NDArray[np.int64], users: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return the user of largest rough score of each of R ranges, from 0 on, and its exact score: [R] both.
+        """Return the user of largest rough score of each of R ranges, counted from 0, and its exact score: [R] both.
 
-        first: int64[R], the number of the group's first user.
+        first: int64[R], number of the group's first user.
         """
         user, rough = self._rough(steps, ranges, first, users, 1)
         score = self._exact(steps, ranges, first[:, None] + user, rough)
@@ -518,61 +552,68 @@ class Version3Mark(NativeMark):
     def _exact(
         self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
     ) -> NDArray[np.generic]:
-        """Return the scores of numbers: [R, most].
+        """Return the exact scores of numbers: [R, most].
 
         Args:
             steps: of all documents.
             ranges: R ranges.
-            numbers: int64[R, most]; −1: none.
+            numbers: int64[R, most]. −1: none.
             rough: int64[R, most], their rough scores.
         """
 
     @abstractmethod
     def _that_matter(self, steps: Steps, *asked: _Asked) -> list[NDArray[np.int64]]:
-        """Return the numbers of each that is asked, −1 in place of those that do not matter, or of some of them."""
+        """Return the numbers of each request, with −1 in place of numbers that do not matter.
+
+        It may keep some of those.
+        """
 
     @abstractmethod
     def _rough_floors(self, floors: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """Return rough scores below which no score reaches the floors, float64[R]; None: rough scores do not say."""
+        """Return rough scores below which no exact score reaches its floor, float64[R].
+
+        None: rough scores do not tell.
+        """
 
     @abstractmethod
     def _best_of_all(self, steps: Steps, count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Return the best of the numbers 0 … count−1 of each document and their scores, best first: [D, most] both."""
+        """Return the best of the numbers 0 … count−1 of each document, and their scores, best first: [D, most] both."""
 
 
 @functools.lru_cache(maxsize=128)
 def _known_floors(law: Law, log10_p: float) -> dict[int, float]:
-    """Return floors by number of steps, which are kept for all keys of a law: a search for them takes longer."""
+    """Return a cache of floors by number of steps, shared by all keys of a law. Computing a floor takes a search."""
+    # each pair of arguments gets one dictionary, which the caller fills
     del law, log10_p
     return {}
 
 
 def _wholes(offsets: NDArray[np.int64]) -> Ranges:
-    """Return each of D documents as one range; offsets: int64[D+1]."""
+    """Return each of D documents as one range. offsets: int64[D+1]."""
     return Ranges(np.arange(len(offsets)), offsets[:-1], offsets[1:])
 
 
 def _most_groups(groups: int) -> int:
-    """Return how many groups of so many are scored in full; two, where there is one: the other is none."""
+    """Return how many of so many groups are scored exactly, at least two. If there is one group, the second is −1."""
     return max(2, min(GROUPS_DRAWN_IN_FULL, groups))
 
 
 def best_first(numbers: NDArray[np.int64], *scores: NDArray[np.generic]) -> list[NDArray[Any]]:
-    """Return the numbers of each row, and their scores, by the first of these: [R, most] each.
+    """Sort the numbers of each row, and their scores, by the first array of scores: [R, most] each.
 
-    Ties go to the smaller number; −1, none, comes last.
+    Ties go to the smaller number. −1, which means no number, comes last.
     """
     order = np.lexsort((numbers, np.where(numbers >= 0, -scores[0].astype(np.float64), np.inf)), axis=1)
     return [np.take_along_axis(values, order, axis=1) for values in (numbers, *scores)]
 
 
 def _by_chance(count: int) -> float:
-    """Return log10 of the p that one of so many numbers has by chance, and a little more."""
+    """Return log10 of the p that the best of so many numbers has by chance, plus a little slack."""
     return float(_ROOM - np.log10(count))
 
 
 class Version3GreenList(Version3Mark, GreenListMark):
-    """The green list of version 3; arguments and errors as of GreenListMark and Version3Mark."""
+    """The green list of version 3. Arguments and errors are those of GreenListMark and Version3Mark."""
 
     method = "greenlist-v3"
 
@@ -590,7 +631,7 @@ class Version3GreenList(Version3Mark, GreenListMark):
         self._run_rule = self._rule
 
     def green(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64], tokens: int) -> NDArray[np.bool_]:
-        """Say which of the tokens 0 … V−1 are green in each step for its message: bool[R, V].
+        """Return which of the tokens 0 … V−1 are green in each step for its message: bool[R, V].
 
         Args:
             nonces: uint64[R, 2], of `window_nonces`.
@@ -605,7 +646,7 @@ class Version3GreenList(Version3Mark, GreenListMark):
     def _exact(
         self, steps: Steps, ranges: Ranges, numbers: NDArray[np.int64], rough: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        return rough
+        return rough  # the rough score of a green list is the exact count
 
     def _that_matter(self, steps: Steps, *asked: _Asked) -> list[NDArray[np.int64]]:
         return [each.numbers for each in asked]
@@ -626,7 +667,7 @@ class Version3GreenList(Version3Mark, GreenListMark):
 
 
 class Version3Gumbel(Version3Mark, GumbelMark):
-    """The Gumbel mark of version 3; arguments and errors as of GumbelMark and Version3Mark."""
+    """The Gumbel mark of version 3. Arguments and errors are those of GumbelMark and Version3Mark."""
 
     method = "gumbel-v3"
     _run_rule = rough_runs.EIGHT_DIGITS
@@ -643,7 +684,7 @@ class Version3Gumbel(Version3Mark, GumbelMark):
         super().__init__(secret_bytes, window, groups)
 
     def choose(self, nonces: NDArray[np.uint64], message: int, weights: NDArray[np.float64]) -> int:
-        """Return the token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC_3 §1).
+        """Return the token to write at a step: the one of least −ln(r)/p. −1 when every weight is 0 (SPEC_3 §1).
 
         Args:
             nonces: uint64[2], of `window_nonces`.
@@ -654,7 +695,7 @@ class Version3Gumbel(Version3Mark, GumbelMark):
         return step_draws.choose_token(first[0], keys[:, 0].copy(), int(number[0]), self.groups is not None, weights)
 
     def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
-        """Return the draw that each scored token meets under its document's message: uint32[P].
+        """Return the draw of each scored token under its document's message: uint32[P].
 
         Raises:
             ValueError: a message that the key does not have.
@@ -676,6 +717,7 @@ class Version3Gumbel(Version3Mark, GumbelMark):
         bounds = bounds_of_scores(steps, *((each.ranges, each.numbers) for each in asked))
         found = []
         for (_, numbers, floors, is_best_kept), (low, high) in zip(asked, bounds, strict=True):
+            # a number cannot be the best of its range if even its upper bound is below another number's lower bound
             least = np.minimum(floors, low.max(axis=1)) if is_best_kept else floors
             found.append(np.where(high >= least[:, None], numbers, -1))
         return found
@@ -697,7 +739,7 @@ class Version3Gumbel(Version3Mark, GumbelMark):
 
 
 class Version3LogGumbel(Version3Gumbel):
-    """The unweighted score Σ ln r over the same streams. One message only: it is not searched."""
+    """The unweighted score Σ ln r over the same draws. It has one message only, and is not searched."""
 
     law: Law = NegativeGamma()
     _unweighted: ClassVar[bool] = True

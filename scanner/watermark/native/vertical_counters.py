@@ -1,4 +1,8 @@
-"""Vertical counters: bit l of the counts of many numbers lies in one word, so that bits are added many at a time."""
+"""Add bits many at a time in vertical counters: one word holds bit l of the counts of many numbers.
+
+Example: numbers 0, 1 and 2 have the counts 3, 1 and 2. The word of bit 0 is 011 (numbers 1 and 0), the word of bit 1 is
+101 (numbers 2 and 0).
+"""
 
 import numpy as np
 from numpy import uint64
@@ -16,7 +20,7 @@ def add3(a: uint64, b: uint64, c: uint64) -> tuple[uint64, uint64]:
 
 @kernel
 def bit_length(number: int) -> int:
-    """Return how many binary digits a number has that is not negative."""
+    """Return how many binary digits a number of 0 or more has."""
     bits = 0
     while number >> bits:
         bits += 1
@@ -34,7 +38,7 @@ def first_bits(words: NDArray[np.uint64], count: int) -> None:
 
 @kernel
 def largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tuple[int, int]:
-    """Return the largest count among the candidates and the first place that has it; narrow the candidates to those."""
+    """Return the largest count among the candidates and the first place that has it. Narrow the candidates to those."""
     largest = 0
     for level in range(counters.shape[0] - 1, -1, -1):
         common_bits = uint64(0)
@@ -57,7 +61,10 @@ def largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tup
 def at_least(
     counters: NDArray[np.uint64], critical: int, valid: NDArray[np.uint64], passing: NDArray[np.uint64]
 ) -> np.int64:
-    """Count the valid vertical counters that are critical or more: compared bit by bit, from the last one up."""
+    """Count the valid vertical counters that are critical or more.
+
+    They are compared bit by bit, from the last bit up.
+    """
     if critical >> len(counters):
         return np.int64(0)
     passing[:] = valid

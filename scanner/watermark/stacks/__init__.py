@@ -1,1 +1,1 @@
-"""Marks of other serving stacks, a folder each; beside them what several of them share."""
+"""Marks of other serving stacks, a folder each, and next to them the code that several of them share."""

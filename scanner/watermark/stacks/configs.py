@@ -1,4 +1,4 @@
-"""Reading the configuration of a stack, whichever it is: which format it makes, with which parameters, and its key."""
+"""Read the configuration of any stack: its format, the parameters, and its key."""
 
 import json
 
@@ -12,14 +12,14 @@ _WITHIN = ("watermarking_config", "watermark_config")
 def read_config(text: str) -> StackKey:
     """Read the JSON of a vLLM `watermark_config`, an SGLang watermark file, or a configuration of transformers or SBW.
 
-    A whole configuration that holds one of these, such as a generation_config.json, is read too.
+    A whole configuration that contains one of these, such as a generation_config.json, is read too.
 
     Raises:
-        ValueError: it is none of these, with the field; no value of a key is repeated.
+        ValueError: it is none of these. The message names the field, and repeats no value of a key.
     """
     try:
         fields = json.loads(text)
-    except (ValueError, RecursionError):  # also a number of thousands of digits, and what is nested as deeply
+    except (ValueError, RecursionError):  # also a number of thousands of digits, and JSON that is nested as deeply
         raise ValueError("is not JSON") from None
     if not isinstance(fields, dict):
         raise ValueError("is not a JSON object")

@@ -1,8 +1,8 @@
-"""torch's CPU generator, with which several stacks draw their marks, and arithmetic of their seeds.
+"""Compute torch's CPU generator, with which several stacks draw their marks, and arithmetic of their seeds.
 
-MT19937 (M. Matsumoto, T. Nishimura 1998) as torch runs it, and what its `randperm` and `randint` make of its words. It
-is seeded by 32 bits: torch takes the low bits of a longer seed. CUDA's generator gives other numbers, so text that was
-marked on a GPU by such a seed cannot be read by these.
+It is MT19937 (M. Matsumoto, T. Nishimura 1998) as torch runs it, with torch's `randperm` and `randint`. It is seeded by
+32 bits: torch takes the low bits of a longer seed. CUDA's generator gives other numbers, so these functions cannot read
+text that was marked on a GPU with such a seed.
 """
 
 import numpy as np
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 
 STATE_WORDS = 624
-"""Words of the generator's state."""
+"""Number of words of the generator's state."""
 
 _M = 397
 
 
 @kernel
 def seeded(seed: uint32, state: NDArray[np.uint32]) -> None:
-    """Fill a state, uint32[STATE_WORDS], from a seed; `turned` comes before its first word."""
+    """Fill a state, uint32[STATE_WORDS], from a seed. `turned` comes before its first word."""
     state[0] = seed
     for i in range(1, STATE_WORDS):
         last = uint32(state[i - 1])
@@ -45,7 +45,7 @@ def turned(state: NDArray[np.uint32]) -> None:
 
 @inlined
 def tempered(word: uint32) -> uint32:
-    """Return the word that the generator gives out for a word of its state."""
+    """Return the word that the generator outputs for a word of its state."""
     y = uint32(word ^ uint32(word >> uint32(11)))
     y = uint32(y ^ uint32(uint32(y << uint32(7)) & uint32(0x9D2C5680)))
     y = uint32(y ^ uint32(uint32(y << uint32(15)) & uint32(0xEFC60000)))
@@ -75,10 +75,10 @@ def word_at(seed: uint32, place: int) -> uint32:
 
 @kernel
 def is_among_first(seed: uint32, value: int, size: int, first: int) -> bool:
-    """Say whether a value is among the first so many of torch's randperm(size).
+    """Return whether a value is among the first `first` values of torch's randperm(size).
 
-    The shuffle swaps place i with place i + word mod (size − i), so that place i is done. One value is followed through
-    the swaps: no permutation is written down.
+    The shuffle swaps place i with place i + word mod (size − i), and then place i is done. One value is followed
+    through the swaps, so no permutation is written.
     """
     state = np.empty(STATE_WORDS, np.uint32)
     seeded(seed, state)
@@ -101,8 +101,8 @@ def first_of_permutation(seed: uint32, first: int, identity: NDArray[np.int32], 
 
     Args:
         seed: of the generator.
-        first: how many values.
-        identity: 0 … size−1, int32[size]; changed meanwhile, and the identity again afterwards.
+        first: number of values.
+        identity: 0 … size−1, int32[size]. It is changed meanwhile, and is the identity again afterwards.
         out: int32[first], written.
     """
     state = np.empty(STATE_WORDS, np.uint32)
@@ -127,7 +127,7 @@ def first_of_permutation(seed: uint32, first: int, identity: NDArray[np.int32], 
 def permutation(seed: int, size: int) -> NDArray[np.int32]:
     """Return torch.randperm(size) of a CPU generator with that seed: int32[size]."""
     out = np.empty(size, np.int32)
-    # its last place is left over, which a last swap with itself says too
+    # the last place is the one left, as a last swap with itself would give too
     first_of_permutation(uint32(seed & 0xFFFFFFFF), size, np.arange(size, dtype=np.int32), out)
     return out
 

@@ -1,4 +1,7 @@
-"""Philox4x32-10, a counter-based generator (J. Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011)."""
+"""Compute Philox4x32-10, a counter-based generator (J.
+
+Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011).
+"""
 
 from numpy import uint32, uint64
 
@@ -18,7 +21,10 @@ def _round(c: tuple[uint32, uint32, uint32, uint32], k0: uint32, k1: uint32) -> 
 
 @inlined
 def philox(c: tuple[uint32, uint32, uint32, uint32], k0: uint32, k1: uint32) -> tuple[uint32, uint32, uint32, uint32]:
-    """Return Philox4x32-10 of one counter, straight-line so that a loop over lanes becomes vector instructions."""
+    """Return Philox4x32-10 of one counter.
+
+    It is straight-line code, so a loop over lanes becomes vector instructions.
+    """
     a, b = uint32(0x9E3779B9), uint32(0xBB67AE85)
     c = _round(c, k0, k1)
     c = _round(c, uint32(k0 + a), uint32(k1 + b))
@@ -34,7 +40,7 @@ def philox(c: tuple[uint32, uint32, uint32, uint32], k0: uint32, k1: uint32) -> 
 
 @inlined
 def stream_word(seed: uint64, place: uint32) -> uint32:
-    """Return the word at a place of the stream that Philox4x32-10 makes of a key alone, four words a call."""
+    """Return the word at a place of the stream that Philox4x32-10 makes from only a key. Each call makes four words."""
     zero = uint32(0)
     o = philox((uint32(place >> uint32(2)), zero, zero, zero), uint32(seed), uint32(seed >> uint64(32)))
     low = o[1] if place & uint32(1) else o[0]

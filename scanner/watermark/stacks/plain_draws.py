@@ -1,7 +1,7 @@
-"""Draws of generators that several stacks use, in plain Python and numpy: what their proofs are made of.
+"""Draw from generators that several stacks use, in plain Python and numpy. Proofs are made of these draws.
 
-The Mersenne Twister is numpy's own: numpy seeds it as torch's CPU generator does when it is seeded by one number of 32
-bits, as old versions did. A number of lanes is drawn from Philox4x32-10 at once.
+The Mersenne Twister is numpy's own. numpy seeds it as torch's CPU generator does if the seed is one number of 32 bits,
+as old versions did. Philox4x32-10 draws many lanes at once.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def words(seed: int, count: int) -> list[int]:
 
 
 def shuffled(seed: int, size: int, steps: int) -> list[int]:
-    """Return the first values of a permutation of size values, after so many swaps."""
+    """Return the first values of a permutation of `size` values, after `steps` swaps."""
     values = list(range(size))
     for i, word in enumerate(words(seed, steps)):
         j = i + word % (size - i)

@@ -1,7 +1,7 @@
-"""What the formats of other stacks share: opened keys without a trace of the key, and draws that a seed decides.
+"""Define the common part of other stacks' formats: opened keys that show no key, and draws that a seed decides.
 
-An opened key shows a label and nothing of the key, and has decoys. Where a seed of 32 bits and the token decide a draw,
-each pair counts once in a document.
+An opened key shows a label and nothing of the key, and has decoys. If a seed of 32 bits and the token decide a draw,
+each pair of them counts once in a document.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def hashing_key(secret: bytes) -> int:
     """Return the hashing key of 8 bytes, big-endian, of the green lists that hash with one.
 
     Raises:
-        ValueError: a secret of another length, or a key that names one seed for different tokens.
+        ValueError: the secret has another length, or the key gives different tokens the same seed.
     """
     if len(secret) != 8:
         raise ValueError(f"a hashing key has 8 bytes; this secret has {len(secret)}")
@@ -51,7 +51,7 @@ class StackFormat(Format):
     if_guessed = "Whoever guesses it makes the mark: have the stack mark with a key that is drawn at random"
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        """Return the secret that 32 uniform bytes make: its first bytes, as many as a secret has."""
+        """Return the secret made of 32 uniform bytes: its first bytes, as many as a secret has."""
         return entropy[: self.secret_bytes.stop - 1]
 
 
@@ -64,7 +64,10 @@ class DrawnFormat(StackFormat):
 
 
 MOST_TOKENS = 2**22
-"""Most tokens of a vocabulary, sixteen times the largest known: to shuffle it takes 16 MiB and 10 ms."""
+"""Largest number of tokens in a vocabulary, sixteen times the largest known one.
+
+Shuffling it takes 16 MiB and 10 ms.
+"""
 
 
 CPU = "CPU generator"
@@ -83,7 +86,7 @@ class VocabularyFormat(StackFormat):
 
     @property
     def green(self) -> int:
-        """How many tokens of the vocabulary are green; 0 in a format without green lists."""
+        """Return how many tokens of the vocabulary are green. 0 in a format without green lists."""
         return 0
 
 
@@ -91,12 +94,12 @@ class ShuffledGreenFormat(VocabularyFormat):
     """A format that shuffles a vocabulary and makes its first tokens green."""
 
     def share(self) -> float:
-        """Return the share of green tokens, as the stack's parameter has it."""
+        """Return the share of green tokens, as in the stack's parameter."""
         raise NotImplementedError
 
     @property
     def green(self) -> int:
-        """How many tokens of the vocabulary are green, as the stacks round it."""
+        """Return how many tokens of the vocabulary are green, rounded as the stacks do."""
         return int(self.vocab_size * self.share())
 
     @model_validator(mode="after")
@@ -107,7 +110,7 @@ class ShuffledGreenFormat(VocabularyFormat):
 
 
 class StackMark:
-    """A format under one secret, less its score (scanner.watermark.format.Watermark).
+    """A format under one secret, without its score (scanner.watermark.format.Watermark).
 
     secret: as `form` takes it.
     """
@@ -121,7 +124,7 @@ class StackMark:
         self._decoys: HiddenValue[dict[int, Watermark]] = HiddenValue({})
 
     def decoy(self, number: int) -> Watermark:
-        """See RanksAmongDecoys. Decoys are derived from the secret, so that every scan meets the same ones."""
+        """See RanksAmongDecoys. Decoys are derived from the secret, so every scan uses the same ones."""
         decoys = self._decoys.value
         if number not in decoys:
             decoys[number] = self._open_decoy(self._form.decoy_key(self._entropy(number)))
@@ -146,7 +149,7 @@ class StackMark:
 
 
 def check_message(messages: NDArray[np.int64] | int) -> None:
-    """Raise ValueError for a message other than 0, which a mark without messages cannot have."""
+    """Raise ValueError for a message other than 0. A mark without messages has no other."""
     if np.any(messages):
         raise ValueError(
             f"message {np.max(np.abs(messages))} is out of range; the mark carries none, which is message 0"
@@ -158,13 +161,13 @@ _OF_PROCESS = os.urandom(32)
 
 
 def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup: Dedup) -> Positions:
-    """Return one position of each seed and token, or, with dedup `context`, the first of each seed.
+    """Return one position for each seed and token, or, with dedup `context`, the first for each seed.
 
     Args:
         tokens: of a batch.
-        seeds: uint32[N], of each token's position.
-        skip: how many positions at the start of a document are not scored.
-        dedup: which repeats are left out.
+        seeds: uint32[N], seed of each token's position.
+        skip: number of positions at the start of a document that are not scored.
+        dedup: the repeats that are left out.
     """
     if dedup == "none":
         return consecutive_positions(tokens.offsets[:-1] + skip, np.maximum(np.diff(tokens.offsets) - skip, 0))
@@ -174,11 +177,14 @@ def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup
 
 
 Seeds = Callable[[Tokens], NDArray[np.uint32]]
-"""Function from a batch to the seed of the draw at each place: uint32[N]."""
+"""A function from a batch to the seed of the draw at each place: uint32[N]."""
 
 
 def key_fingerprint(name: str, secret: bytes) -> str:
-    """Return a text that differs for different keys of a format. Outside this process, keys cannot be tried on it."""
+    """Return a text that differs for different keys of a format.
+
+    Outside this process, it cannot be used to test keys.
+    """
     return hashlib.blake2b(name.encode("ascii") + b"\0" + secret, key=_OF_PROCESS, digest_size=16).hexdigest()
 
 
@@ -186,14 +192,14 @@ def key_fingerprint(name: str, secret: bytes) -> str:
 class BySeed:
     """Positions that score each pair of seed and token once.
 
-    Which windows share a seed depends on the key, so that every key has a rule of its own.
+    The key decides which windows share a seed, so every key has a rule of its own.
 
-    window: tokens before a scored one that its seed takes in.
-    skipped: positions at a document's start that the stack leaves out.
-    key: tells keys apart and reveals nothing else of them.
-    seeds: function that gives the seed of each place in a batch, uint32[N].
-    keyless: seeds that are the same under every key, whose positions are left out.
-    size: tokens from it on have no draw of their own, and are left out too.
+    window: number of tokens before a scored one that its seed depends on.
+    skipped: number of positions at a document's start that the stack leaves out.
+    key: tells keys apart and reveals nothing else about them.
+    seeds: function that returns the seed of each place in a batch, uint32[N].
+    keyless: seeds that are the same under every key. Their positions are left out.
+    size: tokens from this one on have no draw of their own, and are left out too.
     """
 
     window: int
@@ -205,7 +211,7 @@ class BySeed:
 
     @property
     def context(self) -> int:
-        """Positions at the start that are not scored."""
+        """Return the number of positions at the start that are not scored."""
         return self.skipped
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
@@ -233,7 +239,7 @@ def _first_of_each(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first place of each seed, or of each seed and token, in each document: int64[P], int64[D+1].
 
-    The table is open-addressed and holds places; what an earlier document left in it is known by its place.
+    The table is open-addressed and holds places. Entries of an earlier document are recognised by their place.
     """
     occurrences, occurrence_offsets = np.empty(len(ids), np.int64), np.zeros(len(offsets), np.int64)
     count = 0
@@ -263,6 +269,6 @@ def _first_of_each(
 def term(word: uint32) -> float:
     """Return −ln(1−k/2^24) of the word's 24 bits k.
 
-    k stands at the lower end of its cell, so the term is never more than that of an exact draw.
+    k is the lower end of its cell, so the term is never more than that of an exact draw.
     """
     return -math.log((16777216.0 - float(uint32(word >> uint32(8)))) * 2.0**-24)

@@ -1,4 +1,4 @@
-"""What a stack of marks brings: its formats, what reads its configuration, and how its makers' cases are told."""
+"""Define the entry of a stack of marks: its formats, the reader of its configuration, and its makers' cases."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -8,15 +8,15 @@ from scanner.watermark.format import Case, Format
 from scanner.watermark.hidden_value import HiddenValue
 
 Fields = Mapping[str, Any]
-"""A configuration of a stack, as its JSON has it."""
+"""A configuration of a stack, as its JSON states it."""
 
 
 class StackKey(NamedTuple):
-    """A configuration as read.
+    """A configuration after reading.
 
     format: name of the format.
-    parameters: of the format.
-    secret: the key's bytes, of which it shows nothing.
+    parameters: parameters of the format.
+    secret: the key's bytes. No repr shows them.
     """
 
     format: str
@@ -25,11 +25,12 @@ class StackKey(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """How a stack writes down a key.
+    """The form in which a stack writes down a key.
 
     key: the field that holds it, in words for people.
     fits: whether a configuration is this stack's, by that field.
-    read: the format, its parameters and the key; raises ValueError with the field, and repeats no value of a key.
+    read: returns the format, its parameters and the key. It raises ValueError with the field, and repeats no value of a
+        key.
     """
 
     key: str
@@ -38,10 +39,10 @@ class Configuration(NamedTuple):
 
 
 class CaseGroup(NamedTuple):
-    """Which cases of a maker's list belong to a group of known answers.
+    """The cases of a maker's list that belong to a group of known answers.
 
     holds: whether a case does, by its fields.
-    ignored: fields that tell of something else there.
+    ignored: fields that have another meaning there.
     """
 
     holds: Callable[[Case], bool]
@@ -49,10 +50,10 @@ class CaseGroup(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """A stack of marks, whole: an entry of STACKS (scanner.watermark.formats).
+    """A whole stack of marks: an entry of STACKS (scanner.watermark.formats).
 
     formats: its formats.
-    case_groups: by the name of a group of known answers.
+    case_groups: groups of known answers, by name.
     configuration: None: it has none, and a key is made by its format's name.
     """
 
@@ -62,10 +63,10 @@ class Stack(NamedTuple):
 
 
 def whole_number(number: object, field: str) -> bytes:
-    """Return the 8 bytes of a number of a configuration.
+    """Return the 8 bytes of a number in a configuration.
 
     Raises:
-        ValueError: it is no whole number from 0 on, below 2^63.
+        ValueError: it is no whole number from 0 up to below 2^63.
     """
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63:
         raise ValueError(f"field {field!r}: a whole number from 0 on, below 2^63, is needed")
@@ -73,7 +74,7 @@ def whole_number(number: object, field: str) -> bytes:
 
 
 def refuse_unknown(fields: Fields, stack: str, names: set[str]) -> None:
-    """Raise ValueError where a configuration has a field of no such name, with the nearest one."""
+    """Raise ValueError if a configuration has a field with an unknown name. The message suggests the nearest name."""
     unknown = sorted(set(fields) - names)
     if unknown:
         suggestion = did_you_mean(unknown[0], names)

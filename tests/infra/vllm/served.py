@@ -53,7 +53,9 @@ class Server:
         }
 
 
-def launch(folder: Path, port: int, settings: Mapping[str, str], options: str) -> tuple[subprocess.Popen[bytes], Path]:
+def launch(
+    folder: Path, port: int, settings: Mapping[str, str], options: str, python: Path = PYTHON
+) -> tuple[subprocess.Popen[bytes], Path]:
     """Start a server whose log and counts lie in a new folder."""
     folder.mkdir()
     (folder / "counts").mkdir()
@@ -67,7 +69,7 @@ def launch(folder: Path, port: int, settings: Mapping[str, str], options: str) -
         "PROMETHEUS_MULTIPROC_DIR": str(folder / "counts"),
         **settings,
     }
-    command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--port", str(port)]
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--port", str(port)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, *OPTIONS.split(), *options.split()],
@@ -77,10 +79,10 @@ def launch(folder: Path, port: int, settings: Mapping[str, str], options: str) -
 
 
 @contextmanager
-def serving(folder: Path, settings: Mapping[str, str], options: str = "") -> Iterator[Server]:
+def serving(folder: Path, settings: Mapping[str, str], options: str = "", python: Path = PYTHON) -> Iterator[Server]:
     """A server that runs until the block ends."""
     port = free_port()
-    process, log = launch(folder, port, settings, options)
+    process, log = launch(folder, port, settings, options, python)
     try:
         deadline = time.monotonic() + STARTED_WITHIN
         while not answers(port):

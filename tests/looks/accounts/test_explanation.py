@@ -26,8 +26,9 @@ from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri
 from tests.support.command_line import call
 from tests.support.night import Night
+from tests.support.opened_once import keep_inspector
 from tests.support.reviewing import Asking, opened, serving
-from tests.support.without_ray import open_once, put_in_the_place_of_ray
+from tests.support.without_ray import put_in_the_place_of_ray
 
 DEMO = Path("jobs/demo").absolute()
 WORDS = 20
@@ -63,7 +64,7 @@ def night(tmp_path_factory) -> Night:
     who = ["answers"] * len(answers) + ["writes"] * len(wrote) + ["person"] * 40 + ["talker"] * 100
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
-        open_once(patch)
+        keep_inspector(patch)
         night = Night(folder, folder / "registry")
         night.configure(more="accounts = { nights = 1 }", columns='account = "who"')
         night.write("a", texts, who=who)

@@ -14,22 +14,21 @@ from jobs.summary import summary
 from scanner import results
 from scanner.cluster.scan import run_scan
 from scanner.cluster.work import inspect_input
-from scanner.errors import Refused
+from scanner.errors import Refused, TableError
 from scanner.input.files import list_files
 from scanner.looks.accounts import follow_up
 from scanner.looks.accounts import judge as account_judge
 from scanner.looks.accounts.follow_up import AccountUnit, take_first_looks
 from scanner.looks.accounts.posts import PostGroup
 from scanner.printable import counted
-from scanner.registry.signed_tables import read_signed_tables
 from scanner.results.retention import erase_user
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import make_plan
 from scanner.signing import opened_signers, signature_of
-from scanner.storage.locations import real_location, table_uri
+from scanner.storage.locations import table_uri
 from scanner.watermark.positions import Positions
 from tests.support.command_line import call
-from tests.support.signed_tables import delete_results
+from tests.support.signed_tables import delete_results, signed_at
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -114,9 +113,9 @@ def test_accounts_of_shared_ngrams_counted_in_each_post_name_nobody(posted, mark
     assert set(wrong["naming"]) == {"unproved"}
     said = " ".join(summary(outcome, night.results, 1e-6).split())
     assert f"{wrong.height} name nobody: computed again, their scores came out differently" in said
-    assert f"A slow path computed {counted(wrong.height, 'marked account')} again, with another result" in said
+    assert f"A slower method computed {counted(wrong.height, 'marked account')} again, with another result" in said
     listed = call("accounts", night.config)[1]
-    assert "nobody: the proof, counted again in high precision, gave another result" in listed
+    assert "nobody: a slower method computed the flag again and found another result" in listed
     shown = call("explain", night.config, "--account", "template")[1]
     assert "came out differently: do not use" in " ".join(shown.split())
     assert night.scan().exit_code == 3  # the rows and the alarm stand
@@ -132,7 +131,7 @@ def test_workers_read_no_posts_from_before_the_scan(posted, monkeypatch):
 
     def do(worker, part):
         signature = signature_of(DeltaTable(table_uri(night.results, "account_posts")))
-        (entry,) = read_signed_tables(str(night.registry)).at(real_location(night.results), "account_posts")
+        (entry,) = (each for each in signed_at(night.registry, night.results) if each.table == "account_posts")
         numbers.append((entry.number, signature.number))
         return real(worker, part)
 
@@ -306,5 +305,5 @@ def test_a_worker_tests_no_post_that_somebody_changed(posted):
     pq.write_table(pl.read_parquet(file).with_columns(account_id=pl.lit("somebody else")).to_arrow(), file)
     for memory in (opened_signers._registries, opened_signers._signers):
         memory.pop(posted.results)
-    with pytest.raises(Refused, match=r"account_posts/.*its content is not what brickscan wrote"):
+    with pytest.raises(TableError, match=r"account_posts/.*its content is not what brickscan wrote"):
         follow_up.AccountWorker(plan, "a scan", unit).do(0)

@@ -1,4 +1,7 @@
-"""The green lists of transformers, whose seeds come of the token before or of the smallest hash of some."""
+"""The green lists of transformers.
+
+Their seeds come from the token before, or from the smallest hash of several tokens.
+"""
 
 from scanner.watermark.stacks.huggingface.configuration import CONFIGURATION
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat

@@ -1,4 +1,4 @@
-"""transformers' WatermarkingConfig: which format it makes, with which parameters, and its hashing key."""
+"""Read transformers' WatermarkingConfig: its format, the parameters, and its hashing key."""
 
 from scanner.watermark.hidden_value import HiddenValue
 from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
@@ -9,7 +9,7 @@ _FIELDS = ("greenlist_ratio", "context_width")
 
 
 def _read(fields: Fields) -> StackKey:
-    # `bias` decides how strongly is marked, and no draw
+    # `bias` decides how strong the mark is, but no draw
     refuse_unknown(fields, "transformers' WatermarkingConfig", {"hashing_key", "seeding_scheme", *_FIELDS, "bias"})
     scheme = fields.get("seeding_scheme", "lefthash")
     if scheme not in list(_FORMATS):

@@ -1,9 +1,9 @@
-"""The green lists of Hugging Face transformers, `WatermarkingConfig` with lefthash or selfhash, as 5.23 makes them.
+"""Define the green lists of Hugging Face transformers 5.23: `WatermarkingConfig` with lefthash or selfhash.
 
-A seed names a permutation of the vocabulary whose first int(γ·|V|) tokens are green (Kirchenbauer et al.). In lefthash
-the previous token alone decides the seed, whatever the context width. In selfhash all tokens of the window decide it,
-the scored token included. A position counts once for each seed and token: leaving out repeated windows, as the library
-can, leaves the same draw in many places, and made p-values of human text 78 times too small at 1e-4.
+A seed selects a permutation of the vocabulary. Its first int(γ·|V|) tokens are green (Kirchenbauer et al.). In lefthash
+only the previous token decides the seed, whatever the context width. In selfhash all tokens of the window decide it,
+including the scored token. A position counts once for each seed and token. The library can leave out repeated windows
+instead. This leaves the same draw in many places, and made p-values of human text 78 times too small at 1e-4.
 """
 
 from abc import abstractmethod
@@ -40,20 +40,20 @@ from scanner.watermark.stacks.shared import (
 )
 
 SEED_BITS = 32
-"""Bits of a generator's seed."""
+"""Number of bits in a generator's seed."""
 
 TABLE_ENTRIES = 1_000_003
-"""Entries of the library's selfhash table."""
+"""Number of entries in the library's selfhash table."""
 
 CACHE_BYTES = 2**26
 """Bytes of green lists that an opened key caches by seed: 10,900 lists of 49,152 tokens."""
 
-_WORTH_A_CACHE = 2048  # scored positions; decoys and single texts are done sooner without one
+_WORTH_A_CACHE = 2048  # scored positions; decoys and single texts are done sooner without a cache
 
 
 @kernel
 def left_seeds(ids: NDArray[np.uint32], key: uint64) -> NDArray[np.uint32]:
-    """Return the low 32 bits of key·(the token before) mod 2^64−1 at each place, uint32[N]; 0 at the first."""
+    """Return the low 32 bits of key·(the token before) mod 2^64−1 at each place, uint32[N]. 0 at the first."""
     out = np.zeros(len(ids), np.uint32)
     for i in range(1, len(ids)):
         out[i] = uint32(product_mod(key, uint64(ids[i - 1]), uint64(0)))
@@ -62,10 +62,12 @@ def left_seeds(ids: NDArray[np.uint32], key: uint64) -> NDArray[np.uint32]:
 
 @kernel
 def self_seeds(ids: NDArray[np.uint32], key: int64, table: NDArray[np.int32], width: int) -> NDArray[np.uint32]:
-    """Return the low 32 bits of the least key·(T[x]+1)·(T[last]+1) of the tokens that end at each place: uint32[N].
+    """Return the low 32 bits of the least key·(T[x]+1)·(T[last]+1) over each window: uint32[N].
 
-    These are `width` tokens. Products wrap around as signed 64-bit numbers, and the least is taken mod 2^64−1 as Python
-    takes it. Where a window begins before the batch, the seed is 0.
+    A window has the `width` tokens that end at a place.
+
+    Products wrap around as signed 64-bit numbers, and the least is taken mod 2^64−1 as Python does. Where a window
+    begins before the batch, the seed is 0.
     """
     out = np.zeros(len(ids), np.uint32)
     for i in range(width - 1, len(ids)):
@@ -96,7 +98,7 @@ def _green_by_lists(
     cached_seeds: NDArray[np.int64],
     lists: NDArray[np.uint64],
 ) -> NDArray[np.bool_]:
-    """Say which tokens are green as `_green_one_by_one` does, by cached lists.
+    """Return which tokens are green, as `_green_one_by_one` does, by cached lists.
 
     cached_seeds: int64[S], the seeds whose lists are in `lists`, or −1.
     lists: uint64[S, |V|/64].
@@ -118,11 +120,11 @@ def _green_by_lists(
 
 
 class GreenLists:
-    """The green lists of a vocabulary, with a cache of at most CACHE_BYTES for lists that were met.
+    """The green lists of a vocabulary, with a cache of at most CACHE_BYTES for lists that were used.
 
     Args:
         size: |V|, the width of the logits.
-        first: how many tokens are green.
+        first: number of green tokens.
     """
 
     def __init__(self, size: int, first: int) -> None:
@@ -130,7 +132,10 @@ class GreenLists:
         self._lists: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]] | None = None
 
     def green(self, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Say whether tokens, uint32[P], are green under seeds, uint32[P]: bool[P]; a token beyond |V| is not."""
+        """Return whether tokens, uint32[P], are green under seeds, uint32[P]: bool[P].
+
+        A token beyond |V| is not green.
+        """
         if self._lists is None and self.kept and len(seeds) >= _WORTH_A_CACHE:
             words = -(-self._size // 64)
             slots = max(1, CACHE_BYTES // (8 * words))
@@ -162,7 +167,7 @@ class _KgwFormat(ShuffledGreenFormat):
         return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
 
     def basis(self) -> Basis:
-        """Return the basis of a seed of 32 bits, drawn by a generator that is no cipher."""
+        """Return the basis: a seed of 32 bits, and a generator that is no cipher."""
         return Basis(SEED_BITS, assumed=True)
 
     def decoy_key(self, entropy: bytes) -> bytes:
@@ -174,19 +179,19 @@ class _KgwFormat(ShuffledGreenFormat):
 
     @abstractmethod
     def under(self, secret: bytes, table: NDArray[np.int32]) -> "Kgw":
-        """Open the format with a secret and a selfhash table: the key's own table or, for a decoy, another key's."""
+        """Open the format with a secret and a selfhash table: the key's own table, or for a decoy another key's."""
 
     def _proof(self, secret: bytes) -> ProofPath:
-        from scanner.watermark.stacks.huggingface.proof import KgwProof  # flags alone need mpmath
+        from scanner.watermark.stacks.huggingface.proof import KgwProof  # late: only flags need mpmath
 
         return KgwProof(secret, self.seeding, self.context_width, self.vocab_size, self.green)
 
 
 class Kgw(StackMark):
-    """A key of either seeding.
+    """A key with either seeding.
 
-    seeds: the function that gives the seed of each place in a batch.
-    table: the selfhash table. Decoys share one, since 999 tables of a million entries are too many.
+    seeds: the function that returns the seed of each place in a batch.
+    table: the selfhash table. Decoys share one, because 999 tables of a million entries are too many.
     """
 
     def __init__(
@@ -198,7 +203,7 @@ class Kgw(StackMark):
 
     def _open_decoy(self, secret: bytes) -> "Kgw":
         decoy = self._of_format.under(secret, self._table.value)
-        decoy._lists.kept = False  # there are many decoys, and few texts
+        decoy._lists.kept = False  # there are many decoys and few texts, so a cache does not pay
         return decoy
 
     def seeds(self, tokens: Tokens) -> NDArray[np.uint32]:
@@ -206,17 +211,17 @@ class Kgw(StackMark):
         return self._seeds.value(tokens)
 
     def green(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Say whether the scored tokens are green: bool[P]."""
+        """Return whether the scored tokens are green: bool[P]."""
         return self._lists.green(self.seeds(tokens)[positions.index], tokens.ids[positions.index])
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """See Watermark; the mark has the message 0 alone."""
+        """See Watermark. The mark has only message 0."""
         check_message(messages)
         return np.diff(offsets_of(self.green(tokens, positions))[positions.offsets])
 
 
 def _detection(case: Case) -> Pairs:
-    """Yield what the library's detector reports. Its p-value is a normal tail and is not compared."""
+    """Yield the values that the library's detector reports. Its p-value is a normal tail and is not compared."""
     width, is_lefthash = case["context_width"], case["seeding_scheme"] == "lefthash"
     form = (KgwLefthashFormat if is_lefthash else KgwSelfhashFormat)(
         vocab_size=case["vocab_size"], greenlist_ratio=case["greenlist_ratio"], context_width=width
@@ -240,7 +245,7 @@ def _detection(case: Case) -> Pairs:
 
 
 class KgwLefthashFormat(_KgwFormat):
-    """Seeded by the token before."""
+    """Green lists seeded by the token before."""
 
     name = "hf-lefthash"
     title = "Hugging Face transformers, green list, lefthash"
@@ -248,7 +253,7 @@ class KgwLefthashFormat(_KgwFormat):
     answers = KnownAnswers(files(__package__) / "hf_lefthash.json", {"hf_lefthash": _detection})
 
     def rule(self) -> BySeed:
-        """Return the rule under hashing key 1; each opened key has its own."""
+        """Return the rule under hashing key 1. Each opened key has its own."""
         return self._rule((1).to_bytes(8, "big"))
 
     def open(self, secret: bytes) -> Kgw:
@@ -256,7 +261,7 @@ class KgwLefthashFormat(_KgwFormat):
         return self.under(secret, np.empty(0, np.int32))
 
     def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
-        """Open it as `open` does; there is no table."""
+        """Open it as `open` does. There is no table."""
         rule = self._rule(secret)
         return Kgw(self, rule, secret, rule.seeds.value, table)
 
@@ -272,7 +277,7 @@ class KgwLefthashFormat(_KgwFormat):
 
 
 class KgwSelfhashFormat(_KgwFormat):
-    """Seeded by the window that ends with the scored token."""
+    """Green lists seeded by the window that ends with the scored token."""
 
     name = "hf-selfhash"
     title = "Hugging Face transformers, green list, selfhash"
@@ -280,7 +285,7 @@ class KgwSelfhashFormat(_KgwFormat):
     answers = KnownAnswers(files(__package__) / "hf_selfhash.json", {"hf_selfhash": _detection})
 
     def rule(self) -> BySeed:
-        """Return the rule under hashing key 1; each opened key has its own."""
+        """Return the rule under hashing key 1. Each opened key has its own."""
         secret = (1).to_bytes(8, "big")
         return self._rule(secret, permutation(1, TABLE_ENTRIES))
 

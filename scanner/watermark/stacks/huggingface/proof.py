@@ -1,4 +1,4 @@
-"""The proof of transformers' green lists in plain Python, one scored position after the other."""
+"""Prove transformers' green lists in plain Python, one scored position after the other."""
 
 from collections.abc import Collection, Sequence
 from fractions import Fraction
@@ -25,7 +25,7 @@ class KgwProof:
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.ProofPath; the mark has one message."""
+        """See scanner.watermark.format.ProofPath. The mark has one message."""
         ids, window = tokens.tolist(), self._width if self._left else self._width - 1
         places = range(window, len(ids))
         seeds = [self._seed(ids[t - window : t + 1]) % 2**32 for t in places]

@@ -1,6 +1,6 @@
-"""SBW's `vllm_xargs` of a request, and vLLM's `watermark_config` of algorithm `sbw`: parameters, and the hash key.
+"""Read SBW's `vllm_xargs` of a request, and vLLM's `watermark_config` of algorithm `sbw`: parameters, and the hash key.
 
-`delta` decides no draw, nor do vLLM's fields on which tokens are marked.
+`delta` decides no draw, and neither do vLLM's fields on which tokens are marked.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from scanner.watermark.stacks.stack import Configuration, Fields, StackKey, refu
 
 _MARKING = {"deduplicate_contexts", "deduplicate_contexts_max_history", "allow_target_only_watermarking", "prf"}
 _WITHIN_VLLM = {"selfhash": ("selfhash", 4), "lefthash": ("additive", 1)}
-"""By the field `sbw_scheme`: our seeding, and the default width."""
+"""Our seeding, and the default width, for each value of the field `sbw_scheme`."""
 
 
 def _read(fields: Fields) -> StackKey:

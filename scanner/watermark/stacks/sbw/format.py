@@ -1,8 +1,8 @@
-"""The green lists of SBW (stateless Bernoulli watermark), the packages `sbw` and `vllm-sbw` 1.0.0, a plugin of vLLM.
+"""Define the green lists of SBW (stateless Bernoulli watermark): packages `sbw` and `vllm-sbw` 1.0.0, a plugin of vLLM.
 
-A seed of the window and of the hash key is the key of Philox4x32-10, and the token's number the place in its stream: a
-token is green where the low 31 bits of its word are below γ·(2^31−1). So each token has a draw of its own, whatever the
-vocabulary. Read are the schemes that begin with `gpu-`, which the plugin marks with; those without it shuffle the
+A seed of the window and of the hash key is the key of Philox4x32-10, and the token's number is the place in its stream.
+A token is green if the low 31 bits of its word are below γ·(2^31−1). So each token has a draw of its own, whatever the
+vocabulary. Schemes that begin with `gpu-` are read, because the plugin marks with them. The others shuffle the
 vocabulary with torch's generator. A position counts once for each seed and token, as in the green lists of
 transformers.
 """
@@ -33,7 +33,7 @@ from scanner.watermark.stacks.shared import (
 )
 
 KEY_BITS = 32
-"""Bits below which no p-value goes: a key is a number that its owner chose, and minhash takes its low 32 bits."""
+"""No p-value is below 2^-KEY_BITS: a key is a number that its owner chose, and minhash takes its low 32 bits."""
 
 OF_NOTHING = 638_944_058
 """Seed that minhash makes of token 0 under every key, 32 bits."""
@@ -47,7 +47,7 @@ _SCHEME = re.compile(
 
 @inlined
 def _hashed(number: int64) -> int64:
-    """Return the library's hash of a number's low 32 bits, signed: shifts to the right copy the sign (B. Jenkins)."""
+    """Return the library's hash of a number's low 32 bits, signed. Shifts to the right copy the sign (B. Jenkins)."""
     i = int32(number + int64(1))
     i = int32(i - int32(i << int32(6)))
     i = int32(i ^ (i >> int32(17)))
@@ -112,7 +112,10 @@ _STREAMS = {"selfhash": self_streams, "minhash": min_streams, "additive": sum_st
 
 
 def _detection(case: Case) -> Pairs:
-    """Yield what the library's detector reports of every position. Its p-value is a normal tail and is not compared."""
+    """Yield the values that the library's detector reports for every position.
+
+    Its p-value is a normal tail and not compared.
+    """
     form = SbwFormat(seeding=case["seeding"], context_width=case["context_width"], gamma=case["gamma"])
     mark, tokens = form.open(int(case["hash_key"]).to_bytes(8, "big")), batch_tokens([case["tokens"]])
     index = np.arange(form.before, len(tokens.ids))
@@ -143,12 +146,12 @@ class SbwFormat(StackFormat):
 
     @property
     def below(self) -> int:
-        """Numbers of 31 bits that are green: the plugin takes γ as a float32."""
+        """Return how many numbers of 31 bits are green. The plugin takes γ as a float32."""
         return int(float(np.float32(self.gamma)) * _GRID)
 
     @property
     def before(self) -> int:
-        """Tokens before a scored one that its seed takes in."""
+        """Return how many tokens before a scored one its seed depends on."""
         return self.context_width - (self.seeding == "selfhash")
 
     def label(self) -> str:
@@ -160,7 +163,7 @@ class SbwFormat(StackFormat):
         return Floored(Binomial(Fraction(self.below, 2**31)), KEY_BITS)
 
     def basis(self) -> Basis:
-        """Return the basis of a number that its owner chose; the package's own is public."""
+        """Return the basis: a number that its owner chose. The package's own number is public."""
         return Basis(KEY_BITS, assumed=True)
 
     def decoy_key(self, entropy: bytes) -> bytes:
@@ -172,11 +175,11 @@ class SbwFormat(StackFormat):
         return 2e-7
 
     def rule(self) -> BySeed:
-        """Return the rule under hash key 1; each opened key has its own."""
+        """Return the rule under hash key 1. Each opened key has its own."""
         return self.rule_of((1).to_bytes(8, "big"))
 
     def rule_of(self, secret: bytes) -> BySeed:
-        """Return the rule of which positions a key scores."""
+        """Return the rule of the positions that a key scores."""
         key, streams = int64(hashing_key(secret)), _STREAMS[self.seeding]
         seeds = HiddenValue(lambda tokens: streams(tokens.ids, key, self.context_width).astype(np.uint32))
         keyless = OF_NOTHING if self.seeding == "minhash" else 0
@@ -189,7 +192,7 @@ class SbwFormat(StackFormat):
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.stacks.sbw.proof import SbwProof  # flags alone need mpmath
+        from scanner.watermark.stacks.sbw.proof import SbwProof  # late: only flags need mpmath
 
         return SbwProof(secret, self.seeding, self.context_width, self.below)
 
@@ -207,11 +210,11 @@ class Sbw(StackMark):
         return self._streams(tokens.ids, self._key.value, self._width)
 
     def green(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
-        """Say whether the scored tokens are green: bool[P]."""
+        """Return whether the scored tokens are green: bool[P]."""
         return _green(self.streams(tokens), tokens.ids, positions.index, self._below)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """See Watermark; the mark has the message 0 alone."""
+        """See Watermark. The mark has only message 0."""
         check_message(messages)
         return np.diff(offsets_of(self.green(tokens, positions))[positions.offsets])
 
@@ -219,10 +222,10 @@ class Sbw(StackMark):
 def read_scheme(name: object) -> dict[str, Any]:
     """Return the parameters of the format that a `seeding_scheme` of the package names.
 
-    How many candidates a scheme looks at decides which tokens are marked, and no draw.
+    The number of candidates that a scheme looks at decides which tokens are marked, but no draw.
 
     Raises:
-        ValueError: it is none that is read.
+        ValueError: the scheme is not one that is read.
     """
     match = _SCHEME.fullmatch(name) if isinstance(name, str) else None
     if match is None:

@@ -1,4 +1,4 @@
-"""The proof of SBW's mark in plain Python, one position after the other."""
+"""Prove SBW's mark in plain Python, one position after the other."""
 
 from collections.abc import Collection, Sequence
 from fractions import Fraction
@@ -12,7 +12,7 @@ from scanner.watermark.stacks.plain_draws import philox, signed
 
 
 def hashed(number: int) -> int:
-    """Return the package's hash of a number's low 32 bits, as a signed one of 32."""
+    """Return the package's hash of a number's low 32 bits, as a signed number of 32 bits."""
 
     def fold(i: int) -> int:
         return (i + 2**31) % 2**32 - 2**31
@@ -31,7 +31,7 @@ class SbwProof:
     """The proof of a hash key's mark. Its repr shows nothing of the key.
 
     seeding: selfhash, minhash or additive.
-    below: numbers of 31 bits that are green.
+    below: how many numbers of 31 bits are green.
     """
 
     def __init__(self, secret: bytes, seeding: str, width: int, below: int) -> None:
@@ -42,7 +42,7 @@ class SbwProof:
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.ProofPath; the mark has one message."""
+        """See scanner.watermark.format.ProofPath. The mark has one message."""
         ids, window = tokens.tolist(), self._before
         streams = {t: self._stream(ids[t - window : t + 1]) for t in range(window, len(ids))}
         places = [t for t, stream in streams.items() if stream % 2**32 != self._of_nothing]
@@ -58,7 +58,7 @@ class SbwProof:
         return floored(log10_binomial(int(score), scored, Fraction(self._below, 2**31)), 32)
 
     def _stream(self, window: list[int]) -> int:
-        """Return the key of Philox that the tokens before the last one make, or all of them.
+        """Return the key of Philox made of the tokens before the last one, or of all of them.
 
         It is a signed number of 64 bits.
         """

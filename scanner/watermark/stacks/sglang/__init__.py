@@ -11,7 +11,7 @@ STACK = Stack(
         "sglang_hashes": CaseGroup(lambda case: "token_hashes" in case),
         "sglang_coins": CaseGroup(lambda case: "coin" in case),
         "sglang_one_key": CaseGroup(lambda case: "context_window" in case and "key_b" not in case),
-        # a maker's case tells of one key's scores, and the group is checked under both
+        # a maker's case has one key's scores, and the group is checked under both
         "sglang_two_keys": CaseGroup(lambda case: {"context_window", "key_b"} <= case.keys(), ("token_scores",)),
     },
     CONFIGURATION,

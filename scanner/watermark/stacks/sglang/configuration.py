@@ -1,6 +1,6 @@
-"""SGLang's watermark file: which format it makes, with which parameters, and its key or two.
+"""Read SGLang's watermark file: its format, the parameters, and its key or two.
 
-Fields that decide only which tokens are marked, and no draw, are known and left out.
+Fields that decide only which tokens are marked, but no draw, are accepted and left out.
 """
 
 from scanner.watermark.hidden_value import HiddenValue

@@ -1,8 +1,8 @@
-"""SGLang's text watermark with one key, two keys or a key a request, as SGLang 0.5.22 and 0.5.23 make it.
+"""Define SGLang's text watermark with one key, two keys or a key for each request, as SGLang 0.5.22 and 0.5.23 make it.
 
 Every draw is a MurmurHash3 (x86, 32 bits, seed 0; A. Appleby) of the key's two words, of the context's hash X and of
-the token. The hash takes in word after word, so the two words of a key end in one state of 32 bits: keys of one state
-are one key, whatever their 64 bits, and trying all 2^32 states finds it.
+the token. The hash processes word after word, so the two words of a key lead to one state of 32 bits. Keys with the
+same state are the same key, whatever their 64 bits, and trying all 2^32 states finds it.
 """
 
 import math
@@ -32,14 +32,14 @@ from scanner.watermark.positions import (
 from scanner.watermark.stacks.shared import DrawnFormat, StackMark, check_message, seeded_positions
 
 KEY_BITS = 32
-"""Bits of a key's 64 that count."""
+"""Number of a key's 64 bits that count."""
 
 
 def parse_key(text: str) -> int:
     """Read a key as SGLang writes it: 1 to 16 hexadecimal digits, 0x allowed.
 
     Raises:
-        ValueError: any other text, which is not repeated.
+        ValueError: any other text. The message does not repeat it.
     """
     digits = text.removeprefix("0x").removeprefix("0X")
     if not (1 <= len(digits) <= 16 and all(digit in "0123456789abcdefABCDEF" for digit in digits)):
@@ -49,7 +49,7 @@ def parse_key(text: str) -> int:
 
 @inlined
 def mix_word(word: uint32) -> uint32:
-    """Return a word as the hash takes it in."""
+    """Return a word mixed as the hash mixes it."""
     k = uint32(word * uint32(0xCC9E2D51))
     return uint32(uint32(uint32(k << uint32(15)) | uint32(k >> uint32(17))) * uint32(0x1B873593))
 
@@ -63,7 +63,7 @@ def taken_in(state: uint32, mixed: uint32) -> uint32:
 
 @inlined
 def finished(state: uint32, words: uint32) -> uint32:
-    """Return the hash of a state that took in so many words."""
+    """Return the hash of a state after so many words."""
     h = uint32(state ^ uint32(words << uint32(2)))
     h = uint32(uint32(h ^ uint32(h >> uint32(16))) * uint32(0x85EBCA6B))
     h = uint32(uint32(h ^ uint32(h >> uint32(13))) * uint32(0xC2B2AE35))
@@ -122,7 +122,7 @@ def draws_of(state: uint32, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32
 
 @kernel
 def coins_of(state: uint32, seeds: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the coin of each X under the state of two keys, of which it names one: uint32[P]."""
+    """Return the coin of each X under the state of two keys. It selects one of them: uint32[P]."""
     out = np.empty(len(seeds), np.uint32)
     for i in range(len(out)):
         out[i] = finished(taken_in(state, mix_word(seeds[i])), uint32(5))
@@ -142,18 +142,18 @@ def stack_terms(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class AnswerPositions:
-    """One position of each X and token, or, with dedup `context`, the first of each X.
+    """One position for each X and token, or, with dedup `context`, the first for each X.
 
-    Contexts are told apart by X, as the sampler does and as draws are: two contexts of one X, which can be found
-    without the key, count once. SGLang's detector compares the contexts themselves, and agrees but for such pairs. A
-    context goes over into the prompt, which a scan does not have: the first `width` tokens are never scored.
+    Contexts are told apart by X, as in the sampler and in draws. Two contexts with the same X can be found without the
+    key, and they count once. SGLang's detector compares the contexts themselves, and agrees except for such pairs. A
+    context may extend into the prompt, which a scan does not have, so the first `width` tokens are never scored.
     """
 
     width: int
 
     @property
     def context(self) -> int:
-        """The width."""
+        """Return the width."""
         return self.width
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
@@ -168,14 +168,14 @@ class AnswerPositions:
 
 
 class Sglang(StackMark):
-    """One key, or two keys with a coin that names one of them at each context; both keys decide the coin."""
+    """One key, or two keys and a coin that selects one of them at each context. Both keys decide the coin."""
 
     def __init__(self, form: "SglangFormat", secret: bytes, keys: tuple[int, ...], share: float) -> None:
         super().__init__(form, form.rule(), secret)
         self._keys, self.width, self._first_below = HiddenValue(keys), form.context_window, int(share * 2.0**32)
 
     def draws(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint32]:
-        """Return the draws that the scored tokens meet under the key that marked them, if one did: uint32[P]."""
+        """Return the draws of the scored tokens under the key that marked them, if one did: uint32[P]."""
         keys = np.array(self._keys.value, np.uint64)
         seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self.width)
         ids = tokens.ids[positions.index]
@@ -185,24 +185,24 @@ class Sglang(StackMark):
         return np.where(coins_of(state_of(keys), seeds) < self._first_below, *draws)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """See Watermark; the mark has the message 0 alone."""
+        """See Watermark. The mark has only message 0."""
         check_message(messages)
         return sum_scores(self.draws(tokens, positions), positions.offsets)
 
     def terms_of_keys(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> NDArray[np.float64]:
-        """See TermsOfKeys: one sum, also of two keys, since a coin names one at each context."""
+        """See TermsOfKeys. There is one sum, even for two keys, because a coin selects one at each context."""
         check_message(messages)
         return terms_of(self.draws(tokens, positions), unweighted=False)[None]
 
     def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
-        """Return what SGLang's own detector adds up ("combined"): float64[P]."""
+        """Return the terms that SGLang's own detector adds up ("combined"): float64[P]."""
         return stack_terms(self.draws(tokens, positions))
 
 
 class SglangFormat(DrawnFormat):
-    """What all SGLang formats share."""
+    """The common part of all SGLang formats."""
 
     context_window: int = Field(default=4, ge=1, le=WIDEST_WINDOW)
 
@@ -211,7 +211,7 @@ class SglangFormat(DrawnFormat):
         return f"{self.name};context_window={self.context_window}"
 
     def rule(self) -> AnswerPositions:
-        """Return the rule of which positions are scored."""
+        """Return the rule of scored positions."""
         return AnswerPositions(self.context_window)
 
     def law(self) -> Law:
@@ -219,7 +219,7 @@ class SglangFormat(DrawnFormat):
         return Floored(Gamma(), KEY_BITS)
 
     def basis(self) -> Basis:
-        """Return the basis of one state of 32 bits, which decides whatever is hashed."""
+        """Return the basis: one state of 32 bits, which decides all draws."""
         return Basis(KEY_BITS)
 
     def lacks_for_levels(self, messages: int) -> str:
@@ -232,7 +232,7 @@ class SglangFormat(DrawnFormat):
 
 
 def _hashes(case: Case) -> Pairs:
-    """Yield token hashes of a context that stands alone."""
+    """Yield token hashes of a separate context."""
     seeds = np.full(len(case["token_ids"]), _seed(case), np.uint32)
     state = state_of(np.array([parse_key(case["key"])], np.uint64))
     yield "context_hash", case["context_hash"], _seed(case)
@@ -251,7 +251,7 @@ def _seed(case: Case) -> int:
 
 
 def _detection(case: Case) -> Pairs:
-    """Yield what SGLang's detector reports for a completion when it is given the end of the prompt too."""
+    """Yield the values that SGLang's detector reports for a completion if it is also given the end of the prompt."""
     width, keys = case["context_window"], [case[name] for name in ("key", "key_b") if name in case]
     form: SglangOneKeyFormat | SglangTwoKeysFormat = SglangOneKeyFormat(context_window=width)
     if len(keys) == 2:
@@ -290,13 +290,13 @@ class SglangOneKeyFormat(SglangFormat):
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.stacks.sglang.proof import SglangProof  # flags alone need mpmath
+        from scanner.watermark.stacks.sglang.proof import SglangProof  # late: only flags need mpmath
 
         return SglangProof(secret, self.context_window, 1.0, KEY_BITS)
 
 
 class SglangTwoKeysFormat(SglangFormat):
-    """SGLang with keys A and B, of which a coin names one at each context: whoever has both knows which."""
+    """SGLang with keys A and B. A coin selects one at each context, and a person who has both keys knows which."""
 
     name = "sglang-two-keys"
     title = "SGLang, two keys"
@@ -321,7 +321,7 @@ class SglangTwoKeysFormat(SglangFormat):
         return SglangProof(secret, self.context_window, self.mixing_probability, KEY_BITS)
 
     def other_keys(self, secret: bytes) -> list[OtherKey]:
-        """See HasOtherKeys: each of the two keys alone, and both exchanged."""
+        """See HasOtherKeys: each of the two keys on its own, and both exchanged."""
         one_key, shares = SglangOneKeyFormat(context_window=self.context_window), (self.mixing_probability,)
         parts = zip("AB", (secret[:8], secret[8:]), (*shares, 1.0 - shares[0]), strict=True)
         return [
@@ -337,7 +337,7 @@ def keys_of(secret: bytes, count: int) -> tuple[int, ...]:
     """Return keys of 8 bytes each, big-endian.
 
     Raises:
-        ValueError: a secret of another length.
+        ValueError: the secret has another length.
     """
     if len(secret) != 8 * count:
         raise ValueError(f"{count} keys of SGLang have {8 * count} bytes; this secret has {len(secret)}")

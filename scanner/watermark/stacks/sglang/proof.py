@@ -1,4 +1,4 @@
-"""The proof of SGLang's marks by MurmurHash3 (x86, 32 bits) in numpy, one lane a scored position."""
+"""Prove SGLang's marks by MurmurHash3 (x86, 32 bits) in numpy, one lane for each scored position."""
 
 import hmac
 import math
@@ -34,13 +34,13 @@ def murmur3(columns: Sequence[Words]) -> Words:
 
 
 class SglangProof:
-    """The proof of one key's mark, or of two keys' where a coin names one at each context.
+    """The proof of one key's mark, or of the mark of two keys of which a coin selects one at each context.
 
     Its repr shows nothing of them.
 
     secret: 8 bytes of each key, big-endian.
     width: of the context.
-    share: of the contexts that the first of two keys marks.
+    share: share of the contexts that the first of two keys marks.
     bits: no p-value is below 2^-bits.
     """
 
@@ -57,7 +57,7 @@ class SglangProof:
 
     @property
     def weights(self) -> KeyWeights:
-        """See scanner.watermark.by_levels.ProvesTermsOfKeys: one sum, of the key that a coin names."""
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys. There is one sum, of the key that a coin selects."""
         return ONE_SUM
 
     def terms_of_keys(
@@ -78,7 +78,7 @@ class SglangProof:
         return self._keys.value
 
     def _terms(self, keys: list[int], contexts: Words, targets: Words) -> list[float]:
-        """Return what each position adds under the keys of a message."""
+        """Return the term of each position under the keys of a message."""
         halves = [np.full(len(targets), half, np.uint32) for key in keys for half in (key % 2**32, key >> 32)]
         draws = [murmur3([*halves[i : i + 2], contexts, targets]) for i in range(0, len(halves), 2)]
         chosen_draws = draws[0]

@@ -1,7 +1,7 @@
-"""A key for each request, as SGLang takes it, derived from one master key for each user: a text names its user.
+"""Derive SGLang's key of a request from one master key and its user, so that a text names its user.
 
-Users are the messages of one format. A key has 64 bits and 32 that count (format.py): with M users the smallest
-corrected p-value is about M / 2^32, and whoever tries 2^32 states forges any user's mark.
+Users are the messages of one format. A key has 64 bits, of which 32 count (format.py). With M users the smallest
+corrected p-value is about M / 2^32, and a person who tries 2^32 states can forge any user's mark.
 """
 
 import hmac
@@ -32,9 +32,9 @@ from scanner.watermark.stacks.sglang.format import (
 from scanner.watermark.stacks.shared import StackMark
 
 _PURPOSE = b"brickscan sglang user key v1"
-_TILE = 1024  # states at a time, whose products stay in the first-level cache
+_TILE = 1024  # states at a time, whose products fit the first-level cache
 _FACTORS = 30  # factors of up to 2^32, whose product double precision holds
-_MISS = 1e-11  # relative error of `scores_under`, many times over
+_MISS = 1e-11  # many times the relative error of `scores_under`
 _OF_LEVELS = 1.0 + LEVELS * (LEVELS + 1) / 2  # all levels together: the sum of each has an error of its own
 
 
@@ -45,7 +45,7 @@ def user_key(secret: bytes, message: int) -> int:
 
     Args:
         secret: the master key.
-        message: from 0 on; it enters as 8 bytes, big-endian.
+        message: from 0 on. It is hashed as 8 bytes, big-endian.
     """
     digest = hmac.digest(secret, _PURPOSE + message.to_bytes(8, "big"), "sha256")
     return int.from_bytes(digest[:8], "big")
@@ -80,7 +80,7 @@ def exact_score(
 def exact_terms(
     states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return what each position of each document adds under the document's own state: float64[P]."""
+    """Return the term of each position of each document under the document's own state: float64[P]."""
     out = np.empty(len(seeds))
     for d in range(len(states)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -106,7 +106,7 @@ def scores_under(
 ) -> None:
     """Write the scores of one document under many states, float64[M] into `out`, to `_MISS`.
 
-    Each is the logarithm of a product of 1−r; its exponent is put aside before it can underflow.
+    Each is the logarithm of a product of 1−r. The exponent of the product is stored separately before it can underflow.
     """
     product, exponent = np.ones(_TILE), np.zeros(_TILE, np.int64)
     bits = product.view(np.int64)
@@ -134,19 +134,19 @@ def best_two(
     offsets: NDArray[np.int64],
     levels: NDArray[np.uint8],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return best and second best message of each document with their exact scores: int64[D, 2], float64[D, 2].
+    """Return best and second-best message of each document with their exact scores: int64[D, 2], float64[D, 2].
 
-    Ties go to the smaller message; a second message that is not there is −1, of score 0. Every message whose
-    approximate score could reach the second largest is scored exactly.
+    Ties go to the smaller message. A missing second message is −1, of score 0. Every message whose approximate score
+    could reach the second largest is scored exactly.
 
-    levels: how often each position counts, uint8[P]; all ones in the score without levels.
+    levels: how often each position counts, uint8[P]. All ones in the score without levels.
     """
     documents = len(offsets) - 1
     message, score = np.full((documents, 2), -1), np.zeros((documents, 2))
     approximate, level_scores = np.empty(len(states)), np.empty(len(states))
     for d in range(documents):
         document_slice = slice(offsets[d], offsets[d + 1])
-        if not levels[document_slice].any():  # all messages are as good
+        if not levels[document_slice].any():  # all messages are equally good
             message[d, : len(states)] = np.arange(min(2, len(states)))
             continue
         approximate[:] = 0.0
@@ -182,7 +182,7 @@ class SglangUsers(StackMark):
         self._states = HiddenValue(np.empty(0, np.uint32))
 
     def states(self, count: int) -> NDArray[np.uint32]:
-        """Return the states of the messages 0 … count−1: uint32[count]. Two messages may have one."""
+        """Return the states of the messages 0 … count−1: uint32[count]. Two messages may have the same state."""
         cached_states = self._states.value
         if count > len(cached_states):
             keys = [user_key(self._secret.value, message) for message in range(len(cached_states), count)]
@@ -190,7 +190,7 @@ class SglangUsers(StackMark):
         return self._states.value[:count]
 
     def of_user(self, message: int) -> Sglang:
-        """Open the one key of a message's holder, as the holder's requests carry it."""
+        """Open the key of a message's holder, as the holder's requests carry it."""
         key = user_key(self._secret.value, message)
         return SglangOneKeyFormat(context_window=self.width).open(key.to_bytes(8, "big"))
 
@@ -206,12 +206,12 @@ class SglangUsers(StackMark):
     def terms_of_keys(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
     ) -> NDArray[np.float64]:
-        """See TermsOfKeys: one sum, since a message has one key."""
+        """See TermsOfKeys. There is one sum, because a message has one key."""
         states = self._states_of(messages, positions)
         return exact_terms(states, *self._seeds_and_tokens(tokens, positions), positions.offsets)[None]
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """See Searches. Users are independent of each other, unless two have one state: then one name passes alone."""
+        """See Searches. Users are independent. If two have the same state, a user is named only if no other passes."""
         return self.search_by_levels(tokens, positions, np.ones(len(positions.index), np.uint8), count)
 
     def search_by_levels(
@@ -226,7 +226,7 @@ class SglangUsers(StackMark):
         """Return the state of each document's message: uint32[D].
 
         Raises:
-            ValueError: a message below 0.
+            ValueError: a message is below 0.
         """
         document_messages = np.broadcast_to(np.asarray(messages, np.int64), len(positions.offsets) - 1)
         if (document_messages < 0).any():
@@ -239,10 +239,13 @@ class SglangUsers(StackMark):
 
 
 class _Decoy(SglangUsers):
-    """Users whose states are drawn at once. A uniform key has a uniform state: its last word changes it one to one."""
+    """Users whose states are drawn at once.
+
+    A uniform key has a uniform state, because its last word changes it one to one.
+    """
 
     def states(self, count: int) -> NDArray[np.uint32]:
-        """Return the states, drawn anew each time, since there are many decoys."""
+        """Return the states. They are drawn anew each time, because there are many decoys."""
         generator = np.random.Generator(np.random.Philox(int.from_bytes(self._secret.value, "big") % 2**128))
         return generator.integers(2**32, size=count, dtype=np.uint32)
 
@@ -252,7 +255,7 @@ def _user_keys(case: Case) -> Pairs:
 
 
 def _texts(case: Case) -> Pairs:
-    """Yield the score of one user that verdicts go by, of answers alone."""
+    """Yield the score of one user that verdicts use, for known answers only."""
     mark = SglangUserKeysFormat(context_window=case["context_window"]).open(bytes.fromhex(case["secret"]))
     tokens = batch_tokens([case["token_ids"]])
     positions = mark.rule.positions(tokens, "ngram")
@@ -261,7 +264,7 @@ def _texts(case: Case) -> Pairs:
 
 
 class SglangUserKeysFormat(SglangFormat):
-    """SGLang with a key a request, derived from a master key for each user."""
+    """SGLang with a key for each request, derived from a master key for each user."""
 
     name = "sglang-user-keys"
     title = "SGLang, a key a request"
@@ -275,15 +278,15 @@ class SglangUserKeysFormat(SglangFormat):
 
     def proof(self, secret: bytes) -> ProofPath:
         """See Proves."""
-        from scanner.watermark.stacks.sglang.proof import SglangUsersProof  # flags alone need mpmath
+        from scanner.watermark.stacks.sglang.proof import SglangUsersProof  # late: only flags need mpmath
 
         return SglangUsersProof(secret, self.context_window, KEY_BITS)
 
     def check_messages(self, count: int) -> None:
-        """Refuse no messages, and more than the search is made for."""
+        """Refuse 0 messages, and more messages than the search is made for."""
         if not 1 <= count <= MAX_USERS:
             raise ValueError(f"{count} users are too many or too few; allowed: 1 to {MAX_USERS:,}")
 
 
 MAX_USERS = 10**5
-"""Most users of a key: far more than 32 bits can tell apart at any false-positive rate in use."""
+"""Largest number of users of a key: far more than 32 bits can tell apart at any false-positive rate in use."""

@@ -1,13 +1,13 @@
-"""SynthID's bits of n-grams, and the law of their weighted sum over keys that are drawn.
+"""Compute SynthID's bits of n-grams, and the law of their weighted sum over random keys.
 
-A layer's bit of an n-gram depends on its hash plus the layer's key alone, so layers are independent given the text, and
-each has the same law. Bits of two n-grams of one layer may depend on each other. The dependence is decided by the
-difference of their hashes, which no key changes.
+A layer's bit of an n-gram depends only on the n-gram's hash and the layer's key. So layers are independent given the
+text, and each has the same law. Bits of two n-grams in one layer may depend on each other. The difference of their
+hashes decides the dependence, and no key changes that difference.
 
-The table's law is exact. Twelve rounds of mixing are too many to enumerate and too few to make bits independent: over
-keys, a layer's sum varies by 0.9 to 1.35 of the binomial's variance in texts of people, and up to 2.9 in progressions
-of token ids (docs/other-stacks.md). Where a text may pass, its own variance is measured under fixed points in place of
-keys, and its upper confidence limit widens the law.
+The law for the table is exact. Twelve rounds of mixing are too many to enumerate and too few to make bits independent.
+Over keys, the variance of a layer's sum is 0.9 to 1.35 of the binomial's in texts of people, and up to 2.9 in
+progressions of token ids (docs/concepts/mixed-bits.md). If a text may pass, its own variance is measured under fixed
+points in place of keys, and the upper confidence limit of the variance widens the law.
 """
 
 import functools
@@ -34,10 +34,15 @@ MEASURED_BELOW = -2.0
 """Largest log10 p by the normal law of independent bits at which a text's own variance is measured."""
 
 LARGEST_VARIANCE = 3.0
-"""Largest variance, over the binomial's, that a text without a measurement may have; least 1/LARGEST_VARIANCE."""
+"""Largest variance of a text without a measurement, relative to the binomial's. The smallest is 1/LARGEST_VARIANCE."""
 
 FEW, MANY, MOST_BITS = 2**9, 2**14, 2**27
-"""Points of a measurement where p is above 10^EXACT_BELOW; points below it; most bits at the points of a long text."""
+"""Numbers of points and bits of a measurement.
+
+FEW: points where p is above 10^EXACT_BELOW.
+MANY: points where p is below it.
+MOST_BITS: most bits at the points of a long text.
+"""
 
 _CONFIDENCE = 2.326347874040841  # standard errors above the mean that 99 % of measurements stay below
 
@@ -61,13 +66,13 @@ def hashes(ids: NDArray[np.uint32], index: NDArray[np.int64], length: int, start
 
 @kernel
 def table_bit(state: uint64, key: uint64, table: NDArray[np.uint8]) -> uint8:
-    """Return the table's entry for a hash and a key; its size is a power of two."""
+    """Return the table's entry for a hash and a key. The table's size is a power of two."""
     return uint8(table[_taken_in(state, key) & uint64(len(table) - 1)])
 
 
 @kernel
 def mixed_bit(state: uint64, key: uint64) -> uint8:
-    """Return the bit after twelve rounds, each shifted as a signed number."""
+    """Return the bit after twelve rounds. Each round shifts a signed number."""
     x = int64(_taken_in(state, key))
     for _ in range(_ROUNDS):
         x = int64(_taken_in(uint64(x), uint64(1))) >> int64(5)
@@ -103,7 +108,7 @@ def mixed_ones(states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDA
 class Bits(Protocol):
     """Bits of n-grams under keys, and the law of their sums over distinct keys.
 
-    key_mask: bits of a key that count; keys that are equal in these draw alike.
+    key_mask: the bits of a key that matter. Keys that are equal in these draw alike.
     """
 
     @property
@@ -117,7 +122,7 @@ class Bits(Protocol):
 
         Args:
             states: hashes, uint64[P].
-            offsets: int64[D+1], which cut them into documents.
+            offsets: int64[D+1], the places that divide them into documents.
             keys: uint64[m].
         """
 
@@ -128,18 +133,18 @@ class Bits(Protocol):
         states: NDArray[np.uint64],
         offsets: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """Return −ln p of weighted sums of ones, float64[D]; 0 without hashes.
+        """Return −ln p of weighted sums of ones, float64[D]. 0 without hashes.
 
         Args:
             sums: int64[D].
             weights: of the layers, int64[m].
             states: hashes, uint64[P].
-            offsets: int64[D+1], which cut them into documents.
+            offsets: int64[D+1], the places that divide them into documents.
         """
 
 
 class TableBits:
-    """Entries of a table of coins, uint8[a power of two], which is not quite fair."""
+    """Entries of a table of coins, uint8 of a size that is a power of two. The coins are not quite fair."""
 
     def __init__(self, table: NDArray[np.uint8]) -> None:
         self.table, self.key_mask = table, len(table) - 1
@@ -158,7 +163,10 @@ class TableBits:
         states: NDArray[np.uint64],
         offsets: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """See Bits. Exact where p is at most 1e-3 by a normal law of slightly too large variance; else that law's p."""
+        """See Bits.
+
+        Exact where p is at most 1e-3 by a normal law of slightly too large variance. Elsewhere it is that law's p.
+        """
         scored = np.diff(offsets)
         log10_p = log10_normal(sums, scored, weights, self._share, self._spread)
         surprise = -LN10 * log10_p
@@ -181,7 +189,7 @@ def layer_law(states: NDArray[np.uint64], table: NDArray[np.uint8]) -> NDArray[n
 
 
 class MixedBits:
-    """Bits after twelve rounds of mixing, whose sums vary more in some texts than sums of independent bits do."""
+    """Bits after twelve rounds of mixing. In some texts their sums vary more than sums of independent bits."""
 
     key_mask = 2**64 - 1
 
@@ -198,10 +206,13 @@ class MixedBits:
         states: NDArray[np.uint64],
         offsets: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """See Bits. The p by the normal law of independent bits, the narrowest law, decides which law a text is given.
+        """See Bits.
 
-        Above 1e-2: the larger p of the normal laws of the largest and the least variance. Down to 1e-3: the normal law
-        of the text's own variance. Below: the law of a layer that has this variance, folded over the layers.
+        The p by the normal law of independent bits, the narrowest law, decides the law of a text:
+
+        - p above 1e-2: the larger p of the normal laws of the largest and the smallest variance.
+        - p down to 1e-3: the normal law of the text's own variance.
+        - p below: the law of a layer that has this variance, folded over the layers.
         """
         scored = np.diff(offsets)
         narrow_log10_p, *extreme_log10_p = (
@@ -222,20 +233,23 @@ class MixedBits:
 
 @functools.cache
 def points() -> NDArray[np.uint64]:
-    """Return fixed numbers in place of hashed keys: uint64[MANY]. They must never change: p-values depend on them."""
+    """Return fixed numbers in place of hashed keys: uint64[MANY].
+
+    They must never change, because p-values depend on them.
+    """
     data = hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * MANY)
     return np.frombuffer(data, "<u8").astype(np.uint64)
 
 
 def variance_limit(states: NDArray[np.uint64], count: int) -> float:
-    """Return the 99 % upper limit of the variance of a layer's sum over keys, over that of independent fair bits.
+    """Return the 99 % upper limit of the variance of a layer's sum over keys.
 
-    It is at least 1.
+    It is relative to the variance of independent fair bits, and at least 1.
 
     Args:
         states: hashes of T > 0 positions, uint64[T], from any start.
-        count: points to measure at, at most MANY; fewer are used of a text of more than MOST_BITS / count positions,
-            but no fewer than FEW.
+        count: number of points to measure at, at most MANY. For a text of more than MOST_BITS / count positions it is
+            lowered, but not below FEW.
     """
     keys = points()[: max(FEW, min(count, MOST_BITS // len(states)))]
     ones = mixed_ones(states - states[0], np.array([0, len(states)]), keys)[0]
@@ -244,9 +258,9 @@ def variance_limit(states: NDArray[np.uint64], count: int) -> float:
 
 
 def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
-    """Return the beta-binomial law of T fair bits whose sum varies as stated, over the binomial's: float64[T+1].
+    """Return the beta-binomial law of T fair bits whose sum has `variance` times the binomial's variance: float64[T+1].
 
-    Each bit is drawn from Pólya's urn, where all bits before it count like `growth` coins of the first.
+    Each bit is drawn from Pólya's urn. All bits before it count like `growth` coins of the first.
     """
     correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)  # correlation of any two bits
     growth = correlation / (1.0 - correlation)

@@ -1,6 +1,6 @@
-"""SynthID's configuration in transformers: which format it makes, with which parameters, and its keys.
+"""Read SynthID's configuration in transformers: its format, the parameters, and its keys.
 
-Fields that decide only which tokens are marked, and no draw, are known and left out.
+Fields that decide only which tokens are marked, but no draw, are accepted and left out.
 """
 
 from scanner.watermark.hidden_value import HiddenValue

@@ -1,12 +1,16 @@
-"""SynthID-Text: of transformers 5.23 and the package 0.2.1 (`synthid-table`), of git in June 2025 (`synthid-mixed`).
+"""Define SynthID-Text, in two versions.
 
-Every n-gram is hashed with each of m keys to m bits, and the mark raises the share of ones. The score is a weighted sum
-over layers, or the plain one; layers that draw alike count as one, of their weights together. In transformers a bit is
-an entry of a table of 2^16 fair coins, of which the n-gram's hash and the key name the place mod 2^16. The table is
-drawn once and for all and not quite fair, so bits that are taken for fair make p-values a hundred times too small under
-some tables; but over keys drawn uniformly a layer's sum has an exact law, the same for all layers, which one transform
-of the text's hashes gives. Bits of the git version have a law that is as wide as the text asks for. Our score is −ln p
-by that law (scanner.watermark.stacks.synthid.bits).
+- `synthid-table`: of transformers 5.23 and of the package 0.2.1.
+- `synthid-mixed`: of git in June 2025.
+
+Every n-gram is hashed with each of m keys to m bits, and the mark raises the share of ones. The score is a sum over
+layers, weighted or plain. Layers that draw alike count as one layer with the sum of their weights.
+
+In transformers a bit is an entry of a table of 2^16 fair coins. The n-gram's hash and the key give the place mod 2^16.
+The table is drawn once and for all and is not quite fair. Treating its bits as fair makes p-values a hundred times too
+small under some tables. But over keys drawn uniformly, a layer's sum has an exact law. It is the same for all layers,
+and one transform of the text's hashes computes it. The law of the git version's bits is as wide as the text requires.
+Our score is −ln p by that law (scanner.watermark.stacks.synthid.bits).
 """
 
 import hashlib
@@ -32,21 +36,24 @@ PUBLISHED_KEYS = (
     654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468,
     990, 966, 226, 324, 585, 118, 504, 421, 521, 129, 669, 732, 225, 90, 960,
 )  # fmt: skip
-"""Keys of the examples of both packages: anybody can make their mark."""
+"""Keys of the examples of both packages. Anybody can make their mark."""
 
 STACK_TABLE_PLACES = 2**16
-"""Places of the stack's table; drawn keys, which go up to 2^63, are not all below it."""
+"""Number of places in the stack's table. Drawn keys go up to 2^63, so not all of them are below it."""
 
 
 @dataclass(frozen=True)
 class EachContextOnce:
-    """The first position of each context. Repeats of a context are unmarked, unless the stack has forgotten it."""
+    """Scores the first position of each context.
+
+    Repeats of a context are unmarked, unless the stack has forgotten it.
+    """
 
     width: int
 
     @property
     def context(self) -> int:
-        """Tokens of a context."""
+        """Return the number of tokens of a context."""
         return self.width
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
@@ -59,14 +66,15 @@ class EachContextOnce:
 
 
 class SynthId(StackMark):
-    """A list of keys, one a layer."""
+    """A list of keys, one for each layer."""
 
     def __init__(self, form: "_SynthIdFormat", secret: bytes, start: int, bits: Bits) -> None:
         super().__init__(form, form.rule(), secret)
         self._keys = HiddenValue(keys_of(secret, form.depth))
         self._start, self._length, self._bits = HiddenValue(uint64(start)), form.ngram_len, bits
-        # A key that stands twice in the list draws the same bits twice. Under a law of independent layers its sum would
-        # vary too little, so it is one layer here: keys 5, 8, 5 of weights 3, 2, 1 are layers 5 and 8 of 4 and 2.
+        # A key that is twice in the list draws the same bits twice. Under a law of independent layers its sum would
+        # vary too little, so it becomes one layer here. For example, keys 5, 8, 5 of weights 3, 2, 1 are layers 5 and 8
+        # of weights 4 and 2.
         weights: dict[int, int] = {}
         for key, weight in zip(self._drawn_by().tolist(), form.weights().tolist(), strict=True):
             weights[key] = weights.get(key, 0) + weight
@@ -74,11 +82,11 @@ class SynthId(StackMark):
         self._weights = np.array([*weights.values()], np.int64)
 
     def _drawn_by(self) -> NDArray[np.uint64]:
-        """Return what decides the bits of each layer, equal for layers that draw alike: uint64[m]."""
+        """Return the numbers that decide the bits of each layer, equal for layers that draw alike: uint64[m]."""
         return self._keys.value & uint64(self._bits.key_mask)
 
     def _open_decoy(self, secret: bytes) -> Watermark:
-        """Open a decoy, which repeats a key where the key itself does."""
+        """Open a decoy. It repeats a key where the key itself does."""
         _, first, inverse = np.unique(self._drawn_by(), return_index=True, return_inverse=True)
         return super()._open_decoy(np.frombuffer(secret, ">u8")[first[inverse]].tobytes())
 
@@ -91,7 +99,7 @@ class SynthId(StackMark):
         return self._bits.ones(self.states(tokens, positions), positions.offsets, self._keys.value)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """See Watermark: −ln p of the weighted sum; the mark has the message 0 alone."""
+        """See Watermark: −ln p of the weighted sum. The mark has only message 0."""
         check_message(messages)
         states = self.states(tokens, positions)
         sums = self._bits.ones(states, positions.offsets, self._layers.value) @ self._weights
@@ -121,7 +129,7 @@ class _SynthIdFormat(StackFormat):
         return EachContextOnce(self.ngram_len - 1)
 
     def can_be_framed(self) -> bool:
-        """Return True: each layer of 16 bits can be searched by itself in marked text."""
+        """Return True: each layer of 16 bits can be searched on its own in marked text."""
         return True
 
     def decoy_key(self, entropy: bytes) -> bytes:
@@ -140,7 +148,10 @@ class _SynthIdFormat(StackFormat):
         return [OtherKey("has the layers' keys in reverse order", self, reversed_keys), *self._runs(keys)]
 
     def _runs(self, keys: list[bytes]) -> list[OtherKey]:
-        """Return the first half of the layers, which shares no draw with all: a hash begins with all keys."""
+        """Return the first half of the layers.
+
+        It shares no draw with the whole key, because a hash begins with all keys.
+        """
         return [self._run(keys, 0, self.depth // 2)._replace(layers=None)]
 
     def _run(self, keys: list[bytes], first: int, end: int) -> OtherKey:
@@ -156,13 +167,16 @@ class _SynthIdFormat(StackFormat):
 
 
 def not_drawn(keys: Sequence[int], places: int = STACK_TABLE_PLACES) -> str | None:
-    """Say why no law over drawn keys holds for a list; None where it may have been drawn from all possible keys.
+    """Return the reason why no law over drawn keys holds for a list.
 
-    Keys below a table's places, such as three digits each, leave most of them out, and each layer is tried by itself.
+    None if it may have been drawn from all possible keys.
+
+    Keys below the number of places, such as keys of three digits, leave out most places, and each layer can be tried on
+    its own.
 
     Args:
-        keys: of the list.
-        places: of the table, that keys name.
+        keys: keys of the list.
+        places: number of the table's places that keys name.
     """
     if tuple(keys) == PUBLISHED_KEYS[: len(keys)]:
         return "these keys are the published ones"
@@ -172,7 +186,7 @@ def not_drawn(keys: Sequence[int], places: int = STACK_TABLE_PLACES) -> str | No
 
 
 class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
-    """As transformers and the package 0.2.1 draw bits: from a table."""
+    """SynthID with the bits of transformers and package 0.2.1, which come from a table."""
 
     name = "synthid-table"
     title = "SynthID-Text, transformers and package 0.2.1"
@@ -188,9 +202,9 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
         return size
 
     def places(self) -> int:
-        """Return how many numbers keys must be drawn from for the law to hold.
+        """Return from how many numbers keys must be drawn for the law to hold.
 
-        They are all places of the table, or of the stack's own where it has more.
+        It is the number of the table's places, or of the stack's own table if that has more.
         """
         return max(self.sampling_table_size, STACK_TABLE_PLACES)
 
@@ -203,11 +217,11 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
         return Floored(Surprise(self.depth), self._bits())
 
     def basis(self) -> Basis:
-        """Return the basis of as many bits a layer as name a place in the table; a published list is nobody's."""
+        """Return the basis: for each layer, as many bits as name a place in the table. Assumed for a published list."""
         return Basis(self._bits(), assumed=self.published)
 
     def seconds(self, messages: int) -> float:
-        """Return five times the measured time with its exact law, where a text needs one."""
+        """Return five times the measured time with its exact law, for texts that need one."""
         return 5e-6
 
     def open(self, secret: bytes) -> SynthId:
@@ -223,23 +237,26 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
         return SynthIdProof(secret, self.depth, self.ngram_len, self.score == "weighted", table, self._bits())
 
     def _runs(self, keys: list[bytes]) -> list[OtherKey]:
-        """Return three runs, which share draws with all: the first, and those before and after the middle."""
+        """Return three runs that share draws with the whole key: the first, and those before and after the middle."""
         half, length = self.depth // 2, self.depth // 4
         return [self._run(keys, first, first + length) for first in (0, half - length, half)] if length else []
 
     def _bits(self) -> int:
-        # below 128 however many layers there are: in marked text each can be searched by itself
+        # below 128 for any number of layers, because each can be searched on its own in marked text
         return min(self.depth * (self.sampling_table_size.bit_length() - 1), 127)
 
 
 class SynthIdMixedFormat(_SynthIdFormat):
-    """As Google's git version of June 2025 mixes bits, from a start that depends on all keys."""
+    """SynthID with the bits of Google's git version of June 2025.
+
+    It mixes them from a start that depends on all keys.
+    """
 
     name = "synthid-mixed"
     title = "SynthID-Text, git version of June 2025"
 
     def law(self) -> Law:
-        """Return the law of bits that depend on each other as those of the text itself do (stacks.synthid.bits)."""
+        """Return the law of bits that depend on each other as the bits of the text itself do (stacks.synthid.bits)."""
         return Floored(Surprise(self.depth), 64)
 
     def basis(self) -> Basis:
@@ -247,7 +264,7 @@ class SynthIdMixedFormat(_SynthIdFormat):
         return Basis(64, assumed=True)
 
     def seconds(self, messages: int) -> float:
-        """Return five times the measured time with its exact law, where a text needs one."""
+        """Return five times the measured time with its exact law, for texts that need one."""
         return 1e-5
 
     def open(self, secret: bytes) -> SynthId:
@@ -262,7 +279,10 @@ class SynthIdMixedFormat(_SynthIdFormat):
 
 
 def start_of(keys: list[int]) -> int:
-    """Return where hashes of the git version begin: SHA-256 of the keys as little-endian 64-bit numbers, mod 2^63−1."""
+    """Return the start of hashes of the git version.
+
+    It is SHA-256 of the keys as little-endian 64-bit numbers, mod 2^63−1.
+    """
     key_bytes = np.array(keys, np.uint64).astype("<u8").tobytes()
     return int.from_bytes(hashlib.sha256(key_bytes).digest(), "big") % (2**63 - 1)
 
@@ -271,7 +291,7 @@ def keys_of(secret: bytes, depth: int) -> NDArray[np.uint64]:
     """Return keys of 8 bytes each, big-endian: uint64[m].
 
     Raises:
-        ValueError: a secret of another length, or a key beyond 2^63.
+        ValueError: the secret has another length, or a key is beyond 2^63.
     """
     if len(secret) != 8 * depth:
         raise ValueError(f"{depth} keys of SynthID have {8 * depth} bytes; this secret has {len(secret)}")

@@ -1,4 +1,4 @@
-"""The proof of SynthID-Text's marks in plain Python, and of its laws by folding and tilting."""
+"""Prove SynthID-Text's marks in plain Python, and compute its laws by folding and tilting."""
 
 import hashlib
 import math
@@ -22,7 +22,7 @@ _LCG = 6_364_136_223_846_793_005
 def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
     """Return ln of the chance of each number of heads that an urn of two kinds of coins gives.
 
-    The urn grows with every draw, so fast that the number of heads varies as stated, over that of an urn that does not
+    The urn grows with every draw. The variance of the number of heads is `variance` times that of an urn that does not
     grow.
     """
     correlation = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)
@@ -34,9 +34,9 @@ def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
 
 
 class SynthIdProof:
-    """The proof of the mark of a list of keys, 8 bytes each. Its repr shows nothing of them.
+    """The proof of the mark of a list of keys, 8 bytes each. Its repr shows none of them.
 
-    table: seed and size of the table; None: of the git version's rounds.
+    table: seed and size of the table. None: the git version's rounds are used.
     bits: no p-value is below 2^-bits.
     """
 
@@ -51,7 +51,7 @@ class SynthIdProof:
         steps = [Fraction(10) - Fraction(9 * i, depth - 1) for i in range(depth)] if weighted and depth > 1 else []
         scale = math.lcm(*(step.denominator for step in steps)) if steps else 1
         whole_weights = [int(step * scale) for step in steps] or [1] * depth
-        # a key that is there twice, or twice by what it reads of the table, is one layer
+        # keys that are equal, or equal in the part that selects a place of the table, are one layer
         modulus, gcd = table[1] if table else _64, math.gcd(*whole_weights)
         residues = [key % modulus for key in keys]
         distinct = sorted(set(residues), key=residues.index)
@@ -64,7 +64,7 @@ class SynthIdProof:
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.ProofPath; the mark has one message, and its score is −ln p."""
+        """See scanner.watermark.format.ProofPath. The mark has one message, and its score is −ln p."""
         ids, window = tokens.tolist(), self._length - 1
         places = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in places]
@@ -96,7 +96,7 @@ class SynthIdProof:
         return (state >> 30) % 2
 
     def _surprise(self, score: int, states: list[int]) -> float:
-        """Return −ln p by the law of a score: a normal one, or the layers' laws folded, as the variance decides."""
+        """Return −ln p by the law of a score. The variance decides between a normal law and the layers' folded laws."""
         if self._table is not None:
             normal = self._normal(score, len(states), 1.0 + 5.0 / math.sqrt(len(self._table)))
             return normal if normal < 3.0 * math.log(10.0) else self._folded(score, self._log_law(self._table, states))
@@ -108,14 +108,14 @@ class SynthIdProof:
         return self._folded(score, log_urn(len(states), self._most_variance(states, 16_384)))
 
     def _normal(self, score: int, scored: int, variance_factor: float) -> float:
-        """Return −ln p by a normal law whose variance is that of independent bits times `variance_factor`."""
+        """Return −ln p by a normal law with `variance_factor` times the variance of independent bits."""
         share = 0.5 if self._table is None else max(0.5, float(self._table.mean()))
         mean, squares = share * sum(self._weights), sum(weight**2 for weight in self._weights)
         spread = math.sqrt(variance_factor * share * (1.0 - share) * squares * scored)
         return -float(norm.logsf((score - 1 - mean * scored) / spread))
 
     def _most_variance(self, states: list[int], points: int) -> float:
-        """Return the upper 99 % limit of a layer's variance over that of independent bits.
+        """Return the upper 99 % limit of a layer's variance, relative to that of independent bits.
 
         It is measured under fixed numbers in place of keys: `points` of them, fewer for a long text.
         """
@@ -154,7 +154,7 @@ class SynthIdProof:
         return float(tilt * score - log_scale - math.log((sums[is_enough] * np.exp(-tilt * excess[is_enough])).sum()))
 
     def _log_law(self, table: NDArray[np.int64], states: list[int]) -> NDArray[np.float64]:
-        """Return ln of the chance of each number of ones of a layer by the table, −∞ where there is none."""
+        """Return ln of the chance of each number of ones of a layer by the table. −∞ for an impossible number."""
         size = len(table)
         sums = np.zeros(size, np.int64)
         wrapped_table = np.concatenate([table, table])

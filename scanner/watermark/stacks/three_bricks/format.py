@@ -1,8 +1,8 @@
-"""The watermarks of the paper's research code, `openai` (Gumbel) and `maryland` (green list), with payloads by shift.
+"""Define the marks of the paper's research code: `openai` (Gumbel) and `maryland` (green list), with payloads by shift.
 
-A seed of 64 bits, of which 32 count, is made of the window and the key; it seeds torch's CPU generator, whose words are
-the draws of the vocabulary. A text of payload m meets at token x the draw of x + m mod |V|, so that payloads from |V|
-on would be smaller ones again. Described from outside, by its behaviour; the code itself was never looked at.
+A seed of 64 bits, of which 32 count, is made of the window and the key. It seeds torch's CPU generator, whose words are
+the draws of the vocabulary. A text of payload m reads at token x the draw of x + m mod |V|. So payloads from |V| on
+equal smaller ones. This is described from outside, by its behaviour. The code itself was never looked at.
 """
 
 import functools
@@ -40,15 +40,15 @@ from scanner.watermark.stacks.shared import (
 )
 
 SEED_BITS = 32
-"""Bits of a generator's seed."""
+"""Number of bits in a generator's seed."""
 
 MODULUS = 2**64 - 1
 """Modulus of the seeding `hash`."""
 
 TABLE_ENTRIES = 1_000_003
-"""Entries of the table of all seedings but `hash`."""
+"""Number of entries in the table of all seedings except `hash`."""
 
-_OF_FLOATS = 2e-7  # relative error that a sum of logarithms in single precision may have
+_OF_FLOATS = 2e-7  # relative error of a sum of logarithms in single precision
 Seeding = Literal["hash", "additive", "skip", "min"]
 
 
@@ -61,7 +61,7 @@ def _table(seed: int) -> NDArray[np.int32]:
 def hash_seeds(ids: NDArray[np.uint32], window: int, seed: uint64, salt: uint64) -> NDArray[np.uint32]:
     """Return the low 32 bits of s·salt + x mod 2^64−1 over the tokens before each place: uint32[N].
 
-    s begins as the seed, and x is each of the `window` tokens.
+    s begins as the seed, and x is each of the `window` tokens in turn.
     """
     out = np.zeros(len(ids), np.uint32)
     for i in range(window, len(ids)):
@@ -82,10 +82,10 @@ def table_seeds(
 
     Args:
         ids: uint32[N].
-        window: how many tokens.
-        salt: by which tokens are multiplied.
+        window: number of tokens.
+        salt: factor of the tokens.
         table: int32[TABLE_ENTRIES].
-        of: 0: the entry of the window's sum; 1: of its first token; 2: the least entry of its tokens.
+        of: 0: the entry of the window's sum. 1: of its first token. 2: the least entry of its tokens.
     """
     out = np.zeros(len(ids), np.uint32)
     for i in range(window, len(ids)):
@@ -107,7 +107,7 @@ def table_seeds(
 
 @kernel
 def _word24(word: uint32) -> uint32:
-    """Return the low 24 bits, of which the stack makes a uniform, where `term` looks for them."""
+    """Return the low 24 bits, from which the stack makes a uniform number, at the place where `term` looks for them."""
     return uint32(word << uint32(8))
 
 
@@ -119,7 +119,7 @@ def _sums(
     messages: NDArray[np.int64],
     size: int,
 ) -> NDArray[np.float64]:
-    """Return Σ −ln(1−k/2^24) of a message a document: float64[D]."""
+    """Return Σ −ln(1−k/2^24) of one message for each document: float64[D]."""
     out = np.zeros(len(offsets) - 1)
     for d in range(len(out)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -149,7 +149,7 @@ def _greens(
     size: int,
     first: int,
 ) -> NDArray[np.int64]:
-    """Count the tokens that are green, of a message a document: int64[D]."""
+    """Count the green tokens of one message for each document: int64[D]."""
     out = np.zeros(len(offsets) - 1, np.int64)
     for d in range(len(out)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -177,7 +177,7 @@ def _all_greens(
 
 
 class ThreeBricks(StackMark):
-    """A seed and a salt; its messages are payloads."""
+    """A seed and a salt. Its messages are payloads."""
 
     def __init__(self, form: "_ThreeBricksFormat", rule: BySeed, secret: bytes) -> None:
         super().__init__(form, rule, secret)
@@ -188,7 +188,11 @@ class ThreeBricks(StackMark):
         return self._seeds.value(tokens)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """See Watermark. Raises ValueError: a message below 0 or from |V| on."""
+        """See Watermark.
+
+        Raises:
+            ValueError: a message is below 0, or |V| or larger.
+        """
         document_messages = np.broadcast_to(np.asarray(messages, np.int64), (len(positions.offsets) - 1,))
         if np.any((document_messages < 0) | (document_messages >= self._size)):
             raise ValueError(f"a message is out of range; allowed: 0 to {self._size - 1}")
@@ -198,7 +202,7 @@ class ThreeBricks(StackMark):
         return _sums(seeds, ids, positions.offsets, document_messages, self._size)
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """See Searches: every message is scored, one shuffle or one row of words a position."""
+        """See Searches: every message is scored, with one shuffle or one row of words for each position."""
         seeds, ids, offsets = self.seeds(tokens)[positions.index], tokens.ids[positions.index], positions.offsets
         documents, kind = len(offsets) - 1, np.int64 if self._first else np.float64
         message, score = np.full((documents, 2), -1, np.int64), np.zeros((documents, 2), kind)
@@ -210,7 +214,7 @@ class ThreeBricks(StackMark):
             else:
                 _all_sums(seeds[document_slice], ids[document_slice], sums, self._size)
             for place in range(min(2, count)):
-                best = int(sums.argmax())  # the first of equals
+                best = int(sums.argmax())  # the first of equal ones
                 message[d, place], score[d, place] = best, sums[best]
                 sums[best] = -1
         return Candidates(message, score)
@@ -227,16 +231,16 @@ class _ThreeBricksFormat(VocabularyFormat):
         return f"{self.name};h={self.window};vocab_size={self.vocab_size};seeding={self.seeding}{table}"
 
     def basis(self) -> Basis:
-        """Return the basis of a seed of 32 bits, drawn by a generator that is no cipher."""
+        """Return the basis: a seed of 32 bits, and a generator that is no cipher."""
         return Basis(SEED_BITS, assumed=True)
 
     def check_messages(self, count: int) -> None:
-        """See Format: payloads from |V| on are smaller ones again."""
+        """See Format. Payloads from |V| on equal smaller ones."""
         if not 1 <= count <= self.vocab_size:
             raise ValueError(f"payloads from the vocabulary's size on name others; give 1 to {self.vocab_size:,}")
 
     def seconds(self, messages: int) -> float:
-        """Return ten times a row of words or a shuffle, and a sum a message."""
+        """Return ten times the time of a row of words or a shuffle, and of a sum for each message."""
         return 1e-5 + 5e-9 * self.vocab_size + 1e-8 * messages
 
     def rule(self) -> BySeed:
@@ -251,8 +255,8 @@ class _ThreeBricksFormat(VocabularyFormat):
 
     def _rule(self, secret: bytes) -> BySeed:
         seed, salt = key_of(secret, self.window, self.seeding)
-        # A product of 0, such as of token 0, meets the same table entry under every salt. Where the seed vanishes, a
-        # window of zeros hands on its last token, and one in many thousands of other windows falls on the same entry.
+        # A product of 0, such as that of token 0, has the same table entry under every salt. If the seed vanishes, a
+        # window of zeros passes on its last token, and one in many thousands of other windows meets the same entry.
         first = 0 if self.seeding == "hash" else int(_table(self.table_seed)[0])
         keyless_count = self.vocab_size if vanishes(seed, salt, self.window) else 0
         keyless = range(first, first + 1 if self.seeding != "hash" else keyless_count)
@@ -268,13 +272,16 @@ class _ThreeBricksFormat(VocabularyFormat):
         return lambda tokens: table_seeds(tokens.ids, window, int64(salt), table, seeding)
 
     def _proof(self, secret: bytes, green: int) -> ProofPath:
-        from scanner.watermark.stacks.three_bricks.proof import ThreeBricksProof  # flags alone need mpmath
+        from scanner.watermark.stacks.three_bricks.proof import ThreeBricksProof  # late: only flags need mpmath
 
         return ThreeBricksProof(secret, self.window, self.seeding, self.table_seed, self.vocab_size, green)
 
 
 def vanishes(seed: int, salt: int, window: int) -> bool:
-    """Say whether the seed has no part in the hash of a window, as seed 0: a window of zeros has hash 0."""
+    """Return whether the seed has no part in the hash of a window.
+
+    Seed 0 is such a seed: a window of zeros has hash 0.
+    """
     return seed * pow(salt, window, MODULUS) % MODULUS == 0
 
 
@@ -282,7 +289,7 @@ def key_of(secret: bytes, window: int, seeding: str) -> tuple[int, int]:
     """Return seed and salt of 8 bytes each, big-endian.
 
     Raises:
-        ValueError: a secret of another length, or under which no key enters a draw.
+        ValueError: the secret has another length, or no draw depends on its key.
     """
     if len(secret) != 16:
         raise ValueError(f"a seed and a salt have 16 bytes; this secret has {len(secret)}")
@@ -337,7 +344,7 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, ShuffledGreenFormat):
 
 
 def _detection(case: Case) -> Pairs:
-    """Yield what the research code's detectors report.
+    """Yield the values that the research code's detectors report.
 
     Their logarithms have single precision, and so have their p-values.
     """

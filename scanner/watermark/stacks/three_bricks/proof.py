@@ -1,4 +1,4 @@
-"""The proof of the marks of the paper's code in plain Python, one scored position after the other."""
+"""Prove the marks of the paper's code in plain Python, one scored position after the other."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -16,7 +16,7 @@ _TABLE_ENTRIES = 1_000_003
 
 
 class ThreeBricksProof:
-    """The proof of the mark of a seed and a salt; without green tokens it is the Gumbel mark.
+    """The proof of the mark of a seed and a salt. Without green tokens it is the Gumbel mark.
 
     Its repr shows nothing of them.
     """
@@ -47,7 +47,7 @@ class ThreeBricksProof:
         return len(indices), [math.fsum(row) for row in sums]
 
     def _keyed(self, seed: int) -> bool:
-        """Say whether a window's seed changes with the key."""
+        """Return whether a window's seed changes with the key."""
         return (
             seed != self._table[0] if self._table else seed >= self._size or self._seed([0] * self._window) % _MOD > 0
         )

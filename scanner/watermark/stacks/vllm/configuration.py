@@ -1,7 +1,7 @@
-"""vLLM's `watermark_config`: which format it makes, with which parameters, and its key.
+"""Read vLLM's `watermark_config`: its format, the parameters, and its key.
 
-Fields that decide only which tokens are marked, and no draw, are known and left out. TensorRT-LLM has a mark of the
-name `gumbel` too, whose draws were not compared with vLLM's: what may be either is refused.
+Fields that decide only which tokens are marked, but no draw, are accepted and left out. TensorRT-LLM also has a mark
+named `gumbel`, whose draws were not compared with vLLM's. A configuration that may be either is refused.
 """
 
 from scanner.watermark.hidden_value import HiddenValue
@@ -17,7 +17,7 @@ _OF_VLLM_ALONE = _MARKING | {"prf"}
 def _read(fields: Fields) -> StackKey:
     refuse_unknown(fields, "vLLM", _FIELDS | _MARKING)
     algorithm = fields.get("algorithm", "gumbel")
-    if algorithm not in list(_FORMATS):  # which also takes what cannot be hashed
+    if algorithm not in list(_FORMATS):  # `in` a list also works for values that cannot be hashed
         raise ValueError(f"field 'algorithm': allowed are {', '.join(_FORMATS)}")
     if fields.get("algorithm") == "gumbel" and not _OF_VLLM_ALONE & fields.keys():
         raise ValueError(
@@ -35,7 +35,7 @@ def _read(fields: Fields) -> StackKey:
 
 def _fits(fields: Fields) -> bool:
     is_number = isinstance(fields.get("key"), int) and not isinstance(fields["key"], bool)
-    return is_number and fields.get("algorithm") != "sbw"  # which is SBW's, also within vLLM
+    return is_number and fields.get("algorithm") != "sbw"  # such a one is SBW's, also within vLLM
 
 
 CONFIGURATION = Configuration("'key', a number, as vLLM writes it", _fits, _read)

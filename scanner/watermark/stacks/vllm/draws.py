@@ -1,7 +1,7 @@
-"""vLLM's function `philox4x32-10-v1`: a word of 32 bits for a key, a context and a token, and the term that it adds.
+"""Compute vLLM's function `philox4x32-10-v1`: a word of 32 bits for a key, a context and a token, and its term.
 
-vLLM takes in the context four tokens at a time, and then the token; tokens that a context lacks are words 0xFFFFFFFF.
-The vocabulary's size does not enter, and four neighbouring tokens share one call.
+vLLM processes the context four tokens at a time, and then the token. Tokens that a context lacks are words 0xFFFFFFFF.
+The vocabulary's size has no effect, and four neighbouring tokens share one call.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ from scanner.watermark.stacks.philox import philox
 from scanner.watermark.stacks.shared import term
 
 LANES_AT_A_TIME = 256
-"""Lanes that are worked on at a time: their state stays in the first-level cache."""
+"""Number of lanes that are worked on at a time. Their state fits the first-level cache."""
 
 MISSING_TOKEN = 0xFFFFFFFF
-"""Word that stands for a token that a context lacks."""
+"""Word for a token that a context lacks."""
 
 _CONTEXT, _TOKEN = 0x574D4358, 0x574D544B  # ASCII WMCX and WMTK, big-endian
 
@@ -34,10 +34,10 @@ def words_of_lanes(
 
     Args:
         key: 64 bits.
-        context: uint32[4 · ⌈width/4⌉, L], oldest token first; filler in what is beyond `width` (see `fill_up`).
+        context: uint32[4 · ⌈width/4⌉, L], oldest token first, with filler beyond `width` (see `fill_up`).
         width: of the context.
         tokens: uint32[L].
-        state: uint32[4, L], written over.
+        state: uint32[4, L], overwritten.
         out: uint32[L], the result.
     """
     s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
@@ -58,7 +58,7 @@ def words_of_lanes(
 
 @kernel
 def fill_up(context: NDArray[np.uint32], width: int) -> None:
-    """Write the filler of each lane beyond `width`: its place in the block of four decides it."""
+    """Write the filler of each lane beyond `width`. Its place in the block of four decides the filler."""
     for row in range(width, len(context)):
         context[row] = uint32(0xFFFFFFFF - (row & 3))
 
@@ -67,7 +67,7 @@ def fill_up(context: NDArray[np.uint32], width: int) -> None:
 def words_of_positions(
     key: uint64, ids: NDArray[np.uint32], offsets: NDArray[np.int64], index: NDArray[np.int64], width: int
 ) -> NDArray[np.uint32]:
-    """Return the word that each scored token meets under one key: uint32[P].
+    """Return the word of each scored token under one key: uint32[P].
 
     Args:
         key: 64 bits.

@@ -1,8 +1,9 @@
-"""vLLM's own watermarks, `gumbel` and `dual_key_gumbel`, as vLLM 0.30 to 0.33 make them.
+"""Define vLLM's own watermarks, `gumbel` and `dual_key_gumbel`, as vLLM 0.30 to 0.33 make them.
 
-Each token is the one of largest logit − ln(−ln u), u drawn by a keyed function of the `context_width` response tokens
-before it and of the token (Philox). A context never holds the prompt, so nothing is lost at the start of an answer
-that stands alone. Repeated contexts, greedy requests and requests that opt out are not marked, which dilutes only.
+Each token is the one of largest logit − ln(−ln u). A keyed function (Philox) draws u from the token and the
+`context_width` response tokens before it. A context never contains the prompt, so no position is lost at the start of a
+separate answer. Repeated contexts, greedy requests and requests that opt out are not marked, which only dilutes the
+mark.
 """
 
 import hashlib
@@ -31,34 +32,34 @@ from scanner.watermark.stacks.shared import DrawnFormat, StackMark, check_messag
 from scanner.watermark.stacks.vllm.draws import MISSING_TOKEN, sum_terms, terms_of, words_of_positions
 
 GRID_BITS = 24
-"""Bits of a uniform: vLLM drops the low 8 bits of a word."""
+"""Number of bits in a uniform: vLLM drops the low 8 bits of a word."""
 
 
 OF_DRAFTS = 0.2
-"""Share of the error of the weight 1/2: under speculative decoding vLLM ignores alpha, and key A marks all drafts.
+"""Share of the error of the weight 1/2. Under speculative decoding vLLM ignores alpha, and key A marks all drafts.
 
-Measured by `python -m tests.bench.dual_keys` (docs/other-stacks.md).
+Measured by `python -m tests.bench.dual_keys` (docs/measurements/dual-key-weights.json).
 """
 
 
 LEAST_BY_LEVELS = 0.1
-"""Least weight of either key, if it counts at all, with which tokens count by levels."""
+"""Smallest weight of either key, if it counts at all, with which tokens count by levels."""
 
 
 def weights_of(alpha: float) -> tuple[tuple[float, float], ...]:
-    """Return weights of key B, by which a text is scored, and the share of the error of each."""
+    """Return the weights of key B by which a text is scored, with the share of the error of each."""
     return ((0.5, 1.0),) if alpha == 0.5 else ((alpha, 1.0 - OF_DRAFTS), (0.5, OF_DRAFTS))
 
 
 def sub_keys(master: int) -> tuple[int, int]:
-    """Return keys A and B that vLLM derives from the master key of `dual_key_gumbel`."""
+    """Return keys A and B, which vLLM derives from the master key of `dual_key_gumbel`."""
     derived = (hashlib.sha256(name + master.to_bytes(8, "big")).digest()[:8] for name in (b"key_a", b"key_b"))
     first, second = (int.from_bytes(part, "big") for part in derived)
     return first, second
 
 
 def uniforms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return what vLLM makes of words, a float32 in double precision: float64[P]."""
+    """Return the uniforms that vLLM makes of words, a float32 in double precision: float64[P]."""
     exact = ((words >> 8) + 1.0) / (2.0**GRID_BITS + 1.0)
     rounded: NDArray[np.float64] = exact.astype(np.float32).astype(np.float64)
     return rounded
@@ -67,7 +68,7 @@ def uniforms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 def stack_terms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Return the terms −ln(1−u) of vLLM's own detector: float64[P]. They are for comparison, not for verdicts.
 
-    In half of the cells they exceed the safe `term`, by up to 6e-8, and their sum its law.
+    In half of the cells they exceed the safe `term`, by up to 6e-8. So their sum exceeds its law.
     """
     terms: NDArray[np.float64] = -np.log1p(-uniforms(words))
     return terms
@@ -78,7 +79,8 @@ class ResponsePositions:
     """The first position of each context (dedup `context`, as in vLLM's detector), or of each context and token.
 
     opening: whether the first `width` positions count, whose context lacks tokens. All responses share the contexts
-    (−1, …, −1), (−1, …, x): under one key, one score stands in all that open with the same words.
+        (−1, …, −1), (−1, …, x). So under one key, all responses that open with the same words have the same terms
+        there.
     """
 
     width: int
@@ -86,7 +88,7 @@ class ResponsePositions:
 
     @property
     def context(self) -> int:
-        """None, or the whole width."""
+        """Return 0, or the whole width."""
         return 0 if self.opening else self.width
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
@@ -95,28 +97,31 @@ class ResponsePositions:
         return with_opening(tokens, whole_positions, self.width, 0) if self.opening else whole_positions
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
-        """See PositionRule; −1 for each token that is missing."""
+        """See PositionRule. A missing token is −1."""
         begin = int(tokens.offsets[np.searchsorted(tokens.offsets, place, side="right") - 1])
         window = tokens.ids[max(begin, place - self.width) : place + 1].tolist()
         return (-1,) * (self.width + 1 - len(window)) + tuple(window)
 
 
 class Vllm(StackMark):
-    """A key of either format. Its score is the sum of one key, or what `SeveralWeights` makes of two keys' sums."""
+    """A key of either format.
+
+    Its score is the sum of one key, or the score that `SeveralWeights` makes of two keys' sums.
+    """
 
     def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], alpha: float = 0.0) -> None:
         super().__init__(form, form.rule(), secret)
         self._keys, self.width, self.alpha = HiddenValue(keys), form.context_width, alpha
 
     def words(self, tokens: Tokens, positions: Positions) -> list[NDArray[np.uint32]]:
-        """Return the words that the scored tokens meet, uint32[P] for each key."""
+        """Return the words of the scored tokens, uint32[P] for each key."""
         return [
             words_of_positions(np.uint64(key), tokens.ids, tokens.offsets, positions.index, self.width)
             for key in self._keys.value
         ]
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """See Watermark; the mark has the message 0 alone."""
+        """See Watermark. The mark has only message 0."""
         check_message(messages)
         sums = [sum_terms(words, positions.offsets) for words in self.words(tokens, positions)]
         if len(sums) == 1:
@@ -131,7 +136,7 @@ class Vllm(StackMark):
         return np.stack([terms_of(words) for words in self.words(tokens, positions)])
 
     def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
-        """Return what vLLM's own detector adds up: float64[P]."""
+        """Return the terms that vLLM's own detector adds up: float64[P]."""
         terms = [stack_terms(words) for words in self.words(tokens, positions)]
         return terms[0] if len(terms) == 1 else (1.0 - self.alpha) * terms[0] + self.alpha * terms[1]
 
@@ -148,7 +153,7 @@ class _VllmFormat(DrawnFormat):
         return f"{self.name};prf=philox4x32-10-v1;context_width={self.context_width};partial={self.partial_contexts}"
 
     def basis(self) -> Basis:
-        """Return the basis of 64 bits: Philox is no cipher, and its key has 64 bits."""
+        """Return the basis of 64 bits. Philox is no cipher, and its key has 64 bits."""
         return Basis(64)
 
     def lacks_for_levels(self, messages: int) -> str:
@@ -159,14 +164,14 @@ class _VllmFormat(DrawnFormat):
         return 2e-7
 
     def _proof(self, secret: bytes, weight: float | None) -> ProofPath:
-        from scanner.watermark.stacks.vllm.proof import VllmProof  # flags alone need mpmath
+        from scanner.watermark.stacks.vllm.proof import VllmProof  # late: only flags need mpmath
 
         opening = self.partial_contexts == "scored"
         return VllmProof(secret, self.context_width, weight, opening=opening, bits=self.basis().bits)
 
 
 def _words(case: Case) -> Pairs:
-    """Yield words of the PRF on contexts that stand alone."""
+    """Yield words of the PRF on separate contexts."""
     contexts, width = case["contexts"], len(case["contexts"][0])
     tokens = batch_tokens(
         [
@@ -186,7 +191,7 @@ def _sub_keys(case: Case) -> Pairs:
 
 
 def _detection(case: Case) -> Pairs:
-    """Yield what vLLM's detector reports, and its p-value where that is exact."""
+    """Yield the values that vLLM's detector reports, with its p-value where that is exact."""
     parameters = {name: case[name] for name in ("context_width", "alpha") if name in case}
     form = (VllmDualKeyFormat if "alpha" in case else VllmGumbelFormat)(**parameters)
     mark, tokens = form.open(int(case["key"]).to_bytes(8, "big")), batch_tokens([case["token_ids"]])
@@ -225,9 +230,10 @@ class VllmGumbelFormat(_VllmFormat):
 
 
 class VllmDualKeyFormat(_VllmFormat):
-    """vLLM's `dual_key_gumbel`: two keys derived from one. Which marked a token cannot be known, so both are scored.
+    """vLLM's `dual_key_gumbel`: two keys derived from one. Nothing shows which one marked a token, so both are scored.
 
-    Without speculative decoding key B marks the share `alpha` of the tokens; with it, all that are no drafts.
+    Without speculative decoding key B marks the share `alpha` of the tokens. With it, key B marks all tokens that are
+    no drafts.
     """
 
     name = "vllm-dual-key"
@@ -251,7 +257,7 @@ class VllmDualKeyFormat(_VllmFormat):
     def law(self) -> Law:
         """Return the law of the score.
 
-        It is not vLLM's moment match, which is too small except at a weight of 0, 0.5 and 1.
+        vLLM's moment match is not used. Its p-values are too small except at a weight of 0, 0.5 and 1.
         """
         return Floored(SeveralWeights(weights_of(self.alpha)), 64)
 
@@ -264,7 +270,7 @@ class VllmDualKeyFormat(_VllmFormat):
         return self._proof(secret, self.alpha)
 
     def other_keys(self, secret: bytes) -> list[OtherKey]:
-        """See HasOtherKeys: each of the two keys alone."""
+        """See HasOtherKeys: each of the two keys on its own."""
         one_key = VllmGumbelFormat(context_width=self.context_width, partial_contexts=self.partial_contexts)
         keys = [HiddenValue(key.to_bytes(8, "big")) for key in sub_keys(key_of(secret))]
         return [
@@ -277,7 +283,7 @@ def key_of(secret: bytes) -> int:
     """Return the key of 8 bytes, big-endian.
 
     Raises:
-        ValueError: a secret of another length.
+        ValueError: the secret has another length.
     """
     if len(secret) != 8:
         raise ValueError(f"a key of vLLM has 8 bytes; this secret has {len(secret)}")

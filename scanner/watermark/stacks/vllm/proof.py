@@ -1,4 +1,4 @@
-"""The proof of vLLM's marks in numpy, one lane a scored position."""
+"""Prove vLLM's marks in numpy, one lane for each scored position."""
 
 import hashlib
 import math
@@ -19,7 +19,7 @@ def philox_words(key: int, contexts: Lanes, tokens: Lanes) -> Lanes:
 
     Args:
         key: 64 bits.
-        contexts: uint64[P, width], missing tokens 2^32−1.
+        contexts: uint64[P, width]. Missing tokens are 2^32−1.
         tokens: uint64[P].
     """
     lanes, width = contexts.shape
@@ -37,13 +37,13 @@ def philox_words(key: int, contexts: Lanes, tokens: Lanes) -> Lanes:
 
 
 class VllmProof:
-    """The proof of one key's mark, or of the two keys' that vLLM derives from a master key.
+    """The proof of one key's mark, or of the mark of the two keys that vLLM derives from a master key.
 
-    Its repr shows nothing of them.
+    Its repr shows no key.
 
     master: 8 bytes, big-endian.
     width: of the context.
-    weight: of the second of two derived keys, beside the weight 1/2; None: one key.
+    weight: weight of the second of two derived keys, besides the weight 1/2. None: one key.
     opening: whether positions count whose context lacks tokens.
     bits: no p-value is below 2^-bits.
     """
@@ -59,7 +59,7 @@ class VllmProof:
     def scores(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.ProofPath; the mark has one message."""
+        """See scanner.watermark.format.ProofPath. The mark has one message."""
         places, terms = self._terms(tokens, dedup, common_places)
         sums = [math.fsum(key_terms) for key_terms in terms.tolist()]
         score = sums[0] if self._weight is None else self._best(sums[0], sums[1], len(places))
@@ -67,7 +67,10 @@ class VllmProof:
 
     @property
     def weights(self) -> KeyWeights:
-        """See scanner.watermark.by_levels.ProvesTermsOfKeys: of two keys the weight and 1/2, over 0.8 and 0.2."""
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys.
+
+        For two keys: the weight with share 0.8, and 1/2 with share 0.2.
+        """
         if self._weight is None:
             return ONE_SUM
         choices = [(0.5, 1.0)] if self._weight == 0.5 else [(self._weight, 0.8), (0.5, 0.2)]
@@ -76,14 +79,14 @@ class VllmProof:
     def terms_of_keys(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, common_places: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """See scanner.watermark.by_levels.ProvesTermsOfKeys; the mark has one message."""
+        """See scanner.watermark.by_levels.ProvesTermsOfKeys. The mark has one message."""
         places, terms = self._terms(tokens, dedup, common_places)
         return places, np.stack([terms] * len(messages))
 
     def _terms(
         self, tokens: NDArray[np.uint32], dedup: str, common_places: Collection[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the P scored positions, and what each adds to the sum of each of K keys: float64[K, P]."""
+        """Return the P scored positions, and their terms for the sum of each of K keys: float64[K, P]."""
         ids, width = tokens.tolist(), self._width
         padded_ids = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
@@ -96,7 +99,7 @@ class VllmProof:
         return np.array([places[i] for i in indices], np.int64), np.array(terms)
 
     def _best(self, first: float, second: float, scored: int) -> float:
-        """Return −ln of the smallest p by the weights of two keys, each over its share."""
+        """Return −ln of the smallest p over the weights of two keys, each p divided by its share."""
         log10_p = [
             log10_two_gammas(first_weight * first + second_weight * second, scored, second_weight) - math.log10(share)
             for (first_weight, second_weight), share in self.weights
