@@ -124,5 +124,5 @@ def interrupts_held() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if held:
-        signal.raise_signal(held[0])
+        if held:  # also where the block failed: who wanted to stop must not be answered with a retry
+            signal.raise_signal(held[0])

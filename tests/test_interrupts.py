@@ -10,7 +10,7 @@ import click
 import pytest
 
 from jobs.cli import run
-from scanner.interrupts import Terminated, interrupts_noted, sigterm_interrupts
+from scanner.interrupts import Terminated, interrupts_held, interrupts_noted, sigterm_interrupts
 
 ROOT = Path(__file__).parents[1]
 WAITING = """\
@@ -83,3 +83,14 @@ def test_an_interrupt_that_c_made_a_system_error_of_is_no_failure_of_the_command
     assert run(loads, []) == code
     assert capsys.readouterr().err.splitlines()[-1].startswith("brickscan: interrupted by")
     assert run(click.Command("fails", callback=lambda: int("no number")), []) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_that_is_held_comes_once_the_block_is_over(fails):
+    steps = []
+    with pytest.raises(KeyboardInterrupt), interrupts_held():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        steps.append("written")
+        if fails:
+            raise OSError
+    assert steps == ["written"]

@@ -183,6 +183,11 @@ RULES = (
     ),
     AdviceRule("only quoted lines carry the mark", ReviewDecision.QUOTED, _in_quoted_lines),
     AdviceRule("most of the text is in earlier posts of other accounts", ReviewDecision.QUOTED, _copied),
+    AdviceRule(
+        "earlier posts of other accounts cannot be read, so nobody knows whether the words are copied",
+        ReviewDecision.UNCLEAR,
+        lambda explained: explained.copied is not None and explained.copied.not_read > 0 and not explained.owned,
+    ),
     AdviceRule("the account is unknown", ReviewDecision.UNCLEAR, lambda explained: explained.row["account_id"] is None),
     AdviceRule(
         "your records do not say that the account is the user's",

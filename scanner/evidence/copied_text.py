@@ -41,6 +41,7 @@ class CopiedShare(NamedTuple):
     accounts: how many accounts posted these.
     path: of the post that holds most, None: none holds any.
     row: of that post.
+    not_read: number of such posts that cannot be read, so that the text is not compared with them.
     """
 
     share: float
@@ -48,6 +49,7 @@ class CopiedShare(NamedTuple):
     accounts: int
     path: str | None = None
     row: int | None = None
+    not_read: int = 0
 
 
 class EarlierPost(NamedTuple):

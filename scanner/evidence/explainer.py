@@ -286,17 +286,17 @@ class Explainer:
         return False
 
     def _copied(self, case: FlagCase, earlier_posts: Sequence[Mapping[str, Any]]) -> CopiedShare | None:
-        """Compute the share of a flag's text that is also in earlier posts that can be read.
+        """Compute the share of a flag's text that is also in earlier posts.
 
-        None: there are no such posts.
+        None: there are no such posts, or the text itself cannot be read.
         """
+        if not earlier_posts:
+            return None
         posts: list[EarlierPost] = []
         for row in earlier_posts:
             with contextlib.suppress(Refused):
                 ids = self._tokens_of(*(row[name] for name in _OF_POST))
                 posts.append(EarlierPost(row["account_id"], row["path"], row["row"], ids))
-        if not posts:
-            return None
         try:
             _, tokens, opened_key = self.scored_text(case)
             common = self.common(case)
@@ -306,7 +306,8 @@ class Explainer:
         positions = rule.positions(tokens, case.scan["dedup"] if case.scan else "ngram")
         if common is not None:
             positions = common.without(tokens, positions)
-        return copied_share(tokens.ids, positions.index, reach_of(rule), posts)
+        copied = copied_share(tokens.ids, positions.index, reach_of(rule), posts)
+        return copied._replace(not_read=len(earlier_posts) - len(posts))
 
     def _read_tokens(self, *post: object) -> NDArray[np.uint32]:
         """Return the tokens of a flagged post, given by the columns of _OF_POST. Raises as `scored_text` does."""

@@ -248,8 +248,16 @@ def _others(explained: Explanation) -> str:
 
 
 def _copied(copied: CopiedShare | None) -> str:
-    """Return a sentence on the part of a text that may be copied. Empty: nothing is known."""
-    if copied is None or not copied.posts:
+    """Return sentences on the part of a text that may be copied. Empty: there are no earlier posts of others."""
+    if copied is None:
+        return ""
+    not_read = counted(copied.not_read, "earlier flagged post")
+    not_compared = f". {not_read} of other accounts cannot be read, so nobody knows whether the text copies them"
+    return _copied_from(copied) + (not_compared if copied.not_read else "")
+
+
+def _copied_from(copied: CopiedShare) -> str:
+    if not copied.posts:
         return ""
     posts = f"{copied.posts:,} earlier flagged post{'s' * (copied.posts != 1)}"
     where = f"{printable(copied.path or '')}:{copied.row}"

@@ -82,7 +82,7 @@ def test_runs_of_earlier_posts_of_others_are_counted(night, registry, marked, pl
 
 @pytest.mark.usefixtures("without_ray")
 def test_an_earlier_post_whose_file_holds_another_text_now(night, registry, marked, plain):
-    """It is no earlier post any more, and the flag is explained without it."""
+    """The flag is explained without it, and the page says that nobody knows whether the text copies it."""
     text = marked(message_of(registry, "green", "alice"), 80, 1)
     night.configure(columns='account = "account"\ntime = "posted"')
     for hour, name in enumerate(("ann", "bo")):
@@ -91,7 +91,10 @@ def test_an_earlier_post_whose_file_holds_another_text_now(night, registry, mark
     night.write("ann", [plain(80, 1)], account=["ann"], posted=[datetime(2026, 8, 1, tzinfo=UTC)])
     code, out, err = call("explain", night.config, "bo:0", "--json")
     assert code == 0, err
-    assert json.loads(out)["copied"] is None
+    copied = json.loads(out)["copied"]
+    assert (copied["share"], copied["posts"], copied["not_read"]) == (0.0, 0, 1)
+    said = re.sub(r"\s+", " ", call("explain", night.config, "bo:0")[1])
+    assert "1 earlier flagged post of other accounts cannot be read" in said
 
 
 @pytest.mark.usefixtures("without_ray")

@@ -163,6 +163,7 @@ TRAPS = {
     "erased": (of(user_id=None), "unclear"),
     "quoted": (of(parts=tuple(QUOTED)), "quoted"),
     "copied": (of(0.9, account_id="other"), "quoted"),
+    "copied, perhaps": (dataclasses.replace(of(), copied=CopiedShare(0.0, 0, 0, not_read=1)), "unclear"),
     "an equal name": (of(), "unclear"),
     "other account": (of(account_id="other"), "unclear"),
     "no account": (of(account_id=None), "unclear"),
