@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy import special  # type: ignore[import-untyped]
 
 from scanner.error_shares import AS_WRITTEN, ErrorShares
 from scanner.errors import Refused
@@ -68,9 +69,6 @@ OPENINGS = 2
 
 MISSING = 2**32 - 1
 """Token id in place of a missing token of a context, in formats whose contexts never include the prompt."""
-
-LEAST_WRONG = 3
-"""Number of answers that name another user, from which on a page says so. Fewer may be named wrong by chance."""
 
 MIN_SCORED: int = ScanConfig.model_fields["min_scored"].default
 
@@ -389,7 +387,7 @@ def _key_result(
         for name in own
     ]
     classes += [_without_answers(answers, name) for name in answers.without_text if name not in own]
-    differences += [*_for_others(classes), *_only_some(classes)]
+    differences += [*_for_others(classes, tests, rate), *_only_some(classes)]
     differences += [f"in class {one.name} {one.differs}" for one in classes if one.differs]
     order = ("unmarked", "cannot tell", "marked")
     classes.sort(key=lambda one: order.index(one.state))
@@ -472,15 +470,19 @@ def _differences(cells: Sequence[_Tested], named: Named, evidence: Sequence[Evid
     return sentences, place
 
 
-def _for_others(classes: Sequence[ClassResult]) -> list[str]:
-    """Return a sentence if answers are marked, and not for the users whom they were asked for."""
+def _for_others(classes: Sequence[ClassResult], tests: int, rate: float) -> list[str]:
+    """Return a sentence if answers are marked, and not for the users whom they were asked for.
+
+    By chance, a marked answer names another user with at most the scans' false-positive rate (SPEC_3 §4, rule 2).
+    """
     users = [one.users for one in classes if one.users is not None]
     wrong, known = sum(one.wrong for one in users), sum(one.texts for one in users)
-    if wrong < LEAST_WRONG:
+    if not wrong or special.bdtrc(wrong - 1, known, rate) > PAGE_RATE / tests:
         return []
+    carry = "carries" if wrong == 1 else "carry"
     return [
-        f"the server marks for other users than it was asked for: {wrong:,} of {known:,} answers carry another message "
-        "than their user's; compare what requests say with `brickscan users show`"
+        f"the server marks for other users than it was asked for: {wrong:,} of {known:,} answers {carry} another "
+        "message than their user's; compare what requests say with `brickscan users show`"
     ]
 
 

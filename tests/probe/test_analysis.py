@@ -173,8 +173,12 @@ def test_users_are_named(tmp_path):
     (found,) = planted.probe(table).classes
     assert (found.users.texts, found.users.right, found.users.wrong) == (ANSWERS, ANSWERS, 0)
     exchanged = [{"alice": "bob", "bob": "alice"}[user] for user in users]
-    key = planted.probe(table.set_column(table.column_names.index("user_id"), "user_id", pa.array(exchanged)))
+    place = table.column_names.index("user_id")
+    key = planted.probe(table.set_column(place, "user_id", pa.array(exchanged)))
     assert key.named is None
+    key = planted.probe(table.set_column(place, "user_id", pa.array([*exchanged[:1], *users[1:]])))
+    (sentence,) = key.differences
+    assert f"for other users than it was asked for: 1 of {ANSWERS} answers carries another message" in sentence
 
 
 def test_wrong_share_of_green_tokens(tmp_path):
