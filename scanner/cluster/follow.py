@@ -1,7 +1,7 @@
-"""Following the input: a look every few seconds, and a scan of what has landed, until SIGTERM or Ctrl-C.
+"""Follow the input: look at it every few seconds and scan files that have landed, until SIGTERM or Ctrl-C.
 
-Each scan is one of its own, with fresh workers and a row in `scans`: keys and users are those of its beginning. Nothing
-that is needed later is kept here, so a stop at any moment loses nothing, and the next start goes on from the tables.
+Each scan has fresh workers, a row in `scans`, and the keys and users at its beginning. This process keeps nothing that
+is needed later. So a stop at any moment loses nothing, and the next start continues from the tables.
 """
 
 import logging
@@ -22,17 +22,13 @@ from scanner.interrupts import interrupts_noted
 from scanner.scan_plan import Plan
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on
-it.
-"""
+"""Seconds between two looks. A file is scanned once it was the same at two looks, because it may still be written."""
 
 UNFINISHED_SECONDS = 600.0
-"""Seconds for which a file without a Parquet footer must stay the same until it is taken for broken, not for
-unfinished.
-"""
+"""Seconds for which a file without a Parquet footer must stay the same until it counts as broken, not as unfinished."""
 
 RETRY_SECONDS = 600.0
-"""Seconds until a file is tried again that could not be read, though it may be sound."""
+"""Seconds until another attempt at a file that could not be read, but may be sound."""
 
 _log = logging.getLogger(__name__)
 _UNFINISHED = ("not_parquet", "truncated", "unreadable")
@@ -48,7 +44,7 @@ class ArrivedFiles:
         self._not_before: dict[InputFile, float] = {}
 
     def ready(self, files: Iterable[InputFile], columns: Columns) -> list[InputFile]:
-        """Return existing files that are not done and seem to be written to the end."""
+        """Return existing files that are not done and seem to be complete."""
         now = self._clock()
         self._since = {file: self._since.get(file, now) for file in files}
         self._not_before = {file: due for file, due in self._not_before.items() if file in self._since}
@@ -68,32 +64,32 @@ class ArrivedFiles:
         return [file for file in quiet if file not in unfinished]
 
     def done(self, files: Iterable[InputFile], to_retry: Collection[InputFile]) -> None:
-        """Note that files were scanned. The files in `to_retry` could not be read, and come back some time later."""
+        """Note that files were scanned. Files in `to_retry` could not be read, and are ready again some time later."""
         later = self._clock() + RETRY_SECONDS
         self._not_before |= {file: later if file in to_retry else math.inf for file in files}
 
     def forget(self) -> None:
-        """Take no file for done any more."""
+        """Count no file as done any more."""
         self._not_before.clear()
 
 
 def follow(
     renew: Callable[[], Plan], watch: Callable[[ScanWork, ScanTotals], None], trouble: Callable[[ScanOutcome], None]
 ) -> int:
-    """Scan what is there and what lands, until SIGTERM or Ctrl-C.
+    """Scan files that are there and files that land, until SIGTERM or Ctrl-C.
 
     Args:
-        renew: makes the plan, called again before each scan, so that new keys and settings count.
-        watch: called as by run_scan.
-        trouble: called when a scan has ended with another exit code than 0, such as an audit's alarm.
+        renew: makes the plan. It is called again before each scan, so new keys and settings count.
+        watch: called as by `run_scan`.
+        trouble: called when a scan ended with another exit code than 0, for example after an audit's alarm.
 
     Returns:
-        Exit code: 3 when the audit of any scan alarmed, else 5 when any lost canaries, else 4 when any quarantined too
-        much, else 0.
+        The worst exit code of the scans. 3: an audit alarmed. 5: canaries were lost. 4: too much is in quarantine. 0:
+        none of these.
 
     Raises:
         Refused: something cannot be right.
-        ScanFailed: the work had to stop; what was committed stays.
+        ScanFailed: the work had to stop. Everything committed stays.
     """
     plan, worst = renew(), ExitCode.DONE
     warned: set[str] = set()
@@ -104,7 +100,7 @@ def follow(
         warned.add(subject)
 
     def missing(location: str) -> None:
-        """Note a location as missing: the folder of a day, or a prefix in a bucket, may come with its first file."""
+        """Note a missing location. The folder of a day, or a prefix in a bucket, may appear with its first file."""
         warn_once(location, "input.paths: %r does not exist; it is looked for again", location)
 
     def passed_over(path: str) -> None:

@@ -1,4 +1,4 @@
-"""The second pass of a look: workers read shards once more, under ids of their own, and score them otherwise."""
+"""Run the second pass of a look: workers read shards once more, under other ids, and score them in another way."""
 
 import logging
 from collections.abc import Callable
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def read_again(scan: CommittedScan, again: SecondPass, workers: int, meanwhile: Callable[[], None]) -> SecondPassTotals:
-    """Have workers read shards once more, on a cluster that is connected, and commit what is found there.
+    """Have workers read shards once more, on a connected cluster, and commit their findings.
 
-    meanwhile: called about every second. What it raises ends the pass, with what is finished committed.
+    meanwhile: called about every second. If it raises an error, finished work is committed, and the pass ends.
 
     Raises:
         Refused: a worker cannot begin.

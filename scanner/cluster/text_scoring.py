@@ -1,6 +1,6 @@
-"""What a scan does with the documents that its workers read: it scores each text as it was written.
+"""Score the documents that a scan's workers read, each text as it was written.
 
-Keys, tokenizers and users are opened by each worker itself: a plan holds no secrets.
+Each worker opens keys, tokenizers and users itself, because a plan contains no secrets.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class TextScoring:
-    """Scores texts as they were written, names users, and keeps what later looks need."""
+    """Scores texts as they were written, names users, and keeps rows that later looks need."""
 
     reading_seconds = 0.0
     holds_model = False
@@ -69,7 +69,7 @@ class TextScoring:
         return text_counters(self._text_ids)
 
     def prepare(self, device: "torch.device | None") -> None:
-        """Open all that is needed, and compile kernels. Raises as `open_detector`."""
+        """Open keys, tokenizers, users, filter and counters, and compile kernels. Raises as `open_detector`."""
         self._device = device
         detector = self.detector
         give_back_memory()  # tokenizers leave a third of what they took while they were opened
@@ -77,13 +77,13 @@ class TextScoring:
         detector.compile(self._controls.rehearsal(), [lambda: self._counters])
 
     def observer(self, origin: BatchOrigin, start: int) -> Observer | None:
-        """Make what counts for controls in a piece that begins at this row; None: nothing counts."""
+        """Make the observer of the controls for a piece that begins at this row. None: no control counts anything."""
         return self._controls.observers(Subject.TEXTS, origin, f"{origin.shard_id};{start};", self.detector)
 
     def score(
         self, documents: pa.RecordBatch, origin: BatchOrigin, observer: ScoreObserver | None, history: FileHistory
     ) -> dict[str, list[pa.RecordBatch]]:
-        """Score, prove and name documents. Return exact rows by table, with the lengths of texts."""
+        """Score documents, prove their flags and name users. Return exact rows by table, with the lengths of texts."""
         result = self.detector.score_batch(documents, origin, observer, history)
         verdicts, flagged = result.verdicts, result.verdicts["flagged"].true_count
         if flagged:
@@ -100,12 +100,12 @@ class TextScoring:
         return batches | {keeper.table: [keeper.rows(documents, verdicts)] for keeper in self._keepers}
 
     def count_flags(self, verdicts: pa.RecordBatch, path: str) -> int:
-        """Count the flags of a batch of a file that are no canaries."""
+        """Count the flags of a file's batch, without canaries."""
         del path
         return int(verdicts["flagged"].true_count - verdicts["canary"].true_count)
 
     def tables(self, batches: defaultdict[str, list[pa.RecordBatch]]) -> dict[str, list[pa.RecordBatch]]:
-        """Make the rows that are written of rows of documents: exact ones of flags only, for `flags`."""
+        """Make the rows to write from exact rows of documents. Only rows of flags stay exact, for `flags`."""
         plan, exact = self._plan, [with_ids(batch, self._text_ids) for batch in batches["verdicts"]]
         tables = {
             "verdicts": [for_everybody(*both) for both in zip(exact, batches["lengths"], strict=True)],

@@ -1,7 +1,7 @@
-"""Whose account it is, by the platform's own record: a table that the operator names.
+"""Read which users own an account, from the platform's own record: a table that the operator names.
 
-An account that is called like a user proves nothing, since anybody can take a name. Only this record makes the pages
-recommend `confirmed`.
+An account with the same name as a user proves nothing, because anybody can take a name. Pages recommend `confirmed`
+only by this record.
 """
 
 import io

@@ -27,7 +27,7 @@ class FlagCase:
     """A flagged document.
 
     row: its row of schemas.tables.VERDICTS with `audit`.
-    scan: its scan's row of SCANS, None if that scan did not end.
+    scan: its scan's row of SCANS. None: that scan did not end.
     """
 
     row: Mapping[str, Any]
@@ -35,19 +35,19 @@ class FlagCase:
 
     @property
     def where(self) -> str:
-        """File and row, as a document is named to commands."""
+        """Return file and row, as commands name a document."""
         return f"{self.row['path']}:{self.row['row']}"
 
     @property
     def shown(self) -> tuple[tuple[str, ShownUpTo], ...]:
-        """Up to which event its scan left out what was shown, by the ids of keys; none if that scan did not end."""
+        """Return the last event whose seeds its scan left out, by the ids of keys. Empty: that scan did not end."""
         return shown_by_scan(self.scan)
 
 
 def shown_by_scan(scan: Mapping[str, Any] | None) -> tuple[tuple[str, ShownUpTo], ...]:
-    """Return up to which event a scan left out what was shown, by the ids of keys whose seeds can be shown.
+    """Return the last event whose shown seeds a scan left out, by the ids of keys whose seeds can be shown.
 
-    scan: its row of SCANS; None: it did not end.
+    scan: its row of SCANS. None: it did not end.
     """
     keys = [] if scan is None else scan["keys"]
     return tuple(
@@ -56,10 +56,11 @@ def shown_by_scan(scan: Mapping[str, Any] | None) -> tuple[tuple[str, ShownUpTo]
 
 
 def find_case(results: str, rate: float, document: str) -> FlagCase:
-    """Find a flagged document by `PATH:ROW`, or by its id where no place of that name is flagged.
+    """Find a flagged document by `PATH:ROW`, or by its id if there is no flag at such a place.
 
     Raises:
-        Refused: no flagged document has this name, or several have. The error says which, or whether it was read.
+        Refused: no flagged document has this name, or several have. The error names them, or says whether the document
+            was read.
     """
     document_filter = _named(document)
     rows = ask(results, lambda: flagged(results, rate, document_filter, canaries=True).collect())
@@ -81,7 +82,7 @@ def find_case(results: str, rate: float, document: str) -> FlagCase:
 
 
 def _under_its_keys(results: str, row: Mapping[str, Any], scan: dict[str, Any]) -> dict[str, Any]:
-    """Return a scan's row with only the keys that looked at a document: older ones may have done so before."""
+    """Return a scan's row with only the keys that it tested on a document. Earlier scans may have tested the others."""
     shard_filter = (pl.col("shard_id") == row["shard_id"]) & (pl.col("scan_id") == row["scan_id"])
     digests = ask(results, lambda: ranges_ever(results).filter(shard_filter).select("keys").unique().collect())["keys"]
     keys = scan["keys"]
@@ -100,7 +101,7 @@ def _named(document: str) -> pl.Expr:
 
 
 def filter_of(results: str, folder: str, case: FlagCase) -> NgramFilter:
-    """Open the filter under which a verdict was given, or an empty one if its scan did not end or had none.
+    """Open the filter of a verdict's scan, or an empty one if the scan did not end or had none.
 
     Raises:
         Refused: the filter is gone, or the registry has no audit secret, or another one.

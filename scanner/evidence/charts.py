@@ -10,12 +10,12 @@ _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
 
 
 def rates_chart(rows: Sequence[Mapping[str, Any]], tested: str = "decoy keys") -> Markup:
-    """Draw observed against stated rates, both on a logarithmic scale, with their limits; the line is "as stated".
+    """Draw observed against stated rates, both on a logarithmic scale, with their limits. The line is "as stated".
 
     Args:
-        rows: rows of schemas.audit.AUDITS, with tests, hits, expected, low and high. A rate without hits stands at the
+        rows: rows of schemas.audit.AUDITS, with tests, hits, expected, low and high. A rate without hits is at the
             bottom.
-        tested: what the rates are of, in words.
+        tested: subject of the rates, in words.
     """
     points = [
         (

@@ -1,7 +1,7 @@
-"""Find what a flagged text shares with earlier posts of other accounts, which it may have copied.
+"""Find the runs of tokens that a flagged text shares with earlier posts of other accounts. It may have copied them.
 
-Whoever strings runs of others' marked text together is flagged for their mark. Earlier posts are found by their
-sketches. A run that is short beside its posts may be missed: the share is a lower bound.
+A person who joins runs of other people's marked text is flagged for their mark. Earlier posts are found by their
+sketches. A run that is short beside its posts may be missed, so the share is a lower bound.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,15 +16,15 @@ from scanner.evidence.related_flags import MESSAGE
 from scanner.results.queries import ask, flags_at_rate
 
 EARLIER_POSTS_READ = 10
-"""Earlier posts that are read for a flag, the most alike ones."""
+"""Number of earlier posts that are read for a flag. The most similar ones are chosen."""
 
 
 SKETCHES_HELD = 200_000
-"""Flags whose sketches are held; where more have the messages that are asked for, nothing is told."""
+"""Largest number of flags whose sketches are held. If more have the requested messages, no earlier post is returned."""
 
 
 COPIED_RUN = 5
-"""Least tokens of a run that counts as copied: shorter ones stand in unrelated texts too."""
+"""Smallest number of tokens of a run that counts as copied. Shorter runs are in unrelated texts too."""
 
 
 PathAndRow = tuple[str, int]
@@ -34,14 +34,14 @@ _COLUMNS = ("path", "row", *MESSAGE, "account_id", "text_sha256", "variant", "sc
 
 
 class CopiedShare(NamedTuple):
-    """What a text shares with earlier flagged posts of other accounts.
+    """The part of a text that is in earlier flagged posts of other accounts.
 
-    share: share of its runs that end in a scored token and stand in these posts, from 0 to 1.
-    posts: how many posts hold some of them.
-    accounts: how many accounts posted these.
-    path: of the post that holds most, None: none holds any.
-    row: of that post.
-    not_read: number of such posts that cannot be read, so that the text is not compared with them.
+    share: share of the text's runs, among those that end in a scored token, that are in these posts, from 0 to 1.
+    posts: number of posts with any of these runs.
+    accounts: number of accounts that posted them.
+    path: path of the post with most of the runs. None: no post has any.
+    row: row of that post.
+    not_read: number of such posts that cannot be read. The text is not compared with them.
     """
 
     share: float
@@ -53,7 +53,7 @@ class CopiedShare(NamedTuple):
 
 
 class EarlierPost(NamedTuple):
-    """An earlier post: who posted it, where it stands, and its tokens, uint32[T]."""
+    """An earlier post: its account, its file and row, and its tokens, uint32[T]."""
 
     account_id: str
     path: str
@@ -74,7 +74,7 @@ def earlier_of_others(
         rows: rows of the flagged documents.
 
     Returns:
-        Rows of flags by path and row of a document, one for each text, EARLIER_POSTS_READ at most, the most alike
+        Rows of flags by path and row of a document, one for each text, EARLIER_POSTS_READ at most, the most similar
         first. A document without an account or a message has none.
 
     Raises:
@@ -116,13 +116,13 @@ def _most_similar(numbered_posts: pl.DataFrame, places: NDArray[np.uint32], numb
 def copied_share(
     ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[EarlierPost]
 ) -> CopiedShare:
-    """Compute what a text shares with posts.
+    """Compute the share of a text that is in earlier posts.
 
     Args:
         ids: its tokens, uint32[T].
         scored: places of its scored tokens.
-        reach: how many previous tokens decide a token's draw. A run has one token more, and COPIED_RUN at least.
-        posts: the earlier posts, the most alike first.
+        reach: number of previous tokens that decide a token's draw. A run has one token more, and at least COPIED_RUN.
+        posts: the earlier posts, the most similar first.
     """
     length = max(reach + 1, COPIED_RUN)
     ends = set(scored.tolist())

@@ -1,9 +1,9 @@
-"""Posts as people posted them, with an escape in the place of each character that hides something.
+"""Show posts as people posted them, with an escape in place of each character that hides something.
 
 Ids and lines of a log go through `scanner.printable.safe`, which escapes everything that cannot be seen. In posts such
 characters are everyday writing: ❤️ has a variation selector, a family of emoji has joiners, Persian has non-joiners,
-Thai has zero-width spaces between words, Hebrew has three marks on a letter. Here a character is shown as it is where
-the writing system or an emoji uses it, and is an escape everywhere else, as a joiner between Latin letters is:
+Thai has zero-width spaces between words, Hebrew has three marks on a letter. So a character is shown as it is where the
+writing system or an emoji uses it. Everywhere else it becomes an escape, for example a joiner between Latin letters:
 
 >>> as_posted("I \\u2764\\ufe0f it, wa\\u200dter")
 'I ❤️ it, wa\\\\u200dter'
@@ -14,7 +14,7 @@ import unicodedata
 from scanner.printable import INVISIBLE, combines
 
 MOST_MARKS = 8
-"""Most combining characters on a letter that a script needs (Tibetan stacks); more of them paint over other lines."""
+"""Most combining characters on a letter that a script needs (Tibetan stacks). More of them paint over other lines."""
 
 _JOINERS = "\u200c\u200d"
 _VIRAMA = 9  # combining class of signs that take the vowel from a letter
@@ -30,12 +30,12 @@ _MONGOLIAN, _BRAILLE = range(0x1800, 0x18B0), range(0x2800, 0x2900)
 
 
 def as_posted(text: str) -> str:
-    """Return a text as it was posted, its line ends as line feeds, with escapes for what hides something."""
+    """Return a text as it was posted, with line feeds as line ends, and escapes for characters that hide something."""
     return "".join(shown_characters(text))
 
 
 def shown_characters(text: str) -> list[str]:
-    """Return what is shown for each character of a text: itself, an escape, or nothing before a line feed."""
+    """Return the shown form of each character of a text: itself, an escape, or nothing before a line feed."""
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return list(text)
     right_to_left = any(unicodedata.bidirectional(character) in ("R", "AL") for character in text)
@@ -52,7 +52,7 @@ def shown_characters(text: str) -> list[str]:
 
 
 def is_inside_letter(text: str, place: int) -> bool:
-    """Return whether what a reader sees as one letter or emoji goes on at a place: a text is not cut there."""
+    """Return whether a place is inside one letter or emoji, as readers see it, so that a text is not cut there."""
     if not 0 < place < len(text):
         return False
     previous_character, character = text[place - 1], text[place]
@@ -63,7 +63,7 @@ def is_inside_letter(text: str, place: int) -> bool:
 
 
 def _hides(text: str, place: int, *, right_to_left: bool) -> bool:
-    """Return whether the character at a place is one that readers cannot see and that its surroundings do not need."""
+    """Return whether readers cannot see the character at a place, and the characters around it do not need it."""
     character = text[place]
     if character in "\n\t" or (character.isprintable() and character != "\u2800" and not INVISIBLE.match(character)):
         return False
@@ -99,7 +99,7 @@ def _hides(text: str, place: int, *, right_to_left: bool) -> bool:
 
 
 def _may_be_joined(character: str) -> bool:
-    """Return whether a joiner beside a character does something: letters without case, their vowels, emoji."""
+    """Return whether a joiner has an effect beside a character: letters without case, their vowels, emoji."""
     return bool(character) and (
         unicodedata.category(character) in ("Lo", "Mn", "Mc", "So", "Sk") or character in "\ufe0f\u2640\u2642"
     )
@@ -110,7 +110,7 @@ def _is_in(character: str, *blocks: range) -> bool:
 
 
 def _is_flag(text: str, place: int) -> bool:
-    """Return whether a tag belongs to the flag of a part of a country, such as Scotland: it follows a black flag."""
+    """Return whether a tag follows a black flag, as in the flag of a part of a country such as Scotland."""
     begin = place
     while begin > 0 and place - begin < 8 and ord(text[begin - 1]) in _TAGS:
         begin -= 1

@@ -1,13 +1,12 @@
-"""A verdict checked anew: computed again from its file and compared by field, or written down for a third party.
+"""Check a verdict again: compute it from its file and compare every field, or write a claim for a third party.
 
 The reference tokenizer makes the tokens. Score and p-value of the verdict's message come from the format's slow path,
-which shares no code with the scan's scoring. The search among all messages, which can only miss, is made again as a
-scan makes it.
+which shares no code with the scan's scoring. The search among all messages, which can only miss some, is the scan's.
 
-A third party checks one flag without brickscan, once the key is revealed to them, by a claim: a folder of data alone,
-which are the claim, the text, its tokens, the tokenizer, and of version 3 the key's public record. None of these hold
-key material, or show any single token's score. The script that checks it, check_claim.py, is not among them: a forger
-could change it there.
+With a claim, a third party to whom the key is revealed can check one flag without brickscan. A claim is a folder of
+data: the claim, the text, its tokens, the tokenizer, and under version 3 the key's public record. It holds no key
+material, and shows no single token's score. The script that checks it, check_claim.py, is not in the folder, because a
+forger could change it there.
 """
 
 import contextlib
@@ -75,7 +74,7 @@ OF_USERS = ("naming", "user_id", "held_since", "named")
 """Columns that follow from the users table."""
 
 NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
-"""Namings of flags that may have no time since when their document existed: no user was looked for."""
+"""Namings of flags for which the scan looked for no user. Their document may have no time since when it existed."""
 
 _CHANGED = "the users table changed since: `brickscan users verify` follows its chain"
 
@@ -83,7 +82,7 @@ _CHANGED = "the users table changed since: `brickscan users verify` follows its 
 class FieldComparison(NamedTuple):
     """A field as it was recorded and as it is today.
 
-    why: what may explain a difference, None: nothing.
+    why: a possible reason for a difference. None: none is known.
     """
 
     field: str
@@ -96,8 +95,8 @@ class FieldComparison(NamedTuple):
 class Replay(NamedTuple):
     """A verdict and its result today.
 
-    not_from_file: why the text is the one that the scan kept. What stood beside it in its file is then not compared.
-    unchecked: why nobody checked the signatures of the tables that were read; None: they were.
+    not_from_file: why the text is the one that the scan kept. The other columns of its file are then not compared.
+    unchecked: why the signatures of the tables that were read were not checked. None: they were.
     """
 
     case: FlagCase
@@ -107,12 +106,12 @@ class Replay(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        """Whether every field equals its record."""
+        """Return whether every field equals its record."""
         return all(field.equal for field in self.fields)
 
     @property
     def evidence_equal(self) -> bool:
-        """Whether everything is equal except for what depends on the users table, which changes."""
+        """Return whether all fields are equal, except those of the users table, which changes."""
         return all(field.equal for field in self.fields if field.field not in OF_USERS)
 
 
@@ -120,7 +119,7 @@ def replay(config_file: Path, document: str) -> Replay:
     """Compute the verdict on a flagged document again.
 
     Args:
-        config_file: registry, columns, normalised texts and weights are taken from it, everything else from `scans`.
+        config_file: gives registry, columns, normalised texts and weights. Everything else comes from `scans`.
         document: its id, or PATH:ROW.
 
     Raises:
@@ -209,7 +208,7 @@ def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
 
 
 class _Holders:
-    """Whom a message names: nobody where the registry's users are not as scans saw them."""
+    """Finds the user of a message. It names nobody if the registry's users are not as scans saw them."""
 
     def __init__(self, folder: str, results: str, key_ids: Sequence[str]) -> None:
         self._folder, self._results, self._key_ids = folder, results, key_ids
@@ -234,7 +233,7 @@ def _detected(
 ) -> Mapping[str, Any]:
     """Return the verdict by the scan's own rule, a row of VERDICTS.
 
-    `scoring` is that of the row's look, None: by the plain sum.
+    scoring: scoring of the row's look. None: by the plain sum.
     """
     row, scan = case.row, case.scan or {}
     if row["key_id"] not in {key.key_id for key in keys}:
@@ -345,10 +344,10 @@ The claim says that the text contains text marked for the message. It does not s
 
 
 def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
-    """Write the folder.
+    """Write the folder of a claim.
 
     Raises:
-        Refused: the folder is there, the text is gone, or the key is of a format that the script does not know.
+        Refused: the folder exists, the text is gone, or the script does not know the key's format.
     """
     text, tokens, opened_key = explainer.scored_text(case)
     row, key = case.row, opened_key.key
@@ -421,7 +420,7 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
 def _statuses(
     tokens: int, window: int, positions: NDArray[np.int64], scored: NDArray[np.int64], part: tuple[int, int]
 ) -> list[str]:
-    """Say why each token is scored or not, in the words of check_claim.py."""
+    """Return why each token is scored or not, in the words of check_claim.py."""
     statuses = np.full(tokens, "repeat", object)
     statuses[:window] = "window"
     statuses[positions] = "filter"
@@ -431,7 +430,7 @@ def _statuses(
 
 
 def _mark(label: str, secret: bytes, key: MasterKey) -> Mark:
-    """Return the mark as the script computes it. Raises Refused: it does not know it."""
+    """Return the mark as the script computes it. Raises Refused: the script does not know the mark."""
     with contextlib.suppress(KeyError, ValueError):
         return Mark(label, secret, None if key.record is None else bytes.fromhex(beacon_of_key(key)))
     raise Refused(f"--proof: the script that checks a claim does not know the marks of {label!r}")

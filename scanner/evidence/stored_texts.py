@@ -1,6 +1,6 @@
-"""Read the text of a flag again: from its input file, or from the texts that a scan kept of its flags.
+"""Read the text of a flag again, from its input file or from the texts that a scan kept of its flags.
 
-A text whose input file is gone or was changed is read from what a scan kept (`[evidence] keep_text`).
+If the input file is gone or was changed, the kept text is read (`[evidence] keep_text`).
 """
 
 import functools
@@ -24,14 +24,14 @@ from scanner.results.queries import ask
 from scanner.results.transactions import has_table, read_whole
 
 OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
-"""Columns that stand beside the text, by their name in a configuration."""
+"""Columns beside the text, each with its name in a configuration."""
 
 
 class StoredText(NamedTuple):
     """A text, byte for byte the one that was scanned.
 
-    row: its row of schemas.tables.DOCUMENTS, as its file holds it today, None: the text is the one that the scan kept.
-    not_from_file: why the text is the one that the scan kept.
+    row: its row of schemas.tables.DOCUMENTS, as its file holds it today. None: the text is the one that the scan kept.
+    not_from_file: why the text is the one that the scan kept. None: it is from the file.
     """
 
     text: bytes
@@ -40,15 +40,17 @@ class StoredText(NamedTuple):
 
 
 class StoredTexts:
-    """Texts of flags as their files hold them today, or as the scan kept them where the file is gone or was changed.
+    """Reads texts of flags from their files, or as the scan kept them if the file is gone or was changed.
 
-    A file's footer is read by a process of its own first, as in a scan: since then the file may have become one whose
-    footer ends the process that reads it. A caller who asks in the order of paths and rows has no file inspected twice,
-    and no rows decoded again.
+    As in a scan, a separate process reads a file's footer first, because the file may have changed into one whose
+    footer crashes its reader. If texts are requested in the order of paths and rows, no file is inspected twice, and no
+    rows are decoded twice.
 
     Args:
+        columns: columns of the input.
         locations: paths of the input. The options of a URI apply to the files under it too.
-        text_id: keyed digest of a text's SHA-256, for documents that are not flagged, None: there are none.
+        results: folder or URI of the results.
+        text_id: makes the keyed digest of a text's SHA-256, for documents that are not flagged. None: all are flagged.
     """
 
     def __init__(
@@ -65,8 +67,8 @@ class StoredTexts:
         """Return the text of a flag.
 
         Raises:
-            Refused: the file or the row is gone, cannot be read, or holds another text than was scanned, and no scan
-                kept the text.
+            Refused: the file or the row is gone, cannot be read, or has another text than was scanned, and no scan kept
+                the text.
         """
         try:
             row = self._in_its_file(case)
@@ -109,7 +111,7 @@ class StoredTexts:
 
 
 def _with_options(path: str, locations: Sequence[str]) -> str:
-    """Return a path as tables have it, with the options of the URI that it was found under."""
+    """Return a path from a table with the options of the URI that it was found under."""
     for location in locations:
         if "://" in location and path.startswith(urlsplit(location)._replace(query="").geturl()):
             query = urlsplit(location).query
@@ -118,7 +120,7 @@ def _with_options(path: str, locations: Sequence[str]) -> str:
 
 
 class KeptTexts:
-    """Finds kept texts. A caller who asks in the order of paths and rows has the texts of a shard read once."""
+    """Finds kept texts. If they are requested in the order of paths and rows, a shard's texts are read once."""
 
     def __init__(self, results: str) -> None:
         self._results = results
@@ -126,7 +128,7 @@ class KeptTexts:
         self._texts: Mapping[bytes, bytes] = {}
 
     def of(self, row: Mapping[str, Any]) -> bytes | None:
-        """Return the text of a row of FLAGS, as its file held it; None where no scan kept it, or it was erased."""
+        """Return the text of a row of FLAGS, as its file held it. None: no scan kept it, or it was erased."""
         if row["path"] != self._path or row["row"] not in self._rows:
             rows = range(row["row"], row["row"] + MAX_ROWS)
             self._texts = ask(self._results, functools.partial(self._read, row["path"], rows))
@@ -134,7 +136,7 @@ class KeptTexts:
         return self._texts.get(row["text_sha256"])
 
     def _read(self, path: str, rows: range) -> Mapping[bytes, bytes]:
-        """Read texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
+        """Read texts by their digests. So the text is the one that was scanned, whichever scan kept it."""
         if not has_table(self._results, "flag_texts"):
             return {}
         row_filter = (pl.col("path") == path) & pl.col("row").is_between(rows.start, rows.stop - 1)

@@ -1,9 +1,9 @@
-"""Gumbel keys of version 3 with groups, searched on a device, with the CPU's verdicts, and the vectors that mark.
+"""Search Gumbel keys of version 3 with groups on a device, with verdicts as on the CPU, and make vectors that mark.
 
-Rough scores of all groups, and of the users of those that are looked into, are counted on the device, and the few draws
-in full are made there. The score of one message is computed on the CPU: one block a token costs less than reading and
-tokenising the text. So are steps, their hashes and their keys, and the best groups of windows, which share their steps.
-All messages of green lists, of the paper's own mark, version 1, and of keys without groups are scored on the CPU too.
+The device counts rough scores of all groups, and of the users of the groups that are looked into. It also makes the few
+full draws. The CPU computes the score of one message, because one block a token costs less than reading and tokenising
+the text. It also computes steps, their hashes and their keys, and the best groups of windows, which share their steps.
+All messages of green lists, of version 1 (the paper's own mark) and of keys without groups are scored on the CPU too.
 """
 
 import json
@@ -33,12 +33,12 @@ from scanner.watermark.rule import candidates
 
 
 def rule_of(mark: GreenListMark) -> GreenRule:
-    """Return γ as the kernels need it."""
+    """Return γ in the form that kernels need."""
     return GreenRule(*secret.rule_of(mark.gamma))
 
 
 def source_of(mark: Version3Mark) -> SeedSource:
-    """Return what draws the keys of a mark's steps, as kernels need it."""
+    """Return the source of the keys of a mark's steps, in the form that kernels need."""
     keys = mark.seed_keys
     return SeedSource(keys.words[0], mark.beacon, secret.window_key(mark.window, mark.seeds), mark.seeds, mark.groups)
 
@@ -51,7 +51,7 @@ def vectors_of(mark: Version1Mark | Version3Mark, device: torch.device) -> Vecto
 
 
 def _best_rough_on(device: torch.device) -> BestRough:
-    """Return what finds numbers of largest rough score on a device, as `rough_runs.best_rough` does."""
+    """Return a function that finds the numbers of largest rough score on a device, as `rough_runs.best_rough` does."""
 
     def best_rough(
         steps: Steps,
@@ -72,7 +72,7 @@ def _best_rough_on(device: torch.device) -> BestRough:
 def exact_scores_on(
     device: torch.device, steps: Steps, begin: NDArray[np.int64], end: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return what scanner.watermark.native.exact_scores does: drawn on a device, added up on the CPU, in order."""
+    """Return the result of `scanner.watermark.native.exact_scores`: drawn on a device, added on the CPU in order."""
     is_number = numbers >= 0
     rows, _ = np.nonzero(is_number)
     places = consecutive_positions(begin[rows], (end - begin)[rows])
@@ -95,9 +95,9 @@ Case = dict[str, Any]
 
 
 def check_device(text: str, device: torch.device) -> list[GroupResult]:
-    """Run the known answers that a device computes: words of streams of version 1, searches of version 3.
+    """Run the known answers that a device computes: words of streams of version 1, and searches of version 3.
 
-    text: as scanner.watermark.formats.check takes it, and has checked it.
+    text: the argument of scanner.watermark.formats.check, which has checked it.
     """
     groups = json.loads(text)
     results = []

@@ -1,4 +1,4 @@
-"""Commits of a Delta table's log, read line by line: one commit may name a million files."""
+"""Read the commits of a Delta table's log line by line, because one commit may name a million files."""
 
 import io
 import re
@@ -15,7 +15,7 @@ from scanner.input.tables import Commit
 from scanner.storage.locations import REQUESTS_AT_ONCE, parse_json
 
 COMMIT = re.compile(r"([0-9]{20})\.json")
-"""Names of commits: the version."""
+"""Pattern of the names of commits, which contain the version."""
 
 _VECTOR = re.compile(rb'"deletionVector"(?!\s*:\s*null)')
 _ESCAPE = b"\\u"  # with which a writer may spell names of fields too
@@ -25,7 +25,7 @@ _BLOCK = 2**20  # bytes of a commit that are held at a time, by each of REQUESTS
 
 
 def to_nanoseconds(milliseconds: int) -> int:
-    """Return a time of a log in nanoseconds since 1970, within what a time can be."""
+    """Return a time of a log in nanoseconds since 1970, within the limits of a time."""
     return min(max(milliseconds, 0), _LAST_MILLISECOND) * _MILLISECOND
 
 
@@ -40,7 +40,7 @@ def actions_of(lines: Iterable[bytes], *names: bytes) -> Iterator[dict[str, Any]
     Some writers give null to all other names.
 
     Raises:
-        ValueError: such a line is no JSON object. Other readers take one of several lines, and several of one line.
+        ValueError: such a line is no JSON object. Other readers would read it in another way.
     """
     for line in lines:
         if _ESCAPE in line or any(b'"%b"' % name in line for name in names):
@@ -57,8 +57,8 @@ class CommitLog:
     """The commits of a table up to a version, as far back as they are there.
 
     whole: whether no commit is missing, from the first one on.
-    last_gap: number of commits before the last gap, 0: there is none.
-    named: function that gives a path in the log as results show it.
+    last_gap: number of commits before the last gap. 0: there is none.
+    named: function that returns a path in the log as results show it.
     """
 
     def __init__(self, filesystem: fs.FileSystem, folder: str, version: int, named: Callable[[str], str]) -> None:
@@ -84,18 +84,18 @@ class CommitLog:
 
     @property
     def names_vectors(self) -> bool:
-        """Whether a commit adds a deletion vector, which a log can do that says of itself that it has none."""
+        """Return whether a commit adds a deletion vector. A log can have some although it states that it has none."""
         return any(self._vectors.values())
 
     def stated_rows(
         self, commits: Sequence[Commit], checkpoint: int, checkpoint_rows: Mapping[str, int]
     ) -> dict[str, int]:
-        """Return how many rows the log says that deletion vectors take away, by the files' paths as results show them.
+        """Return how many rows deletion vectors remove by the log, by the files' paths as results show them.
 
         Args:
-            commits: as `commits` gave them.
-            checkpoint: version up to which a checkpoint says it, -1: none does.
-            checkpoint_rows: these numbers at that version, by paths in the log.
+            commits: the result of `commits`.
+            checkpoint: version up to which a checkpoint states the numbers. -1: there is no checkpoint.
+            checkpoint_rows: the numbers at that version, by paths in the log.
         """
         stated = {self._named(path): rows for path, rows in checkpoint_rows.items()}
         for number, path, commit in zip(self._numbers, self._paths, commits, strict=True):
@@ -132,9 +132,9 @@ class CommitLog:
             yield io.BufferedReader(file, _BLOCK)
 
     def _parsed(self, path: str, lines: io.BufferedReader, add_filter: Collection[str] | None) -> Commit:
-        """Return the commit of a path, by its lines, and note its vectors.
+        """Return the commit at a path, from its lines, and note its vectors.
 
-        `add_filter` has the files that it may add, None: all.
+        add_filter: the files that it may add. None: all.
         """
         commit, vectors = Commit({}, []), dict[str, int]()
         for action in actions_of(lines, b"add", b"remove"):

@@ -1,8 +1,8 @@
-"""Read the footers of Parquet files that nobody trusts, and what they say of row groups and columns.
+"""Read the footers of untrusted Parquet files, with the metadata of row groups and columns.
 
-A process that asks pyarrow about a column of an untrusted footer (`ColumnChunkMetaData`) may end: Python cannot catch
-the exceptions that C++ throws there. So `row_groups` is called in the processes of scanner.input.inspector alone, and
-readers ask only about columns that were asked about there.
+A process that asks pyarrow about a column of an untrusted footer (`ColumnChunkMetaData`) may crash, because Python
+cannot catch the exceptions that C++ throws there. So only the processes of scanner.input.inspector call `row_groups`,
+and readers ask only about columns that were asked about there.
 """
 
 import io
@@ -19,7 +19,7 @@ from scanner.input.columns import Columns, Sources, check_columns, readable
 from scanner.input.files import InputFile
 
 MAX_FOOTER_BYTES = 64 * 2**20
-"""Most bytes of a footer that is read. A footer of 100,000 column chunks with statistics takes some 20 MB."""
+"""Largest number of bytes of a footer. A footer of 100,000 column chunks with statistics takes some 20 MB."""
 
 
 _MAGIC, _MAGIC_OF_ENCRYPTED = b"PAR1", b"PARE"
@@ -38,8 +38,9 @@ _ARROW_SCHEMA = b"\x0cARROW:schema"  # length and name of the key, as Thrift wri
 
 
 INT96_UNIT = "us"
-"""Unit in which int96 times are read: 290,000 years to each side, where the nanoseconds that Arrow reads them in wrap
-beyond 1677 and 2262.
+"""Unit in which int96 times are read. It covers 290,000 years before and after 1970.
+
+Arrow's default, nanoseconds, wraps before 1677 and after 2262.
 """
 
 
@@ -51,10 +52,10 @@ class RowGroup(NamedTuple):
 
 
 def read_footer(file: InputFile) -> pa.Buffer:
-    """Read the end of a file, from its metadata on. An error here is the storage's fault, a later error the content's.
+    """Read the end of a file, from its metadata on. An error here comes from the storage, a later one from the content.
 
     Raises:
-        FileFault: it cannot be read, or it is no whole Parquet file.
+        FileFault: it cannot be read, or it is no complete Parquet file.
     """
     with file.open() as opened:
         if opened.size() != file.size:
@@ -70,7 +71,7 @@ def read_footer(file: InputFile) -> pa.Buffer:
 
 
 def _end_of(opened: pa.NativeFile) -> bytes:
-    """Read a file's last bytes. A small file is read whole, so that its beginning needs no request of its own."""
+    """Read a file's last bytes. A small file is read whole, so its beginning needs no further request."""
     size = min(opened.size(), _READ_AT_ONCE)
     return _bytes(opened, opened.size() - size, size)
 
@@ -83,14 +84,14 @@ def _bytes(opened: pa.NativeFile, begin: int, size: int) -> bytes:
 
 
 def footer_of(opened: pa.NativeFile, end: bytes = b"") -> pa.Buffer:
-    """Read the footer of a file that is open, and that begins as a Parquet file does.
+    """Read the footer of an open file that begins like a Parquet file.
 
     Args:
         opened: the file.
-        end: its last bytes, if they are read.
+        end: its last bytes, if they were read already.
 
     Raises:
-        FileFault: it cannot be read, or is none.
+        FileFault: it cannot be read, or is no Parquet file.
     """
     size, end = opened.size(), end or _end_of(opened)
     if end[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
@@ -104,10 +105,10 @@ def footer_of(opened: pa.NativeFile, end: bytes = b"") -> pa.Buffer:
 
 
 def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
-    """Open a Parquet file without its data. It raises whatever a reader raises.
+    """Open a Parquet file without its data. Any error of a reader may be raised.
 
-    Beside Parquet's schema there may be an Arrow schema with types that this Arrow does not know, such as polars'
-    Int128. Then the Arrow schema is left out.
+    A file may also contain an Arrow schema with types that this Arrow does not know, such as polars' Int128. The Arrow
+    schema is then ignored.
     """
     try:
         return pq.ParquetFile(pa.BufferReader(footer), coerce_int96_timestamp_unit=INT96_UNIT)
@@ -122,7 +123,7 @@ def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
 
 
 class _NoData(io.RawIOBase):
-    """A file of a size that gives no bytes."""
+    """A file that has a size, and returns no bytes."""
 
     def __init__(self, size: int) -> None:
         self._size, self._position = size, 0
@@ -147,8 +148,8 @@ class _NoData(io.RawIOBase):
 def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, names: Iterable[str | None]) -> set[str]:
     """Return which of some columns, none of them nested, are encrypted in a file of `size` bytes.
 
-    A process that asks for the metadata of such a column ends. So it is read from a file without data: what comes back
-    is an error about keys, or about data.
+    A process that asks for the metadata of such a column crashes. So the column is read from a file without data: the
+    error is then about keys, or about data.
     """
     metadata = parquet.metadata
     if not metadata.num_row_groups or not has_encrypted_columns(metadata, footer):
@@ -167,12 +168,12 @@ def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, nam
 
 
 def has_encrypted_columns(metadata: pq.FileMetaData, footer: pa.Buffer) -> bool:
-    """Return whether a footer that can be read is of a file with encrypted columns."""
+    """Return whether a readable footer belongs to a file with encrypted columns."""
     return bool(footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES)
 
 
 def readable_in(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> Columns:
-    """Return the columns as `readable` does, also without ids, accounts and times that are encrypted in a file."""
+    """Return the columns as `readable` does, but also without encrypted ids, accounts and times."""
     plain = readable(parquet.schema_arrow, columns, sources)
     encrypted = encrypted_columns(parquet, footer, size, plain.names.values())
     identity, account, time = (None if name in encrypted else name for name in (plain.id, plain.account, plain.time))
@@ -191,16 +192,16 @@ def bytes_of(group: pq.RowGroupMetaData, columns: Iterable[int]) -> int:
 
 
 def row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources) -> list[RowGroup]:
-    """Read the footer of a file of `size` bytes, and check that it can be scanned. May end this process.
+    """Read the footer of a file of `size` bytes, and check that it can be scanned. This may crash the process.
 
     Args:
         footer: the footer.
         size: bytes of the file.
-        columns: the columns that are to be read.
+        columns: the columns to read.
         sources: where the file has the columns.
 
     Raises:
-        FileFault: the footer cannot be read, contradicts itself, or lacks the columns that are to be read.
+        FileFault: the footer cannot be read, contradicts itself, or lacks the columns to read.
     """
     try:
         return _row_groups(footer, size, columns, sources)
@@ -266,7 +267,7 @@ def range_of(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
 
 
 def _check_ranges(ranges: list[tuple[int, int]]) -> None:
-    """Raise FileFault when a byte belongs to two column chunks, as when a row group is listed twice."""
+    """Raise FileFault if a byte belongs to two column chunks, for example because a row group is listed twice."""
     ranges.sort()
     for (_, end), (begin, _) in pairwise(ranges):
         if begin < end:
@@ -278,6 +279,6 @@ def _contradiction(fault: str) -> FileFault:
 
 
 def in_words(error: Exception) -> str:
-    """Return a library's message up to the first colon: bytes of the file may stand behind it."""
+    """Return a library's message up to the first colon. Bytes of the file may follow the colon."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__} {lines[0].partition(':')[0]}"[:300].strip()

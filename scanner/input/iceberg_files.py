@@ -1,4 +1,4 @@
-"""Files of an Iceberg table's metadata, opened where they are regular: a FIFO or device has no end."""
+"""Open files of an Iceberg table's metadata only if they are regular, because a FIFO or a device has no end."""
 
 import os
 import stat
@@ -12,14 +12,14 @@ _CONFIGURED = "brickscan.io"  # name of the property that keeps the class which 
 
 
 class RegularFiles(FileIO):
-    """What pyiceberg reads tables through, but for FIFOs, sockets and devices of this machine."""
+    """The files through which pyiceberg reads tables, without FIFOs, sockets and devices of this machine."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties)
         self._by_scheme: dict[str, FileIO] = {}
 
     def new_input(self, location: str) -> InputFile:
-        """Return a file to be read.
+        """Return a file for reading.
 
         Raises:
             ValueError: it is a FIFO, socket or device.
@@ -31,7 +31,7 @@ class RegularFiles(FileIO):
         return self._io(location).new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
-        """Return a file to be written."""
+        """Return a file for writing."""
         return self._io(location).new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
@@ -52,6 +52,6 @@ _NAME = f"{RegularFiles.__module__}.{RegularFiles.__name__}"
 
 
 def properties_of(catalog: str) -> dict[str, str | None]:
-    """Return properties with which a catalog reads its tables, their newest metadata too, through RegularFiles."""
+    """Return the properties with which a catalog reads its tables and their metadata through RegularFiles."""
     configured = (Config().get_catalog_config(catalog) or {}).get(PY_IO_IMPL)
     return {PY_IO_IMPL: _NAME, **({} if configured is None else {_CONFIGURED: str(configured)})}

@@ -1,8 +1,8 @@
-"""Tables of the input: folders that are one, how they are read, and what a log states about a data file.
+"""Define tables of the input: folders that are tables, how they are read, and the entries of a log on data files.
 
-A table's log lists the files that count. Read as loose files, they hold deleted rows, and rows that stand twice. So
-a path of the input is a table or lies outside of any. The data files of a table are kept as columns: a million of them
-take a fifth of the memory that as many objects take.
+A table's log lists the files that count. If its files were read as loose files, deleted rows would come back, and rows
+would come twice. So a path of the input is a table, or is outside of any table. The data files of a table are kept as
+columns: a million of them take a fifth of the memory of as many objects.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from scanner.errors import Refused
 from scanner.printable import printable
 
 HIDDEN_BEGINNINGS = ("_", ".")
-"""First characters of names that are passed over."""
+"""First characters of names that are skipped."""
 
 
 def is_hidden_folder(name: str) -> bool:
-    """Return whether a folder of this name is passed over. `_day=2026-11-26` is a partition by a column `_day`."""
+    """Return whether a folder of this name is skipped. `_day=2026-11-26` is not: it is a partition by a column."""
     return name.startswith(HIDDEN_BEGINNINGS) and "=" not in name
 
 
@@ -42,7 +42,7 @@ ICEBERG_PREFIX = "iceberg:"
 """Beginning of the name of an Iceberg table: its catalog, namespace and name, with dots between them."""
 
 LOG_OF_DELTA = "_delta_log"
-"""Folder of a Delta table in which its log is."""
+"""Folder of the log in a Delta table."""
 
 _LOGS = {LOG_OF_DELTA: "Delta", ".hoodie": "Hudi"}  # folders in the folder of a table
 _ICEBERG_FOLDER, _ICEBERG_FILES = "metadata", (".metadata.json", ".metadata.json.gz")
@@ -52,9 +52,9 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 class TableColumn(NamedTuple):
     """A column of a table, and how its data files have it.
 
-    names: names that files may have it under.
-    field_id: the id that tells it in files whose columns have ids, None: names tell.
-    type: of its values in the table, which may be wider than in an older file.
+    names: names that it may have in files.
+    field_id: its id in files whose columns have ids. None: it is found by its names.
+    type: type of its values in the table, which may be wider than in an older file.
     default: its value in rows of files that are older than the column.
     """
 
@@ -65,20 +65,20 @@ class TableColumn(NamedTuple):
 
     @classmethod
     def named(cls, name: str, kind: pa.DataType) -> "TableColumn":
-        """Make a column that files have under one name, and whose older rows have no value."""
+        """Make a column that has one name in all files, and no value in older rows."""
         return cls((name,), None, kind, pa.scalar(None, pa.string()))
 
 
 Values = tuple[tuple[str, str | None], ...]
-"""Values of columns that stand beside a file and not in it: names, and values as text."""
+"""Values of columns that are not in a file but beside it: names, and values as text."""
 
 
 class TableReading(NamedTuple):
     """How tables are read: at a version or a time, by default the newest version.
 
-    version: the version, None: not chosen by version.
-    timestamp: the time, None: not chosen by time.
-    where: SQL of columns of partitions, None: all.
+    version: the version. None: it is not chosen by version.
+    timestamp: the time. None: it is not chosen by time.
+    where: SQL on columns of partitions. None: all partitions.
     """
 
     version: int | None = None
@@ -100,14 +100,15 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class LogEntry:
-    """What a table's log says of one of its data files.
+    """The entry of a table's log on one of its data files.
 
     snapshot: the table and its version.
-    values: of partition columns.
-    deleted: rows that are gone, as `pack_rows` gives them, empty: none.
+    values: values of partition columns.
+    deleted: deleted rows, as `pack_rows` returns them. Empty: none.
     parents: paths, as results show them, of the files whose rows it may hold, from all commits that the log still has.
-    since: nanoseconds since 1970 by which any of its rows can have been in the table, 0: as the file.
-    columns: of the table as it is read, by their names.
+    since: earliest time at which any of its rows can have been in the table, in nanoseconds since 1970. 0: that of the
+        file.
+    columns: columns of the table as it is read, by their names.
     """
 
     snapshot: Snapshot = field(compare=False)
@@ -119,7 +120,10 @@ class LogEntry:
 
 
 class TableFile(NamedTuple):
-    """A data file of a table: its path as results show it, bytes, nanoseconds since 1970 (0: unknown), its entry."""
+    """A data file of a table: its path as results show it, its bytes, its time and its entry.
+
+    The time is in nanoseconds since 1970. 0: it is unknown.
+    """
 
     path: str
     size: int
@@ -128,7 +132,7 @@ class TableFile(NamedTuple):
 
 
 class FileOrigin(NamedTuple):
-    """Where a file's rows come from: parents and since as in LogEntry."""
+    """The origin of a file's rows: `parents` and `since` as in LogEntry."""
 
     parents: frozenset[str]
     since: int
@@ -142,14 +146,14 @@ class Commit(NamedTuple):
 
 
 def origins_of(commits: Iterable[Commit], created: int) -> dict[str, FileOrigin]:
-    """Return where the rows of files come from, by their paths, as far back as commits are known.
+    """Return the origins of the rows of files, by the files' paths, as far back as commits are known.
 
-    All files of a commit share one set of parents, and these bring their own. A file whose commit is gone may hold rows
-    as old as the table.
+    All files of a commit share one set of parents, which includes the parents of these. A file whose commit is gone may
+    hold rows as old as the table.
 
     Args:
         commits: the commits, the oldest first.
-        created: nanoseconds since 1970 by which the table can have been made.
+        created: earliest time at which the table can have been made, in nanoseconds since 1970.
     """
     origins: dict[str, FileOrigin] = {}
     for adds, removes in commits:
@@ -161,7 +165,7 @@ def origins_of(commits: Iterable[Commit], created: int) -> dict[str, FileOrigin]
 
 
 def pack_rows(rows: NDArray[np.bool_]) -> bytes:
-    """Pack a set of rows of a file into few bytes; empty where there are none.
+    """Pack a set of rows of a file into few bytes. An empty set has no bytes.
 
     Args:
         rows: bool[n], whether each is in the set.
@@ -170,7 +174,7 @@ def pack_rows(rows: NDArray[np.bool_]) -> bytes:
 
 
 def rows_sha256(packed: bytes) -> str:
-    """Compute the digest of a set of rows that `pack_rows` made, as hex text, whatever packed it."""
+    """Compute the digest of a set of rows that `pack_rows` made, as hex text. It depends only on the rows."""
     return hashlib.sha256(zlib.decompress(packed) if packed else b"").hexdigest()
 
 
@@ -184,7 +188,7 @@ def unpack_rows(packed: bytes, start: int, stop: int) -> NDArray[np.bool_]:
 def values_of_path(path: str) -> Values:
     """Read values of columns from the names of folders, such as `account=a%20b/date=2026-08-31` (Hive's convention).
 
-    A column to which two folders give different values has none.
+    If two folders give different values for a column, it has none.
     """
     if "=" not in path:
         return ()
@@ -197,7 +201,7 @@ def values_of_path(path: str) -> Values:
 
 
 def _unescaped(text: str) -> str:
-    """Return a name or value without its escapes, unless these are no UTF-8: two accounts would become one."""
+    """Return a name or value without its escapes. If these are no UTF-8, they stay: two accounts could become one."""
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
@@ -212,7 +216,7 @@ class TableFolder(NamedTuple):
 
 
 class TableFolders:
-    """Refuses tables above and below one path of the input. Each folder above is looked at once.
+    """Refuses tables above and below one path of the input. Each folder above is checked once.
 
     location: the path, as it is configured.
     """
@@ -223,12 +227,12 @@ class TableFolders:
         self._kinds: dict[str, str | None] = {}  # kinds of the folders above
 
     def refuse_by(self, folder: str, below: Sequence[str]) -> None:
-        """Refuse a table by a file that lies below the location.
+        """Refuse a table that shows itself by a file below the location.
 
         Args:
             folder: the location.
-            below: names of the folders from there to the file, and the file's. Files in a hidden folder are passed
-                over, as they are not read.
+            below: names of the folders from there to the file, and of the file. Files in a hidden folder are skipped,
+                because they are not read.
 
         Raises:
             Refused: the file belongs to a table's log.
@@ -246,7 +250,7 @@ class TableFolders:
         return self._kind_of(inner) == "Delta"
 
     def refuse_above(self, inner: str) -> None:
-        """Refuse a path if it, or a folder above it, is a table. Costs some requests for each folder above.
+        """Refuse a path if it, or a folder above it, is a table. This takes some requests for each folder above.
 
         Raises:
             Refused: there is such a table.
@@ -275,7 +279,7 @@ class TableFolders:
     def _is_folder(self, path: str) -> bool:
         """Return whether a path is a folder.
 
-        It is False too where access is denied: a store may let a reader see the input and nothing above.
+        It returns False too if access is denied, because a store may let a reader see only the input.
         """
         try:
             return bool(self._filesystem.get_file_info(path).type == fs.FileType.Directory)
@@ -299,12 +303,12 @@ _TOGETHER = 1_000  # files that are objects at a time
 
 
 class FileColumns(NamedTuple):
-    """Some data files of a table: fields of TableFile as columns.
+    """Some data files of a table: the fields of TableFile as columns.
 
     paths: n large strings.
     sizes: int64[n].
     times: int64[n].
-    entries: n of them.
+    entries: n entries.
     """
 
     paths: pa.LargeStringArray
@@ -314,7 +318,7 @@ class FileColumns(NamedTuple):
 
 
 def columns_of(files: Iterable[TableFile]) -> Iterator[FileColumns]:
-    """Yield columns of some files after the other. Sizes and times are below 2^63."""
+    """Yield the columns of files, some files at a time. Sizes and times are below 2^63."""
     source = iter(files)
     while chunk := [*islice(source, _TOGETHER)]:
         paths, sizes, times, entries = zip(*chunk, strict=True)
@@ -323,10 +327,11 @@ def columns_of(files: Iterable[TableFile]) -> Iterator[FileColumns]:
 
 
 class TableFiles(Sequence[TableFile]):
-    """Data files by their paths, each path once, made into objects when they are read.
+    """Data files by their paths, each path once. Objects are made when the files are read.
 
     Entries that are equal in every field are one object.
-    parts: the files, some after the other. The first of several with one path counts.
+
+    parts: the files, some at a time. If several have one path, the first counts.
     """
 
     def __init__(self, parts: Iterable[FileColumns]) -> None:
@@ -372,7 +377,7 @@ class TableFiles(Sequence[TableFile]):
             yield from self[begin : begin + _TOGETHER]
 
     def paths(self) -> Iterator[str]:
-        """Yield the files' paths, without making objects of the files."""
+        """Yield the files' paths without making objects."""
         for begin in range(0, len(self), _TOGETHER):
             yield from self._paths[begin : begin + _TOGETHER].to_pylist()
 

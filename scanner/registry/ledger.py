@@ -1,9 +1,9 @@
-"""The users table of a registry: events in a Delta table, and the one way to change it that loses no race.
+"""Keep the users table of a registry: events in a Delta table, and one way to change it that is safe against races.
 
-Delta lets two appends made from the same snapshot both succeed. Here every change carries the application transaction
-`users`, one higher than in the snapshot it was decided on, and is written through that very snapshot without retries:
-one of two changes decided on the same state fails, and is decided anew on the state that the other left. An index
-(scanner.registry.index) is put in its place in the same way.
+Delta lets two appends succeed that were made from the same snapshot. So every change here carries the application
+transaction `users`, one higher than in the snapshot that it is based on, and is written through that snapshot without
+retries. Of two changes that are based on the same state, one fails. It is then decided again on the state that the
+other left. A new index (scanner.registry.index) is committed in the same way.
 """
 
 import contextlib
@@ -61,16 +61,16 @@ class UsersTable(NamedTuple):
     indexed: Index
     files: IndexFolder
     windows: Callable[[int, int], Iterator[pl.DataFrame]]
-    """Gives the chained events in order of their numbers, from one number on, so many at a time."""
+    """Function that yields the chained events in order of their numbers, from a number on, so many at a time."""
 
 
 def open_users(folder: Path | str) -> UsersSnapshot:
-    """Open the users table of a registry. A later read may miss files that were erased meanwhile: see `ask`."""
+    """Open the users table of a registry. A later read may miss files that were erased meanwhile (see `ask`)."""
     return _retry(lambda: _snapshot(folder, open_table(folder))[0])
 
 
 def ask(folder: Path | str, question: Callable[[UsersSnapshot], Result]) -> Result:
-    """Ask a registry's users, and once more if index files go meanwhile, merged or erased.
+    """Ask a registry's users. Ask once more if index files disappear meanwhile, because of a merge or an erasure.
 
     Raises:
         ScanFailed: a file is missing.
@@ -79,7 +79,7 @@ def ask(folder: Path | str, question: Callable[[UsersSnapshot], Result]) -> Resu
 
 
 def ask_users_table(folder: Path | str, question: Callable[[UsersTable], Result]) -> Result:
-    """Ask as `ask` does, of users, index and events together.
+    """Ask users, index and events together, as `ask` does.
 
     Raises:
         ScanFailed: a file is missing.
@@ -109,9 +109,9 @@ def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, in
 
 
 def append(folder: Path | str, decide: Callable[[UsersSnapshot], tuple[pl.DataFrame, Result]]) -> Result:
-    """Append the events that `decide` makes of the state so far, and return its result.
+    """Append the events that `decide` makes from the present state, and return its result.
 
-    `decide` is called again when another process was faster. Nothing is written when it returns no event or raises.
+    If another process was faster, `decide` is called again. If it returns no event or raises, nothing is written.
 
     Args:
         folder: the registry's folder, or a URI.
@@ -148,7 +148,7 @@ def append(folder: Path | str, decide: Callable[[UsersSnapshot], tuple[pl.DataFr
 
 
 def _compact(folder: Path | str) -> None:
-    """Bring the newest events into the index, and merge small files; nothing happens where others change the table."""
+    """Bring the newest events into the index, and merge small files. If others change the table, do nothing."""
     # 1. write the next index
     table = open_table(folder)
     if table is None:
@@ -202,10 +202,10 @@ def _first_to_merge(files: pl.DataFrame) -> int | None:
 
 
 def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFrame]) -> int:
-    """Erase the names from all events of the rows that `choose` picks out of a snapshot, and return how many changed.
+    """Erase the names from all events of the rows that `choose` picks from a snapshot. Return how many events changed.
 
-    The files that drop out of the index and the table are deleted. The Delta log holds no names: neither statistics nor
-    predicates have any.
+    Files that are no longer in the index or the table are deleted. The Delta log contains no names, because neither
+    statistics nor predicates contain any.
 
     Raises:
         ScanFailed: other processes were faster every time.
@@ -254,10 +254,10 @@ def erase_names(folder: Path | str, choose: Callable[[UsersSnapshot], pl.DataFra
 
 
 def _snapshot(folder: Path | str, table: DeltaTable | None) -> tuple[UsersSnapshot, Index]:
-    """Read the users as a table has them, and the table's index.
+    """Read the users from a table, and the table's index.
 
     Raises:
-        ScanFailed: the table was changed by something else than brickscan.
+        ScanFailed: another program than brickscan changed the table.
         TooLate: the table has changed since it was opened.
     """
     if table is None:
@@ -295,7 +295,7 @@ def _windows(table: DeltaTable | None, first: int, rows: int) -> Iterator[pl.Dat
 
 
 def _head(users_snapshot: UsersSnapshot) -> bytes:
-    """Return the head that the next event goes on from. Raises ScanFailed: the last event has none."""
+    """Return the head that the next event continues. Raises ScanFailed: the last event has none."""
     if users_snapshot.head is None:
         raise _edited("its last event has no head")
     return users_snapshot.head
@@ -309,7 +309,7 @@ def _edited(fault: str) -> ScanFailed:
 
 
 def _next(table: DeltaTable, index: Index | None = None) -> CommitProperties:
-    """Return the transactions of a change after this snapshot, and of the index that it brings."""
+    """Return the transactions of a change after this snapshot, and of its new index."""
     transactions = [Transaction(_APP, (table.transaction_version(_APP) or 0) + 1)]
     if index is not None:
         transactions.append(Transaction(_INDEX_APP, index.number))
@@ -318,10 +318,10 @@ def _next(table: DeltaTable, index: Index | None = None) -> CommitProperties:
 
 @contextlib.contextmanager
 def _synced(table: DeltaTable) -> Iterator[None]:
-    """Bring commits that are made inside, and the files of the table, to the disk at the end.
+    """Write commits that are made inside, and the files of the table, to the disk at the end.
 
-    So nobody gets a message, and no file is deleted, by what is not there yet: a machine that loses its power could
-    else forget who had a message, and give it to somebody else.
+    No message is given, and no file is deleted, before this. Otherwise a machine that loses its power could forget who
+    had a message, and give it to somebody else.
 
     Raises:
         ScanFailed: they cannot be synced.
@@ -360,7 +360,7 @@ def _clean(folder: Path | str) -> None:
 
 
 def _retry(attempt: Callable[[], Result]) -> Result:
-    """Try until no other process was faster, with growing random waits."""
+    """Try until no other process is faster, with growing random waits."""
     jitter = secrets.SystemRandom()
     for n in range(_TRIES):
         try:

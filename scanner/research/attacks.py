@@ -1,8 +1,8 @@
-"""Attacks on a marked text before it is scanned: what people, platforms and public removers do to it, and forgeries.
+"""Attack a marked text before it is scanned, as people, platforms and public removers do, and make forgeries.
 
-Pure functions of the text, a generator and two tokenizers. Tokens are replaced, deleted and inserted among the tokens
-of the model's own tokenizer, which is the best that an attacker can have. Then they become text again, and detection
-tokenises that text, as it does any text of a platform.
+All attacks are pure functions of the text, a generator and two tokenizers. Tokens are replaced, deleted and inserted
+among those of the model's own tokenizer, the best one for an attacker. The result becomes text again. Detection
+tokenises that text like any other.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ ATTACKS_OF_REPORT = (
     "zero-width:0.1",
     "retokenise",
 )
-"""Attacks of the report; the first is the paper's (Robustness Analysis)."""
+"""Attacks of the report. The first is the paper's (Robustness Analysis)."""
 
 HOMOGLYPHS: Mapping[str, str] = dict(zip("aceopxyABCEHKMOPTX", "асеорхуАВСЕНКМОРТХ", strict=True))
 """Latin letters, with the Cyrillic letters that look the same."""
@@ -44,9 +44,9 @@ ZERO_WIDTH = "\u200b"
 class Tools:
     """The tools of attackers.
 
-    tokenizer: the model's.
-    other: another one, for retokenise.
-    human: texts by people, for paste.
+    tokenizer: the model's tokenizer.
+    other: another tokenizer, for `retokenise`.
+    human: texts by people, for `paste`.
     """
 
     tokenizer: tokenizers.Tokenizer
@@ -66,11 +66,11 @@ class Tools:
 
     @property
     def ordinary(self) -> int:
-        """Smallest id that is not drawn as a random token: tokens added to the vocabulary begin there."""
+        """Return the smallest id that is not drawn as a random token. Tokens added to the vocabulary begin there."""
         return self.tokenizer.get_vocab_size(with_added_tokens=False)
 
     def ids(self, text: str) -> list[int]:
-        """Return the tokens of a text, special ones read as text."""
+        """Return the tokens of a text. Special tokens are read as text."""
         encoded: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return encoded
 
@@ -91,7 +91,7 @@ def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> s
     name: as in schemas.evaluation.Attack, for example `substitute:0.3`.
 
     Raises:
-        ValueError: another name.
+        ValueError: no attack has this name.
     """
     kind, _, rate = name.partition(":")
     if kind not in ATTACKS:
@@ -103,7 +103,7 @@ def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> s
 
 
 def substitute(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
-    """Replace each token with probability `rate` by another one, all others being equally likely."""
+    """Replace each token with probability `rate` by another one. All others are equally likely."""
     ids = np.array(tools.ids(text), np.int64)
     chosen = random.random(len(ids)) < rate
     # 1 … n−1 steps round the vocabulary: never the token itself
@@ -146,7 +146,7 @@ def lower(text: str, rate: float, random: np.random.Generator, tools: Tools) -> 
 
 
 def homoglyphs(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
-    """Replace each letter that has a Cyrillic twin by it with probability `rate`."""
+    """Replace each letter that has a Cyrillic twin by that twin with probability `rate`."""
     chosen = random.random(len(text)) < rate
     return "".join(HOMOGLYPHS.get(c, c) if swap else c for c, swap in zip(text, chosen, strict=True))
 
@@ -194,7 +194,7 @@ work/labour world/globe write/compose
 """
 
 SYNONYMS: Mapping[str, str] = dict(pair.split("/") for pair in _PAIRS.split())
-"""English words with another for each: enough for what removers do, which replace one word in ten or so."""
+"""English words with a synonym for each. They suffice to imitate removers, which replace about one word in ten."""
 
 _WORD = re.compile(r"[A-Za-z]+")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -222,7 +222,7 @@ def swap_letters(text: str, rate: float, random: np.random.Generator, tools: Too
 
 
 def strip_unicode(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
-    """Leave out what shows nothing, and write blanks, quotes, dashes and styled letters in their plain form."""
+    """Remove characters that show nothing, and write blanks, quotes, dashes and styled letters in their plain form."""
     return unicodedata.normalize("NFKC", BLANKS.sub(" ", INVISIBLE.sub("", text)).translate(_PLAIN))
 
 
@@ -263,7 +263,7 @@ def rearrange(text: str, rate: float, random: np.random.Generator, tools: Tools)
 
 
 def excerpt(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
-    """Cut a part of `rate` of the characters out of the text, and paste it into as much text by people."""
+    """Cut a part with `rate` of the characters out of the text, and paste it into equally much text by people."""
     begin = int(random.integers(len(text) - int(rate * len(text)) + 1))
     return paste(text[begin : begin + int(rate * len(text))], 0.5, random, tools)
 
@@ -297,7 +297,7 @@ ATTACKS: Mapping[str, Callable[[str, float, np.random.Generator, Tools], str]] =
 
 
 class ShownAttack(NamedTuple):
-    """An attack with its rate, and the words that readers see."""
+    """An attack with its rate, and its name for readers."""
 
     name: str
     words: str
@@ -332,7 +332,7 @@ REMOVERS = (
     ShownAttack("swap-letters:0.3", "two letters swapped in three words of ten"),
     ShownAttack("synonyms", "every word of a list of common English ones replaced by a synonym"),
 )
-"""Steps of programs that the public can get to remove marks."""
+"""Steps of public programs that remove marks."""
 
 
 def attack_texts(name: str, texts: Sequence[str], seed: str, tools: Tools) -> list[str]:
@@ -347,7 +347,7 @@ def generator_of(seed: str, name: str, text: str) -> np.random.Generator:
 
 
 def followers(texts: Sequence[Sequence[int]], window: int) -> dict[tuple[int, ...], list[int]]:
-    """Return the tokens that follow each n-gram of `window` tokens, each as often as it does.
+    """Return the tokens that follow each n-gram of `window` tokens, each as often as it follows.
 
     texts: token ids.
     """
@@ -363,10 +363,11 @@ def imitate_text(
 ) -> list[int]:
     """Return the tokens of a forgery: a chain of n-grams from marked texts of one user.
 
-    Each token is one that follows the `window` tokens before it in one of the texts, drawn at random. Where the chain
-    ends, it begins anew. So all its n-grams were marked, whatever it says. Without n-grams there is no forgery: [].
+    Each token is drawn at random from those that follow the `window` previous tokens in one of the texts. If no token
+    follows, the chain begins again elsewhere. So all its n-grams were marked, whatever it says. Without n-grams there
+    is no forgery, and the result is [].
 
-    window: tokens before a token that decide its draw.
+    window: number of previous tokens that decide a token's draw.
     """
     draw, begins, made = standard.Random(seed), list(followers_of), list[int]()  # noqa: S311 - no secret
     while begins and len(made) < length:
@@ -376,7 +377,7 @@ def imitate_text(
 
 
 def new_share(made: Sequence[int], texts: Sequence[Sequence[int]], run: int = 8) -> float:
-    """Return the share of a forgery's runs of so many tokens that are in none of its texts; NaN without any run.
+    """Return the share of a forgery's runs of so many tokens that are in none of its texts. NaN: it has no run.
 
     texts: tokens of the texts that the forgery was made from.
     """

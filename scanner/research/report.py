@@ -1,6 +1,6 @@
-"""The experiments for readers: tables in Markdown beside the paper's own figures, and plots.
+"""Write the experiments for readers: tables in Markdown beside the paper's own figures, and plots.
 
-Plots are PNG bytes, and need matplotlib, which the extra `audit` installs.
+Plots are PNG bytes. They need matplotlib, which the extra `audit` installs.
 """
 
 import io
@@ -57,7 +57,7 @@ def name_of(method: str) -> str:
 
 
 def utility(task: str, method: str | None, window: int | None) -> float | None:
-    """Return a figure of Table 1 for LLaMA-7B, or None where the paper has none.
+    """Return a figure of Table 1 for LLaMA-7B. None: the paper has none.
 
     task: by its name in lm_eval, or nearly so.
     """
@@ -66,7 +66,7 @@ def utility(task: str, method: str | None, window: int | None) -> float | None:
 
 
 def robustness(method: str, strength: float, window: int, measure: str, attack: str | None) -> float | None:
-    """Return a figure of Table 2, or None where the paper has none."""
+    """Return a figure of Table 2. None: the paper has none."""
     row = _PUBLISHED_TABLE_2.get((window, measure, attack))
     columns = [(name, strength) for name, strengths in _STRENGTHS.items() for strength in strengths]
     mine = (name_of(method), strength)
@@ -74,7 +74,7 @@ def robustness(method: str, strength: float, window: int, measure: str, attack: 
 
 
 def identification(method: str, messages: int, false_positive_rate: float) -> float | None:
-    """Return a figure of Table 3, or None where the paper has none."""
+    """Return a figure of Table 3. None: the paper has none."""
     row = _TABLE_3.get((false_positive_rate, name_of(method)))
     return row[_MESSAGES.index(messages)] if row is not None and messages in _MESSAGES else None
 
@@ -83,9 +83,9 @@ _PAPERS_ATTACK = "substitute:0.3"
 
 
 def robustness_png(figures: Sequence[Figure]) -> bytes | None:
-    """Draw TPR against similarity, or against strength where no similarity was measured.
+    """Draw TPR against similarity, or against strength if no similarity was measured.
 
-    There is a panel a method, and a line a window. None when there is nothing to draw.
+    There is a panel for each method, and a line for each window. None: there is nothing to draw.
     """
     from matplotlib.figure import Figure as Drawing
 
@@ -115,7 +115,7 @@ def robustness_png(figures: Sequence[Figure]) -> bytes | None:
 def identification_png(figures: Sequence[Figure]) -> bytes | None:
     """Draw the share of texts whose user is named against the number of users, by method and rate.
 
-    None when there is nothing to draw.
+    None: there is nothing to draw.
     """
     from matplotlib.figure import Figure as Drawing
 
@@ -160,7 +160,7 @@ def _png(drawing: "Drawing") -> bytes:
 
 
 STRENGTHS = {"gumbel": "Gumbel θ", "greenlist": "green list δ"}
-"""Parameter that is varied for each of the paper's marks, in its order."""
+"""Parameter that the experiments vary for each of the paper's marks, in the paper's order."""
 
 _TABLE_2 = (
     ("S-BERT similarity", "similarity", None),
@@ -273,7 +273,7 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
 def _long(
     rows: Sequence[Figure], methods: Sequence[str], counts: Sequence[int], rates: Sequence[float]
 ) -> tuple[str, str]:
-    """Compare both formats on long texts, which tell much, and say how many of these named another user."""
+    """Compare both formats on long texts, which show most, and write how many of these named another user."""
     least, limit = SCORED_CLASSES[-1]
     count = _LONG_MESSAGES if _LONG_MESSAGES in counts else counts[-1]
     named = [f"found, M = {count:,}, FPR {rate:g}" for rate in rates]
@@ -325,20 +325,20 @@ def show(row: Figure | None, digits: int = 2) -> str:
 
 
 def show_count(row: Figure | None) -> str:
-    """Write how many of how many, and the limits of the share."""
+    """Write a count, its total, and the limits of the share."""
     if row is None or row["value"] is None:
         return "–"
     return f"{row['hits']}/{row['n']} ({row['low']:.2g}–{row['high']:.2g})"
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """Write a Markdown table; the first line is its head."""
+    """Write a Markdown table. The first line is its head."""
     rows = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
 
 
 def strength(row: Figure) -> float:
-    """Return the parameter that the paper varies: δ of a mark that has one, else the temperature."""
+    """Return the parameter that the paper varies: δ of a mark that has one, or else the temperature."""
     value: float = row["temperature"] if row["delta"] is None else row["delta"]
     return value
 

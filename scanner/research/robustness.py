@@ -1,4 +1,4 @@
-"""The paper's Table 2: similarity of marked texts to unmarked ones, and detection before and after attacks."""
+"""Make the paper's Table 2: similarity of marked texts to unmarked ones, and detection before and after attacks."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ NOT_MARKED = "not marked"
 
 @dataclass(frozen=True)
 class CellTexts:
-    """The rows of a cell: prompts, numbers of the keys (empty: not marked), texts and tokens that the model wrote."""
+    """The rows of a cell: prompts, numbers of the keys (empty: not marked), texts, and numbers of written tokens."""
 
     setting: Setting
     prompts: tuple[str, ...]
@@ -47,13 +47,13 @@ class CellTexts:
 
     @property
     def clusters(self) -> tuple[NDArray[np.str_], ...]:
-        """Labels of each row: its prompt and, when it is marked, its key."""
+        """Return the labels of each row: its prompt and, if it is marked, its key."""
         labels = (np.array(self.prompts), np.array([str(key) for key in self.keys]))
         return labels if self.keys else labels[:1]
 
     @property
     def units(self) -> str:
-        """The units that are taken for independent, in words."""
+        """Return the units that count as independent, in words."""
         prompts = f"{len(set(self.prompts))} prompts"
         return f"{prompts}, {len(set(self.keys))} keys" if self.keys else prompts
 
@@ -71,7 +71,7 @@ def detect(
         seed: seed of the attacks.
         tools: tools of the attacks.
         tokenizer: tokenizer of the mark.
-        min_scored: scored tokens below which a text is too short to be flagged.
+        min_scored: number of scored tokens below which a text is too short to be flagged.
     """
     unit = WritingUnit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
     marks = unit.watermarks()
@@ -122,9 +122,10 @@ TEXTS_EMBEDDED_TOGETHER = 16
 
 
 class SentenceModel:
-    """A sentence-embedding model of sentence-transformers' layout (Sentence-BERT, Reimers and Gurevych 2019).
+    """A sentence-embedding model in the layout of sentence-transformers (Sentence-BERT, Reimers and Gurevych 2019).
 
-    An embedding is the mean of the last hidden states over the tokens of a text, of length 1, only by transformers.
+    An embedding is the mean of the last hidden states over the tokens of a text, scaled to length 1. It needs only
+    transformers.
 
     folder: config.json, weights, tokenizer.json and, if there is one, sentence_bert_config.json with the most tokens
         that are read of a text.

@@ -1,6 +1,6 @@
-"""Decisions of any other system, read from a file of CSV or JSON lines and recorded once each.
+"""Record decisions of any other system, read from a file of CSV or JSON lines, each of them once.
 
-A row is a schemas.verdict.Decision. Its digest is the id of the decision, so a row that comes again, in the same file,
+A row is a schemas.verdict.Decision. Its digest is the id of the decision. So a row that is repeated, in the same file,
 in another one or in two processes at once, is one decision.
 """
 
@@ -32,11 +32,11 @@ MOST_BYTES = 64 * 1024**2
 MOST_ROWS = 100_000
 
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""How far in the future a decision may lie, since clocks of two machines differ."""
+"""Largest time by which a decision may be in the future, because the clocks of two machines differ."""
 
 
 class WrongRows(Refused):
-    """Some rows of a file are no decisions on flags that stand, so nothing was recorded.
+    """Some rows of a file are no decisions on flags that count, so nothing was recorded.
 
     faults: a line for each wrong row.
     """
@@ -48,12 +48,12 @@ class WrongRows(Refused):
 
 
 class FileOutcome(NamedTuple):
-    """What became of the rows of a file.
+    """The result of recording a file.
 
-    new: decisions that this call recorded.
-    recorded_before: other distinct rows.
-    under_alarm: new decisions on flags of scans whose audit alarmed.
-    changed_since: a line for each row without a time that was recorded before, whose decider has decided otherwise
+    new: number of decisions that this call recorded.
+    recorded_before: number of other distinct rows.
+    under_alarm: number of new decisions on flags of scans whose audit alarmed.
+    changed_since: a line for each row that has no time and was recorded before, if its decider has changed the decision
         since.
     """
 
@@ -69,11 +69,11 @@ class _Line(NamedTuple):
 
 
 def record_file(results: str, rate: float, path: Path) -> FileOutcome:
-    """Record the decisions of a file: all of them, or none where any row is wrong.
+    """Record the decisions of a file: all of them, or none if any row is wrong.
 
     Args:
         results: folder or URI.
-        rate: the false-positive rate above which no flag stands.
+        rate: the false-positive rate. Flags with a larger p do not count.
         path: ends in .csv or .jsonl.
 
     Raises:
@@ -139,10 +139,10 @@ def _read_lines(path: Path) -> list[_Line]:
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Yield the line number and fields of each row, or what is wrong with the row.
+    """Yield the line number and fields of each row, or its fault in words.
 
     Raises:
-        Refused: the header is wrong, or the quotes of the file are.
+        Refused: the header or the quotes of the file are wrong.
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -173,7 +173,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
 
 
 def _json_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Yield the line number and object of each line that is not blank, or what is wrong with the line."""
+    """Yield the line number and object of each line that is not blank, or its fault in words."""
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -197,7 +197,7 @@ def _decision(fields: Mapping[str, Any]) -> Decision:
     """Return the decision of a row. Empty fields count as left out.
 
     Raises:
-        ValueError: the row is no decision; names field, value and what is allowed.
+        ValueError: the row is no decision. The message names field, value and what is allowed.
     """
     try:
         decision = Decision.model_validate({name: value for name, value in fields.items() if value not in (None, "")})
@@ -233,7 +233,7 @@ def _new_decision(decision_id: str, decision: Decision) -> NewDecision:
 
 
 def _find_flags(results: str, rate: float, ids: set[str]) -> dict[str, dict[str, Any]]:
-    """Return the flags that stand, by id: rows of schemas.tables.VERDICTS with `audit`. Other ids are left out."""
+    """Return the flags that count, by id: rows of schemas.tables.VERDICTS with `audit`. Other ids are left out."""
     # An id begins with the digest of the text, so a column is compared and not a digest made for every flag.
     starts = {bytes.fromhex(identifier.removeprefix(FLAG_ID_PREFIX)[:16]) for identifier in ids}
     same_start = pl.col("text_sha256").bin.head(8).is_in(sorted(starts))
@@ -242,7 +242,7 @@ def _find_flags(results: str, rate: float, ids: set[str]) -> dict[str, dict[str,
 
 
 def _changed_since(results: str, recorded_lines: Mapping[str, _Line]) -> Iterator[str]:
-    """Yield a line for each decision without a time that was recorded and does not stand any more."""
+    """Yield a line for each decision without a time that was recorded and that a newer one has replaced."""
     untimed = {name: line for name, line in recorded_lines.items() if line.decision.decided_at is None}
     if not untimed:
         return

@@ -1,6 +1,6 @@
-"""Pieces of evidence: near-duplicates of one text, marked for the same message of one key, count once.
+"""Count pieces of evidence: near-duplicates of one text, marked for the same message of one key, count once.
 
-Which texts are near-duplicates is told from their sketches (scanner.detection.sketches).
+Near-duplicates are recognised by their sketches (scanner.detection.sketches).
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ import polars as pl
 from scanner.detection.sketches import SKETCH_BYTES, pieces_of
 
 MOST_SKETCHES = 200_000
-"""Texts whose sketches are held at a time."""
+"""Largest number of texts whose sketches are held at a time."""
 
 MOST_READS = 10
-"""Most reads of the flags, of MOST_SKETCHES texts each: for more than two million texts, pieces are not counted."""
+"""Most reads of the flags, of MOST_SKETCHES texts each. For more than two million texts, pieces are not counted."""
 
 EVIDENCE_COLUMNS = ("text_sha256", "key_id", "message")
-"""Columns that a piece of evidence shares, with the text."""
+"""Columns of a text's digest, key and message. Texts of one piece have the same key and message."""
 
 _SKETCH = pl.when(pl.col("sketch").bin.size() == SKETCH_BYTES).then("sketch")  # another one somebody changed
 
@@ -28,8 +28,8 @@ def pieces_of_evidence(flags: pl.LazyFrame) -> pl.DataFrame:
     """Return each flagged text with its piece, a number.
 
     Returns:
-        Columns: those of EVIDENCE_COLUMNS, and piece, int64; null where there are too many texts to tell: of a key and
-        message with more than MOST_SKETCHES, or of all where MOST_READS are too few.
+        Columns: those of EVIDENCE_COLUMNS, and piece, int64. It is null for texts of a key and message with more than
+        MOST_SKETCHES texts, and for all texts if MOST_READS reads are too few.
     """
     frames, first = [_in_memory(flags.head(0).select(*EVIDENCE_COLUMNS, "sketch").collect())], 0
     for groups, tell in _parts(
@@ -54,11 +54,12 @@ def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:
     """Count the documents, distinct texts and distinct accounts of each piece.
 
     Args:
-        flags: rows of schemas.tables.FLAGS, one a document.
+        flags: rows of schemas.tables.FLAGS, one for each document.
         of_flags: rows of `pieces_of_evidence` of these flags.
 
     Returns:
-        Columns: piece; piece_documents, piece_texts and piece_accounts, int64. Texts with a null piece are left out.
+        Columns: piece, and piece_documents, piece_texts and piece_accounts, int64. Texts with a null piece are left
+        out.
     """
     rows = flags.join(of_flags.drop_nulls("piece").lazy(), on=EVIDENCE_COLUMNS, how="inner", nulls_equal=True)
     distinct = {"piece_texts": "text_sha256", "piece_accounts": "account_id"}

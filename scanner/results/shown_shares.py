@@ -1,4 +1,7 @@
-"""How much of what scans read is left out since claims showed its seeds, by key, and from when on a key is used up."""
+"""Compute the share of positions that scans leave out because claims showed their seeds, for each key.
+
+A key with too large a share needs a successor.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -8,15 +11,15 @@ import polars as pl
 from scanner.results.queries import ask, exist, scans
 
 MOST_SHOWN = 0.05
-"""Share of the positions whose seeds were shown from which on a new key is advised (SPEC_3 §5)."""
+"""Share of positions with shown seeds from which a new key is advised (SPEC_3 §5)."""
 
 
 class ShownShare(NamedTuple):
-    """What scans under a key left out.
+    """Numbers of positions of scans under a key.
 
-    event: number of the last event that they read.
-    shown: positions that they left out since claims showed their seeds.
-    positions: all positions, these and those that they scored.
+    event: number of the last event that the scans read.
+    shown: number of positions that they left out because claims showed their seeds.
+    positions: number of all positions, left out or scored.
     """
 
     event: int
@@ -25,7 +28,7 @@ class ShownShare(NamedTuple):
 
 
 def shown_in_words(key_id: str, shown: int, positions: int) -> str:
-    """Say what share of the positions was left out under a key, and whether it is time for a new one."""
+    """Write which share of the positions was left out under a key, and whether it is time for a new one."""
     share = shown / max(positions, 1)
     said = f"under {key_id}, {share:.1%} of the positions were left out, since claims showed their seeds"
     return f"{said}; make a new key, and retire this one" if share >= MOST_SHOWN else said
@@ -41,9 +44,9 @@ def used_up(keys: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def shown_shares(results: str) -> Mapping[str, ShownShare]:
-    """Return what scans left out, by key id, each by those scans that read the latest event of the key.
+    """Return the numbers for each key, by its id, from the scans that read the latest event of the key.
 
-    Keys of which nothing was shown are left out.
+    Keys without shown seeds are left out.
 
     Raises:
         ScanFailed: names were erased at every attempt.

@@ -1,6 +1,6 @@
-"""The detector over HTTP: JSON for programs, a page for people that works without scripts, and what operators watch.
+"""Serve the detector over HTTP: JSON for programs, a page for people without scripts, and metrics for operators.
 
-Nothing of a text is kept or repeated: not in an error, a log, a metric, nor a traceback.
+Nothing of a text is kept or repeated, in no error, log, metric or traceback.
 """
 
 import asyncio
@@ -76,14 +76,14 @@ class DetectorServer(Server):
     """The detector on a port of this machine.
 
     Args:
-        config: of the detector.
-        folder: where its relative paths start.
+        config: configuration of the detector.
+        folder: folder that its relative paths start from.
         host: address of this machine.
-        port: 0 for any that is free.
-        tell: takes a line about what changed.
+        port: port of this machine. 0: any free one.
+        tell: called with a line on each change.
 
     Raises:
-        BrickscanError: configuration or registry cannot be right, or the port cannot be had.
+        BrickscanError: configuration or registry cannot be right, or the port is not free.
     """
 
     def __init__(self, config: DetectorConfig, folder: Path, host: str, port: int, tell: Callable[[str], None]) -> None:
@@ -97,7 +97,7 @@ class DetectorServer(Server):
 
 
 def _tell_or_not(tell: Callable[[str], None], line: str) -> None:
-    """Tell a line, or lose it, as on a full disk: else nobody would follow the registry from then on."""
+    """Tell a line, or lose it, for example on a full disk. Otherwise the error would end following the registry."""
     with contextlib.suppress(OSError, ValueError):
         tell(line)
 
@@ -151,9 +151,9 @@ class DetectorApp:
         self._answers.close()
 
     def _guarded(self, handler: Handler) -> Handler:
-        """Return a handler that tells unforeseen faults by their kind alone.
+        """Return a handler that tells only the kind of an unforeseen fault.
 
-        A traceback could hold a part of a text.
+        A traceback could contain a part of a text.
         """
 
         async def guarded(request: Request) -> Response:
@@ -233,10 +233,10 @@ class DetectorApp:
         return text
 
     def _caller(self, request: Request) -> Caller:
-        """Return who asks.
+        """Return the caller of a request.
 
         Raises:
-            HTTPException: the token is unknown, has ended or was revoked, or headers stand twice.
+            HTTPException: the token is unknown, has ended or was revoked, or a header is there twice.
         """
         address, proxy = request.client.host if request.client else "", self._config.proxy
         if proxy is not None and proxy.sends(address):
@@ -348,7 +348,7 @@ class DetectorApp:
 
 
 HOUSEHOLD_BITS = 56
-"""Bits of an IPv6 address that are the same in a household, which is given 2^72 addresses (RFC 6177)."""
+"""Number of bits of an IPv6 address that are equal in a household. A household gets 2^72 addresses (RFC 6177)."""
 
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+")
 
@@ -356,7 +356,7 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+")
 def network_of(address: str) -> str:
     """Return the network that counts as one caller.
 
-    It is an IPv4 address, or of IPv6 the addresses that begin with the same bits.
+    It is an IPv4 address, or all IPv6 addresses that begin with the same HOUSEHOLD_BITS bits.
     """
     match = _WITH_PORT.fullmatch(address)  # some proxies name the port, too
     host = (match[1] or match[2]) if match else address
@@ -369,10 +369,10 @@ def network_of(address: str) -> str:
 
 
 async def _while_there(request: Request, answering: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of a coroutine, which is cancelled where the client leaves before it has it.
+    """Return the result of a coroutine. If the client leaves before, the coroutine is cancelled.
 
     Raises:
-        HTTPException: the client has left, so that the reason is not read.
+        HTTPException: the client has left. It will not read the reason.
     """
     answer, disconnection = asyncio.ensure_future(answering), asyncio.ensure_future(_disconnected(request))
     try:
@@ -398,7 +398,7 @@ def _kind_of(name: str) -> str:
     """Return the media type of a file by its name.
 
     Raises:
-        HTTPException: it is none that is read.
+        HTTPException: files of this type are not read.
     """
     for kind, ends in FILE_ENDS.items():
         if name.lower().endswith(ends):
@@ -415,9 +415,9 @@ _AS_IT_IS = ("7bit", "8bit", "binary")
 
 
 def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
-    """Return the fields of a form by name: the file's name, if it is one, and the value (RFC 7578).
+    """Return the fields of a form by name: the name of a file (empty for other fields), and the value (RFC 7578).
 
-    They are held in memory, unlike Starlette's. Parts of parts, whose reading takes time by their depth, are not read.
+    They are held in memory, unlike Starlette's. Nested parts are not read, because their depth would cost time.
     """
     head = _head(f"Content-Type: {content_type}")
     boundary = head.get_boundary()

@@ -1,4 +1,4 @@
-"""What a detector has known of its registry, so that one that was put back to an older state is refused."""
+"""Record the state of a detector's registry, to refuse a registry that was put back to an older state."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from scanner.storage.locations import read_named, write_whole
 
 
 class _KnownRegistry(BaseModel):
-    """What a detector has known of its registry.
+    """The state of a registry that a detector has seen.
 
     keys: ids of its keys.
-    users_head: head of the chain of users, None: there are none.
+    users_head: head of the chain of users. None: there are no users.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,16 +23,16 @@ class _KnownRegistry(BaseModel):
 
 
 def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path) -> None:
-    """Raise Refused for a registry that lacks what a file says of it, and write its keys and head into the file.
+    """Compare a registry with the state in a file, and write its keys and its head of users into the file.
 
     Args:
         registry: folder or URI of the registry.
         keys: ids of its keys.
-        file: the file, which is made where there is none.
+        file: the file. It is made if it does not exist.
 
     Raises:
-        Refused: a key is gone, or its chain of users never had that head: it was put back to an older state; or the
-            file cannot be read.
+        Refused: a key is gone, or the chain of users never had the recorded head, so the registry was put back to an
+            older state. Or the file cannot be read.
     """
     try:
         recorded_state = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()

@@ -1,10 +1,10 @@
-"""Texts of files, each read by a process of its own that holds no key, writes no file, and ends with it.
+"""Read texts of files, each in a separate process that holds no key, writes no file, and ends with the file.
 
-So a hostile file costs nobody but who sent it. PDF and DOCX are read where the extra `files` is installed. What a file
-can take is bounded: its pages, its bytes when unpacked, memory, and time.
+So a hostile file harms only its sender. PDF and DOCX are read if the extra `files` is installed. There are limits for
+the pages of a file, its unpacked bytes, memory and time.
 
-A file can show another text than is read: letters may be hidden, drawn by a font that swaps them, or pictures. So
-nothing is stated of a file, and its answer gives the text that was read.
+A file can show another text than is read: letters may be hidden, drawn by a font that swaps them, or pictures. So a
+report states nothing about a file, and the answer contains the text that was read.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ if TYPE_CHECKING:  # a process that reads a file has no use for the budget
     from scanner.service.budget import Caller
 
 MOST_PAGES = 500
-"""Most pages of a PDF."""
+"""Largest number of pages of a PDF."""
 
 MOST_UNPACKED_BYTES = 2**26
-"""Bytes to which a DOCX may unpack."""
+"""Largest number of bytes of an unpacked DOCX."""
 
 MEMORY_BYTES = 2**30
 """Bytes of memory of a process that reads a file."""
@@ -44,13 +44,13 @@ CPU_SECONDS = 10
 """Seconds of a core that reading a file may take."""
 
 MOST_UNREADABLE = 0.01
-"""Share of a text's characters that may be none that a page shows, such as bullets: so few take no mark away."""
+"""Largest share of a text's characters that stand for nothing, such as a font's own bullets. So few hide no mark."""
 
 _OF_ONE_CALLER = 8
 """Most files of one caller that wait at a time."""
 
 _KEPT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
-"""Variables that a process which reads a file has, by which Python finds its libraries; no library finds a program."""
+"""Environment variables of a process that reads a file. Python finds its libraries by them, and no program."""
 
 _UNSEEN = {"title", "script", "style", "template", "noscript"}
 _BLOCKS = {"p", "div", "li", "br", "tr", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "section", "article"}
@@ -72,13 +72,13 @@ WHY_UNREAD = {
 
 
 class FileReader:
-    """Reads files: so many at a time, and one of each caller, so that nobody holds up the files of all others.
+    """Reads some files at a time, and one of each caller, because nobody should hold up the files of all others.
 
     Args:
-        processes: how many files are read at a time.
-        seconds: longest time that a file waits and is read.
-        max_bytes: of a text.
-        charge: takes whose file was read, and the seconds of a process.
+        processes: number of files that are read at a time.
+        seconds: longest time for waiting and reading a file.
+        max_bytes: most bytes of a text.
+        charge: called with the caller whose file was read, and the seconds of a process.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class FileReader:
         self._callers = Counter["Caller"]()
 
     async def text_of(self, caller: "Caller", kind: str, raw: bytes) -> bytes | Unread:
-        """Return the text of a file, UTF-8, or why there is none, as read_file does, or because reading takes too much.
+        """Return the text of a file, UTF-8, or why there is none, as `read_file` does. A file may also take too much.
 
         Raises:
             Unavailable: too many files wait.
@@ -114,7 +114,7 @@ class FileReader:
 
 
 async def _read_apart(kind: str, raw: bytes, max_bytes: int) -> bytes | Unread:
-    """See read_file, in a process, which is killed where this is cancelled."""
+    """Call `read_file` in a process, which is killed if this is cancelled."""
     command = ("-P", "-m", __name__, kind, str(max_bytes))
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}  # others may hold keys
     process = await asyncio.create_subprocess_exec(
@@ -132,9 +132,9 @@ async def _read_apart(kind: str, raw: bytes, max_bytes: int) -> bytes | Unread:
 
 
 def main(kind: str, max_bytes: int) -> None:
-    """Read a file from standard input, and write its text to standard output, within bounds.
+    """Read a file from standard input, and write its text to standard output, within limits.
 
-    It ends with an Unread where the file has no text.
+    If the file has no text, the process ends with an Unread.
     """
     confine_process()
     os.nice(10)  # texts come first
@@ -163,7 +163,7 @@ def read_file(kind: str, raw: bytes, max_bytes: int) -> bytes | Unread:
 
 
 def _no_letters(text: str) -> bool:
-    """Return whether fonts of a file draw what its characters do not say.
+    """Return whether fonts of a file draw letters for which its characters do not stand.
 
     Such characters are private, unassigned, control characters or U+FFFD.
     """
@@ -175,7 +175,7 @@ def _no_letters(text: str) -> bool:
 
 
 def _pdf_text(raw: bytes, max_bytes: int) -> str:
-    """Return the text of each page, a line between them."""
+    """Return the texts of the pages, one after the other, each from a new line on."""
     from pypdf import PdfReader
 
     reader, pages, length = PdfReader(io.BytesIO(raw)), list[str](), 0
@@ -190,7 +190,7 @@ def _pdf_text(raw: bytes, max_bytes: int) -> str:
 
 
 def _docx_text(raw: bytes, _max_bytes: int) -> str:
-    """Return the text of the body as it would be if all changes were accepted, a line a paragraph."""
+    """Return the text of the body as it would be if all changes were accepted, one line for each paragraph."""
     from docx import Document
     from docx.oxml.ns import qn
 
@@ -242,18 +242,18 @@ class _Text(HTMLParser):
 
 _END_OF_COMMENT = re.compile(r"\A-?>|--!?>")
 _NO_TAG = re.compile(r"<(?=[^<>]*(?:<|\Z))")
-"""A sign after which no tag ends before the next one begins: the library's parser reads on to the end for each."""
+"""A `<` after which no tag ends before the next one begins. For each of these the library's parser reads to the end."""
 
 
 def _without_comments(page: str) -> str:
-    """Return a page without its comments. A comment that does not end goes on to the end of the page."""
+    """Return a page without its comments. A comment without an end extends to the end of the page."""
     visible, *parts = page.split("<!--")
     ends = ((part, _END_OF_COMMENT.search(part)) for part in parts)
     return visible + "".join(part[end.end() :] for part, end in ends if end)
 
 
 def _html_text(raw: bytes, max_bytes: int) -> str:
-    """Return the text of a page, a line a block."""
+    """Return the text of a page, one line for each block."""
     parser = _Text()
     parser.feed(_NO_TAG.sub("&lt;", _without_comments(_plain_text(raw, max_bytes))))
     parser.close()
@@ -277,7 +277,7 @@ FILE_ENDS = {
     for kind, ends in zip(_READERS, _ENDS, strict=True)
     if ends[0] not in _NEEDS or importlib.util.find_spec(_NEEDS[ends[0]])
 }
-"""Media types of files that are read here, and the ends of their names."""
+"""Media types of files that are read, each with the endings of their names."""
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The detector's secrets: Ed25519 keys that sign its reports, one at a time and each with dates, and experts' tokens.
+"""Keep the detector's secrets: Ed25519 keys that sign its reports, one at a time and with dates, and experts' tokens.
 
-signing.json in the detector's folder has every key that ever was, signing-ID.pem the private key of the one that signs.
-A key's id is the beginning of the SHA-256 of its public key, so that no other key can pass for it.
+signing.json in the detector's folder lists every key that it ever had. signing-ID.pem is the private key of the one
+that signs. A key's id is the beginning of the SHA-256 of its public key, so no other key can pass for it.
 
-Experts learn more of the detector than anybody does, by tokens that end and can be revoked. tokens.json has their
-digests. A token has 256 random bits, so that a plain SHA-256 hides it.
+Experts learn more from the detector than others. They have tokens, which end and can be revoked. tokens.json has the
+tokens' digests. A token has 256 random bits, so a plain SHA-256 hides it.
 """
 
 import base64
@@ -35,11 +35,11 @@ from scanner.storage.toml import canonical
 from schemas.service import ExpertToken, PageStatement, SignedReport, SigningKey, Statement
 
 _HANDOVER = timedelta(minutes=1)
-"""Time after a new key was made in which the last one's reports are good: some are being signed by it just then."""
+"""Time after a new key is made in which reports by the last one are valid, because some are being signed just then."""
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder of the detector that others cannot enter, unless it exists.
+    """Make a folder of the detector that others cannot enter. Do nothing if it exists.
 
     Raises:
         Refused: it cannot be made.
@@ -92,7 +92,7 @@ def signing_keys(state: Path) -> tuple[SigningKey, ...]:
     """Return every signing key of a detector, oldest first.
 
     Raises:
-        Refused: the list cannot be read, an id is another key's, or private keys are there and no list is.
+        Refused: the list cannot be read, an id belongs to another key, or there are private keys without a list.
     """
     keys, path = _read(state, _SigningKeys).keys, state / _SigningKeys.file
     if not path.exists() and any(state.glob("signing-*.pem")):  # else old reports would be nobody's
@@ -104,7 +104,7 @@ def _public_key(key: SigningKey) -> Ed25519PublicKey:
     """Return the public key of a signing key.
 
     Raises:
-        ValueError: it is none of Ed25519.
+        ValueError: it is no Ed25519 key.
     """
     public = load_pem_public_key(key.public_key.encode())
     if not isinstance(public, Ed25519PublicKey):
@@ -113,9 +113,9 @@ def _public_key(key: SigningKey) -> Ed25519PublicKey:
 
 
 def new_signing_key(state: Path) -> SigningKey:
-    """Make a key that signs from now on, in the place of the one that does. The reports of that one stay good.
+    """Make a key that signs from now on, in place of the present one. Reports of the old key stay valid.
 
-    Its private file goes, since it signs nothing more.
+    The private file of the old key is deleted, because it signs nothing more.
 
     Raises:
         Refused: it cannot be written.
@@ -141,7 +141,7 @@ def new_signing_key(state: Path) -> SigningKey:
 
 
 def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
-    """Take a key's word back: none of its reports is good any more, whenever it was signed. Its private file goes.
+    """Revoke a key: none of its reports is valid any more, whenever it was signed. Its private file is deleted.
 
     Raises:
         Refused: there is no such key.
@@ -166,7 +166,7 @@ def key_id_of(public: Ed25519PublicKey) -> str:
 
 
 class Signer:
-    """Signs statements with the key that signs now, and follows changes of the keys.
+    """Signs statements with the present key, and follows changes of the keys.
 
     Args:
         state: the detector's folder.
@@ -177,7 +177,9 @@ class Signer:
         self._now: tuple[SigningKey, Callable[[bytes], bytes]] | None = None
 
     def sign(self, state: Callable[[str], Statement | PageStatement]) -> SignedReport:
-        """Sign the statement that a function makes of the signing key's id, and return the report.
+        """Sign a statement, and return the report.
+
+        state: makes the statement from the signing key's id.
 
         Raises:
             Refused: no key signs now, or the clock went back.
@@ -229,7 +231,7 @@ def tokens(state: Path) -> tuple[ExpertToken, ...]:
 
 
 def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertToken]:
-    """Issue a new token, which is kept nowhere, and return it with its record.
+    """Issue a new token and return it with its record. The token itself is stored nowhere.
 
     Raises:
         Refused: it would have ended already, or the expert has no name.
@@ -267,7 +269,7 @@ def revoke_token(state: Path, token_id: str) -> ExpertToken:
 
 
 def expert_of(state: Path, token: str) -> str | None:
-    """Return the name of the expert whose token this is; None where it is unknown, has ended or was revoked.
+    """Return the name of the expert with this token. None: it is unknown, has ended or was revoked.
 
     Raises:
         Refused: as `tokens`.
