@@ -1,4 +1,4 @@
-"""Define the green lists of Hugging Face transformers 5.23: `WatermarkingConfig` with lefthash or selfhash.
+"""Define the green lists of Hugging Face transformers 5.23 and 5.24: `WatermarkingConfig` with lefthash or selfhash.
 
 A seed selects a permutation of the vocabulary. Its first int(γ·|V|) tokens are green (Kirchenbauer et al.). In lefthash
 only the previous token decides the seed, whatever the context width. In selfhash all tokens of the window decide it,

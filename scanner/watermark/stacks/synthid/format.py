@@ -1,6 +1,6 @@
 """Define SynthID-Text, in two versions.
 
-- `synthid-table`: of transformers 5.23 and of the package 0.2.1.
+- `synthid-table`: of transformers 5.23 and 5.24, and of the package 0.2.1.
 - `synthid-mixed`: of git in June 2025.
 
 Every n-gram is hashed with each of m keys to m bits, and the mark raises the share of ones. The score is a sum over
