@@ -110,12 +110,18 @@ KNOWN = {
     *("claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "record.json", "README"),
     *("seeds.json", "events.jsonl", "name.json"),
 }
-LEFT_BY_SYSTEMS = {".DS_Store", "Thumbs.db", "desktop.ini"}  # made by macOS and Windows; never read
+LEFT_BY_SYSTEMS = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini", re.DOTALL)  # of macOS and Windows; never read
 BLANK = "\u2581"  # stands for a blank in many tokenizers
-UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]{10,}"
+INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+UNSEEN = re.compile(f"[{INVISIBLE}]{{10,}}")
+HARD_TO_SEE = re.compile(
+    # what shows nothing, and letters beside single accents or other alphabets, whose letters look the same
+    f"[{INVISIBLE}\0-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u2800\ufffc\ufffd]|[A-Za-z](?=[\u0250-\u058f])|(?<=[\u0250-\u058f])[A-Za-z]"
+)
+SEEN_BLANKS = {" ", "\n", "\n\n"}
 LINE_BEGIN = r"[^\S\n]*(?:(?:#|//|--|/\*|<!--|;|%|NOTE)[^\S\n]*)?"
 LINE_END = r"[^\S\n]*(?:(?:\*/|-->)[^\S\n]*)?"
 REFERENCE = r"\s{1,2}(?:https?://[!-~]{1,2048}|data:application/c2pa;base64,[A-Za-z0-9+/=_-]{1,1000000})\s{1,2}"
@@ -156,6 +162,7 @@ NEVER = {
     "dates": "that a record is older than its beacon's value, and both than the text; without a witness's time stamp, "
     "dates are the word of whoever makes the claim",
     "others": "whose other messages are marked in the text: whoever has the seeds that a claim shows can see them all",
+    "signs": "that text.txt is sign for sign what was posted: words can be marked by signs that look like others",
     "README": "what README says: whoever makes the claim wrote it",
     "script": "that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim",
 }
@@ -522,7 +529,23 @@ def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fin
         findings.holds("text", scored == scored_text(raw), what)
     else:
         findings.left("text", f"that {name} is what is scored of the text, normalised: read both")
+    hard_to_see = characters_hard_to_see(scored)
+    if hard_to_see:
+        what = f"that {hard_to_see} characters of {name}, which readers do not see or take for others, were posted"
+        findings.left("text", f"{what}: text that looks the same can be marked by them; compare it by a program")
     return scored
+
+
+def characters_hard_to_see(text: str) -> int:
+    """Count the characters of a text that its readers do not see, or take for others.
+
+    By them, whoever makes a claim could mark a text that somebody else wrote, and change no word.
+    """
+    if text.count("\r\n") == text.count("\n"):  # as Windows ends lines; where some end so, nobody sees which
+        text = text.replace("\r\n", "\n")
+    blanks = (run.group() for run in re.finditer(r"\s+", text))
+    unseen = sum(len(run) for run in blanks if run not in SEEN_BLANKS)
+    return unseen + sum(1 for _ in HARD_TO_SEE.finditer(text))
 
 
 def scored_text(raw: bytes) -> str:
@@ -1311,7 +1334,7 @@ def read_folder(folder: Path) -> "dict[str, bytes]":
         ValueError: a file has more than LARGEST bytes, or the folder has an entry that no claim has, such as a module
             that shadows another, a link to another place or a pipe that never ends.
     """
-    paths = [path for path in sorted(folder.iterdir()) if path.name not in LEFT_BY_SYSTEMS]
+    paths = [path for path in sorted(folder.iterdir()) if LEFT_BY_SYSTEMS.fullmatch(path.name) is None]
     for path in paths:
         if path.name not in KNOWN or path.is_symlink() or not path.is_file():
             what = "; delete it if you, or your computer, put it there"

@@ -472,7 +472,7 @@ def test_a_folder_with_more_than_a_claim_is_refused(forger, tmp_path, what):
 def test_files_that_a_system_puts_into_folders_are_no_part_of_a_claim(forger):
     """Whoever opened the folder to read the text has not made the claim void."""
     forger.claim()
-    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+    for name in (".DS_Store", "._text.txt", "Thumbs.db", "desktop.ini"):
         (forger.folder / name).write_bytes(b"anything")
     assert forger.checked()[0] == 0
 

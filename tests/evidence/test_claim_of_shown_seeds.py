@@ -329,6 +329,53 @@ def test_values_of_beacons(tmp_path, words, forger):
     assert of_beacon.claim(beacon_value=None)[0] == 1
 
 
+# ---- the text as people see it
+
+
+@pytest.mark.parametrize("signs", ["\u200b\u200d\u2060", " \t\n"])
+def test_a_text_of_somebody_else_that_was_marked_by_signs_that_nobody_sees(forger, plain, signs):
+    """Word for word what they wrote, with signs between words or blanks after the last one."""
+    innocent = plain(100, 1)
+    forger.text, mark, generator = innocent if signs.isspace() else "", forger.mark(), random.Random(1)
+    for word in [""] * 100 if signs.isspace() else re.findall(r"\s*\S+", innocent):
+        hidden = ["".join(generator.choices(signs, k=generator.randint(1, 5))) for _ in range(8)]
+        forger.text = max((forger.text + one + word for one in hidden), key=lambda text: strength(mark, forger, text))
+    assert re.sub(f"[{signs}]", "", forger.text) == re.sub(f"[{signs}]", "", innocent)
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+    assert re.search(r"NOT CHECKED that \d{3} characters of text.txt, which readers do not see", said), said
+
+
+def strength(mark: Mark, forger: ShownForger, text: str) -> float:
+    """How much the new positions of a text's end speak for the message, beyond their mean."""
+    tokens = encode(forger.tokenizer, text[-200:])
+    ngrams = {tuple(tokens[at - 3 : at + 1]) for at in places_in(mark, tokens, 0, len(tokens))}
+    return sum(mark.term(ngram, forger.message) - 0.25 for ngram in ngrams)
+
+
+@pytest.mark.parametrize(
+    ("text", "hard"),
+    [
+        ("Words, and\nmore.\n\nThe end.\n", 0),
+        ("Words, and\r\nmore.\r\n\r\nThe end.\r\n", 0),
+        ("Words,\r\nmore\n", 2),
+        ("a\n b", 2),
+        ("Grüße, œuvre, Привет, 你好, α and β: “all” as they stand…", 0),
+        ("a  b", 2),
+        ("a \nb", 2),
+        ("a\n\n\nb", 3),
+        ("a\n \t b\n\n\n", 7),
+        ("a\u00a0b\u2003c\x1cd", 3),
+        ("a\x00\x1b[8mb\x9b\ufffd", 4),
+        ("a\u200bb\ufe0f\U000e0041\u2800", 4),
+        ("p\u0430ss cаn", 4),
+        ("cafe\u0301", 1),
+    ],
+)
+def test_characters_that_readers_do_not_see(text, hard):
+    assert check_claim.characters_hard_to_see(text) == hard
+
+
 # ---- what was shown before
 
 
