@@ -54,7 +54,7 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
             versions = _versions(results)
             try:
                 return question()
-            except (OSError, pl.exceptions.PolarsError):
+            except (ScanFailed, OSError, pl.exceptions.PolarsError):
                 if _versions(results) == versions:
                     raise
     raise ScanFailed(f"results: {results} cannot be read while names are erased from it; run again later")

@@ -99,12 +99,14 @@ def has_table(results: str, name: str) -> bool:
 
     Raises:
         TableError: the table was signed and is missing, and nobody gave it up.
+        ScanFailed: its folder cannot be read.
     """
-    if DeltaTable.is_deltatable(table_uri(results, name)):
-        return True
-    signer = signer_of(results)
-    # at first sight the table is missing, but the signer's own look decides, because a table can appear in between
-    return signer is not None and signer.is_there(name)
+    with faults_named(results):
+        if DeltaTable.is_deltatable(table_uri(results, name)):
+            return True
+        signer = signer_of(results)
+        # at first sight the table is missing, but the signer's own look decides, because a table can appear in between
+        return signer is not None and signer.is_there(name)
 
 
 Answer = TypeVar("Answer")
@@ -627,6 +629,7 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
         Refused: there is no such table.
         TableError: it has another version or other columns, or it is not as it was signed. When the rows are collected:
             one of its files is not as it was signed.
+        ScanFailed: its log cannot be read. When the rows of a signed table are collected: one of its files cannot.
     """
     signer = signer_of(results)
     if signer is None:

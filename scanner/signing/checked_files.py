@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from scanner.errors import TableError
+from scanner.errors import ScanFailed, TableError, in_a_line
 from scanner.storage.data_files import SCHEMAS, read_file, sha256_in
 from scanner.storage.locations import table_uri
 
@@ -22,7 +22,7 @@ def checked_rows(results: str, name: str, file_names: Sequence[str]) -> pl.LazyF
         file_names: files to read, from the log of a signed table.
 
     Returns:
-        A lazy frame that raises when it is collected. TableError: the content of a file was changed. OSError: a file
+        A lazy frame that raises when it is collected. TableError: the content of a file was changed. ScanFailed: a file
         cannot be read.
     """
     schema = pl.Schema(SCHEMAS[name])
@@ -35,11 +35,17 @@ def checked_rows(results: str, name: str, file_names: Sequence[str]) -> pl.LazyF
         for file_name in file_names:
             if left == 0:
                 return
+            location = f"{table_uri(results, name)}/{file_name}"
             if sha256_in(file_name) is None:
-                raise TableError(f"results: {table_uri(results, name)}/{file_name}: brickscan did not write this file")
-            content = io.BytesIO(read_file(results, name, file_name))
+                raise TableError(f"results: {location}: brickscan did not write this file")
+            try:
+                content = read_file(results, name, file_name)
+            except OSError as error:
+                raise ScanFailed(
+                    f"results: {location} cannot be read: {in_a_line(error)}; put it back from a copy"
+                ) from None
             rows = pl.read_parquet(
-                content, columns=columns, schema=schema, missing_columns="insert", use_statistics=False
+                io.BytesIO(content), columns=columns, schema=schema, missing_columns="insert", use_statistics=False
             )
             rows = rows if left is None else rows.head(left)
             left = None if left is None else left - len(rows)

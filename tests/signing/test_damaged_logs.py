@@ -91,6 +91,19 @@ def test_a_file_in_the_place_of_a_table_is_told(signed):
         existing_tables(signed)
 
 
+def put_a_loop_in_the_place_of_its_log(folder: str) -> None:
+    shutil.rmtree(log(folder))
+    log(folder).symlink_to(log(folder))
+
+
+@pytest.mark.parametrize("damage", [put_a_file_in_its_place, put_a_loop_in_the_place_of_its_log])
+def test_who_asks_whether_a_table_is_there_is_told_that_its_folder_cannot_be_read(signed, damage):
+    """So ask most commands first, and showed where in the code it failed."""
+    damage(signed)
+    with pytest.raises(ScanFailed, match=r"cannot be read.*put back what is missing"):
+        has_table(signed, "flags")
+
+
 def test_no_table_is_made_that_the_registry_would_refuse_later(signed, own_secret, monkeypatch):
     """As the first decision of a reviewer who reads the registry alone; nobody is locked out by it."""
 

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from scanner.errors import Refused, ScanFailed, TableError
 from scanner.results import transactions
 from scanner.results.sign_anew import faults_of_tables, sign_anew
-from scanner.results.transactions import Tables, open_tables, refuse_changed_tables
+from scanner.results.transactions import Tables, open_tables, read_whole, refuse_changed_tables
 from scanner.results.upkeep import compact, vacuum
 from scanner.signing import keep_signatures, opened_signers, signer_of, unchecked
 from scanner.storage import delta
@@ -96,6 +96,13 @@ def test_a_fifo_in_the_place_of_a_file_is_refused(signed, own_secret):
     shutil.move(signed, unsigned)
     with pytest.raises(ScanFailed, match=f"FIFO.*{file.name}"):
         rows(unsigned)
+
+
+def test_a_file_that_is_gone_is_named_by_who_reads_outside_of_queries_too(signed):
+    """As scans read the rows of `shards`; it showed where in the code that failed."""
+    files(signed)[0].unlink()
+    with pytest.raises(ScanFailed, match=rf"{files(signed)[0].parent}/part-.* cannot be read: .*; put it back"):
+        read_whole(signed, "flags").collect()
 
 
 def test_a_file_for_which_there_is_no_memory_is_named(tmp_path, monkeypatch):
