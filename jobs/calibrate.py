@@ -91,7 +91,7 @@ def calibrate_and_tell(
     """Run an audit with progress on stderr and a summary on stdout. Return the exit code."""
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused(f"calibrate needs matplotlib; install it with {install_of('audit')}")
-    from scanner.audit.calibration.admission import admissions, signable
+    from scanner.audit.calibration.admission import ALARM_WORDS, admissions, signable
     from scanner.audit.calibration.calibration_plan import plan_calibration
     from scanner.audit.calibration.calibration_report import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
@@ -120,9 +120,9 @@ def calibrate_and_tell(
     tell(*table(rows, everything))
     for file in files:
         tell(f"wrote {file}")
-    sentences = list(failing([row for row in rows if _is_claim(row)]))
+    sentences = list(failing([row for row in rows if _is_claim(row)], ALARM_WORDS))
     for sentence in sentences:
-        tell(f"TOO SMALL: {sentence}")
+        tell(f"FAILED: {sentence}")
     tell(*_why(rows), *admissions(rows, down_to), *signable(rows, down_to))
     return AUDIT_FAILED if sentences else 0
 
@@ -149,14 +149,6 @@ def _is_claim(row: Mapping[str, Any]) -> bool:
     return row["kind"] != "figure" or (row["test"], row["dedup"]) == ("exact", "ngram")
 
 
-_QUESTION_WORDS = {
-    "law_total": "fresh keys, one message",
-    "law_best_total": "fresh keys, all messages",
-    "key": "your key, all messages",
-    "key_messages": "your key, each message",
-}
-"""Words for the questions about whole formats and keys."""
-
 _HEAD = (
     "question",
     "key or format",
@@ -175,12 +167,13 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
 
     everything: whether undecided rows are included.
     """
+    from scanner.audit.calibration.admission import QUESTION_WORDS
     from scanner.audit.statistics.audit_rows import number
 
     listed = [row for row in rows if everything or row["verdict"] != AuditVerdict.UNDECIDED]
     lines = [
         (
-            _QUESTION_WORDS[row["kind"]],
+            QUESTION_WORDS[row["kind"]],
             row["key_id"] or row["method"],
             f"{row['threshold']:g}",
             f"{row['tests']:,}",
@@ -191,7 +184,7 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
             row["verdict"],
         )
         for row in listed
-        if row["measure"] == "rate" and row["kind"] in _QUESTION_WORDS
+        if row["measure"] == "rate" and row["kind"] in QUESTION_WORDS
     ]
     counts = Counter(
         (row["kind"], row["measure"], f"{row['test']} {row['dedup']}", row["verdict"])

@@ -110,7 +110,7 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     assert 10 < clusters <= 50
     out = capsys.readouterr().out
     assert f"{len(human_texts) + 7} documents, {len(human_texts)} distinct texts" in out
-    assert "TOO SMALL" not in out
+    assert "FAILED" not in out
     *_, admitted, signed = out.splitlines()
     assert re.fullmatch(r"k1 can be admitted .*; for 1e-06 .*documents.* are needed.*", admitted)
     (one,) = keys.filter(threshold=0.01).to_dicts()
@@ -146,7 +146,7 @@ def test_a_corpus_with_marked_text_ends_with_code_3_and_a_sentence(tmp_path, hum
     assert set(rows.filter(pl.col("verdict") == "too small", pl.col("kind") != "figure")["key_id"]) == {"seen"}
     assert set(rows.filter(pl.col("kind") == "law_total")["tests"]) == {3 * 4096 * 41}
     out = capsys.readouterr().out
-    assert "TOO SMALL: key seen" in out
+    assert "FAILED: p-values are too small for all messages of key seen: " in out
     assert "the law itself holds" in out
 
 

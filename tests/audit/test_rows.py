@@ -13,6 +13,7 @@ from tests.support.counted import THRESHOLDS, sums
 
 AUDIT = Audit.begin("c" * 64, "corpus.parquet", "1", 0.01)
 GREEN = Question("law", "exact", "greenlist", "document", dedup="ngram", label="greenlist;h=4;gamma=1/4")
+WORDS = {"law": "fresh keys", "key": "all messages"}
 KEY = Question("key", "exact", "gumbel", "account", messages=1000, key_id="k1", dedup="ngram", label="gumbel;h=2")
 
 
@@ -24,11 +25,11 @@ def test_rates():
     table = pa.Table.from_pylist(rows, AUDITS)
     table.validate(full=True)
     assert not any(table[field.name].null_count for field in AUDITS if not field.nullable)
-    said = list(failing(rows))
+    said = list(failing(rows, WORDS))
     assert len(said) == 1
-    assert said[0].startswith("key k1 gumbel;h=2 ngram: ")
+    assert said[0].startswith("p-values are too small for all messages of key k1: ")
     assert "of 400,000 tests reached p = 0.1, where 40,000 were expected" in said[0]
-    assert said[0].endswith(", and too many at 1 smaller threshold")
+    assert said[0].endswith(", and too many at 1 smaller threshold. Test: key gumbel;h=2 ngram")
 
 
 def test_a_bound_is_in_the_rows():
@@ -41,7 +42,19 @@ def test_uniformity():
     rows = uniformity_rows(AUDIT, [(GREEN, p), (KEY, p**1.2)])
     assert [row["verdict"] for row in rows] == ["undecided", "too small"]
     pa.Table.from_pylist(rows, AUDITS).validate(full=True)
-    assert next(failing(rows)) == ("key k1 gumbel;h=2 ngram: p-values of 5,000 documents are too small to be uniform")
+    assert next(failing(rows, WORDS)) == (
+        "p-values of 5,000 documents are too small to be uniform, for all messages of key k1. "
+        "Test: key gumbel;h=2 ngram"
+    )
+
+
+def test_parts_of_the_traffic_are_named():
+    """A part follows the words for its kind. A kind without words goes by its technical name."""
+    question = Question("decoy_host", "exact", "all", "document", dedup="ngram", stratum="w07")
+    rows = rate_rows(AUDIT, [(question, sums(1.5))], THRESHOLDS)
+    said = next(failing(rows, {"decoy_host": "decoys, host"}))
+    assert said.startswith("p-values are too small for decoys, host w07: ")
+    assert next(failing(rows, {})).endswith(". Test: decoy_host all ngram")
 
 
 def test_numbers_are_short():

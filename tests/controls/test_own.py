@@ -47,4 +47,4 @@ def test_one_that_pays_for_no_other_user_of_a_group_raises_the_alarm(tmp_path, h
     audit = scan(make(tmp_path, pieces(human_texts, 60, 500, 20), *KEYS))
     assert audit.state == AuditState.ALARM
     assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} == {"decoy_own"}
-    assert any(alarm.startswith("decoy_own gumbel-v3;h=4;groups=20;seeds=8 ngram: ") for alarm in audit.alarms())
+    assert any(alarm.endswith("Test: decoy_own gumbel-v3;h=4;groups=20;seeds=8 ngram") for alarm in audit.alarms())

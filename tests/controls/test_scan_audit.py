@@ -247,7 +247,8 @@ def test_dedup_switched_off_is_caught(tmp_path, human_texts, monkeypatch):
     assert (audit.state, without.state) == ("alarm", "no decoys")
     assert "decoy" in alarming(audit)
     said = audit.alarms()
-    assert re.search(r"decoy greenlist;h=0;gamma=1/4 ngram: \d+ of [\d,]+ tests reached p = 0\.\d+, ", said[0])
+    assert re.match(r"p-values are too small for decoys: \d+ of [\d,]+ tests reached p = 0\.\d+, ", said[0])
+    assert said[0].endswith("Test: decoy greenlist;h=0;gamma=1/4 ngram")
     assert audit.advice.startswith("Use no flag of this scan. Decoy keys, which marked nothing, hit too often")
 
 
@@ -280,4 +281,4 @@ def test_a_key_that_meets_this_traffic_too_often_is_told_from_a_broken_law(tmp_p
     audit = scan(plan)
     assert alarming(audit) == {"reserved"}
     assert "Decoys are as they should be" in audit.advice
-    assert audit.alarms()[0].startswith("reserved k0 greenlist;h=4;gamma=1/4 ngram: ")
+    assert audit.alarms()[0].startswith("p-values are too small for reserved messages of key k0: ")

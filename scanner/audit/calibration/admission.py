@@ -15,6 +15,22 @@ from schemas.registry import Admission, AuditedFilter, MasterKey
 _OF_KEYS = pl.col("kind").is_in(["key", "key_messages"])
 _HOLD = ("holds", "conservative")
 
+QUESTION_WORDS = {
+    "law_total": "fresh keys, one message",
+    "law_best_total": "fresh keys, all messages",
+    "key": "your key, all messages",
+    "key_messages": "your key, each message",
+}
+"""Words for the questions about whole formats and keys."""
+
+ALARM_WORDS = QUESTION_WORDS | {
+    "law": "fresh keys",
+    "figure": "the ten keys of the figure",
+    "key": "all messages",
+    "key_messages": "each message",
+}
+"""Words for what a calibration found wrong."""
+
 USUAL_RATE = 1e-6
 """p-value down to which admissions are stated by default. Most scans flag at this rate."""
 
@@ -50,7 +66,7 @@ def admission_of(
             f"key {key.key_id!r} has {key.messages} messages; audit {newest['audit_id'][0]} was of "
             f"{', '.join(map(str, sorted(message_counts)))}; run `brickscan calibrate` again"
         )
-    failures = list(failing(newest.to_dicts()))
+    failures = list(failing(newest.to_dicts(), ALARM_WORDS))
     if failures:
         raise Refused(f"key {key.key_id!r} failed audit {newest['audit_id'][0]}: {failures[0]}; {_OR_MARKED}")
     holds = newest.filter(pl.col("kind") == "key", pl.col("verdict").is_in(_HOLD))

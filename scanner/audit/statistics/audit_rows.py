@@ -184,31 +184,33 @@ def wrong_rows(rows: Sequence[Row]) -> list[Row]:
 _QUESTION = tuple(field.name for field in fields(Question))
 
 
-def failing(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a sentence for people on each question whose p-values are too small, about its largest wrong threshold."""
+def failing(rows: Sequence[Row], words: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for people on each question whose p-values are too small, about its largest wrong threshold.
+
+    For example: "p-values are too small for decoys, all messages: 300 of 5,000 tests reached p = 0.01, where 50 were
+    expected (after allowing for chance, still 260). Test: decoy_all gumbel;h=2 ngram".
+
+    Args:
+        rows: judged rows. Only those that are too small count.
+        words: what each kind of row tests, for people.
+    """
     wrong_by_question: dict[tuple[object, ...], list[Row]] = {}
     for row in wrong_rows(rows):
         wrong_by_question.setdefault((row["measure"], *(row[name] for name in _QUESTION)), []).append(row)
     for wrong in wrong_by_question.values():
         row = max(wrong, key=lambda row: row.get("threshold") or 0.0)
-        subject = " ".join(
-            str(part)
-            for part in (
-                row["stratum"] and f"of {row['stratum']}",
-                row["key_id"],
-                row["label"] or row["method"],
-                row["dedup"],
-            )
-            if part
-        )
+        subject = " ".join(filter(None, (words.get(row["kind"], row["kind"]), row["stratum"])))
+        if row["key_id"]:
+            subject += f" of key {row['key_id']}"
+        test = " ".join(filter(None, (row["kind"], row["label"] or row["method"], row["dedup"])))
         if row["measure"] == "uniformity":
-            yield f"{row['kind']} {subject}: p-values of {row['tests']:,} documents are too small to be uniform"
+            yield f"p-values of {row['tests']:,} documents are too small to be uniform, for {subject}. Test: {test}"
             continue
         more = f", and too many at {counted(len(wrong) - 1, 'smaller threshold')}" if len(wrong) > 1 else ""
         yield (
-            f"{row['kind']} {subject}: {row['hits']:,} of {row['tests']:,} tests reached p = {row['threshold']:g}, "
-            f"where {number(row['expected'])} were expected (after allowing for chance, still {number(row['low'])})"
-            f"{more}"
+            f"p-values are too small for {subject}: {row['hits']:,} of {row['tests']:,} tests reached p = "
+            f"{row['threshold']:g}, where {number(row['expected'])} were expected (after allowing for chance, still "
+            f"{number(row['low'])}){more}. Test: {test}"
         )
 
 

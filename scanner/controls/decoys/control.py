@@ -1,6 +1,6 @@
 """Count decoys as a control: texts, accounts and whole decisions under keys that mark no text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from scanner.audit.statistics.hits import DEEP_THRESHOLDS, THRESHOLDS
@@ -30,6 +30,7 @@ from scanner.controls.decoys.whole_texts import (
 )
 from scanner.detection.attribution import BatchOrigin
 from scanner.detection.detector import Detector
+from scanner.printable import counted
 from scanner.scan_plan import Plan
 from schemas.words import AuditState
 
@@ -54,6 +55,18 @@ _LAW_KINDS = {
     "decoy_accounts": "decoys, posts of accounts",
     "decoy_levels": "decoys, weighed by a model",
 }
+
+_ALARM_WORDS: Mapping[str, str] = _LAW_KINDS | {kind: f"decoys, {words}" for kind, words in STRATUM_WORDS.items()}
+
+
+def _told_alike(row: "Row") -> str:
+    """Say how many decoys that should differ draw alike."""
+    from scanner.audit.statistics.audit_rows import number
+
+    return (
+        f"decoy keys that should differ draw alike: {row['hits']:,} of {counted(row['tests'], 'pair')}, where "
+        f"{number(row['expected'])} were expected. Test: {DECOY_KEYS} {row['label']} {row['dedup']}"
+    )
 
 
 class OpenDecoys:
@@ -170,7 +183,10 @@ class DecoyControl(Control["pl.DataFrame"]):
         document_tests = sum(row["tests"] for row in rows if row["kind"] in ("decoy", "decoy_best"))
         return Conclusion(
             state=AuditState.ALARM if wrong_rows(rows) else AuditState.NO_ALARM if tested else None,
-            alarms=[*failing(rows)],
+            alarms=[
+                *(_told_alike(row) for row in wrong_rows(rows) if row["kind"] == DECOY_KEYS),
+                *failing([row for row in rows if row["kind"] != DECOY_KEYS], _ALARM_WORDS),
+            ],
             log={"decoys": document_tests // len(THRESHOLDS)},
         )
 

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from scanner.controls.reserved.reserved_counts import ReservedCounts
     from scanner.controls.traffic import Traffic
 
+_ALARM_WORDS = {
+    "reserved": "reserved messages",
+    "reserved_accounts": "all posts of an account and reserved messages",
+}
+
 
 class ReservedControl(Control["ReservedCounts"]):
     """Writes rows on verdicts for a message that is never given to a user. A flag is a hit.
@@ -76,7 +81,7 @@ class ReservedControl(Control["ReservedCounts"]):
         if framing:
             return Conclusion(AuditState.POSSIBLE_FRAMING, warnings=framing_warnings(framing))
         rows = [row for row in scan.rows if row["kind"] in self.kinds]
-        return Conclusion(AuditState.ALARM if wrong_rows(rows) else None, alarms=[*failing(rows)])
+        return Conclusion(AuditState.ALARM if wrong_rows(rows) else None, alarms=[*failing(rows, _ALARM_WORDS)])
 
     def advise(self, rows: "Sequence[Row]", *, law_holds: bool) -> str | None:
         """Distinguish a bad key from a broken law."""
