@@ -138,12 +138,13 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     if not explainer.reads_texts:
         return [], "name the scan's configuration instead of its results to see the posts"
     dates = window_of(row["night"], row["nights"])
-    table_posts = kept_posts(explainer.results, row["account_id"], dates)
+    table_posts = kept_posts(explainer.results, row["account_id"], dates, row["scan_id"])
     if len(table_posts) >= row["posts"]:
         return table_posts, None
 
     file_posts = []
-    for post in scanned_posts(explainer.results, row["account_id"], dates).iter_rows(named=True):
+    tested_posts = scanned_posts(explainer.results, row["account_id"], dates, row["scan_id"])
+    for post in tested_posts.iter_rows(named=True):
         with contextlib.suppress(Refused):
             file_posts.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:BYTES_OF_A_POST]})
     posts = max(table_posts, file_posts, key=len)

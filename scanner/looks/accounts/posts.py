@@ -98,8 +98,14 @@ def window_of(night: str, nights: int) -> tuple[str, str]:
     return first.isoformat(), (first + timedelta(days=nights - 1)).isoformat()
 
 
-def kept_posts(results: str, account_id: str, dates: tuple[str, str]) -> list[dict[str, Any]]:
+def kept_posts(results: str, account_id: str, dates: tuple[str, str], scan_id: str) -> list[dict[str, Any]]:
     """Return rows of ACCOUNT_POSTS of an account in a window, file by file. Each row of the input comes once.
+
+    Args:
+        results: folder of the results.
+        account_id: the account.
+        dates: first and last night of the window.
+        scan_id: the scan that tested the account. Posts of later scans are left out.
 
     Raises:
         ScanFailed: names were erased all the while, or the table cannot be read.
@@ -109,14 +115,16 @@ def kept_posts(results: str, account_id: str, dates: tuple[str, str]) -> list[di
     in_window = (pl.col("account_id") == account_id) & pl.col("night").is_between(pl.lit(dates[0]), pl.lit(dates[1]))
 
     def question() -> pl.DataFrame:
-        rows = read_whole(results, "account_posts").filter(in_window).sort(_FIRST)
+        rows = read_whole(results, "account_posts").filter(in_window, _not_later_than(scan_id)).sort(_FIRST)
         return rows.unique(["path", "row"], keep="first", maintain_order=True).head(POSTS_OF_AN_ACCOUNT).collect()
 
     return ask(results, question).to_dicts()
 
 
-def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.DataFrame:
+def scanned_posts(results: str, account_id: str, dates: tuple[str, str], scan_id: str) -> pl.DataFrame:
     """Return verdicts on an account's documents in a window, with `filter_sha256` of their scans.
+
+    The arguments are those of `kept_posts`. A document that a later scan only read again stays.
 
     Raises:
         ScanFailed: as `kept_posts`.
@@ -127,7 +135,13 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
     def question() -> pl.DataFrame:
         window_shards = shards(results).filter(in_window).select("shard_id").unique()
         filters = scans(results).select("scan_id", "filter_sha256")
-        account_verdicts = verdicts(results).filter(same_account).join(window_shards, on="shard_id", how="semi")
+        read_by_then = read_whole(results, "verdicts").filter(same_account, _not_later_than(scan_id))
+        account_verdicts = (
+            verdicts(results)
+            .filter(same_account)
+            .join(window_shards, on="shard_id", how="semi")
+            .join(read_by_then, on=["path", "row"], how="semi")
+        )
         return (
             account_verdicts.join(filters, on="scan_id", how="left")
             .sort("path", "row", "scan_id")
@@ -136,6 +150,11 @@ def scanned_posts(results: str, account_id: str, dates: tuple[str, str]) -> pl.D
         )
 
     return ask(results, question)
+
+
+def _not_later_than(scan_id: str) -> pl.Expr:
+    """Whether a row is of a scan that began no later than this one."""
+    return pl.col("scan_id").str.head(_OF_TIME) <= scan_id[:_OF_TIME]
 
 
 def count_marked(results: str, units: Collection[str]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 
 from jobs.demo import make_registry
 from scanner.evidence.explainer import Explainer
-from scanner.looks.accounts.explanation import explain_account
+from scanner.looks.accounts.explanation import explain_account, posts_in_words
 from scanner.looks.accounts.posts import drop_posts
 from scanner.storage.data_files import SCHEMAS
 from scanner.storage.locations import table_uri
@@ -144,6 +144,29 @@ def test_the_evidence_of_an_account_is_the_scans(night, opened_once):
     assert {name: one.posts for name, one in again.items()} == {name: one.posts for name, one in found.items()}
     without = explain_account(Explainer(night.results), "writes")[0]
     assert "name the scan's configuration" in str(without.no_posts)
+
+
+@pytest.mark.costly
+@pytest.mark.seconds
+def test_posts_of_a_later_scan_are_left_out(night, tmp_path, opened_once):
+    """A second scan of the date tests no account again, so its posts are no evidence of the row: kept, or in files."""
+    copy = Night(tmp_path, night.registry)
+    shutil.copytree(night.results, copy.results)
+    shutil.rmtree(copy.input)
+    shutil.copytree(night.input, copy.input)
+    copy.configure(more="accounts = { nights = 1 }", columns='account = "who"')
+    assert call("sign", copy.config, "--yes")[0] == 0
+    before = explain_account(Explainer(copy.config), "writes")[0]
+    copy.write("b", ["a post that came after the night was tested"], who=["writes"])
+    with pytest.MonkeyPatch.context() as patch:
+        put_in_the_place_of_ray(patch)
+        assert copy.scan().exit_code == 0
+    kept = explain_account(Explainer(copy.config), "writes")[0]
+    drop_posts(copy.results, date(2999, 1, 1))
+    for after in (kept, explain_account(Explainer(copy.config), "writes")[0]):
+        assert (after.read, after.row["posts"]) == (before.read, before.row["posts"])
+        assert posts_in_words(after) == posts_in_words(before)
+        assert after.log10_p == before.log10_p
 
 
 MINE, THEIRS = pl.col("account_id") == "writes", pl.col("account_id") == "answers"
