@@ -33,6 +33,10 @@ LONGEST_PART = 400
 """Most characters of quoted lines, or of own words between them, of a post in a terminal."""
 
 _MARKS = (" ", ".", "-", "=", "#")
+_LEGEND = (
+    "The text, and below each line how strongly the words above speak for the mark: . a little, - some, = strongly, "
+    "# very strongly."
+)
 _WIDEST = 100
 
 
@@ -129,6 +133,9 @@ def _lines(explained: "Explanation") -> Iterator[str]:
         return
     if explained.no_evidence is not None:
         yield from wrap_line(f"The text is shown without its evidence: {explained.no_evidence}.", width, "  ")
+    else:
+        yield from wrap_line(_LEGEND, width, "")
+        yield ""
     yield from _marked_lines(segments(explained, CHARACTERS_IN_TERMINAL), width)
     if len(explained.text) > CHARACTERS_IN_TERMINAL:
         yield f"({counted(len(explained.text) - CHARACTERS_IN_TERMINAL, 'more character')}; --html shows more)"

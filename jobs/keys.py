@@ -33,7 +33,7 @@ from jobs.options import (
 from jobs.text import complain, tell, wrap_line
 from scanner.errors import Refused
 from scanner.printable import counted, printable
-from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
+from scanner.registry import TRIAL_BEGAN, find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.key_records import ONE_LOOK, RecordTerms, read_record, record_path, set_beacon
 from scanner.registry.keys_file import beacon_of_key, local_folder
 from scanner.registry.secrets import secret_path
@@ -209,11 +209,13 @@ def new(
     tell(*([] if key.held_by is None else [f"held by     {printable(key.held_by)}, who can mark for anybody"]))
     tell(*weight_in_words(key))
     complain(*(f"key {key.key_id!r}: {caution}" for caution in cautions(key)))
+    if active_from == TRIAL_BEGAN:  # a trial proves nothing to others, so none of it is published
+        return
     tell(
         "",
-        "Publish the commitment today (`brickscan keys publish`): it gives nothing of the secret away, and whoever is",
-        "shown the secret later can check with it that this key was not chosen after the text. Back the secret up:",
-        "without it, nothing that was marked with this key can be recognised again.",
+        "Publish the commitment today (`brickscan keys publish`). It gives nothing of the secret away, and it shows",
+        "later that this key was not chosen after the text. Back the secret up: without it, nothing that was marked",
+        "with this key can be recognised again.",
         *_scan_anew(registry),
     )
     if key.record is not None:
@@ -251,7 +253,7 @@ def record_in_words(registry: Path | str, key: MasterKey) -> list[str]:
     record, _ = read_record(registry, key)
     lines = [f"record      {record_path(registry, key.key_id)}, SHA-256 {key.record}"]
     if record.beacon is None:
-        return [*lines, "beacon      none: to others, p-values below 1e-24 alone count"]
+        return [*lines, "beacon      none, so others should believe only p-values below 1e-24"]
     named = f"round {printable(record.beacon.round)} of {printable(record.beacon.source)}"
     if key.beacon_value is not None:
         return [*lines, f"beacon      {named}: {key.beacon_value}"]

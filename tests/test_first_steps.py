@@ -506,6 +506,7 @@ def trial(tmp_path) -> Path:
     )
     assert (code, err) == (0, "")
     assert "users trial-01 to trial-20 are there" in out
+    assert "Publish" not in out  # a trial proves nothing to others
     return made
 
 

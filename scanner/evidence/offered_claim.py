@@ -106,11 +106,11 @@ def offer(case: FlagCase, key: MasterKey | None, registry: str, config: Path, se
     command = shlex.join(["brickscan", "claim", str(config), case.where, "--out", "CASE", "--list", "LIST"])
     asked_by = "" if settings.asked_by is None else f"Who may ask for it: {settings.asked_by}. "
     return (
-        "a claim that anybody can check, without the key, shows the part of the key that marks what was flagged, at "
-        "most 1,000 seeds: whoever holds it sees every message that is marked there, strangers' too, and can mark the "
-        "same windows of words for anybody. So no scan counts these windows any more, in any text; once 5 % of all "
-        "positions are gone you need a new key. Nothing takes a claim back, no erasure either. "
-        f"{asked_by}There may be {counted(settings.most_a_month, 'such claim')} a month under a key. "
+        "a claim that anybody can check, without the key. It gives a part of the key away, at most 1,000 seeds, and "
+        "nothing takes it back, no erasure either. Its holder sees every message that is marked there, strangers' too, "
+        "and can mark the same windows of words for anybody. So no scan counts these windows any more, in any text. "
+        f"Once 5 % of all positions are gone you need a new key. {asked_by}"
+        f"There may be {counted(settings.most_a_month, 'such claim')} a month under a key. "
         f"The command, which asks first: {command}"
     )
 

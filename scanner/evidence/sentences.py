@@ -225,7 +225,8 @@ def _others(explained: Explanation) -> str:
         if documents == 1:
             return f"only this one {which}"
         accounts_of = f", of {counted(accounts, 'account')}" if accounts > 1 else ""
-        return f"with this one {documents:,} flagged documents ({counted(texts, 'distinct text')}{accounts_of}) {which}"
+        of_these = f"({counted(texts, 'distinct text')}{accounts_of})"
+        return f"{documents:,} flagged documents, counting this one {of_these}, {which}"
 
     others = explained.of_text[0] - 1
     copies = f"{others:,} other flagged document{'s' * (others != 1)}" if others else "no other flagged document"
@@ -282,10 +283,10 @@ def _spans(explained: Explanation) -> str:
 def _span(span: Mapping[str, Any]) -> str:
     where = f"characters {span['char_from']:,} to {span['char_to']:,} ({counted(span['tokens'], 'token')}"
     where += f", {span['quoted']:.0%} of it quoted)" if span["quoted"] > 0 else ")"
-    by_chance = f"as strong as chance makes it in {one_in(span['log10_p_global'])} texts"
+    by_chance = f"{one_in(span['log10_p_global'])} texts would do as much by chance"
     if span["naming"] == Naming.NAMED:
-        return f"{where}: text marked for user {name(span['user_id'])}, {by_chance}"
-    return f"{where}: marked text, {by_chance}; {WHY_NOBODY[span['naming']]}"
+        return f"{where}: text marked for user {name(span['user_id'])}; {by_chance}"
+    return f"{where}: marked text; {by_chance}; {WHY_NOBODY[span['naming']]}"
 
 
 def _parts(explained: Explanation) -> str:
@@ -306,7 +307,7 @@ def _part(part: PartFinding, row: Mapping[str, Any]) -> str:
         chance = "p is not known"
     else:
         part_row = {**row, "log10_p_global": part.log10_p_any, "p_rank": None}
-        chance = f"as strong as chance makes it in {one_in(log10_p_shown(part_row))} texts"
+        chance = f"{one_in(log10_p_shown(part_row))} texts would do as much by chance"
     return f"{which}: {chance} ({counted(part.scored, 'token')} scored)"
 
 

@@ -79,12 +79,11 @@ def test_a_flag_is_explained(scanned, tmp_path):
     assert "among the 5 documents of this scan" in said
     assert "The registry's owner has it. No other holder is on record" in said
     assert "Beware of this key: it can accuse the innocent. All users of version 1" in said
-    assert "with this one 2 flagged documents (2 distinct texts) of this account" in said
-    assert (
-        "with this one 4 flagged documents (3 distinct texts, of 2 accounts) marked for user alice, under any key"
-        in said
-    )
+    assert "2 flagged documents, counting this one (2 distinct texts), of this account" in said
+    of_alice = "4 flagged documents, counting this one (3 distinct texts, of 2 accounts), marked for user alice"
+    assert f"{of_alice}, under any key" in said
     assert "who wrote the text, or who posted it" in said
+    assert "how strongly the words above speak for the mark: . a little, - some, = strongly, # very strongly" in said
     assert re.search(r"^[ .\-=#]*[=#]{20}", out, re.MULTILINE)
     code, out, _ = call("explain", scanned.config, "a:0", "--html", tmp_path / "flag.html")
     assert code == 0
@@ -106,9 +105,9 @@ def test_accounts_that_posted_one_text_are_counted(night, registry, marked):
     said = re.sub(r"\s+", " ", call("explain", night.config, "a:0")[1])
     assert "1 other flagged document with this very text" in said
     alike = (
-        "with this one 3 flagged documents (2 distinct texts, of 3 accounts) with this text or near-duplicates of it"
+        "3 flagged documents, counting this one (2 distinct texts, of 3 accounts), with this text or near-duplicates"
     )
-    assert f"{alike}, one piece of evidence together" in said
+    assert f"{alike} of it, one piece of evidence together" in said
 
 
 def test_a_quotation_is_said_to_be_one(scanned):

@@ -15,11 +15,11 @@ from tests.support.rows import verdict
 @pytest.mark.parametrize(
     ("log10_p", "basis", "keys", "said"),
     [
-        (-2.0, "key", 7, "as strong as chance makes it in 1 in 100 texts "),
-        (-200.0, "key", 7, "as strong as chance makes it in less than 1 in a billion texts "),
-        (-200.0, None, 7, "as strong as chance makes it in less than 1 in a billion texts "),
-        (-30.0, "key-64-bits", 1, "as strong as chance makes it in 1 in 1,000 texts "),
-        (-30.0, "key-64-bits", 7, "as strong as chance makes it in 1 in 140 texts "),
+        (-2.0, "key", 7, "1 in 100 texts would do as much by chance "),
+        (-200.0, "key", 7, "less than 1 in a billion texts would do as much by chance "),
+        (-200.0, None, 7, "less than 1 in a billion texts would do as much by chance "),
+        (-30.0, "key-64-bits", 1, "1 in 1,000 texts would do as much by chance "),
+        (-30.0, "key-64-bits", 7, "1 in 140 texts would do as much by chance "),
         (-30.0, "assumed", 1, "p is not known "),
         (float("nan"), "key", 1, "p is not known "),
     ],

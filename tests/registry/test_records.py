@@ -647,7 +647,7 @@ def test_commands_make_a_key_and_set_its_beacon(folder, tokenizer, cli):
     assert load_registry(folder).keys[0].parameters["beacon"] not in listed
     assert cli("keys", "beacon", "k1", "--registry", folder, "--value", "00").code == 2
     without = cli("keys", "new", "k2", *new[3:])
-    assert "beacon      none: to others, p-values below 1e-24 alone count" in without.out
+    assert "beacon      none, so others should believe only p-values below 1e-24" in without.out
     assert "names no beacon" in cli("keys", "beacon", "k2", "--registry", folder, "--value", "00").err
 
 
