@@ -154,7 +154,7 @@ def test_a_scan_that_drops_a_correction_ends_in_alarm_which_other_controls_do_no
     audit = scan(make(tmp_path / "wrong", texts, *keys))
     assert audit.state == AuditState.ALARM
     assert {row["kind"] for row in audit.rows if row["verdict"] == AuditVerdict.TOO_SMALL} == {DECISION}
-    assert audit.alarms()[0].startswith("decision all")
+    assert audit.alarms()[0].endswith("Test: decision all ngram")
 
 
 def test_counts_enter_with_the_shard_and_a_text_votes_once_in_it(tmp_path, human_texts):
