@@ -17,7 +17,7 @@ from scanner import results
 from scanner.cluster.scan import run_scan
 from scanner.cluster.scan_check import check_scan
 from scanner.detection.one_text import TextCheck, check_text
-from scanner.errors import Refused
+from scanner.errors import Refused, TableError
 from scanner.evidence import check_claim
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.replay import replay
@@ -273,7 +273,7 @@ def test_edited_filters_and_sketches_are_refused(nightly, plain, table, column, 
     code, _, err = call("check", nightly.config, "--text", post, "--date", SECOND)
     assert (code, said in err) == (2, True), err
     write(nightly, SECOND, "b", signed(plain, 3000))
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(TableError, match=said):
         scan(nightly, SECOND)
 
 
