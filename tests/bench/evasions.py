@@ -6,7 +6,7 @@ and without normalised texts, each time at the same false-positive rate of a doc
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -22,6 +22,7 @@ from scanner.error_shares import ErrorShares
 from scanner.registry import Holders
 from scanner.text import load_tokenizer, sha256_file
 from schemas.tables import DOCUMENTS
+from tests.bench import recording
 from tests.support.evasions import EVASIONS, PLATFORMS
 from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER
@@ -63,25 +64,33 @@ class Finder:
         return once, twice
 
 
-def line(name: str, count: int, once: int, twice: int) -> str:
+def row(name: str, count: int, once: int, twice: int) -> tuple[str, ...]:
     """A row of the table: shares found, the second with its interval at 95 % (Clopper and Pearson)."""
     low, high = stats.binomtest(twice, count).proportion_ci()
-    return f"| {name} | {once / count:.2f} | {twice / count:.2f} | {low:.2f} to {high:.2f} |"
+    return name, f"{once / count:.2f}", f"{twice / count:.2f}", f"{low:.2f} to {high:.2f}"
 
 
-def show_platforms(texts: Sequence[str]) -> None:
-    """Print the table of PLATFORMS, with the mean number of tokens for each token of the text as it was."""
+def evaded(texts: Sequence[str], finder: Finder) -> Iterator[tuple[str, ...]]:
+    """Rows of EVASIONS."""
+    for name, evade in {"none": str, **EVASIONS}.items():
+        yield row(name, len(texts), *finder.found([evade(text) for text in texts]))
+
+
+def of_platforms(texts: Sequence[str], finder: Finder) -> Iterator[tuple[str, ...]]:
+    """Rows of PLATFORMS, with the mean number of tokens for each token of the text as it was."""
     tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
-    with tempfile.TemporaryDirectory() as folder:
-        make_registry(Path(folder) / "registry")
-        finder = Finder(Path(folder) / "registry")
-        before = len(tokenizer.encode(texts).ids)
-        print(f"n = {len(texts)}\n\n| what is added | tokens | as it stands | with the normalised text | interval |")
-        print("|---|---|---|---|---|")
-        for name, add in {"nothing": str, **PLATFORMS}.items():
-            changed = [add(text) for text in texts]
-            ratio = f"{name} | {len(tokenizer.encode(changed).ids) / before:.2f}"
-            print(line(ratio, len(texts), *finder.found(changed)), flush=True)
+    before = len(tokenizer.encode(texts).ids)
+    for name, add in {"nothing": str, **PLATFORMS}.items():
+        changed = [add(text) for text in texts]
+        _, *shares = row(name, len(texts), *finder.found(changed))
+        yield (name, f"{len(tokenizer.encode(changed).ids) / before:.2f}", *shares)
+
+
+SHARES = ("as it stands", "with the normalised text", "interval")
+SAMPLE = (
+    "{} marked replies of the demo's sample, both formats, at 1e-6; not all are long enough to be found untouched; "
+)
+INTERVALS = "95 % intervals of the second share (Clopper and Pearson)"
 
 
 def main() -> None:
@@ -90,20 +99,28 @@ def main() -> None:
     parser.add_argument(
         "--platforms", action="store_true", help="what platforms add to texts, and tokens for each of before"
     )
+    recording.add_option(parser)
     options = parser.parse_args()
-    texts = marked_texts()[: options.texts]
-    if options.platforms:
-        show_platforms(texts)
-        return
+    texts, rows = marked_texts()[: options.texts], list[tuple[str, ...]]()
+    columns = ("what is added", "tokens", *SHARES) if options.platforms else ("evasion", *SHARES)
+    print(f"n = {len(texts)}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     with tempfile.TemporaryDirectory() as folder:
         make_registry(Path(folder) / "registry")
         finder = Finder(Path(folder) / "registry")
-        print(
-            f"n = {len(texts)}\n\n| evasion | as it stands | with the normalised text | interval |\n|---|---|---|---|"
-        )
-        print(line("none", len(texts), *finder.found(texts)))
-        for name, evade in EVASIONS.items():
-            print(line(name, len(texts), *finder.found([evade(text) for text in texts])), flush=True)
+        for cells in (of_platforms if options.platforms else evaded)(texts, finder):
+            rows.append(cells)
+            print(f"| {' | '.join(cells)} |", flush=True)
+    after = "what platforms add" if options.platforms else "an evasion"
+    tokens = "tokens are for each token of the text as it was; " if options.platforms else ""
+    recording.record(
+        options,
+        parser.prog,
+        group="Power",
+        title=f"Share of marked replies that are still found after {after}",
+        sample=SAMPLE.format(len(texts)) + tokens + INTERVALS,
+        columns=columns,
+        rows=rows,
+    )
 
 
 if __name__ == "__main__":

@@ -23,17 +23,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from jobs.demo import KEYS, MESSAGES, SECRETS, TOKENIZER
+from jobs.demo import MESSAGES, TOKENIZER, make_registry
 from scanner.audit.statistics.judgement import binomial_limits
 from scanner.cluster.pieces import Piece
 from scanner.cluster.worker import Worker
 from scanner.looks.parts.search import PartSearch, least_of_parts, passing_spans, search_parts
+from scanner.registry import find_key, load_registry, open_key
 from scanner.research.attacks import Tools, paste
 from scanner.results.transactions import open_tables
 from scanner.scan_plan import make_plan
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens
-from scanner.watermark.formats import make_format
 from scanner.watermark.native.version3_marks import Version3GreenList, Version3Gumbel
 from scanner.watermark.parts import Limit, Parts, Segments
 from scanner.watermark.rule import corrected, passes, search
@@ -72,9 +72,11 @@ def sample() -> tuple[dict[str, list[Marked]], list[str]]:
 
 
 def opened(key_id: str) -> Any:
-    """A key of the demo."""
-    name, parameters = KEYS[key_id]
-    return make_format(name, parameters).open(bytes.fromhex((SECRETS / f"{key_id}.key").read_text().strip()))
+    """A key of the demo, with the R of its record."""
+    with tempfile.TemporaryDirectory() as folder:
+        registry = Path(folder) / "registry"
+        make_registry(registry)
+        return open_key(registry, find_key(load_registry(registry), key_id))
 
 
 def found(key_id: str, marked: list[Marked], human: list[str], hosts: int) -> Iterator[str]:

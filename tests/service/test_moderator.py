@@ -100,7 +100,7 @@ def test_edited_flags_are_not_shown(moderated, edit):
         pages.append(asking.ask("GET", f"/flag?{form['flag']}", Cookie=asking.cookie))
         pages.append(asking.post(form))
         for status, _, page in pages:
-            assert status == 404
+            assert status == 503
             assert "flags: its files are not those that brickscan committed, so somebody changed it" in page
             assert "Believe nothing of it" in page
             assert not any(name in page for name in ("victim", *PEOPLE))
