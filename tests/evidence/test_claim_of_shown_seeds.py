@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.shown_claims import SALT, SEEDS, ShownForger, Unit
 ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
 KNOWN = json.loads((ANSWERS / "known_answers_3.json").read_text())["claims"]
 OTHER = "ab" * 32
+ALIKE = "\U0001d5ba\uff41 \U0001d5be\u212f \u2170 \U0001d5c8\u2134 \u217d \u217c \u217f \U0001d5cd"
 NO_HEAD = "NOT CHECKED that no earlier event was left out"
 NO_LIST = "NOT CHECKED that key and tokenizer were announced"
 
@@ -346,6 +348,20 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_nobody_sees(forge
     assert re.search(r"NOT CHECKED that \d{3} characters of text.txt, which readers do not see", said), said
 
 
+def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(forger, plain):
+    """Word for word what they wrote, in letters and digits of other styles: all held, and nothing told of it."""
+    innocent = plain(40, 1)
+    same = {one: [one, *styles] for one, styles in zip("aeioclmt", ALIKE.split(), strict=True)}
+    forger.text, mark, generator = "", forger.mark(), random.Random(1)
+    for word in re.findall(r"\s*\S+", innocent):
+        alike = ["".join(generator.choice(same.get(one, [one])) for one in word) for _ in range(24)]
+        forger.text = max((forger.text + one for one in alike), key=lambda text: strength(mark, forger, text))
+    assert unicodedata.normalize("NFKC", forger.text) == innocent
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+    assert re.search(r"NOT CHECKED that \d+ characters of text.txt, which readers do not see", said), said
+
+
 def strength(mark: Mark, forger: ShownForger, text: str) -> float:
     """How much the new positions of a text's end speak for the message, beyond their mean."""
     tokens = encode(forger.tokenizer, text[-200:])
@@ -369,7 +385,15 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("a\x00\x1b[8mb\x9b\ufffd", 4),
         ("a\u200bb\ufe0f\U000e0041\u2800", 4),
         ("p\u0430ss cаn", 4),
-        ("cafe\u0301", 1),
+        ("cafe\u0301 n\u0323\u0307 i\u0307", 4),
+        ("\u1112\u1161\u11ab \u212a \u037e", 3),
+        ("\ufb01 \u2170 \U0001d5ba \uff41 \ufe8e", 5),
+        ("CO\u2082, 3\u00b2, \u2460, \u2122\u2026 \u3131, \u0e19\u0e49\u0e33, \uff08\u3042\uff0c\uff09", 0),
+        ("a\u2010b \u2212 c\u201a d\u2024", 4),
+        ("it\u2019s, it's, it's", 1),
+        ('"a" "b" \u201cc\u201d', 2),
+        ("\u0430 person \u0456\u0455 \ua4f2 \u13aa \u1d04 \u043e\u043d", 6),
+        ("\u041c\u044b \u0441 \u043d\u0438\u043c, \u0438 \u043e\u043d c Python a", 2),
     ],
 )
 def test_characters_that_readers_do_not_see(text, hard):
