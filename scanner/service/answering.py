@@ -133,7 +133,7 @@ class Answers:
             BrickscanError: as `ServedScan.of` or `refuse_older`, or no report can be signed.
         """
         served = ServedScan.of(self.config, self._folder)
-        refuse_older(served.check.registry, served.key_ids, self.state / _REGISTRY_FILE)
+        refuse_older(served.check.registry, served.key_ids, self.state / _REGISTRY_FILE, served.check.keys)
         self._signer.sign(functools.partial(self._statement, served, b"", DetectorResult.TOO_SHORT, None))
         return served
 

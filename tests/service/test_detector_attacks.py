@@ -17,6 +17,7 @@ import pytest
 from docs.examples.check_report import check
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
+from scanner.registry.shown_seeds import shown_path
 from scanner.service import detector_app, scoring, scoring_pool
 from scanner.service.detector_app import _fields, network_of
 from scanner.service.detector_log import DetectorLog
@@ -37,7 +38,8 @@ from scanner.storage.locations import read_named
 from schemas.service import DetectorConfig, DetectorResult, ProxyConfig, Statement
 from tests.fixed import fix_secrets
 from tests.support.detecting import ask, configured, detecting, request, until
-from tests.support.two_keys import TOKENIZER
+from tests.support.showing import make_seeded_registry, show_text
+from tests.support.two_keys import TOKENIZER, marked_text, message_of
 
 pytestmark = pytest.mark.seconds
 
@@ -290,6 +292,22 @@ def test_a_registry_that_is_put_back_to_an_older_state_ends_answers_until_it_is_
     (tmp_path / "detector" / "registry.json").unlink()
     with detecting(config) as server:
         assert ask(server, plain(150, 1))["status"] == 200
+
+
+def test_events_of_claims_that_are_lost_end_answers(tmp_path, words):
+    """A process that took the place of one which knew them scored what was shown as if it were secret."""
+    folder = make_seeded_registry(tmp_path / "registry")
+    text, told = marked_text(folder, words, "seeded")(message_of(folder, "seeded", "alice"), 300, 1), list[str]()
+    config, shown = configured(tmp_path, folder), Path(shown_path(folder, "seeded"))
+    with detecting(config, told=told) as server:
+        assert ask(server, text)["result"] == "found"
+        show_text(folder, text)
+        until(lambda: '"shown":{"seeded":[1,' in (tmp_path / "detector" / "registry.json").read_text(), seconds=60)
+        shown.unlink()
+        until(lambda: "lacks event 1 of what was shown of key 'seeded'" in "".join(told), seconds=60)
+        assert ask(server, text)["status"] == 503
+    with pytest.raises(Refused, match="an older registry was put back"), detecting(config):
+        pass
 
 
 @pytest.mark.costly
