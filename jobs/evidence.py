@@ -12,7 +12,7 @@ import click
 from tqdm import tqdm
 
 from jobs.options import Day, NamedPath, refuse_unscanned, results_argument, results_at
-from jobs.text import columns, tell, wrap_line
+from jobs.text import columns, complain, tell, wrap_line
 from scanner.errors import Refused
 from scanner.evidence.posted_text import as_posted
 from scanner.printable import combines, counted, cut, printable, safe
@@ -295,6 +295,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     from scanner.evidence.explainer import Explainer
     from scanner.looks.marked_accounts import marked_accounts
     from scanner.night_report import night_of, write_report
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     refuse_unscanned(location)
@@ -321,6 +322,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
         *([f"{counted(len(marked), 'marked account')}; {_named(marked):,} named for a user"] if marked else []),
         f"{pages:,} pages of flags: {printable(str(out / 'index.html'))}",
     )
+    complain(*unchecked_notes(explainer.results))
 
 
 def _named(marked: Sequence[Mapping[str, Any]]) -> int:

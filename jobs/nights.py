@@ -21,7 +21,6 @@ from jobs.options import (
     show_footer,
     show_records,
     show_table,
-    signature_notes,
     since_option,
     time_of,
     until_option,
@@ -74,6 +73,7 @@ def status(results: str, limit: int, form: Form) -> None:
     from scanner.comparing import compare_nights
     from scanner.results.flags import NO_FLAGS, counts_of_scans
     from scanner.results.scan_list import QuarantineFilter, in_quarantine, last_scans
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     if not scanned(location):
@@ -99,7 +99,7 @@ def status(results: str, limit: int, form: Form) -> None:
         show_table(_HEAD, [_line(row) for row in rows], {"scan": 16})
     more = " (--limit shows more)" if last.number > len(rows) else ""
     notes = [f"{len(rows):,} of {counted(last.number, 'scan')} shown{more}"]
-    notes += signature_notes(location)
+    notes += unchecked_notes(location.folder)
     notes += [night.waiting for night in compared[:1] if night.waiting]
     show_footer(
         form,
@@ -348,6 +348,7 @@ def quarantine(
     """
     max_rows = most_shown(limit, everything=everything)
     from scanner.results.scan_list import QuarantineFilter, in_quarantine
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     if not scanned(location):
@@ -355,7 +356,7 @@ def quarantine(
     query = QuarantineFilter(since, until, reasons, accounts)
     listing = in_quarantine(location.folder, query, max_rows, by)
     _show(listing, by, form)
-    show_footer(form, [_footer(listing, filtered=any(query)), *signature_notes(location)])
+    show_footer(form, [_footer(listing, filtered=any(query)), *unchecked_notes(location.folder)])
 
 
 def _show(listing: "QuarantineList", by: "By", form: Form) -> None:
@@ -445,6 +446,7 @@ def accounts(
     max_rows = most_shown(limit, everything=everything)
     from scanner.evidence.explainer import Explainer
     from scanner.looks.marked_accounts import marked_accounts, none_tested
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     if not scanned(location):
@@ -462,7 +464,7 @@ def accounts(
     ]
     if none_tested(location.folder):
         lines = ["No scan tested accounts: `accounts = { nights = 1 }` in the scan's configuration turns them on."]
-    show_footer(form, [*lines, *signature_notes(location)])
+    show_footer(form, [*lines, *unchecked_notes(location.folder)])
 
 
 def _line_of_account(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -34,13 +34,11 @@ from schemas.words import Naming
 from tests.support.command_line import call
 from tests.support.rescanned import SHARDS_OF_NIGHTS, write
 from tests.support.rows import NOW, filled, verdict
+from tests.support.signed_results import NOT_CHECKED
 
 SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
 
 
-NOT_CHECKED = (
-    "signatures of tables were not checked: no registry was named: name the scan's configuration instead of its results"
-)
 NO_CHANCE = "false flags: at most 0 of 1 expected, by chance (N·p)\n"
 """The line where no document was scored."""
 

@@ -20,6 +20,7 @@ from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_R
 from tests.support.command_line import call
 from tests.support.rescanned import SHARDS_OF_NIGHTS, Shard, ended, write
 from tests.support.rows import NOW, filled
+from tests.support.signed_results import NOT_CHECKED
 
 
 def lost(i: int, reason: str = "null_text", row: int | None = -1, **changes: object) -> dict[str, object]:
@@ -116,7 +117,8 @@ def test_each_option(rows, arguments, documents):
 def test_by_reason_with_what_to_do(rows):
     code, out, err = call("quarantine", rows)
     assert (code, err) == (0, "")
-    head, *lines, below = out.splitlines()
+    head, *lines, below, not_checked = out.splitlines()
+    assert not_checked == NOT_CHECKED
     assert head.split()[:4] == ["reason", "documents", "files", "accounts"]
     assert [line.split()[:4] for line in lines] == [
         ["null_text", "3", "0", "2"],
@@ -131,13 +133,13 @@ def test_by_reason_with_what_to_do(rows):
 
 def test_by_account(rows):
     out = call("quarantine", rows, "--group-by", "account")[1].splitlines()
-    assert [line.split()[:4] for line in out[1:-1]] == [
+    assert [line.split()[:4] for line in out[1:-2]] == [
         ["a1", "3", "0", "2"],
         ["a0", "2", "0", "1"],
         ["-", "0", "1", "1"],
     ]
     code, out, err = call("quarantine", rows, "--group-by", "account", "--format", "csv", "--account", "a1")
-    assert (code, err) == (0, "1 of 1 shown; in quarantine: 3 documents\n")
+    assert (code, err) == (0, f"1 of 1 shown; in quarantine: 3 documents\n{NOT_CHECKED}\n")
     (row,) = csv.DictReader(io.StringIO(out))
     assert (row["account_id"], row["documents"], row["reasons"]) == ("a1", "3", "2")
     assert (row["first"], row["last"]) == ("2026-08-31T00:00:00+00:00", "2026-08-31T02:00:00+00:00")
@@ -157,7 +159,7 @@ def test_by_document_fits_a_terminal_and_steers_none(folder, monkeypatch):
 def test_every_line_by_reason_has_at_most_120_columns(folder):
     reasons = [*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASONS]
     put(folder, [lost(i, reason) for i, reason in enumerate(dict.fromkeys(reasons))])
-    lines = call("quarantine", folder, "--all")[1].splitlines()
+    *lines, _ = call("quarantine", folder, "--all")[1].splitlines()
     assert len(lines) == 1 + len(REASON_WORDS) + 1
     counts = ("documents", "files", "accounts")
     room = sum(len("10,000,000") - len(name) for name in counts)  # large counts are wider than their heads
@@ -166,8 +168,9 @@ def test_every_line_by_reason_has_at_most_120_columns(folder):
 
 def test_nothing_and_wrong_questions(folder, tmp_path):
     put(folder, [])
-    assert call("quarantine", folder)[1] == "Nothing is in quarantine.\n"
-    assert call("quarantine", folder, "--account", "x")[1] == "Nothing that was asked for is in quarantine.\n"
+    assert call("quarantine", folder)[1] == f"Nothing is in quarantine.\n{NOT_CHECKED}\n"
+    nothing = "Nothing that was asked for is in quarantine."
+    assert call("quarantine", folder, "--account", "x")[1] == f"{nothing}\n{NOT_CHECKED}\n"
     code, _, err = call("quarantine", folder, "--reason", "laziness")
     assert code == 2
     assert "'laziness' is not one of" in err

@@ -16,6 +16,7 @@ from scanner.storage.data_files import write_file
 from schemas.tables import QUARANTINE, SCANS, SHARDS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled
+from tests.support.signed_results import NOT_CHECKED
 
 
 def ended(i: int, exit_code: int = 0, shards: int = 4, **changes: object) -> dict[str, object]:
@@ -67,13 +68,14 @@ def test_scans_newest_first_and_nothing_to_do(folder):
     put(folder, [ended(i) for i in range(7)], [row for i in range(7) for row in shards_of(i, 4)])
     code, out, err = call("status", folder)
     assert (code, err) == (0, "")
-    head, *lines, shown, waiting, last = out.splitlines()
+    head, *lines, shown, not_checked, waiting, last = out.splitlines()
     assert head.split() == ["scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit"]
     assert lines[0].split() == [
         *("s0", "2026-08-31", "2026-08-31", "03:00", "0:01:15", "done", "12,345", "0", "2", "no", "alarm")
     ]
     assert [line.split()[0] for line in lines] == [f"s{i}" for i in range(5)]
     assert shown == "5 of 7 scans shown (--limit shows more)"
+    assert not_checked == NOT_CHECKED
     assert waiting == "night 2026-08-31 has too little to be held against: 1 earlier night, of 28"
     assert last == "nothing needs your attention"
     assert "7 of 7 scans shown\n" in call("status", folder, "--limit", 7)[1]
@@ -162,8 +164,9 @@ def test_what_is_in_quarantine_is_told_with_the_command_that_shows_it(folder):
 def test_csv(folder):
     put(folder, [ended(0, files_quarantined=2, shards=6), ended(1)], [*shards_of(0, 4), *shards_of(1, 4)])
     code, out, err = call("status", folder, "--format", "csv", "--limit", 1)
-    shown, waiting, last = err.splitlines()
+    shown, not_checked, waiting, last = err.splitlines()
     assert (code, shown, last) == (0, "1 of 2 scans shown (--limit shows more)", "nothing needs your attention")
+    assert not_checked == NOT_CHECKED
     assert waiting.startswith("night 2026-08-31 has too little")
     (row,) = csv.DictReader(io.StringIO(out))
     assert (row["scan_id"], row["exit_code"], row["committed"], row["shards"]) == ("s0", "0", "4", "6")
@@ -172,7 +175,7 @@ def test_csv(folder):
 
 def test_where_nothing_was_scanned(folder, tmp_path):
     open_tables(folder)
-    assert call("status", folder)[1] == "0 of 0 scans shown\nnothing needs your attention\n"
+    assert call("status", folder)[1] == f"0 of 0 scans shown\n{NOT_CHECKED}\nnothing needs your attention\n"
     code, _, err = call("status", tmp_path / "none")
     assert code == 2
     assert "is no folder, nor the file of a scan's configuration" in err

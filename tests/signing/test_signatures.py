@@ -68,7 +68,16 @@ from schemas.audit import AUDITS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled, verdict
 from tests.support.rows import add_scanned as add
-from tests.support.signed_results import commit_transaction, consent, files, new_registry, reopen, rows, take_as_it_is
+from tests.support.signed_results import (
+    NOT_CHECKED,
+    commit_transaction,
+    consent,
+    files,
+    new_registry,
+    reopen,
+    rows,
+    take_as_it_is,
+)
 from tests.support.signed_tables import signed_at
 
 Forgery = Callable[[str], None]
@@ -1478,6 +1487,15 @@ def test_without_the_secret_all_is_read_and_nothing_is_committed(signed, own_sec
     reopen(signed, own_secret)
     assert rows(signed)["user_id"].to_list() == ["zoe"] * 3
     assert "cannot be read" in str(unchecked(signed))
+
+
+@pytest.mark.parametrize("command", ["status", "quarantine", "accounts", "flagged"])
+def test_a_list_of_a_folder_says_that_nobody_checked_it(signed, command):
+    change_a_name(signed)
+    for remembered in (opened_signers._signers, opened_signers._registries):
+        remembered.pop(signed, None)
+    code, out, err = call(command, signed)
+    assert (code, NOT_CHECKED in out.splitlines()) == (0, True), (out, err)
 
 
 def test_a_compaction_by_another_program_is_told_as_such(signed, own_secret):

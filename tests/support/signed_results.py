@@ -16,6 +16,11 @@ from scanner.storage.locations import table_uri
 from schemas.registry import Registry
 from schemas.versions import VERSION
 
+NOT_CHECKED = (
+    "signatures of tables were not checked: no registry was named: name the scan's configuration instead of its results"
+)
+"""What lists say of results that are named without a configuration."""
+
 
 def new_registry(folder: Path) -> Path:
     """A registry of no keys, with an audit secret."""
