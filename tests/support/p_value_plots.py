@@ -56,7 +56,7 @@ def counts_of(name: str) -> dict[str, list[Count]]:
     return counts
 
 
-def _power(exponent: int) -> str:
+def power_of_ten(exponent: int) -> str:
     return "10" + str(exponent).translate(SUPERSCRIPTS) if exponent else "1"
 
 
@@ -72,7 +72,7 @@ def _levels(canvas: Canvas, x: Scale, bottom: float, smallest: int) -> None:
     for exponent in range(-1, smallest - 1, -1):
         place = x.place(10.0**exponent)
         canvas.line((place, bottom), (place, bottom + 5), "line")
-        canvas.words(place, bottom + 21, _power(exponent), SMALL, "soft")
+        canvas.words(place, bottom + 21, power_of_ten(exponent), SMALL, "soft")
     canvas.words((x.start + x.end) / 2, bottom + 44, "stated: chance of a p-value at or below this level", SMALL)
 
 
@@ -97,7 +97,7 @@ def calibration(palette: dict[str, str]) -> str:
     canvas.line((x.place(0.25), y.place(0.25)), (x.place(3e-9), y.place(3e-9)), "soft", 1.5, dashed=True)
     _levels(canvas, x, y.start, -8)
     for exponent in range(-1, -10, -1):
-        canvas.words(92, y.place(10.0**exponent) + 4, _power(exponent), SMALL, "soft", "end")
+        canvas.words(92, y.place(10.0**exponent) + 4, power_of_ten(exponent), SMALL, "soft", "end")
     canvas.words(100, 22, "observed: share of p-values on unmarked texts", SMALL, "ink", "start")
     colours = dict(zip(counts, ("blue", "red"), strict=True))
     for name, colour in colours.items():

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from scanner.evidence.explanation import Omissions, TextEvidence, evidence_of_text
 from scanner.text import HuggingFaceTokenizer
+from tests.support import cost_plot, p_value_plots
 from tests.support.browser import launched
 from tests.support.diagrams import DIAGRAMS, PALETTES, ShownToken, evidence, write_diagrams
-from tests.support.p_value_plots import PLOTS
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
@@ -90,6 +90,6 @@ def shown_tokens(text: str, found: TextEvidence) -> list[ShownToken]:
 
 
 if __name__ == "__main__":
-    write_diagrams(PICTURES, DIAGRAMS | PLOTS)
+    write_diagrams(PICTURES, DIAGRAMS | p_value_plots.PLOTS | cost_plot.PLOTS)
     write_evidence(PICTURES)
     write_pictures(PICTURES)
