@@ -150,7 +150,8 @@ def test_the_evidence_of_an_account_is_the_scans(night, opened_once):
 @pytest.mark.seconds
 def test_posts_of_a_later_scan_are_left_out(night, tmp_path, opened_once):
     """A second scan of the date tests no account again, so its posts are no evidence of the row: kept, or in files."""
-    copy = Night(tmp_path, night.registry)
+    # a registry of its own: the night's would take the copy for the results that go on
+    copy = Night(tmp_path, shutil.copytree(night.registry, tmp_path / "registry"))
     shutil.copytree(night.results, copy.results)
     shutil.rmtree(copy.input)
     shutil.copytree(night.input, copy.input)
