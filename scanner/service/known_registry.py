@@ -27,7 +27,7 @@ class _KnownRegistry(BaseModel):
     shown: dict[str, ShownUpTo] = {}
 
 
-def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path, served: Sequence[MasterKey] = ()) -> None:
+def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path, served: Sequence[MasterKey]) -> None:
     """Compare a registry with the state in a file, and write its present state into the file.
 
     Args:

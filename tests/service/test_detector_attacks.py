@@ -243,7 +243,7 @@ def test_what_the_detector_knows_of_its_registry_is_whole_or_the_sentence_says_w
     """The start ended in a traceback, and what ended answers was told as JSONDecodeError."""
     (tmp_path / "known.json").write_text(held)
     with pytest.raises(Refused, match="is not as the detector writes it; restore it"):
-        refuse_older(registry, (), tmp_path / "known.json")
+        refuse_older(registry, (), tmp_path / "known.json", ())
 
 
 def test_a_look_at_the_registry_reads_each_file_once(tmp_path, registry, monkeypatch):
@@ -259,7 +259,7 @@ def test_a_look_at_the_registry_reads_each_file_once(tmp_path, registry, monkeyp
 
     monkeypatch.setattr(toml, "read_named", note)
     served = ServedScan.of(DetectorConfig(version=2), tmp_path)
-    refuse_older(registry, served.key_ids, tmp_path / "known.json")
+    refuse_older(registry, served.key_ids, tmp_path / "known.json", served.check.keys)
     assert sorted(read) == ["keys.toml", "scan.toml"]
 
 
