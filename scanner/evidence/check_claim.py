@@ -135,6 +135,8 @@ TWINS = (  # letters of which each looks like a Latin one: Cyrillic, Greek, Arme
     "\u0299\u029c\u029f\u13a0-\u13fd\u1d00-\u1d2b\u2c80-\u2cff\ua4d0-\ua4f7\uab70-\uabbf"
 )
 OWN_TWINS = "ABCEHIJKMOPSTXYaceghijopqsuvwxy"  # Latin letters that look like others
+TWIN_WORDS = re.compile(rf"(?<![^\W\d_])[{TWINS}]+(?![^\W\d_])")
+OWN_TWIN_WORDS = re.compile(rf"(?<![^\W\d_])[{OWN_TWINS}]+(?![^\W\d_])")
 STYLES = {"<font>", "<initial>", "<medial>", "<final>", "<isolated>"}  # of the same letters, as Unicode names them
 SEEN_BLANKS = {" ", "\n", "\n\n"}
 LINE_BEGIN = r"[^\S\n]*(?:(?:#|//|--|/\*|<!--|;|%|NOTE)[^\S\n]*)?"
@@ -568,7 +570,7 @@ def characters_hard_to_see(text: str) -> int:
     unseen += min(text.count("'"), text.count("\u2019"))
     unseen += min(text.count('"'), text.count("\u201c") + text.count("\u201d"))
     is_latin = len(re.findall("[A-Za-z]", text)) >= len(re.findall("[\u0370-\u058f]", text))
-    words = re.finditer(rf"(?<![^\W\d_])[{TWINS if is_latin else OWN_TWINS}]+(?![^\W\d_])", text)
+    words = (TWIN_WORDS if is_latin else OWN_TWIN_WORDS).finditer(text)
     return unseen + sum(len(word.group()) for word in words) + sum(1 for _ in HARD_TO_SEE.finditer(text))
 
 
