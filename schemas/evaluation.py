@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from schemas.config import ClusterConfig, InputConfig, Windows, _ConfigTable
+from schemas.config import ClusterConfig, InputConfig, ReaderDtype, Windows, _ConfigTable
 from schemas.registry import MAX_MESSAGES, Gamma, PathText
 
 Attack = Annotated[
@@ -89,7 +89,8 @@ class EvaluationConfig(_ConfigTable):
     prompts: PathText  # one a line, or Parquet with a column `prompt`
     version: Literal[1, 3] = 3  # version of the marks: 1 is the paper's own
     seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # of keys, sampling, attacks
-    batch: int = Field(default=32, ge=1)  # texts written together
+    batch: int = Field(default=32, ge=1)  # texts written together; hundreds on a GPU
+    dtype: ReaderDtype = "float32"  # precision of the model; bfloat16 is fast only on GPUs
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95  # share of top-p sampling; 1: all tokens
     max_new_tokens: int = Field(default=256, ge=1)  # most tokens of a text
     min_scored: int = Field(default=16, ge=1, le=2**31)  # as in a scan: with fewer, a text is too short to be flagged
@@ -109,7 +110,7 @@ TEXTS = pa.schema(
     [
         pa.field("unit", pa.string(), nullable=False),  # digest of everything that decides the batch of the text
         pa.field("row", pa.int64(), nullable=False),  # row of the batch
-        pa.field("model_sha256", pa.string(), nullable=False),  # digest of the files of the model's folder
+        pa.field("model_sha256", pa.string(), nullable=False),  # digest of the model's files and its precision
         pa.field("prompt", pa.string(), nullable=False),
         pa.field("method", pa.string()),  # null, as the next five: not marked
         pa.field("window", pa.int64()),

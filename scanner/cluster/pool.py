@@ -366,6 +366,7 @@ def on_actors(
     items: Iterable[Item],
     workers: int,
     meanwhile: Callable[[], None] = lambda: None,
+    gpus: float = 0.0,
 ) -> Generator[tuple[Item, Any], None, None]:
     """Give each item to one of the actors, and yield (item, result) in the order in which they finish.
 
@@ -376,13 +377,15 @@ def on_actors(
         items: the items.
         workers: largest number of actors. Each takes one CPU.
         meanwhile: called about every second while no item is finished.
+        gpus: share of a GPU, or number of GPUs, that each actor takes.
 
     Raises:
         BrickscanError: the error of the first item that raised one.
         ScanFailed: an item failed in another way, or kept killing its actor.
     """
     todo = list(items)
-    remote: Any = ray.remote(num_cpus=1, max_restarts=DEATHS_MADE_GOOD, max_task_retries=DEATHS_MADE_GOOD)(kind)
+    options = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=DEATHS_MADE_GOOD, max_task_retries=DEATHS_MADE_GOOD)
+    remote: Any = options(kind)
     actors: list[Any] = [remote.remote(*arguments) for _ in range(min(workers, len(todo)))]
     try:
         # every actor gets its first item before any gets its second

@@ -96,12 +96,14 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: Reade
         dtype: precision of its weights.
 
     Raises:
-        Refused: check_model_folder refuses the folder, the model cannot be loaded, or it gives no probabilities in this
-            precision.
+        Refused: there is no such device, check_model_folder refuses the folder, the model cannot be loaded, or it gives
+            no probabilities in this precision.
         TokenizerError: tokenizer.json is missing, is no tokenizer, or knows tokens that the model does not.
     """
     file, named = folder / "tokenizer.json", f"model {str(folder)!r}"
     check_model_folder(folder, named)
+    if device != "cpu" and not torch.cuda.is_available():
+        raise Refused(f"device {device!r}: torch {torch.__version__} finds no CUDA device; write on the CPU")
     tokenizer, sha256 = _load_tokenizer(file)
     torch.set_num_threads(threads)
     model = load_pretrained(AutoModelForCausalLM, folder, named, getattr(torch, dtype)).to(device).eval()

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 from scanner.errors import Refused, ScanFailed
 from scanner.generation import load_pretrained, marking_of, refused_alike
 from scanner.research.plan import GREEDY, Exam, ExamAnswer
+from schemas.config import ReaderDtype
 
 
 class MarkedLM(HFLM):  # type: ignore[misc]
@@ -49,15 +50,17 @@ class Examiner:
     Args:
         folder: as `save_pretrained` writes it, with a tokenizer that transformers can load.
         threads: CPU threads of torch in this process.
+        device: where the model runs.
+        dtype: precision of its weights.
 
     Raises:
         Refused: model or tokenizer cannot be loaded.
     """
 
-    def __init__(self, folder: Path, threads: int = 1) -> None:
+    def __init__(self, folder: Path, threads: int = 1, device: str = "cpu", dtype: ReaderDtype = "float32") -> None:
         torch.set_num_threads(threads)
         named = f"model {str(folder)!r}"
-        self._model = load_pretrained(AutoModelForCausalLM, folder, named, torch.float32)
+        self._model = load_pretrained(AutoModelForCausalLM, folder, named, getattr(torch, dtype)).to(device)
         with refused_alike(named):
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 

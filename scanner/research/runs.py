@@ -5,15 +5,17 @@ Only texts, small arrays and figures cross Ray's object store. Workers draw the 
 
 import functools
 import itertools
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanner.cluster.corpus import sources
+from scanner.cluster.machines import device_of_worker, share_gpus
 from scanner.cluster.pool import Call, on_actors, spread
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.columns import Columns
@@ -24,7 +26,9 @@ from scanner.research.robustness import CellTexts, SentenceModel, detect, detect
 from scanner.research.scores import Figure, GroupSearch, Search, identification_figures, search_texts, together
 from scanner.research.units import Setting, WritingUnit, WrittenTexts, write_texts
 from scanner.text import Tokenizer, load_tokenizer
-from schemas.config import InputConfig
+from schemas.config import ClusterConfig, InputConfig, ReaderDtype
+
+_log = logging.getLogger(__name__)
 
 TEXTS_A_SEARCH = 16
 """Number of texts that are searched for all messages in one call."""
@@ -71,13 +75,13 @@ class DetectionSettings(NamedTuple):
 
 
 class Writer:
-    """An actor that holds the language model and writes units."""
+    """An actor that holds the language model, on a GPU if it was given one, and writes units."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dtype: ReaderDtype, cluster: ClusterConfig) -> None:
         _stay_offline()
         from scanner.generation import load_model
 
-        self._model = load_model(folder, threads=1)
+        self._model = load_model(folder, threads=1, device=_device(cluster), dtype=dtype)
 
     def do(self, unit: WritingUnit) -> list[tuple[str, int]]:
         """Write a unit: text and number of tokens of each row."""
@@ -85,13 +89,13 @@ class Writer:
 
 
 class Candidate:
-    """An actor that holds the language model and takes exams."""
+    """An actor that holds the language model, on a GPU if it was given one, and takes exams."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dtype: ReaderDtype, cluster: ClusterConfig) -> None:
         _stay_offline()
         from scanner.research.examine import Examiner
 
-        self._examiner = Examiner(folder, threads=1)
+        self._examiner = Examiner(folder, threads=1, device=_device(cluster), dtype=dtype)
 
     def do(self, exam: Exam) -> list[ExamAnswer]:
         """Take an exam and return the answers."""
@@ -110,6 +114,13 @@ class Embedder:
         return self._model.embed(texts)
 
 
+def _device(cluster: ClusterConfig) -> str:
+    device, why = device_of_worker(cluster)
+    if why:
+        _log.warning("%s; texts are written on the CPU", why)
+    return "cpu" if device is None else str(device)
+
+
 def _stay_offline() -> None:
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"  # before transformers is imported
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -124,7 +135,7 @@ def write_missing(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch
         BrickscanError: see scanner.errors. Texts that were written stay.
     """
     missing = texts.missing(list(plan.units()))
-    done = on_actors(Writer, (plan.model,), missing, workers)
+    done = _on_models(Writer, plan, missing, workers)
     for number, (unit, completions) in enumerate(done):
         texts.write(unit, completions)
         watch("batches written", number + 1, len(missing))
@@ -140,10 +151,18 @@ def take_missing(plan: EvaluationPlan, answers: ExamRecords, workers: int, watch
         BrickscanError: see scanner.errors. Exams that were taken stay.
     """
     missing = answers.missing(plan.exams)
-    for number, (exam, answered) in enumerate(on_actors(Candidate, (plan.model,), missing, workers)):
+    for number, (exam, answered) in enumerate(_on_models(Candidate, plan, missing, workers)):
         answers.write(exam, answered)
         watch("exams taken", number + 1, len(missing))
     return len(missing)
+
+
+def _on_models(kind: type, plan: EvaluationPlan, items: Sequence[Any], workers: int) -> Iterator[tuple[Any, Any]]:
+    """Yield what actors with the language model make of items. They take GPUs as the configuration says."""
+    if items:
+        cluster = plan.config.cluster
+        workers, gpus = share_gpus(cluster, workers)
+        yield from on_actors(kind, (plan.model, plan.config.dtype, cluster), items, workers, gpus=gpus)
 
 
 def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watch) -> list[Figure]:

@@ -153,12 +153,12 @@ def batches(
     return units
 
 
-def folder_sha256(folder: Path) -> str:
-    """Compute the hex digest of a model's folder, from the names and contents of its files.
+def folder_sha256(folder: Path, precision: str = "") -> str:
+    """Compute the hex digest of a folder, from the names and contents of its files, and of a model's precision.
 
     Hidden files and folders are left out.
     """
-    whole = hashlib.sha256()
+    whole = hashlib.sha256(precision.encode())
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         with path.open("rb") as file:
             whole.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
@@ -180,7 +180,7 @@ class WorkFiles(Generic[Work]):
 
     Args:
         folder: made if it does not exist.
-        model_sha256: digest of the model.
+        model_sha256: digest of the model and its precision.
 
     Raises:
         ScanFailed: the folder cannot be made.

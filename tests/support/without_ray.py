@@ -126,7 +126,7 @@ def _spread(calls: Iterable[Call], _workers: int, _meanwhile: Any = None) -> Ite
 
 
 def _on_actors(
-    kind: type, arguments: tuple[Any, ...], items: Iterable[Any], workers: int, meanwhile: Any = None
+    kind: type, arguments: tuple[Any, ...], items: Iterable[Any], workers: int, meanwhile: Any = None, gpus: float = 0.0
 ) -> Iterator[tuple[Any, Any]]:
     """In place of `pool.on_actors`: one actor, if there is anything to do."""
     todo = list(items)
