@@ -362,6 +362,21 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(for
     assert re.search(r"NOT CHECKED that \d+ characters of text.txt, which readers do not see", said), said
 
 
+@pytest.mark.parametrize(
+    ("letters", "alike"), [("lllaeits", "lI"), ("\u043e\u043e\u043e\u0441\u043d\u043b\u0440\u0434", "\u043e\u03bf")]
+)
+def test_a_text_of_somebody_else_that_was_marked_by_letters_that_look_the_same(forger, letters, alike):
+    """Sign for sign what they wrote, to the eye: by letters of its own alphabet, or of another than Latin."""
+    forger.text, mark, generator = "", forger.mark(), random.Random(1)
+    for _ in range(60):
+        word = " " + "".join(generator.choices(letters, k=6))
+        others = ["".join(generator.choice(alike) if one in alike else one for one in word) for _ in range(12)]
+        forger.text += max(others, key=lambda other: strength(mark, forger, forger.text[-40:] + other))
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+    assert re.search(r"NOT CHECKED that \d+ characters of text.txt, which readers do not see", said), said
+
+
 def strength(mark: Mark, forger: ShownForger, text: str) -> float:
     """How much the new positions of a text's end speak for the message, beyond their mean."""
     tokens = encode(forger.tokenizer, text[-200:])
@@ -376,7 +391,7 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("Words, and\r\nmore.\r\n\r\nThe end.\r\n", 0),
         ("Words,\r\nmore\n", 2),
         ("a\n b", 2),
-        ("Grüße, œuvre, Привет, 你好, α and β: “all” as they stand…", 0),
+        ("Grüße, œuvre, łódź, İş, Ελλάδα, Привет, ґанок, α and β: “all” as they stand… 3², 25 °C, 5 €, \U0001f600", 0),
         ("a  b", 2),
         ("a \nb", 2),
         ("a\n\n\nb", 3),
@@ -385,10 +400,14 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("a\x00\x1b[8mb\x9b\ufffd", 4),
         ("a\u200bb\ufe0f\U000e0041\u2800", 4),
         ("p\u0430ss cаn", 4),
-        ("cafe\u0301 n\u0323\u0307 i\u0307", 4),
-        ("\u1112\u1161\u11ab \u212a \u037e", 3),
+        ("cafe\u0301 n\u0323\u0307 i\u0307", 5),
+        ("\u1112\u1161\u11ab \u212a \u037e", 4),
         ("\ufb01 \u2170 \U0001d5ba \uff41 \ufe8e", 5),
-        ("CO\u2082, 3\u00b2, \u2460, \u2122\u2026 \u3131, \u0e19\u0e49\u0e33, \uff08\u3042\uff0c\uff09", 0),
+        ("\u4f60\u597d, \u3131, \u0e19\u0e49\u0e33, \u0641\u064a, \u05d0, \u018f, \uffff\ue000", 12),
+        ("I'll tell all \u2013 it will fall, l'ami, co\u013ail, 5 ll, SELL, 10", 0),
+        ("I wilI wiII wi|l wi11s l lt l'm lBM LinkedIn SELlS C0ME 1O0, but SynthID", 12),
+        ("\u0441\u043b\u03bf\u0432\u043e \u03bf, \u043d\u0435 \u0441\u043a\u04303\u0430\u043b 3", 4),
+        ("a - b - c \u2013 d... e\u2026 f\u015f\u0219\u021b it\u2018s it's it's", 4),
         ("a\u2010b \u2212 c\u201a d\u2024", 4),
         ("it\u2019s, it's, it's", 1),
         ('"a" "b" \u201cc\u201d', 2),
