@@ -4,10 +4,8 @@ Nothing in an answer is trusted. It may be HTML, be empty, come from another mod
 the token.
 """
 
-import html
 import json
 import re
-import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +15,7 @@ from scanner.probe.classes import REASONING_ANSWER, Request
 from scanner.probe.exchange import HttpAnswer, NoAnswer
 
 _MOST_QUOTED = 200
+_MOST_SEARCHED = 2**16
 _MOST_TOKENS = 10**9
 _AGAIN = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may help."""
@@ -80,12 +79,12 @@ def read_reply(request: Request, answer: HttpAnswer, secrets: Sequence[str]) -> 
         raise NoAnswer(f"the server says: {_message(json.dumps(whole), secrets)}", again=False, charged=True)
     choices = whole.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise NoAnswer(f"JSON without `choices` came: {_quoted(text)}", again=False, charged=True)
-    note = _other_model(request, whole)
+        raise NoAnswer(f"JSON without `choices` came: {_quoted(text, secrets)}", again=False, charged=True)
+    note = _other_model(request, whole, secrets)
     answers = [
-        found if found.text is None else replace(found, text=_without_secrets(found.text, secrets))
+        _clean(found, secrets)
         for choice in choices[: request.choices]
-        for found in _answers(request, whole, choice, note)
+        for found in _answers(request, whole, choice, note, secrets)
     ]
     missing = request.choices - len(choices)
     if missing > 0:
@@ -119,24 +118,64 @@ def failed(request: Request, sentence: str) -> Reply:
     return Reply(tuple(Answer(name, error=sentence) for _ in range(request.choices) for name in names))
 
 
+_TOKEN = "[token]"  # noqa: S105 - what stands in place of a token
+
 _LEAST_SECRET = 8
 """Length of the shortest token that is removed. Servers without tokens are sent `EMPTY` or `none`, which may stay."""
 
 
 def _without_secrets(text: str, secrets: Sequence[str]) -> str:
-    """Replace tokens that a text repeats, in plain form or in the form of JSON, HTML or a URL."""
+    """Replace tokens that a text repeats, in plain form or in the form of JSON."""
     for secret in secrets:
         if len(secret) >= _LEAST_SECRET:
-            quoted = urllib.parse.quote(secret, safe="")
-            for form in {
-                secret,
-                json.dumps(secret)[1:-1],
-                html.escape(secret),
-                html.escape(secret, quote=False),
-                quoted,
-            }:
-                text = text.replace(form, "[token]")
+            for form in {secret, json.dumps(secret)[1:-1]}:
+                text = text.replace(form, _TOKEN)
     return text
+
+
+_ESCAPED = re.compile(
+    r"\\(?:u00|x)([0-9a-f]{2})|%([0-9a-f]{2})|&#x0{0,6}([0-9a-f]{2});?|&#0{0,6}([0-9]{2,3});?"
+    r"|&(amp|lt|gt|quot|apos);?|\\([\"'/\\])",
+    re.IGNORECASE,
+)
+"""An ASCII character as JSON, programs, URLs or HTML escape it."""
+
+_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_MOST_LAYERS = 4
+"""Escapes of escapes that are undone, such as those of JSON in a text of JSON in HTML."""
+
+
+def _unescaped(text: str) -> str:
+    for _ in range(_MOST_LAYERS):
+        plain = _ESCAPED.sub(_character, text)
+        if plain == text:
+            break
+        text = plain
+    return text
+
+
+def _character(match: re.Match[str]) -> str:
+    *in_hexadecimal, decimal, name, plain = match.groups()
+    digits = next(filter(None, in_hexadecimal), None)
+    if digits or decimal:
+        return chr(int(digits, 16) if digits else int(decimal))
+    return _NAMED[name.lower()] if name else str(plain)
+
+
+def _repeats(text: str, secrets: Sequence[str]) -> bool:
+    """Return whether a text repeats a token, however its characters are escaped."""
+    long = [_unescaped(secret) for secret in secrets if len(secret) >= _LEAST_SECRET]
+    plain = _unescaped(text) if long else ""
+    return any(secret in plain for secret in long)
+
+
+def _clean(answer: Answer, secrets: Sequence[str]) -> Answer:
+    """Remove tokens from the text of an answer. The ids of such a text go too, because they spell the token."""
+    if answer.text is None:
+        return answer
+    text = _without_secrets(answer.text, secrets)
+    text = _TOKEN if _repeats(text, secrets) else text
+    return answer if text == answer.text and _TOKEN not in text else replace(answer, text=text, ids=None)
 
 
 def _loaded(text: str, secrets: Sequence[str]) -> Any:  # noqa: ANN401
@@ -150,9 +189,9 @@ def _object(text: str, secrets: Sequence[str]) -> dict[str, Any]:
         read = _loaded(text, secrets)
     except (ValueError, RecursionError):
         kind = "HTML" if re.match(r"\s*<(!doctype|html|head|body)", text, re.IGNORECASE) else "something else"
-        raise NoAnswer(f"{kind} came in place of JSON: {_quoted(text)}", again=False, charged=True) from None
+        raise NoAnswer(f"{kind} came in place of JSON: {_quoted(text, secrets)}", again=False, charged=True) from None
     if not isinstance(read, dict):
-        raise NoAnswer(f"JSON came that is no object: {_quoted(text)}", again=False, charged=True)
+        raise NoAnswer(f"JSON came that is no object: {_quoted(text, secrets)}", again=False, charged=True)
     return read
 
 
@@ -233,7 +272,9 @@ def _add_calls(calls: list[dict[str, Any]], pieces: list[Any]) -> None:
             calls[index]["function"]["arguments"].append({"text": function.get("arguments")})
 
 
-def _answers(request: Request, whole: Mapping[str, Any], choice: object, note: str | None) -> Iterator[Answer]:
+def _answers(
+    request: Request, whole: Mapping[str, Any], choice: object, note: str | None, secrets: Sequence[str]
+) -> Iterator[Answer]:
     """Yield the texts of one choice: its answer, or first its reasoning if the class asks for that."""
     name = request.of_class.name
     if not isinstance(choice, dict):
@@ -245,7 +286,7 @@ def _answers(request: Request, whole: Mapping[str, Any], choice: object, note: s
     of_choice = Answer(
         name,
         prompt_ids=_ids(choice.get("prompt_token_ids")) or _ids(whole.get("prompt_token_ids")),
-        finish=_shortened(finish) if isinstance(finish, str) else None,
+        finish=_shortened(finish, secrets) if isinstance(finish, str) else None,
         note=note,
     )
     text = _text(choice.get("text") if "text" in choice else message.get("content"))
@@ -299,11 +340,11 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 
-def _other_model(request: Request, whole: Mapping[str, Any]) -> str | None:
+def _other_model(request: Request, whole: Mapping[str, Any], secrets: Sequence[str]) -> str | None:
     asked, answered = request.body["model"], whole.get("model")
     if not isinstance(answered, str) or answered == asked:
         return None
-    return f"answered by model {_shortened(answered)!r}, asked for {asked!r}"
+    return f"answered by model {_shortened(answered, secrets)!r}, asked for {asked!r}"
 
 
 def _message(text: str, secrets: Sequence[str]) -> str:
@@ -311,19 +352,22 @@ def _message(text: str, secrets: Sequence[str]) -> str:
     try:
         read = _loaded(text, secrets)
     except (ValueError, RecursionError):
-        return _quoted(text) or "nothing else"
+        return _quoted(text, secrets) or "nothing else"
     if isinstance(read, dict):
         inner = read.get("error", read)
         said = inner.get("message", inner) if isinstance(inner, dict) else inner
-        return _quoted(said if isinstance(said, str) else json.dumps(said))
-    return _quoted(text)
+        return _quoted(said if isinstance(said, str) else json.dumps(said), secrets)
+    return _quoted(text, secrets)
 
 
-def _quoted(text: str) -> str:
-    return _shortened(" ".join(text.split()))
+def _quoted(text: str, secrets: Sequence[str]) -> str:
+    return _shortened(" ".join(text.split()), secrets)
 
 
-def _shortened(text: str) -> str:
-    """Shorten a server's text that is kept beside an answer. It keeps whole characters only."""
+def _shortened(text: str, secrets: Sequence[str]) -> str:
+    """Shorten a server's text that is kept beside an answer. It keeps whole characters only, and no token."""
+    ends = text if len(text) <= _MOST_SEARCHED else cut(text, _MOST_SEARCHED)  # only those are shown
+    if _repeats(ends, secrets):
+        return "[a text that repeats the token]"
     clean = text.encode("utf-8", "replace").decode()
     return clean if len(clean) <= _MOST_QUOTED else cut(clean, _MOST_QUOTED)

@@ -1,10 +1,12 @@
 """A probe asks a server of ours that answers well, badly, late, without end or not at all."""
 
+import contextlib
 import gzip
 import html
 import json
 import os
 import shutil
+import socket
 import stat
 import time
 from pathlib import Path
@@ -19,7 +21,7 @@ from scanner.probe.config import ProbeConfig
 from scanner.probe.kept import ANSWERS, KeptAnswers
 from tests.probe.server import ModelServer, Written, breaks_off, drips, echo, endless, no_http, sends, serving, status
 
-TOKEN = "sk-a-token-of-the-tests-0123456789&<x>"
+TOKEN = "sk-a-token-of-the/tests-0123456789&<x>"
 
 
 def made(at: ModelServer, classes: tuple[str, ...] = ("temperature-1",), answers: int = 3, **others) -> ProbeConfig:
@@ -307,6 +309,30 @@ def test_an_interrupt_keeps_what_came_and_ends_at_once(tmp_path):
     assert len((tmp_path / "asking.jsonl").read_bytes().splitlines()) == 2
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_interrupt_does_not_wait_for_a_connection(scheme, tmp_path):
+    """Of a server that accepts none, or that accepts and says nothing where TLS should begin."""
+    with socket.socket() as listening, contextlib.ExitStack() as others:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0 if scheme == "http" else 9)
+        for _ in range(4 if scheme == "http" else 0):  # fill its queue
+            other = others.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(listening.getsockname())
+        with serving() as server:
+            url = f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+            config = made(server, answers=4, server={"timeout_s": 30, "url": url})
+        requests, began = requests_of(config), time.monotonic()
+
+        def watch(*_):
+            if time.monotonic() - began > 0.3:
+                raise KeyboardInterrupt
+
+        with KeptAnswers(tmp_path / "asking.jsonl") as kept, pytest.raises(KeyboardInterrupt):
+            ask(config, requests, Tokens(config, tmp_path), kept, watch)
+    assert time.monotonic() - began < 15
+
+
 def test_the_token_is_sent_and_kept_nowhere(tmp_path, monkeypatch):
     """Not where the server repeats it in a text, an error, a stream, in pieces or as JSON escapes."""
     monkeypatch.setenv("PROBE_TOKEN", TOKEN)
@@ -332,10 +358,35 @@ def test_the_token_is_sent_and_kept_nowhere(tmp_path, monkeypatch):
     assert rows[3]["text"] == "your key is [token]"
     assert rows[4]["text"] == "[token]"
     assert rows[5]["error"] == "something else came in place of JSON: [bytes that are no UTF-8]"
-    assert rows[6]["error"] == "HTML came in place of JSON: <html>[token] [token]</html>"
+    assert rows[6]["error"] == "HTML came in place of JSON: [a text that repeats the token]"
     everything = (tmp_path / "asking.jsonl").read_text() + str(rows) + repr(Tokens(config, tmp_path)) + repr(config)
     assert TOKEN not in everything
     assert TOKEN[:20] not in everything
+
+
+ESCAPED = {
+    "URL": quote(TOKEN),
+    "URL in small letters": quote(TOKEN, safe="").replace("%2F", "%2f"),
+    "HTML by numbers": "".join(f"&#{ord(character)};" for character in TOKEN),
+    "HTML by hexadecimal numbers": html.escape(TOKEN).replace("-", "&#x02D;"),
+    "JSON of other programs": TOKEN.replace("/", "\\/").replace("<", "\\u003C"),
+    "JSON in JSON": json.dumps(json.dumps({"key": TOKEN.replace("-", "\\")})),
+}
+
+
+@pytest.mark.parametrize("name", ESCAPED)
+def test_a_token_is_hidden_however_it_is_escaped(name, tmp_path, monkeypatch):
+    """In an error, in a text with the ids that spell it, and in a model's name."""
+    monkeypatch.setenv("PROBE_TOKEN", TOKEN.replace("-", "\\") if name == "JSON in JSON" else TOKEN)
+    answer = {"model": ESCAPED[name], "choices": [{"message": {"content": ESCAPED[name]}, "token_ids": [1, 2]}]}
+    troubles = [sends(f"<html>{ESCAPED[name]}</html>".encode()), sends(json.dumps(answer).encode())]
+    with serving(troubles=troubles) as server:
+        limits = {"token": "env:PROBE_TOKEN", "requests_at_once": 1, "attempts": 1, "token_ids": True}
+        _, rows = run(made(server, answers=2, server=limits), tmp_path)
+    assert rows[0]["error"] == "HTML came in place of JSON: [a text that repeats the token]"
+    assert (rows[1]["text"], rows[1]["ids"]) == ("[token]", None)
+    assert "[a text that repeats the token]" in rows[1]["note"]
+    assert "456789" not in (tmp_path / "asking.jsonl").read_text()
 
 
 def test_each_user_has_their_own_token(tmp_path, monkeypatch):
