@@ -60,23 +60,54 @@ class HttpAnswer(NamedTuple):
 
 
 class _Call:
-    """An exchange that other threads can end. It keeps the socket, because `http.client` drops it early."""
+    """An exchange that other threads can end. It keeps a socket of its own, because `http.client` drops its early."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._tls = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
         self.connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
-        self.path = parts.path
+        self.path, self._timeout_s = parts.path, timeout_s
         self.sent = self.ended = False
         self._socket: socket.socket | None = None
         self._response: http.client.HTTPResponse | None = None
 
     def connect(self) -> None:
-        """Connect."""
-        self.connection.connect()
-        self._socket = self.connection.sock
-        if self.ended:  # `end` was called before there was a socket to shut down
-            raise TimeoutError
+        """Connect. `end` wakes a thread that waits for the server to accept, or to agree on TLS."""
+        plain = self._reached()
+        try:
+            self.connection.sock = self._with_tls(plain) if self._tls else plain
+        except BaseException:
+            plain.close()
+            raise
+
+    def _reached(self) -> socket.socket:
+        """Return a connection to the first of the server's addresses that accepts one."""
+        failure = OSError("the name has no address")
+        host, port = self.connection.host, self.connection.port
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            plain = socket.socket(family, kind, protocol)
+            try:
+                self._socket = plain.dup()  # `end` shuts it down: TLS takes the other one over
+                if self.ended:  # `end` was called before there was a socket to shut down
+                    raise TimeoutError
+                plain.settimeout(self._timeout_s)
+                plain.connect(address)
+            except OSError as error:
+                plain.close()
+                failure = error
+                if self._socket is not None:
+                    self._socket.close()
+                if self.ended:
+                    break
+            else:
+                return plain
+        raise failure
+
+    def _with_tls(self, plain: socket.socket) -> socket.socket:
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context.wrap_socket(plain, server_hostname=self.connection.host)
 
     def send(self, body: bytes, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         """Send a request. Return the answer as soon as its head has arrived."""
