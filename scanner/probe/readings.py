@@ -117,10 +117,15 @@ def _column(table: pa.Table, name: str) -> list[str | None]:
     if name not in table.column_names:
         return [None] * table.num_rows
     column = table.column(name)
+    if pa.types.is_dictionary(column.type):  # such as a category of pandas
+        column = column.cast(column.type.value_type)
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null, pa.types.is_string_view)
     if not any(fits(column.type) for fits in kinds):
         raise Refused(f"the answers' column `{name}` is of type {column.type}; text is needed")
-    return list(column.to_pylist())
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        raise Refused(f"the answers' column `{name}` holds bytes that are no UTF-8; write it as text") from None
 
 
 def _id_lists(table: pa.Table, name: str) -> list[Ids | None]:

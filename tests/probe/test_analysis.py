@@ -249,6 +249,7 @@ def test_rows_without_a_text_are_counted(gumbel):
     [
         (pa.table({"answer": ["a"]}), "no column `text`"),
         (pa.table({"text": [1]}), "is of type int64; text is needed"),
+        (pa.table({"text": pa.array([b"\xff"]).view(pa.string())}), "column `text` holds bytes that are no UTF-8"),
         (pa.table({"text": ["", None]}), "none of 2 answers has a text"),
         (pa.table({"text": ["a"], "ids": [[-1]]}), "no list of token ids"),
         (pa.table({"text": ["a"] * 1001, "class": [str(i) for i in range(1001)]}), "are of 1,001 classes"),
@@ -266,6 +267,11 @@ def test_a_huge_answer_is_read_from_its_beginning():
     assert [len(text) for text in read.texts] == [2**18, 1]
     assert (len(read.prompts[0]), read.prompts[0][-1], read.prompts[1]) == (2**18, "d", None)
     assert read.notes == {"only the first 262,144 characters were tested": 1}
+
+
+def test_categories_are_read_as_text():
+    kinds = pa.array(["a", "b", "a"]).dictionary_encode()
+    assert answers_of(pa.table({"text": ["x", "y", "z"], "class": kinds})).classes == ("a", "b", "a")
 
 
 def test_hypotheses_are_counted(gumbel):
