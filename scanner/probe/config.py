@@ -16,8 +16,12 @@ _MOST_COUNT = 1_000_000
 
 def _is_url(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii() or re.search(r"\s", url):
+    if parts.scheme not in ("http", "https") or not parts.hostname or any(not "!" <= one <= "~" for one in url):
         raise ValueError("a URL is needed, such as http://127.0.0.1:8000")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ValueError("a server's name has 1 to 63 characters between its points") from None
     if parts.username is not None or parts.password is not None:
         raise ValueError("a URL holds no name or password; name the token by a reference, token = 'env:NAME'")
     if parts.query or parts.fragment:

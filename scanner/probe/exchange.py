@@ -206,7 +206,7 @@ class Line:
                 if call.ended or isinstance(error, TimeoutError):
                     sentence = f"no whole answer came within {timeout_s:g} s"
                     raise NoAnswer(sentence, again=True, charged=call.sent) from None
-                if isinstance(error, ValueError | AttributeError):
+                if not isinstance(error, OSError | http.client.HTTPException):
                     raise
                 # the sentence has only the kind of the error: its text may quote what was sent
                 raise NoAnswer(_why(error, call.sent), again=True, charged=call.sent) from None

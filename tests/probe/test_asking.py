@@ -7,12 +7,17 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import stat
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from scanner.errors import Refused, ScanFailed, SecretError
 from scanner.probe.asking import FAILURES_IN_A_ROW, Asked, Tokens, ask, most_cost, read_token
@@ -271,6 +276,29 @@ def test_a_server_that_is_not_there_ends_the_probe(tmp_path):
     with serving() as other:
         again = made(other, answers=30)
         assert run(again, tmp_path)[0].sent == 30
+
+
+def test_a_certificate_that_nobody_vouches_for_is_a_sentence(tmp_path):
+    """As a site's own server has one. Nothing is sent to it, and the probe goes on."""
+    with serving() as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate(tmp_path / "own.pem"))
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        config = made(server, answers=1, server={"url": server.url.replace("http", "https"), "attempts": 1})
+        _, rows = run(config, tmp_path)
+    assert rows[0]["error"] == "the server's certificate is not trusted (self-signed certificate)"
+    assert server.asked == []
+
+
+def certificate(path: Path) -> Path:
+    """A certificate that signs itself, with its key."""
+    key, name = Ed25519PrivateKey.generate(), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    signed = builder.not_valid_before(now).not_valid_after(now + timedelta(days=1)).sign(key, None)
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(plain + signed.public_bytes(Encoding.PEM))
+    return path
 
 
 def test_no_request_is_sent_that_could_cost_too_much(tmp_path):

@@ -49,6 +49,9 @@ def test_what_is_wrong_is_refused_by_name(top, server, rest, told):
         "ftp://host",
         "host:8000",
         "http://a b",
+        "http://127.0.0..1:8000",
+        f"http://{'a' * 64}.com",
+        "http://h\\u0007",
         "http://h:99999",
     ],
 )
