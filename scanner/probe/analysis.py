@@ -135,6 +135,7 @@ class KeyResult:
     alike: configurations that cannot be told apart from the named one.
     cannot_tell: open questions, in sentences.
     tried: configurations near the key's and other readings that were tested too: what a server does under each.
+    together: marked, unmarked or cannot tell, of the answers of all classes together.
     classes: unmarked ones first.
     """
 
@@ -148,6 +149,7 @@ class KeyResult:
     alike: tuple[str, ...]
     cannot_tell: tuple[str, ...]
     tried: tuple[str, ...]
+    together: str
     classes: tuple[ClassResult, ...]
 
 
@@ -418,6 +420,7 @@ def _key_result(
         alike=tuple(cells[other].words or cells[other].name for other in named.alike),
         cannot_tell=tuple(cannot_tell),
         tried=tuple(dict.fromkeys(one.words for one in cells if one.words)),
+        together=state_of(whole[place], tests, strength).name,
         classes=tuple(classes),
     )
 
