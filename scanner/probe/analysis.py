@@ -490,17 +490,17 @@ def _for_others(classes: Sequence[ClassResult], tests: int, rate: float) -> list
 
 
 def _only_some(classes: Sequence[ClassResult]) -> list[str]:
-    """Return a sentence if some answers of marked classes carry no mark."""
+    """Return a sentence if some answers of marked classes show no mark. Text without a choice of words shows none."""
     shares = {one.name: one.unmarked for one in classes if one.unmarked is not None}
     if len(shares) > 1:
         least, most = min(share.value for share in shares.values()), max(share.value for share in shares.values())
         return [
             f"the server marks only some answers of {len(shares)} classes ({', '.join(shares)}): {least:.0%} to "
-            f"{most:.0%} carry no mark; the table has the limits of each"
+            f"{most:.0%} show no mark, unless these left it no choice of words; the table has the limits of each"
         ]
     return [
-        f"the server marks only some answers of class {name}: {share.value:.0%} carry no mark (between "
-        f"{share.low:.0%} and {share.high:.0%})"
+        f"the server marks only some answers of class {name}: {share.value:.0%} show no mark (between {share.low:.0%} "
+        f"and {share.high:.0%}), unless these left it no choice of words"
         for name, share in shares.items()
     ]
 

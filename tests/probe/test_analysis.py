@@ -130,6 +130,7 @@ def test_half_of_the_answers(gumbel):
     share = key.classes[0].unmarked
     assert share.low < 0.5 < share.high
     assert key.differences[0].startswith("the server marks only some answers of class sampled: ")
+    assert key.differences[0].endswith(", unless these left it no choice of words")
 
 
 def test_no_mark_at_all(gumbel):
