@@ -269,40 +269,44 @@ class _Asker:
             self.results.put(None)
 
     def _ask(self, request: Request) -> KeptReply | None:
-        """Send a request until it is answered or no attempt is left. None: the price forbids it, or the probe ended."""
-        asked_at, cost, error = (
+        """Send a request until it is answered or no attempt is left. None: the price forbids it, or the probe ended.
+
+        If the probe ended after attempts that may be charged, their cost is returned all the same.
+        """
+        asked_at, sent, cost, error = (
             datetime.now(UTC).isoformat(timespec="seconds"),
+            0,
             0.0,
             NoAnswer("", again=True, charged=False),
         )
-        for attempt in range(1, self._server.attempts + 1):
+        while sent < self._server.attempts:
             self._pace.wait()
             if self._stop.is_set():
-                return None
+                break
             if not self._purse.set_aside(request):
-                if attempt > 1:
+                if sent:
                     break
                 self.too_dear.append(request)
                 return None
-            of_attempt = 0.0
+            sent, of_attempt = sent + 1, 0.0
             try:
                 reply = self._reply(request)
                 of_attempt = self._purse.cost_of(request, reply)
-                return KeptReply(request.request_id, request.digest, asked_at, attempt, cost + of_attempt, True, reply)
+                return KeptReply(request.request_id, request.digest, asked_at, sent, cost + of_attempt, True, reply)
             except NoAnswer as failure:
                 error = failure
                 of_attempt = self._purse.most_of(request) if failure.charged else 0.0
                 cost += of_attempt
             finally:
                 self._purse.settle(request, of_attempt)
-            if self._stop.is_set():
-                return None
-            if not error.again:
+            if self._stop.is_set() or not error.again:
                 break
-            if attempt < self._server.attempts:
-                self._wait(error, attempt)
+            if sent < self._server.attempts:
+                self._wait(error, sent)
+        if self._stop.is_set() and not cost:
+            return None
         reply = failed(request, str(error))
-        return KeptReply(request.request_id, request.digest, asked_at, attempt, cost, error.lasting, reply)
+        return KeptReply(request.request_id, request.digest, asked_at, sent, cost, error.lasting, reply)
 
     def _wait(self, error: NoAnswer, attempt: int) -> None:
         """Wait before another attempt.

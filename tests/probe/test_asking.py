@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from scanner.errors import Refused, ScanFailed, SecretError
+from scanner.probe import asking
 from scanner.probe.asking import FAILURES_IN_A_ROW, Asked, Tokens, ask, most_cost, read_token
 from scanner.probe.classes import CLASSES, requests_of
 from scanner.probe.config import ProbeConfig
@@ -337,9 +338,30 @@ def test_an_interrupt_keeps_what_came_and_ends_at_once(tmp_path):
     assert len((tmp_path / "asking.jsonl").read_bytes().splitlines()) == 2
 
 
+def test_what_an_interrupt_breaks_off_counts_as_paid(tmp_path, monkeypatch):
+    """The server may charge for it. Else each interrupt would let a probe spend more than `most`."""
+
+    def watch(*_):
+        if len(server.asked) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(asking, "_SIGN_SECONDS", 0.1)
+    price = {"a_million_in": 0.0, "a_million_out": 1e6, "most": 250.0}
+    with serving(always=drips) as server:
+        limits = {"most_tokens": 100, "requests_at_once": 2, "timeout_s": 60}
+        config = made(server, answers=9, server=limits, price=price)
+        for _ in range(3):
+            server.asked.clear()
+            with KeptAnswers(tmp_path / "asking.jsonl") as kept, contextlib.suppress(KeyboardInterrupt):
+                asked = ask(config, requests_of(config), Tokens(config, tmp_path), kept, watch)
+            assert kept.cost == 200
+    assert (asked.sent, asked.not_sent, asked.cost) == (0, 9, 200)
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_an_interrupt_does_not_wait_for_a_connection(scheme, tmp_path):
+def test_an_interrupt_does_not_wait_for_a_connection(scheme, tmp_path, monkeypatch):
     """Of a server that accepts none, or that accepts and says nothing where TLS should begin."""
+    monkeypatch.setattr(asking, "_SIGN_SECONDS", 0.1)
     with socket.socket() as listening, contextlib.ExitStack() as others:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0 if scheme == "http" else 9)
