@@ -242,9 +242,11 @@ def _refuse_no_text(config: "ProbeConfig", answers: "pa.Table", kept: "KeptAnswe
     errors = Counter(answers["error"].drop_null().to_pylist())
     if answers["text"].null_count < len(answers):
         return
+    from scanner.probe.replies import in_an_error
+
     kept.discard()
-    why = f", most often because: {errors.most_common(1)[0][0]}" if errors else ""
-    raise ScanFailed(f"{config.server.url}: no request got a text{why}")
+    why = f", most often because: {in_an_error(errors.most_common(1)[0][0])}" if errors else ""
+    raise ScanFailed(f"{config.server.url}: no request got a text{why}; mend it and run this again")
 
 
 def _write_answers(answers: "pa.Table", path: Path) -> None:

@@ -16,7 +16,7 @@ from scanner.probe.classes import Request
 from scanner.probe.config import PriceConfig, ProbeConfig, ServerConfig
 from scanner.probe.exchange import Line, NoAnswer
 from scanner.probe.kept import KeptAnswers, KeptReply
-from scanner.probe.replies import Reply, failed, read_reply
+from scanner.probe.replies import Reply, failed, in_an_error, read_reply
 from scanner.registry.secrets import read_private_file, secret_path
 
 FAILURES_IN_A_ROW = 10
@@ -211,9 +211,10 @@ def ask(
             watch(done + sent, total, purse.spent)
             failures = 0 if found.final else failures + 1
             if failures >= FAILURES_IN_A_ROW:
+                why = in_an_error(found.reply.answers[0].error or "")
                 raise ScanFailed(
-                    f"{config.server.url}: {failures} requests in a row got no answer, the last one because: "
-                    f"{found.reply.answers[0].error}; mend it and run this again: what was answered is kept"
+                    f"{config.server.url}: {failures} requests in a row got no answer, the last one because: {why}; "
+                    "mend it and run this again: what was answered is kept"
                 )
     finally:
         asker.end()

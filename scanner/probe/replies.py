@@ -347,6 +347,11 @@ def _other_model(request: Request, whole: Mapping[str, Any], secrets: Sequence[s
     return f"answered by model {_shortened(answered, secrets)!r}, asked for {asked!r}"
 
 
+def in_an_error(sentence: str) -> str:
+    """Return a sentence for the middle of an error. The first semicolon begins the hint, and no server writes it."""
+    return sentence.replace("; ", ", ")
+
+
 def _message(text: str, secrets: Sequence[str]) -> str:
     """Return the text of an error: its `message` if it has one."""
     try:

@@ -136,21 +136,25 @@ def test_check_asks_nothing(tmp_path, registry):
 def test_what_no_server_answers_ends_with_1(tmp_path, registry, monkeypatch):
     """HTML everywhere; the reason is told, no token is."""
     monkeypatch.setenv("PROBE_TOKEN", TOKEN)
-    with serving(always=sends(f"<html>sign in, {TOKEN}</html>".encode())) as server:
+    with serving(always=sends(f"<html>sign in; or run this, {TOKEN}</html>".encode())) as server:
         config = configure(tmp_path, server.url, registry, 'token = "env:PROBE_TOKEN"')
         code, out, err = call("probe", config)
     assert code == 1
-    assert "no request got a text, most often because: HTML came in place of JSON: <html>sign in, [token]</html>" in err
+    told = "HTML came in place of JSON: <html>sign in, or run this, [token]</html>\nhint: mend it"
+    assert f"no request got a text, most often because: {told}" in err
     assert TOKEN not in out + err
 
 
 def test_a_token_that_is_refused_ends_the_probe_early(tmp_path, registry):
-    with serving(always=status(401, "no such token")) as server:
+    with serving(always=status(401, "no such token; run this")) as server:
         config = configure(tmp_path, server.url, registry, "requests_at_once = 1")
         code, _, err = call("probe", config)
         assert code == 1
         assert 10 <= len(server.asked) <= 13
-    assert "10 requests in a row got no answer, the last one because: HTTP 401: no such token" in err
+    assert (
+        "10 requests in a row got no answer, the last one because: HTTP 401: no such token, run this\nhint: mend it"
+        in err
+    )
 
 
 @pytest.mark.seconds
