@@ -13,10 +13,11 @@ from typing import Any
 from scanner.printable import cut
 from scanner.probe.classes import REASONING_ANSWER, Request
 from scanner.probe.exchange import HttpAnswer, NoAnswer
+from scanner.probe.readings import MOST_CHARACTERS, MOST_TOKENS
 
 _MOST_QUOTED = 200
 _MOST_SEARCHED = 2**16
-_MOST_TOKENS = 10**9
+_MOST_COUNTED = 10**9
 _AGAIN = (408, 409, 425, 429)
 """Statuses below 500 after which another attempt may help."""
 _LASTING = (400, 413, 414, 415, 422)
@@ -29,7 +30,7 @@ class Answer:
 
     Args:
         class_name: class of request.
-        text: text as received. None: `error` says what came instead.
+        text: text as received, the first MOST_CHARACTERS of it. None: `error` says what came instead.
         ids: the server's own ids of its tokens.
         prompt_ids: ids of the tokens that the model read before, if the server gives them.
         finish: the server's reason to stop.
@@ -82,7 +83,7 @@ def read_reply(request: Request, answer: HttpAnswer, secrets: Sequence[str]) -> 
         raise NoAnswer(f"JSON without `choices` came: {_quoted(text, secrets)}", again=False, charged=True)
     note = _other_model(request, whole, secrets)
     answers = [
-        _clean(found, secrets)
+        _bounded(_clean(found, secrets))
         for choice in choices[: request.choices]
         for found in _answers(request, whole, choice, note, secrets)
     ]
@@ -176,6 +177,16 @@ def _clean(answer: Answer, secrets: Sequence[str]) -> Answer:
     text = _without_secrets(answer.text, secrets)
     text = _TOKEN if _repeats(text, secrets) else text
     return answer if text == answer.text and _TOKEN not in text else replace(answer, text=text, ids=None)
+
+
+def _bounded(answer: Answer) -> Answer:
+    """Cut off what is not tested of a long answer, because hundreds of them would fill the memory."""
+    if answer.text is None:
+        return answer
+    ids, prompt_ids = answer.ids and answer.ids[:MOST_TOKENS], answer.prompt_ids and answer.prompt_ids[-MOST_TOKENS:]
+    cut_off = f"only its first {MOST_CHARACTERS:,} characters were kept" if len(answer.text) > MOST_CHARACTERS else None
+    note = "; ".join(filter(None, [answer.note, cut_off])) or None
+    return replace(answer, text=answer.text[:MOST_CHARACTERS], ids=ids, prompt_ids=prompt_ids, note=note)
 
 
 def _loaded(text: str, secrets: Sequence[str]) -> Any:  # noqa: ANN401
@@ -337,7 +348,7 @@ def _ids(value: object) -> tuple[int, ...] | None:
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
+    return value if type(value) is int and 0 <= value <= _MOST_COUNTED else None
 
 
 def _other_model(request: Request, whole: Mapping[str, Any], secrets: Sequence[str]) -> str | None:

@@ -266,6 +266,14 @@ def test_ids_that_can_be_none_are_left_out(tmp_path):
         assert (rows[0]["text"], rows[0]["ids"]) == ("text", None)
 
 
+def test_a_huge_answer_is_kept_as_far_as_it_is_tested(tmp_path):
+    """Hundreds of whole ones would fill the memory."""
+    with serving(lambda *_: [Written("a" * 300_000, [7] * 70_000)]) as server:
+        _, rows = run(made(server, answers=1, server={"token_ids": True}), tmp_path)
+    assert (len(rows[0]["text"]), len(rows[0]["ids"])) == (262_144, 65_536)
+    assert rows[0]["note"] == "only its first 262,144 characters were kept"
+
+
 def test_a_server_that_is_not_there_ends_the_probe(tmp_path):
     """What failed is asked again by the next run."""
     with serving() as server:
