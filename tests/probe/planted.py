@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import tokenizers
 
-from scanner.registry import new_key
+from scanner.probe.analysis import analyse
+from scanner.registry import load_registry, new_key, open_key
 from scanner.watermark import Positions, Tokens
+from scanner.watermark.formats import format_of, make_format
 from scanner.watermark.positions import reach_of
 from tests.fixed import fix_secrets
 
@@ -22,6 +24,9 @@ CANDIDATES = 12
 
 RECORDED = Path(__file__).with_name("recorded_chances.npy")
 """Chances of a real model's likeliest tokens, float16[answers, tokens, C] (tests/bench/record_chances.py)."""
+
+ANSWERS, LENGTH, MESSAGE = 24, 120, 7
+"""Of a `Planted` registry: its answers, their tokens, and the message of their user."""
 
 Draw = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
 """From contexts uint32[A, h], candidates uint32[A, C] and their chances float64[A, C] to the place chosen, int64[A]."""
@@ -191,3 +196,30 @@ def answers_table(ids: np.ndarray, prompts: np.ndarray | None = None, name: str 
     if prompts is not None:
         columns["prompt_ids"] = prompts.tolist()
     return pa.table(columns)
+
+
+class Planted:
+    """A registry with a key, and answers of servers to the same prompts."""
+
+    def __init__(self, folder, form: str, size: int, seed: int = 0, messages: int = 1, **parameters) -> None:
+        self.secret, self.seed = secret_for(f"{form} {seed}", size), seed
+        self.registry = make_registry(folder, form, self.secret, messages, **parameters)
+        self.key = load_registry(self.registry).keys[0]
+        self.mark, self.form = open_key(self.registry, self.key), format_of(self.key)
+        self.prompts = prompts_of(ANSWERS, seed)
+
+    def changed(self, name: str | None = None, **parameters):
+        """The mark of the key's secret under another format or other parameters."""
+        return make_format(name or self.form.name, self.key.parameters | parameters).open(self.secret)
+
+    def ids(self, server, *, seed: int = 0, alone: bool = False, **options) -> np.ndarray:
+        """Token ids of answers; `alone`: contexts lack the prompt, as vLLM's do."""
+        prompts = np.full_like(self.prompts, 2**32 - 1) if alone else self.prompts
+        return token_ids(server, prompts, LENGTH, 100 * self.seed + seed, **options)
+
+    def table(self, server, name: str = "sampled", **options) -> pa.Table:
+        return answers_table(self.ids(server, **options), self.prompts, name)
+
+    def probe(self, *tables, **options):
+        """The result for the key, of tables of answers."""
+        return analyse(pa.concat_tables(tables), self.registry, **options).keys[0]

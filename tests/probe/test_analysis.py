@@ -10,53 +10,23 @@ import pytest
 from scanner.errors import Refused
 from scanner.probe.analysis import analyse, count_hypotheses
 from scanner.probe.readings import answers_of
-from scanner.registry import add_users, list_users, load_registry, open_key
+from scanner.registry import add_users, list_users
 from scanner.watermark.format import HasOtherKeys
-from scanner.watermark.formats import format_of, make_format
 from tests.probe.planted import (
+    ANSWERS,
     GREEDY,
+    LENGTH,
+    MESSAGE,
     PLAIN,
     VOCABULARY,
+    Planted,
     answers_table,
     green_server,
     gumbel_server,
-    make_registry,
     mixed_server,
-    prompts_of,
-    secret_for,
-    token_ids,
     tournament_server,
     write_tokenizer,
 )
-
-ANSWERS, LENGTH, MESSAGE = 24, 120, 7
-
-
-class Planted:
-    """A registry with a key, and answers of servers to the same prompts."""
-
-    def __init__(self, folder, form: str, size: int, seed: int = 0, messages: int = 1, **parameters) -> None:
-        self.secret, self.seed = secret_for(f"{form} {seed}", size), seed
-        self.registry = make_registry(folder, form, self.secret, messages, **parameters)
-        self.key = load_registry(self.registry).keys[0]
-        self.mark, self.form = open_key(self.registry, self.key), format_of(self.key)
-        self.prompts = prompts_of(ANSWERS, seed)
-
-    def changed(self, name: str | None = None, **parameters):
-        """The mark of the key's secret under another format or other parameters."""
-        return make_format(name or self.form.name, self.key.parameters | parameters).open(self.secret)
-
-    def ids(self, server, *, seed: int = 0, alone: bool = False, **options) -> np.ndarray:
-        """Token ids of answers; `alone`: contexts lack the prompt, as vLLM's do."""
-        prompts = np.full_like(self.prompts, 2**32 - 1) if alone else self.prompts
-        return token_ids(server, prompts, LENGTH, 100 * self.seed + seed, **options)
-
-    def table(self, server, name: str = "sampled", **options) -> pa.Table:
-        return answers_table(self.ids(server, **options), self.prompts, name)
-
-    def probe(self, *tables, **options):
-        """The result for the key, of tables of answers."""
-        return analyse(pa.concat_tables(tables), self.registry, **options).keys[0]
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import pytest
 from scanner.errors import Refused
 from scanner.probe.analysis import analyse
 from scanner.probe.expected import NOT_KNOWN, NOT_MARKED, ExpectedPage, changes, read_expected
-from tests.probe.planted import PLAIN, answers_table, gumbel_server
-from tests.probe.test_analysis import ANSWERS, MESSAGE, Planted
+from tests.probe.planted import ANSWERS, MESSAGE, PLAIN, Planted, answers_table, gumbel_server
 
 
 @pytest.fixture(scope="module")
