@@ -16,7 +16,6 @@ from jobs.options import (
     results_argument,
     results_at,
     scanned,
-    signature_notes,
     since_option,
     until_option,
     visible,
@@ -109,6 +108,7 @@ def decide(
         raise click.UsageError("Give DOC and DECISION, or --from and a file of decisions.")
     from scanner.evidence.case import find_case
     from scanner.results.decision_log import NewDecision, decide, new_id, on_documents
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     new_decision = NewDecision(new_id(), by or login_name(), "command", decision, note or "")
@@ -118,7 +118,7 @@ def decide(
     tell(f"{printable(case.where)}: {decision}, by {printable(new_decision.decided_by)}")
     others = [entry for entry in decisions if entry["decided_by"] != new_decision.decided_by]
     tell(*(f"  {printable(entry['decided_by'])} decided: {entry['decision']}" for entry in others))
-    complain(*signature_notes(location))
+    complain(*unchecked_notes(location.folder))
 
 
 _FAULTS_SHOWN = 10
@@ -126,6 +126,7 @@ _FAULTS_SHOWN = 10
 
 def _decide_from(results: str, file: Path) -> None:
     from scanner.results.decision_file import WrongRows, record_file
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     try:
@@ -135,7 +136,7 @@ def _decide_from(results: str, file: Path) -> None:
         raise
     tell(f"{file}: {outcome.new:,} recorded, {outcome.recorded_before:,} recorded before")
     complain(*(f"{file}, {line}" for line in outcome.changed_since))
-    complain(*signature_notes(location))
+    complain(*unchecked_notes(location.folder))
     if outcome.under_alarm:
         complain(f"{outcome.under_alarm:,} of them on flags of scans whose audit alarmed: `brickscan status` says why")
 
@@ -212,7 +213,7 @@ def export(
     from scanner.evidence.explainer import Explainer
     from scanner.results.flags import WantedFlags
     from scanner.results.queries import of_trial
-    from scanner.signing import unchecked
+    from scanner.signing import unchecked_notes
 
     explainer = Explainer(config)
     query = WantedFlags(since, until, state="open" if undecided else None)
@@ -223,8 +224,7 @@ def export(
         _accounts(explainer, config, form, since, until)
     else:
         code = _flags(explainer, config, form, query)
-    if (why := unchecked(explainer.results)) is not None:
-        complain(f"signatures of tables were not checked: {why}")
+    complain(*unchecked_notes(explainer.results))
     return code
 
 

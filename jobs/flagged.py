@@ -157,7 +157,7 @@ def flagged(
     max_rows = most_shown(limit, everything=everything)
     from scanner.results.flags import WantedFlags, newest, sums
     from scanner.results.scan_list import with_generator
-    from scanner.signing import unchecked
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     if not scanned(location):
@@ -177,8 +177,7 @@ def flagged(
         warn = tell if form == "table" else complain
         warn(*_alarm(flags, location.folder))
     notes = _show(flags, by, form)
-    if (why := unchecked(location.folder)) is not None:
-        notes.append(f"signatures of tables were not checked: {why}")
+    notes += unchecked_notes(location.folder)
     if by is None and form == "table":
         notes += [*_drawn(flags), *_hash_alone(flags)]
     show_footer(form, [*_footer(flags, location, query, listed=by is None), *notes])

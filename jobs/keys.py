@@ -26,7 +26,6 @@ from jobs.options import (
     held_by_option,
     refuse_wrong_clock,
     results_at,
-    signature_notes,
     time_of,
     yes_option,
 )
@@ -548,11 +547,12 @@ def _status(config: Path) -> None:
       brickscan keys status scan.toml
     """
     from scanner.results.shown_shares import shown_in_words, shown_shares
+    from scanner.signing import unchecked_notes
 
     results = results_at(str(config))
     assert results.registry is not None  # noqa: S101 - a file names one
     shares = shown_shares(results.folder)
-    complain(*signature_notes(results))
+    complain(*unchecked_notes(results.folder))
     for key in load_registry(results.registry).keys:
         if key.record is None:
             tell(f"{key.key_id}: keys of its format have no seeds that claims show")

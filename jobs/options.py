@@ -304,13 +304,6 @@ def sign_results(folder: str, registry: Path | str) -> None:
         context.call_on_close(keep)
 
 
-def signature_notes(location: Results) -> list[str]:
-    """Return a sentence on why nobody checked the tables of a configuration. Empty: they were checked."""
-    from scanner.signing import unchecked_notes
-
-    return [] if location.config is None else unchecked_notes(location.folder)
-
-
 def canaries_of(location: Results) -> "Sequence[Canary] | None":
     """Return the canaries of the registry. None: there is no configuration, or its registry cannot be read."""
     from scanner.registry import load_registry

@@ -14,7 +14,6 @@ from jobs.options import (
     dry_run_option,
     results_argument,
     results_at,
-    signature_notes,
     yes_option,
 )
 from jobs.text import StepProgress, complain, tell
@@ -34,12 +33,15 @@ def compact(results: str) -> None:
       brickscan compact scan.toml
     """
     from scanner.results import upkeep
+    from scanner.signing import unchecked_notes
 
-    merged = [row for row in upkeep.compact(results_at(results).folder) if row[1]]
+    location = results_at(results)
+    merged = [row for row in upkeep.compact(location.folder) if row[1]]
     for table, gone, made in merged:
         tell(f"{table:<14} {counted(gone, 'file')} merged into {made:,}")
     if not merged:
         tell("No table has small files to merge.")
+    complain(*unchecked_notes(location.folder))
 
 
 @click.command()
@@ -89,11 +91,12 @@ def vacuum(results: str, retention: int) -> None:
       brickscan vacuum scan.toml --retention 48
     """
     from scanner.results import upkeep
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     for table, gone, _ in upkeep.vacuum(location.folder, retention):
         tell(f"{table:<14} {counted(gone, 'file')} deleted")
-    complain(*signature_notes(location))
+    complain(*unchecked_notes(location.folder))
 
 
 @click.command()
@@ -110,6 +113,7 @@ def migrate(results: str) -> None:
     """
     from scanner.results import migration
     from scanner.results.transactions import faults_named
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     with faults_named(location.folder):
@@ -119,7 +123,7 @@ def migrate(results: str) -> None:
         tell(f"{name:<14} moved on from version {versions[name]} to {VERSION}")
     if not moved:
         tell(f"{counted(len(versions), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
-    complain(*signature_notes(location))
+    complain(*unchecked_notes(location.folder))
 
 
 @click.command()
@@ -139,11 +143,12 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
       brickscan retain scan.toml --keep 400 --keep-flags --yes
     """
     from scanner.results import retention
+    from scanner.signing import unchecked_notes
 
     location = results_at(results)
     folder = location.folder
     old = retention.expired_rows(folder, retention.cutoff(keep), keep_flags=keep_flags)
-    complain(*signature_notes(location))
+    complain(*unchecked_notes(location.folder))
     if not old.nights:
         tell(f"no night is older than {counted(keep, 'day')}, from its date or its scan, the later one")
         return
@@ -180,6 +185,9 @@ def redate(results: str, scan_id: str, night: datetime) -> None:
       brickscan redate scan.toml 20261122T030000Z-1a2b3c4d --date 2026-11-20
     """
     from scanner.results.retention import redate as correct
+    from scanner.signing import unchecked_notes
 
-    old_night = correct(results_at(results).folder, scan_id, night.date())
+    location = results_at(results)
+    old_night = correct(location.folder, scan_id, night.date())
     tell(f"scan {scan_id}: its night is {night:%Y-%m-%d}; it was {old_night}")
+    complain(*unchecked_notes(location.folder))

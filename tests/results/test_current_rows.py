@@ -17,6 +17,7 @@ from schemas.versions import VERSION
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, write
 from tests.support.rows import NOW, verdict
+from tests.support.signed_results import NOT_CHECKED
 from tests.support.two_keys import TOKENIZER, message_of
 
 
@@ -102,7 +103,7 @@ def test_migrate_says_that_there_is_nothing_to_move(tmp_path):
     assert call("migrate", folder) == (
         0,
         f"9 tables of version {VERSION}, which this brickscan writes: nothing to move on\n",
-        "",
+        f"{NOT_CHECKED}\n",
     )
     code, _, err = call("migrate", tmp_path / "nowhere")
     assert code == 2

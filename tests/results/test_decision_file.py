@@ -28,6 +28,7 @@ from schemas.words import ReviewDecision
 from tests.support.command_line import call
 from tests.support.nights import enter
 from tests.support.rows import NOW, filled, verdict
+from tests.support.signed_results import NOT_CHECKED
 
 FLAGS = [
     verdict(
@@ -216,7 +217,11 @@ def test_the_command_names_ten_wrong_rows(folder):
 
 def test_the_command_tells_what_was_recorded(folder):
     file = put(folder, [row(0), row(1)])
-    assert call("decide", folder, "--from", file) == (0, f"{file}: 2 recorded, 0 recorded before\n", "")
+    assert call("decide", folder, "--from", file) == (
+        0,
+        f"{file}: 2 recorded, 0 recorded before\n",
+        f"{NOT_CHECKED}\n",
+    )
     assert call("decide", folder, "doc-0", "dismissed", "--by", "ruth")[0] == 0
     code, out, err = call("decide", folder, "--from", file)
     assert (code, out) == (0, f"{file}: 0 recorded, 2 recorded before\n")
@@ -228,7 +233,7 @@ def test_a_decision_under_an_alarm_is_taken_and_told(folder):
     append_scan(folder, filled(SCANS, scan_id="scan", audit="alarm", audited_scans=["scan"]))
     code, out, err = call("decide", folder, "--from", put(folder, [row(0), row(1)]))
     assert (code, out.endswith(": 2 recorded, 0 recorded before\n")) == (0, True)
-    assert err.startswith("2 of them on flags of scans whose audit alarmed")
+    assert "\n2 of them on flags of scans whose audit alarmed" in err
 
 
 def test_a_row_that_was_recorded_needs_no_flag_any_more(folder):

@@ -20,6 +20,7 @@ from schemas.tables import SHARDS
 from tests.support.command_line import call
 from tests.support.nights import enter
 from tests.support.rows import NOW, filled, verdict
+from tests.support.signed_results import NOT_CHECKED
 
 
 def flag(row: int, text: int = 0, **more) -> dict:
@@ -152,7 +153,7 @@ def test_a_flag_is_open_unclear_or_decided(folder, flags):
 
 def test_decide_tells_what_others_decided(folder, flags):
     code, out, err = call("decide", folder, "doc-2", "quoted", "--by", "omar\x1b[31m", "--note", "=1+1")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"{NOT_CHECKED}\n")
     assert out == "/in/a:2: quoted, by omar\\x1b[31m\n"
     code, out, _ = call("decide", folder, "/in/a:2", "dismissed", "--by", "ruth")
     assert out.splitlines() == ["/in/a:2: dismissed, by ruth", "  omar\\x1b[31m decided: quoted"]

@@ -25,6 +25,7 @@ from schemas.audit import AUDITS
 from schemas.tables import QUARANTINE, SCANS
 from tests.support.command_line import call
 from tests.support.rows import NOW, add, entry, filled, rows_of, verdict
+from tests.support.signed_results import NOT_CHECKED
 
 DAY = 86_400
 
@@ -407,6 +408,16 @@ def test_refusals(tmp_path, folder):
     for hours in (0, 23, 169):
         with pytest.raises(Refused, match="24 to 168 are allowed"):
             vacuum(folder, hours)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("compact",), ("vacuum",), ("migrate",), ("retain", "--keep", "400"), ("flagged",), ("quarantine",), ("status",)],
+)
+def test_commands_on_a_bare_folder_say_that_tables_were_not_checked(folder, command):
+    name, *options = command
+    code, out, err = call(name, folder, *options)
+    assert (code, NOT_CHECKED in out + err) == (0, True), out + err
 
 
 def test_commands(night):
