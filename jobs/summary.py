@@ -264,9 +264,11 @@ def _hands(outcome: "ScanOutcome", most_alarms: int | None) -> Iterator[str]:
     """
     if outcome.audit is not None:
         alarms = outcome.audit.alarms()
-        yield from (f"AUDIT ALARM: {line}" for line in alarms[:most_alarms])
+        # lost canaries leave the flags as they are, so they are not to be read as an alarm
+        heading = "CANARIES LOST" if outcome.audit.state == AuditState.CANARIES_LOST else "AUDIT ALARM"
+        yield from (f"{heading}: {line}" for line in alarms[:most_alarms])
         if most_alarms is not None and len(alarms) > most_alarms:
-            yield f"AUDIT ALARM: {len(alarms) - most_alarms:,} more (--verbose, and the table `audits`)"
+            yield f"{heading}: {len(alarms) - most_alarms:,} more (--verbose, and the table `audits`)"
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
     yield from _ended(outcome)
     yield from (hand for look in outcome.looks.values() for hand in look.hands)

@@ -175,6 +175,14 @@ def test_an_alarm_is_told_first(monkeypatch):
     assert "audit        alarm: " in said(result)
 
 
+def test_lost_canaries_are_not_called_an_alarm():
+    """An alarm forbids the use of flags, and lost canaries do not."""
+    lost = audit(state=AuditState.CANARIES_LOST, conclusions=(Conclusion(alarms=["3 of 40 canaries were found"]),))
+    result = outcome(exit_code=5, audit=lost)
+    assert hands(result) == ["CANARIES LOST: 3 of 40 canaries were found"]
+    assert "USE NO FLAG" not in said(result)
+
+
 def test_possible_framing_is_told_and_is_no_alarm():
     suspicious = audit(
         state=AuditState.POSSIBLE_FRAMING, conclusions=(Conclusion(warnings=framing_warnings({"k0": 2})),)

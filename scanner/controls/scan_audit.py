@@ -22,7 +22,7 @@ from scanner.results.current_rows import flags
 from scanner.results.expected_false_flags import ExpectedFalseFlags, expected_false_flags
 from scanner.results.pieces_of_evidence import pieces_of_evidence
 from scanner.scan_plan import Plan
-from schemas.words import AuditState, Proof
+from schemas.words import AuditState, Naming, Proof
 
 _WORST_FIRST = (AuditState.ALARM, AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING, AuditState.NO_ALARM)
 """States in which a control may end an audit. If no control states one, the law was not tested."""
@@ -143,6 +143,10 @@ def audit_scan(
         traffic_flags = flags(plan.results).filter(in_input, is_traffic, pl.col("log10_p_global") <= rate)
         pieces = pieces_of_evidence(traffic_flags)["piece"]
         traffic = measure(verdicts, rate)
+        # a canary whose proof differs shows a fault as well as any text does
+        is_unproved = pl.col("naming") == Naming.UNPROVED
+        of_canaries = every_verdict.filter(~is_traffic, is_unproved).select(pl.len())
+        differing += of_canaries.collect(engine="streaming").item() if plan.canary_accounts else 0
         return traffic._replace(
             unproved=traffic.unproved + differing,
             unproved_accounts=unproved_accounts,

@@ -29,7 +29,7 @@ class Traffic(NamedTuple):
     reserved: texts that were flagged for a reserved message.
     unheld: texts that were flagged for a message that no user holds.
     scans: ids of the scans that wrote the verdicts.
-    unproved, unproved_accounts: rows, and accounts, whose proof differs.
+    unproved, unproved_accounts: rows, with those of canaries, and accounts, whose proof differs.
     lengths: number of texts for each number of scored positions, as rows have it.
     pieces: number of pieces of evidence among the flagged texts, where fillings of one template are one piece
         (scanner.detection.sketches). None: too many to tell.

@@ -27,6 +27,7 @@ from scanner.controls.canaries.canary_counts import (
 )
 from scanner.controls.controls import FAMILIES
 from scanner.controls.scan_audit import ScanAudit
+from scanner.detection import attribution
 from scanner.detection.one_text import canary_strength
 from scanner.errors import Refused
 from scanner.registry import (
@@ -171,6 +172,23 @@ def test_what_made_a_quiet_night_is_an_alarm(night, tmp_path, serving, byte_toke
     assert counted(audit)._replace(wrong=0) == CanaryCounts(TEXTS, TEXTS, TEXTS if found else 0, 0, 0)
     assert counted(audit).wrong == (TEXTS if found else 0)
     assert words_said.lower() in audit.alarms()[-1].lower()
+
+
+@pytest.mark.costly
+def test_canaries_whose_proof_differs_are_an_alarm_and_named_for_nobody(night, monkeypatch):
+    """A fault that only canaries show, since nothing else is flagged."""
+    plain = attribution.decide
+
+    def differs(*arguments):
+        decided = plain(*arguments)
+        decided.naming[decided.flagged] = "unproved"
+        return decided
+
+    monkeypatch.setattr(attribution, "decide", differs)
+    audit = night()
+    assert counted(audit) == CanaryCounts(TEXTS, TEXTS, TEXTS, 0, 0)
+    assert (audit.state, audit.traffic.unproved) == ("alarm", TEXTS)
+    assert audit.alarms()[-1].startswith("They were found, and too few were named. ")
 
 
 @pytest.mark.costly

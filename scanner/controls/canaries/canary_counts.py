@@ -172,7 +172,7 @@ def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
     if not rows_by_kind:
         return []
     sentences = [
-        f"canaries: {row['hits']:,} of {row['tests']:,} were {CANARY_WORDS[kind]}, where "
+        f"{row['hits']:,} of {row['tests']:,} canaries were {CANARY_WORDS[kind]}, where "
         f"{number(row['expected'])} were {'expected' if kind == 'canary_wrong' else 'planned'}"
         for kind, row in rows_by_kind.items()
     ]
@@ -184,11 +184,13 @@ def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
             "They came and were not found, so marked text of others is not found either: see whether the serving side "
             "marks with the keys, windows, tokenizers and users of this registry, and whether the texts come unchanged."
         )
-    else:
+    elif "canary_wrong" in rows_by_kind:
         advice = (
-            "They are found, and named for others: the users of this registry are not those of the serving side. Name "
+            "They were found, and named for others: the users of this registry are not those of the serving side. Name "
             "nobody by this scan; see `brickscan users verify`."
         )
+    else:
+        advice = "They were found, and too few were named. `brickscan flagged` lists the others, with the reason."
     return [*sentences, advice]
 
 
