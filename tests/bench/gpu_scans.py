@@ -2,28 +2,25 @@
 
 Each worker has a core, and a share of the GPU where it has one. Posts are cut from the corpus as in row 6. Both scans
 read one file of them first, which compiles, and their verdicts are compared. Then both read copies of that file (of
-hard links a scan reads one): a rate is that of the time in which all workers had work. --json writes the figures.
+hard links a scan reads one), by the clock. A rate counts the start of the workers, so take text for a minute or more:
+an hour's scan is faster. --json writes the figures after each comparison.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 import ray
 
 from scanner.cluster.machines import cluster
-from scanner.cluster.pieces import Busy, PackReport, Piece, Report
 from scanner.cluster.scan import run_scan
-from scanner.cluster.worker import Worker
-from scanner.input.shards import Shard
 from scanner.results import current_rows
 from scanner.results.transactions import read_whole
 from scanner.scan_plan import Plan, make_plan
@@ -41,59 +38,16 @@ CONFIGURED: Mapping[str, tuple[tuple[float, ...], Mapping[str, Mapping[str, bool
 VARIES = ("scan_id", "scanned_at", "text_sha256", "text_id")
 
 
-class Work(NamedTuple):
-    """A piece or a pack that a worker scanned, by the clock, and its bytes of text."""
-
-    begin: float
-    end: float
-    size: float
-
-
-class TimedWorker(Worker):
-    """A worker that writes down when it scanned how much."""
-
-    def scan(self, piece: Piece) -> Iterator[Busy | Report]:
-        """As Worker."""
-        rows = piece.shard.rows
-        with self._timed(rows.text_bytes * (piece.stop - piece.start) / rows.documents):
-            yield from super().scan(piece)
-
-    def scan_pack(self, shards: Sequence[Shard]) -> Iterator[Busy | PackReport]:
-        """As Worker."""
-        with self._timed(sum(shard.rows.text_bytes for shard in shards)):
-            yield from super().scan_pack(shards)
-
-    @contextlib.contextmanager
-    def _timed(self, size: float) -> Iterator[None]:
-        file = _times(self._plan) / str(os.getpid())
-        begin = time.time()
-        file.touch()
-        yield
-        with file.open("a") as lines:
-            lines.write(json.dumps((begin, time.time(), size)) + "\n")
-
-
-class _EnoughTime(Exception):
-    """All workers scanned copies for long enough."""
-
-
-def _times(plan: Plan) -> Path:
-    folder = Path(f"{plan.results}-times")
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu_scans", description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="Parquet file with a column text")
     parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.json")
-    parser.add_argument("--megabytes", type=float, default=10.0, help="text of the file")
+    parser.add_argument("--megabytes", type=float, default=0.5, help="text of a file")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="default: a worker a core")
     parser.add_argument("--users", type=float, nargs="+", default=[1e5, 1e9])
     parser.add_argument("--formats", nargs="+", choices=VERSION_3, default=list(VERSION_3))
     parser.add_argument("--configured", nargs="+", choices=CONFIGURED, default=list(CONFIGURED))
-    parser.add_argument("--copies", type=int, default=400, help="of the file, which are scanned by the clock")
-    parser.add_argument("--seconds", type=float, default=60.0, help="that all workers scan copies, at most")
+    parser.add_argument("--copies", type=int, default=128, help="of the file, which are scanned by the clock")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -136,7 +90,9 @@ def _compare(
             config.read_text().replace(f'results = "{where}"', f'results = "{where} timed"')
             .replace("/0.parquet", "")
         )  # fmt: skip
-        rates[where] = _rate(make_plan(config), options)
+        began = time.monotonic()
+        assert run_scan(make_plan(config), lambda work, totals: None).exit_code == 0
+        rates[where] = options.megabytes * options.copies / (time.monotonic() - began)
     same = "same" if rows["cores"].equals(rows["GPU"]) else "DIFFERENT"
     print(
         f"{form}, {users:g} users, {configured}: {rates['cores']:.1f} MB/s on the cores, {rates['GPU']:.1f} with the"
@@ -156,31 +112,6 @@ def _verdicts(plan: Plan) -> pl.DataFrame:
     assert outcome.exit_code == 0, outcome
     exact = current_rows.exact(plan.results, read_whole(plan.results, "verdicts")).collect()
     return exact.drop(VARIES, strict=False).sort("path", "row")
-
-
-def _rate(plan: Plan, options: argparse.Namespace) -> float:
-    """Megabytes of text a second while all workers have work."""
-    all_began: list[float] = []
-
-    def end_in_time(work: Any, totals: Any) -> None:
-        if len(list(_times(plan).iterdir())) == options.workers:
-            all_began.append(time.time())
-            if all_began[-1] - all_began[0] > options.seconds:
-                raise _EnoughTime
-
-    with contextlib.suppress(_EnoughTime):
-        assert run_scan(plan, end_in_time, worker=TimedWorker).exit_code == 0
-    done = [[Work(*json.loads(line)) for line in file.read_text().splitlines()] for file in _times(plan).iterdir()]
-    assert len(done) == options.workers, f"{len(done)} workers had work, not {options.workers}: more copies"
-    assert all(done), "a worker finished nothing: more seconds, or smaller copies"
-    begin, end = max(some[0].begin for some in done), min(some[-1].end for some in done)
-    size = sum(
-        work.size * max(min(work.end, end) - max(work.begin, begin), 0) / (work.end - work.begin)
-        for some in done
-        for work in some
-    )
-    print(f"  {Path(plan.results).name}: {len(done)} workers, {size / 1e6:.0f} MB in {end - begin:.1f} s", flush=True)
-    return size / 1e6 / (end - begin)
 
 
 if __name__ == "__main__":

@@ -59,10 +59,10 @@ class PaperSizes:
     batch: int  # texts written together
 
 
-FULL = PaperSizes(100_000, 256, 400, 8, (4, 2, 1, 0), 200, 1000, 100, 100, 250)
+FULL = PaperSizes(100_000, 256, 200, 8, (4, 2, 1, 0), 200, 1000, 100, 100, 200)
 QUICK = PaperSizes(300, 48, 4, 2, (4,), 4, 4, 2, 4, 4)
 
-STRENGTHS = ((0.4, 1.0), (0.5, 1.5), (0.6, 2.0), (0.7, 2.5), (0.8, 3.0))
+STRENGTHS = ((0.5, 1.0), (0.6, 1.5), (0.7, 2.0))
 """θ of Gumbel and δ of the green list among which Table 3's are chosen. Their order pairs nothing."""
 
 SHARES = (0.3, 0.9)
