@@ -62,8 +62,11 @@ class PaperSizes:
 FULL = PaperSizes(100_000, 256, 200, 8, (4, 2, 1, 0), 200, 1000, 100, 100, 200)
 QUICK = PaperSizes(300, 48, 4, 2, (4,), 4, 4, 2, 4, 4)
 
-STRENGTHS = ((0.5, 1.0), (0.6, 1.5), (0.7, 2.0))
+STRENGTHS = ((0.5, 1.0), (0.6, 1.5))
 """θ of Gumbel and δ of the green list among which Table 3's are chosen. Their order pairs nothing."""
+
+LONGEST_PROMPT = 400
+"""Most characters of a prompt of Tables 2 and 3."""
 
 SHARES = (0.3, 0.9)
 """Shares flagged at RATE between which a strength tells something."""
@@ -124,10 +127,14 @@ def run_false_positives(run: PaperRun, version: int = 1) -> dict[str, Any]:
 
 
 def split_prompts(run: PaperRun) -> tuple[Path, Path]:
-    """Write prompts for the tables, and others on which strengths are chosen: every fourth one, from the first on."""
+    """Write prompts for the tables, and others on which strengths are chosen: every fourth one, from the first on.
+
+    Those of the tables have at most LONGEST_PROMPT characters, because a batch is padded to its longest prompt.
+    """
     prompts = read_prompts(run.prompts)
     tables, strengths = run.folder / "prompts-tables.parquet", run.folder / "prompts-strengths.parquet"
-    pl.DataFrame({"prompt": [prompt for i, prompt in enumerate(prompts) if i % 4]}).write_parquet(tables)
+    of_tables = [prompt for i, prompt in enumerate(prompts) if i % 4 and len(prompt) <= LONGEST_PROMPT]
+    pl.DataFrame({"prompt": of_tables}).write_parquet(tables)
     pl.DataFrame({"prompt": prompts[::4]}).write_parquet(strengths)
     return tables, strengths
 
