@@ -242,8 +242,8 @@ class ColumnSource(NamedTuple):
             if not self.names:
                 raise FileFault(
                     "missing_column",
-                    "the file's columns have no field ids, by which its table tells them; write its rows anew at the "
-                    "source, or give an Iceberg table the property schema.name-mapping.default",
+                    "the file's columns have no field ids, which its table identifies them by; write its rows again "
+                    "at the source, or set the property schema.name-mapping.default of the Iceberg table",
                 )
         return next((places for name in self.names if (places := schema.get_all_field_indices(name))), [])
 
@@ -271,7 +271,7 @@ def check_columns(schema: pa.Schema, columns: Columns, sources: Sources) -> None
         if role != "text" or not indices:
             continue
         if (times_there := _times_there(schema, indices)) > 1:
-            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {times_there} times in the file")
+            raise FileFault("wrong_type", f"column {name!r} ({role}) occurs {times_there} times in the file")
         found_type = schema.field(indices[0]).type
         if not is_text(plain_type(found_type)):
             raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: string or binary")

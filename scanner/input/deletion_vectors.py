@@ -77,7 +77,7 @@ def read_deletion_vectors(location: str, opened: str, version: int, *, checkpoin
         raise ScanFailed(
             f"input.paths: deletion vectors of Delta table {location!r} cannot be read: the process that reads them "
             f"{how}, with {FOOTER_MEMORY:,} bytes of memory allowed; rewrite these files at the source (REORG TABLE … "
-            "APPLY (PURGE)), so that no deleted row is read"
+            "APPLY (PURGE)) so that no deleted row is read"
         )
     answer = json.loads(out)
     if isinstance(answer, str):

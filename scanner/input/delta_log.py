@@ -47,9 +47,9 @@ def actions_of(lines: Iterable[bytes], *names: bytes) -> Iterator[dict[str, Any]
             try:
                 action = parse_json(line)
             except ValueError as error:
-                raise ValueError(f"a line of its log is no JSON object, as the protocol has it: {error}") from None
+                raise ValueError(f"a line of its log is not a JSON object, as the protocol requires: {error}") from None
             if not isinstance(action, dict):
-                raise ValueError("a line of its log is no JSON object, as the protocol has it")
+                raise ValueError("a line of its log is not a JSON object, as the protocol requires")
             yield {name: fields for name, fields in action.items() if fields is not None}
 
 

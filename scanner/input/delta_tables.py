@@ -59,7 +59,7 @@ _READER_FEATURES = {
     "vacuumProtocolCheck",
 }
 """Features of the Delta protocol for readers that are supported here."""
-_WRITE_ROWS = "write the rows that stand into Parquet files in a folder of their own, and name that"
+_WRITE_ROWS = "write the current rows into Parquet files in a separate folder, and name that folder"
 _ADVICE = {
     ("nsupported", "not supported"): f"; {_WRITE_ROWS}",
     ("Json error", "Arrow error", "Checkpoint"): "; restore the files of its _delta_log from a backup",
@@ -152,13 +152,13 @@ def _names(location: str, paths: pa.Array, named: Callable[[str], str]) -> pa.La
     for path in paths.to_pylist():
         if _ABSOLUTE.match(path) or ".." in _decoded(path).split("/"):
             raise Refused(
-                f"input.paths: Delta table {location!r} names files of another folder, as a shallow clone does, such "
-                f"as {printable(path)!r}; name the table that it was cloned from"
+                f"input.paths: Delta table {location!r} refers to files in another folder, as a shallow clone does, "
+                f"for example {printable(path)!r}; name the table that it was cloned from"
             )
         if _decoded(path) != unquote(path):
             raise Refused(
-                f"input.paths: Delta table {location!r} names a file by what is no UTF-8, {printable(path)!r}; rewrite "
-                "it at the source under another name"
+                f"input.paths: Delta table {location!r} refers to a file whose name is not valid UTF-8, "
+                f"{printable(path)!r}; write the file again under another name at the source"
             )
     return pa.array(map(named, paths.to_pylist()), pa.large_string())
 
@@ -200,14 +200,14 @@ def _refuse_special_files(location: str) -> None:
         for path in (folder, *(os.path.join(folder, name) for name in (*folders, *names))):
             if not os.path.realpath(path).startswith(f"{table}/"):
                 raise Refused(
-                    f"input.paths: Delta table {location!r}: {printable(path)!r} is a link that leads out of the "
-                    "table's folder, and is not followed; put the file in its place"
+                    f"input.paths: Delta table {location!r}: {printable(path)!r} is a link out of the table's folder, "
+                    "which is not followed; replace it with the file itself"
                 )
         for path in (os.path.join(folder, name) for name in names):
             if os.path.exists(path) and not os.path.isfile(path):
                 raise Refused(
-                    f"input.paths: Delta table {location!r}: {printable(path)!r} is a FIFO, socket or device, and a "
-                    "log has regular files alone; delete it"
+                    f"input.paths: Delta table {location!r}: {printable(path)!r} is a FIFO, socket or device, but a "
+                    "log has only regular files; delete it"
                 )
 
 
@@ -256,7 +256,7 @@ def _columns(table: DeltaTable) -> dict[str, TableColumn]:
         if mode != "none":
             physical, number = (field.metadata.get(f"{_MAPPING}{name}") for name in ("physicalName", "id"))
             if physical is None or number is None:
-                raise ValueError(f"column {field.name!r} has no physical name or id, which column mapping needs")
+                raise ValueError(f"column {field.name!r} has no physical name or id, which column mapping requires")
             column = column._replace(names=(str(physical),))
             if mode == "id":  # files without ids have the physical name, which no other column ever had
                 column = column._replace(field_id=int(number))
@@ -293,14 +293,14 @@ def _deleted(
         number = vectors[name].number if name in vectors else 0
         if name not in removed and number != stated.get(name, 0):
             raise ScanFailed(
-                f"input.paths: Delta table {location!r}: the deletion vector of {printable(name)!r} takes {number:,} "
-                f"rows away, where the log states {stated.get(name, 0):,}; restore the vector's file, or restore the "
-                "table to a version before it (RESTORE TABLE) and delete these rows again"
+                f"input.paths: Delta table {location!r}: the deletion vector of {printable(name)!r} removes "
+                f"{number:,} rows, but the log states {stated.get(name, 0):,}; restore the vector's file, or restore "
+                "the table to an earlier version (RESTORE TABLE) and delete these rows again"
             )
     if unmatched:
         raise ScanFailed(
-            f"input.paths: Delta table {location!r} has deletion vectors of files that its log names in another way; "
-            "rewrite these files at the source (REORG TABLE … APPLY (PURGE)), so that no deleted row is read"
+            f"input.paths: Delta table {location!r} has deletion vectors for files that its log names differently; "
+            "rewrite these files at the source (REORG TABLE … APPLY (PURGE)) so that no deleted row is read"
         )
     return {name: rows.packed for name, rows in vectors.items()}
 
@@ -340,7 +340,8 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
     needed = {*(table.protocol().reader_features or ())} - _READER_FEATURES
     if needed:
         raise Refused(
-            f"input.paths: Delta table {location!r} needs {', '.join(sorted(needed))}, which is not read; {_WRITE_ROWS}"
+            f"input.paths: Delta table {location!r} needs {', '.join(sorted(needed))}, which brickscan does not "
+            f"support; {_WRITE_ROWS}"
         )
     return table
 
@@ -348,14 +349,14 @@ def _open(location: str, opened: str, reading: TableReading) -> DeltaTable:
 def _why_not_opened(location: str, version: int | None, said: str) -> str:
     """Return why a table cannot be opened, and what to do. `said` is deltalake's message."""
     if "catalog-managed" in said:
-        return f"a catalog has its newest commits (catalogManaged), which are not in its folder; {_WRITE_ROWS}"
+        return f"its newest commits are in a catalog (catalogManaged), not in its folder; {_WRITE_ROWS}"
     filesystem, inner = filesystem_of(location)
     files = filesystem.get_file_info(fs.FileSelector(posixpath.join(inner, LOG_OF_DELTA), allow_not_found=True))
     commits = {int(match[1]): file.path for file in files if (match := COMMIT.fullmatch(file.base_name))}
     checkpoints = {int(match[1]) for file in files if (match := CHECKPOINT.fullmatch(file.base_name))}
     newest = max({*commits, *checkpoints}, default=-1)
     if version is not None and version > newest:
-        return f"its newest version is {newest}; name that, or leave `version` out"
+        return f"its newest version is {newest}; name that version, or leave `version` out"
     last = newest if version is None else version
     begin = max((number + 1 for number in checkpoints if number <= last), default=0)
     for number in range(begin, last + 1):
@@ -394,9 +395,7 @@ def _refuse_later(location: str, version: int, time: datetime.datetime) -> None:
         infos = [action.get("commitInfo", {}) for action in actions_of(io.BufferedReader(opened), b"commitInfo")]
     times = [file.mtime_ns // _MILLISECOND, *(int(info["timestamp"]) for info in infos if "timestamp" in info)]
     if min(times) > time.timestamp() * 1000:
-        raise Refused(
-            f"input.paths: Delta table {location!r} had no version at {time}: the oldest that it has is younger"
-        )
+        raise Refused(f"input.paths: Delta table {location!r} had no version at {time}: its oldest version is newer")
 
 
 def _files_where(location: str, actions: pa.Table, where: str | None) -> pa.Table:
@@ -417,12 +416,13 @@ def _files_where(location: str, actions: pa.Table, where: str | None) -> pa.Tabl
         mask = rows.select(condition.cast(pl.Boolean).fill_null(value=False)).to_series()
     except pl.exceptions.PolarsError as error:
         raise Refused(
-            f"input.where: {where!r} cannot be applied to Delta table {location!r}: {in_a_line(error)}; give SQL of "
-            f"columns of its partitions, such as \"date = '{{date}}'\"; {columns}"
+            f"input.where: {where!r} cannot be applied to Delta table {location!r}: {in_a_line(error)}; give SQL on "
+            f"its partition columns, such as \"date = '{{date}}'\"; {columns}"
         ) from None
     if others or len(mask) != len(actions):
         raise Refused(
-            f"input.where: {where!r} does not choose partitions of Delta table {location!r}, and rows are chosen by "
-            f"partitions alone; {columns}; without `where` a scan reads what no scan has read yet"
+            f"input.where: {where!r} does not select partitions of Delta table {location!r}, and only whole "
+            f"partitions can be selected; {columns}; without `where` a scan reads every file that has not been "
+            "scanned yet"
         )
     return actions.filter(mask.to_arrow())

@@ -94,7 +94,7 @@ def open_source(file: InputFile, columns: Columns) -> FileSource:
             raise
         except Exception as error:  # it was readable when the shard was cut
             file.check_unchanged()
-            raise FileFault("io_error", f"the footer cannot be read any more: {in_words(error)}") from None
+            raise FileFault("io_error", f"the footer can no longer be read: {in_words(error)}") from None
         all_read = all(read[role] is not None or role in beside for role in sources)
         types = file.types(columns)
         closing.pop_all()  # the caller closes it
@@ -191,7 +191,7 @@ class Reader:
                 size += part.nbytes
         file.check_unchanged()
         if reached != stop:
-            raise FileFault("unreadable", f"rows {start} to {stop - 1} were promised, and it ends before row {reached}")
+            raise FileFault("unreadable", f"rows {start} to {stop - 1} were expected, but it ends before row {reached}")
 
     def _read_small(
         self, file: InputFile, columns: Columns, start: int, stop: int
@@ -407,7 +407,7 @@ def _invalid(raw: bytes, error: UnicodeDecodeError) -> tuple[str, str]:
         raw.decode(errors="surrogatepass")
     except UnicodeDecodeError:
         return "invalid_utf8", f"byte {error.start} of the text: {error.reason}"
-    return "surrogates", f"byte {error.start} of the text begins a surrogate, which is no character"
+    return "surrogates", f"byte {error.start} of the text begins a surrogate, which is not a character"
 
 
 class Identity(NamedTuple):

@@ -106,7 +106,7 @@ class InputFile:
             raise FileFault("wrong_type", f"column {name!r} ({role}) is {column.type}; allowed: string or binary")
         if not column.names and column.field_id is None and beside is None:
             raise FileFault(
-                "missing_column", f"column {name!r} ({role}) is of partitions, and none is known of this file"
+                "missing_column", f"column {name!r} ({role}) is a partition column, but this file has no partition"
             )
         value = column.default if beside is None else beside
         return ColumnSource(column.names, column.field_id, has_value=True, value=value)
@@ -155,26 +155,26 @@ class InputFile:
     def check_unchanged(self) -> None:
         """Raise FileFault if the file is gone, differs in size or mark from its listing, or is no regular file."""
         if not _is_utf8(self.inner):
-            raise FileFault("unreadable", "the file's name is no UTF-8; rename it")
+            raise FileFault("unreadable", "the file's name is not valid UTF-8; rename it")
         try:
             now = filesystem_of(self.location)[0].get_file_info(self.inner)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path, which a table's log may have
-            raise FileFault("io_error", f"the file cannot be looked up: {error}") from None
+            raise FileFault("io_error", f"the file's status cannot be read: {error}") from None
         if now.type == fs.FileType.NotFound:
             raise self._gone()
         if self.entry is not None and self._leads_out():
             raise FileFault(
                 "io_error",
-                "this is a link, or lies behind one, that leads out of its table's folder, and is not followed; write "
-                "the rows that it leads to into the table, or name the folder that it leads to beside it",
+                "this is a link out of its table's folder, or lies behind one, and is not followed; write its rows "
+                "into the table, or add its target folder to the input",
             )
         if now.type != fs.FileType.File:  # opening a FIFO would wait for its writer
             raise FileFault("no_regular_file", "this is a FIFO, socket, device or folder, not a regular file")
         if self.entry is not None and now.size != self.size:  # size only, because the log's time is not the disk's
             raise FileFault(
                 "changed",
-                f"the file has {now.size:,} bytes, where its table states {self.size:,}: another one was written in "
-                "its place, or a part of it is lost; restore it from a backup, or write its rows anew at the source",
+                f"the file has {now.size:,} bytes, but its table states {self.size:,}: it was replaced, or a part of "
+                "it is lost; restore it from a backup, or write its rows again at the source",
             )
         if self.entry is None and (now.size, now.mtime_ns or 0) != (self.size, self.modified):
             difference = (
@@ -186,11 +186,11 @@ class InputFile:
 
     def _gone(self) -> FileFault:
         if self.entry is None:
-            return FileFault("vanished", "the file was listed, and then it was gone")
+            return FileFault("vanished", "the file was listed but no longer exists")
         return FileFault(
             "vanished",
-            "its table names this file, and it is gone, as after a vacuum of a version that is still read, or by hand; "
-            "restore it from a backup, or take it out of the table",
+            "its table refers to this file, but the file no longer exists, for example after a vacuum of a version "
+            "that is still read; restore it from a backup, or remove it from the table",
         )
 
     def _leads_out(self) -> bool:
@@ -217,7 +217,9 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
     """
     if "{date}" in path:
         if date is None:
-            raise Refused(f"input.paths: {path!r} holds {{date}}; say which with --date {newest_date(path, base)}")
+            raise Refused(
+                f"input.paths: {path!r} contains {{date}}; give the date with --date {newest_date(path, base)}"
+            )
         path = path.replace("{date}", date.isoformat())
     if path.startswith(ICEBERG_PREFIX):
         return path
@@ -282,7 +284,7 @@ def list_files(
     """
     locations = [*locations]
     if (reading.version, reading.timestamp) != (None, None) and len(locations) > 1:
-        raise Refused("input: version and timestamp are of one table; name that alone in paths")
+        raise Refused("input: version and timestamp apply to one table; name only that table in paths")
     files: dict[str, InputFile] = {}
     target_of: dict[str, object] = {}  # equal for all paths that lead to one file; without an entry: the path itself
     listed_before: dict[tuple[str, str], InputFile] | None = None
@@ -398,7 +400,7 @@ def empty_in_a_store(location: str) -> None:
         Refused: it is a path on this machine.
     """
     if not is_uri(location):
-        raise _missing(location, "; allow_empty is for a folder that is there and holds nothing")
+        raise _missing(location, "; allow_empty is for an existing folder without files")
 
 
 @contextlib.contextmanager
@@ -408,9 +410,9 @@ def _faults_of(location: str) -> Iterator[None]:
         yield
     except UnicodeError as error:
         name = os.fsencode(getattr(error, "object", location))
-        raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {name!r}; rename it") from None
+        raise Refused(f"input.paths: a name in {location!r} is not valid UTF-8: {name!r}; rename it") from None
     except ValueError as error:
-        raise Refused(f"input.paths: {location!r} cannot be a path: {error}; correct it") from None
+        raise Refused(f"input.paths: {location!r} is not a valid path: {error}; correct it") from None
     except OSError as error:
         raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
 
@@ -419,8 +421,8 @@ def _refuse_other_rows(first: InputFile, other: InputFile) -> None:
     """Raise Refused for two paths of one file if tables delete other rows by the one path than by the other."""
     if first.entry is not None and other.entry is not None and first.entry.deleted != other.entry.deleted:
         raise Refused(
-            f"input.paths: {first.path!r} and {other.path!r} are one file, of which tables take other rows away by "
-            "each path; give each table a file of its own"
+            f"input.paths: {first.path!r} and {other.path!r} are the same file, and its tables delete different rows "
+            "of it under each path; give each table its own file"
         )
 
 
@@ -448,9 +450,9 @@ def _files_of_table(named: str, folders: TableFolders, reading: TableReading) ->
             folders.refuse_above(posixpath.dirname(inner.rstrip("/")))
             return _in_delta_table(location, reading)
     if named != location:
-        raise Refused(f"input.paths: {named!r} is no Delta table; name the folder that holds its _delta_log")
+        raise Refused(f"input.paths: {named!r} is not a Delta table; name the folder that contains its _delta_log")
     if reading != NEWEST_TABLES:
-        raise Refused(f"input: {location!r} is no table; version, timestamp and where are for tables alone")
+        raise Refused(f"input: {location!r} is not a table; version, timestamp and where are only for tables")
     return None
 
 
@@ -460,8 +462,8 @@ def _in_delta_table(location: str, reading: TableReading) -> "_FilesOfTable":
     if is_uri(location) and "?" in location:
         address = location.partition("?")[0]
         raise Refused(
-            f"input.paths: {address!r} is a Delta table, and options stand behind its URI; give them by the"
-            " environment: AWS_REGION, …"
+            f"input.paths: {address!r} is a Delta table whose URI has options; set them in the environment instead: "
+            "AWS_REGION, …"
         )
     return _FilesOfTable(read_delta(location, reading), location)
 

@@ -63,9 +63,9 @@ def read_footer(file: InputFile) -> pa.Buffer:
         end = _end_of(opened)
         head = end[: len(_MAGIC)] if len(end) == opened.size() else _bytes(opened, 0, len(_MAGIC))
         if head == _MAGIC_OF_ENCRYPTED:
-            raise FileFault("encrypted", "its footer is encrypted, and so nothing of it can be read without a key")
+            raise FileFault("encrypted", "its footer is encrypted, so the file cannot be read without a key")
         if head != _MAGIC:  # the first bytes are not shown: they may be a secret
-            detail = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
+            detail = f"a Parquet file begins with {_MAGIC!r}, but this one of {opened.size()} bytes does not"
             raise FileFault("not_parquet", detail)
         return footer_of(opened, end)
 
@@ -95,12 +95,12 @@ def footer_of(opened: pa.NativeFile, end: bytes = b"") -> pa.Buffer:
     """
     size, end = opened.size(), end or _end_of(opened)
     if end[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
-        detail = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
+        detail = f"a Parquet file ends with {_MAGIC!r}, but this one of {size} bytes does not"
         raise FileFault("truncated", detail)
     length = int.from_bytes(end[-_TAIL_BYTES : -len(_MAGIC)], "little") + _TAIL_BYTES
     if length > min(size - len(_MAGIC), MAX_FOOTER_BYTES):
-        detail = f"it has {size} bytes, and at most {MAX_FOOTER_BYTES} of a footer are read"
-        raise FileFault("unreadable", f"the end of the file announces too long a footer: {detail}")
+        detail = f"it has {size} bytes, but a footer may have at most {MAX_FOOTER_BYTES}"
+        raise FileFault("unreadable", f"the file states too long a footer: {detail}")
     return pa.py_buffer(end[-length:] if length <= len(end) else _bytes(opened, size - length, length))
 
 
@@ -142,7 +142,7 @@ class _NoData(io.RawIOBase):
         return self._position
 
     def read(self, _size: int = -1) -> bytes:
-        raise OSError("there are no data")
+        raise OSError("there is no data")
 
 
 def encrypted_columns(parquet: pq.ParquetFile, footer: pa.Buffer, size: int, names: Iterable[str | None]) -> set[str]:
@@ -208,7 +208,7 @@ def row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources)
     except (FileFault, MemoryError):
         raise
     except UnicodeDecodeError:
-        raise FileFault("unreadable", "the footer cannot be read: the name of a column is no UTF-8") from None
+        raise FileFault("unreadable", "the footer cannot be read: the name of a column is not valid UTF-8") from None
     except Exception as error:  # a broken footer makes the reader raise many things
         raise FileFault("unreadable", f"the footer cannot be read: {in_words(error)}") from None
 
@@ -223,7 +223,7 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources
     if has_encrypted_columns(metadata, footer):  # which cannot be asked for, whatever they hold
         encrypted = encrypted_columns(parquet, footer, size, names.values())
         if names["text"] in encrypted:
-            detail = f"column {columns.text!r} (text) is encrypted, and cannot be read without its key"
+            detail = f"column {columns.text!r} (text) is encrypted and cannot be read without its key"
             raise FileFault("encrypted", detail)
         read = [i for i in leaves(schema, names.values()) if schema.column(i).path not in encrypted]
     else:
@@ -234,19 +234,21 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources
         group = metadata.row_group(number)
         where = f"row group {number}"
         if group.num_columns != len(schema):
-            raise _contradiction(f"{where} has {group.num_columns} columns, the schema {len(schema)}")
+            raise _contradiction(f"{where} has {group.num_columns} columns, but the schema has {len(schema)}")
         if group.num_rows < 0:
             raise _contradiction(f"{where} has {group.num_rows} rows")
         for i in read:
             chunk = group.column(i)
             if i in flat and chunk.num_values != group.num_rows:
-                raise _contradiction(f"{where} has {group.num_rows} rows, its column {i} {chunk.num_values} values")
+                raise _contradiction(
+                    f"{where} has {group.num_rows} rows, but its column {i} has {chunk.num_values} values"
+                )
             if chunk.file_path:
                 raise _contradiction(f"column {i} of {where} lies in another file")
             if chunk.num_values:
                 begin, end = range_of(chunk)
                 if not len(_MAGIC) <= begin <= chunk.data_page_offset < end <= begin_of_footer:
-                    raise _contradiction(f"column {i} of {where} lies outside of the file's data")
+                    raise _contradiction(f"column {i} of {where} lies outside the file's data")
                 ranges.append((begin, end))
         groups.append(RowGroup(group.num_rows, bytes_of(group, texts)))
         if groups[-1].text_bytes < 0:
@@ -254,7 +256,7 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns, sources: Sources
     _check_ranges(ranges)
     rows = sum(group.rows for group in groups)
     if rows != metadata.num_rows:
-        raise _contradiction(f"the file has {metadata.num_rows} rows, its row groups {rows}")
+        raise _contradiction(f"the file has {metadata.num_rows} rows, but its row groups have {rows}")
     return groups
 
 
@@ -271,7 +273,7 @@ def _check_ranges(ranges: list[tuple[int, int]]) -> None:
     ranges.sort()
     for (_, end), (begin, _) in pairwise(ranges):
         if begin < end:
-            raise _contradiction(f"two columns have byte {begin}")
+            raise _contradiction(f"two columns overlap at byte {begin}")
 
 
 def _contradiction(fault: str) -> FileFault:

@@ -94,12 +94,12 @@ def read_iceberg(named: str, reading: TableReading) -> TableFiles:
         path, named_path = task.file.file_path, _path(task.file.file_path)
         if str(task.residual) != str(AlwaysTrue()):
             raise Refused(
-                f"input.where: {reading.where!r} chooses among rows of one file, such as {printable(path)}, and rows "
-                "are chosen by partitions alone; name columns that the table is partitioned by, unchanged (identity); "
-                "without `where` a scan reads what no scan has read yet"
+                f"input.where: {reading.where!r} selects single rows of one file, for example {printable(path)}, but "
+                "only whole partitions can be selected; name columns that the table is partitioned by, unchanged "
+                "(identity); without `where` a scan reads every file that has not been scanned yet"
             )
         if task.file.file_format.name != "PARQUET":
-            raise Refused(f"input.paths: {named!r} has {printable(path)}, and only Parquet is read")
+            raise Refused(f"input.paths: {named!r} has {printable(path)}, but only Parquet is read")
         origin = origins.get(named_path, FileOrigin(frozenset(), _UNKNOWN))
         parents = origin.parents | {named_path} if named_path in deleted else origin.parents
         values = _values(table, schema, task.file)
@@ -162,7 +162,7 @@ def _rows(where: str | None) -> "BooleanExpression":
         return parse(where)
     except Exception:  # the parser's own error, whose text lists its grammar
         raise Refused(
-            f"input.where: {where!r} is no condition that Iceberg reads, such as \"day = '{{date}}'\""
+            f"input.where: {where!r} is not a condition in Iceberg's syntax, such as \"day = '{{date}}'\""
         ) from None
 
 
@@ -209,7 +209,7 @@ def _snapshot(named: str, table: "Table", reading: TableReading) -> "TableSnapsh
         return table.current_snapshot()
     if snapshot is None:
         requested = reading.timestamp if reading.version is None else reading.version
-        raise Refused(f"input.paths: Iceberg table {named!r} has no snapshot of {requested}")
+        raise Refused(f"input.paths: Iceberg table {named!r} has no snapshot for {requested}")
     return snapshot
 
 
@@ -269,7 +269,7 @@ def _steps(table: "Table", last: "TableSnapshot") -> list[tuple["TableSnapshot",
         ):
             newer[snapshot_id], snapshot_id = snapshot, snapshot.parent_snapshot_id
             if snapshot_id in newer:
-                raise ValueError(f"snapshot {snapshot_id} is a parent of its own parents")
+                raise ValueError(f"snapshot {snapshot_id} is its own ancestor")
         while snapshot_id in line and next(reversed(line)) != snapshot_id:
             steps.append((line.popitem()[1], True))
         if snapshot_id not in line:  # the table has forgotten the snapshots between the two
@@ -325,7 +325,7 @@ def _deletions(
     def take_away(deletes: str, path: str, rows: NDArray[np.int64]) -> None:
         size = size_of[path]
         if size > MOST_SHARDS * MAX_ROWS:
-            raise ValueError(f"{path} is said to have {size:,} rows")
+            raise ValueError(f"the table states that {path} has {size:,} rows")
         if rows.min(initial=0) < 0:
             raise ValueError(f"{deletes} deletes row {rows.min()} of {path}")
         gone.setdefault(path, np.zeros(size, np.bool_))[rows] = True
@@ -355,7 +355,7 @@ def _deletions(
         """Return the data file that a vector names. None: it was removed."""
         named = [_path(uri)] if _path(uri) in size_of else by_place.get(_place(uri), [])
         if len(named) > 1:
-            raise ValueError(f"{uri} is the name of several files, in other stores")
+            raise ValueError(f"{uri} is the name of several files in different stores")
         return named[0] if named else None
 
     for puffin in dict.fromkeys(vector.path for vector in vectors):
@@ -437,7 +437,7 @@ def _rows_of_vectors(
         same = same or [i for i, uri in enumerate(uris) if _place(uri) == _place(vector.data_file)]
         matches = [i for i in same if vector.offset in (None, blobs[i].offset)]
         if not matches:
-            raise ValueError(f"{path} lacks the deletion vector of {vector.data_file}, which the table has")
+            raise ValueError(f"{path} lacks the deletion vector of {vector.data_file}, which the table lists")
         _refuse_other_number(path, len(rows_of[matches[0]]), vector.number)
         matching.append(matches[0])
     if unnamed:  # their entries have the number of deleted rows, but not the data file
@@ -445,12 +445,12 @@ def _rows_of_vectors(
         numbers = Counter(len(rows_of[i]) for i in others)
         if unnamed - numbers:
             _refuse_other_number(path, sum(numbers.elements()), sum(unnamed.elements()))
-            raise ValueError(f"{path} lacks a deletion vector that the table has")
+            raise ValueError(f"{path} lacks a deletion vector that the table lists")
         candidates = [i for i in others if len(rows_of[i]) in unnamed]
         if sum(data_file(uris[i]) is not None for i in candidates) < unnamed.total():
             raise Refused(
-                f"input.paths: deletion vectors of {printable(path)} are of no file of the table; rewrite its "
-                "files at the source (rewrite_data_files), so that no deleted row is read"
+                f"input.paths: deletion vectors of {printable(path)} do not belong to any file of the table; rewrite "
+                "its files at the source (rewrite_data_files) so that no deleted row is read"
             )
         matching += candidates
     for i in matching:
@@ -469,15 +469,13 @@ def _rows_of_vector(blob: bytes) -> NDArray[np.int64]:
     from pyroaring import BitMap
 
     if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
-        raise ValueError("a deletion vector is damaged: its checksum is that of other bytes")
+        raise ValueError("a deletion vector is damaged: its checksum does not match")
     bitmaps, upper = int.from_bytes(blob[8:16], "little"), int.from_bytes(blob[16:20], "little")
     if not bitmaps:
         return np.empty(0, np.int64)
     rows = BitMap.deserialize(blob[20:-4]) if (bitmaps, upper) == (1, 0) else None
     if rows is None or (rows and rows.max() >= MOST_SHARDS * MAX_ROWS):
-        raise ValueError(
-            f"a deletion vector takes rows away beyond the {MOST_SHARDS * MAX_ROWS:,} that a file may have"
-        )
+        raise ValueError(f"a deletion vector removes rows beyond the {MOST_SHARDS * MAX_ROWS:,} that a file may have")
     return np.asarray(rows.to_array(), np.int64)
 
 
@@ -489,7 +487,7 @@ def _positions(io: "FileIO", deletes: "DataFile") -> dict[str, NDArray[np.int64]
         ValueError: it is damaged.
     """
     if deletes.file_format.name != "PARQUET":
-        raise Refused(f"input.paths: delete file {printable(deletes.file_path)} is no Parquet and no Puffin")
+        raise Refused(f"input.paths: delete file {printable(deletes.file_path)} is neither Parquet nor Puffin")
     with io.new_input(deletes.file_path).open() as file:
         rows = pq.read_table(pa.BufferReader(file.read()), columns=["file_path", "pos"])
     _refuse_other_number(deletes.file_path, len(rows), deletes.record_count)
@@ -505,4 +503,4 @@ def _refuse_other_number(path: str, taken_away: int, stated: int) -> None:
     Otherwise these rows would be read although they are deleted.
     """
     if taken_away != stated:
-        raise ValueError(f"{path} takes {taken_away:,} rows away, where the table says {stated:,}")
+        raise ValueError(f"{path} removes {taken_away:,} rows, but the table says {stated:,}")

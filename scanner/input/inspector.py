@@ -180,8 +180,8 @@ class Inspector:
             ended = self._wait_status(process.pid)
             if os.WIFSIGNALED(ended) and os.WTERMSIG(ended) in _FAULTS_OF_CODE:
                 how = signal.Signals(os.WTERMSIG(ended)).name
-                return FileFault("unreadable", f"the footer ends the process that reads it, by {how}")
-            return FileFault("io_error", "the process that reads the footer was ended over it twice, from outside")
+                return FileFault("unreadable", f"the process that read the footer was killed by {how}")
+            return FileFault("io_error", "the process that read the footer was killed twice from outside")
         self._idle.append(process)
         return answer
 
@@ -195,7 +195,7 @@ class Inspector:
                     return _Process(_receive(line), Connection(own_end.detach()))
                 except (EOFError, OSError):
                     self._end()
-        raise ScanFailed("the process that reads footers of the input cannot be started, or was ended")
+        raise ScanFailed("the process that reads footers of the input cannot be started or was killed")
 
     def _wait_status(self, pid: int) -> int:
         """Return the wait status of a process. 0: its server is gone too."""

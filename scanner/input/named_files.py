@@ -148,13 +148,11 @@ def sample_of(path: Path) -> SampleFile:
     if table is None:
         files = list_files([str(absolute)])
         if not files:
-            raise Refused(
-                f"{path}: holds no Parquet file; the guide “Where text lives” writes other formats as Parquet"
-            )
+            raise Refused(f"{path}: has no Parquet file; the guide “Where text lives” writes other formats as Parquet")
         return SampleFile(Path(max(files, key=lambda file: file.modified).path), folder=absolute)
     files = list_files([table])
     if not files:
-        raise Refused(f"{path}: the table has no rows; name one with texts in it")
+        raise Refused(f"{path}: the table has no rows; name a table with texts in it")
     newest = max(files, key=lambda file: (file.entry and file.entry.since) or file.modified)
     for name in newest.values:
         dates = [file.values.get(name) or "" for file in files]
@@ -198,7 +196,7 @@ def guess_columns(sample: SampleFile) -> Guess:
     def named(role: str, pattern: str, fits: Callable[[str], bool]) -> str | None:
         names = [name for name in kinds if name not in used and _matches(pattern, name)]
         column = next((name for name in names if fits(name)), None)
-        none = f"none: {names[0]!r} holds no {role}" if names else "none: no column is named like one"
+        none = f"none: {names[0]!r} holds no {role}" if names else "none: no column has a name like it"
         why.append(f"{role:<8} {column!r}: by its name" if column else f"{role:<8} {none}")
         used.add(column or text)
         return column
@@ -291,7 +289,7 @@ def _text(
     if file.entry is not None:
         sql, source = sql if file.entry.snapshot.kind == "Delta" else "", f"delta_scan({source})"
     raise Refused(
-        f"{none}; they seem to lie in {name!r}, {_article(kinds[name])}. Write each into a row of its own"
+        f"{none}; the texts seem to be in {name!r}, {_article(kinds[name])}. Write each text into its own row"
         + (f", as DuckDB does: COPY ({sql} FROM {source}) TO 'texts.parquet'" if sql else "")
     )
 
@@ -377,7 +375,7 @@ def input_path(file: Path) -> str:
 def _type_beside(file: InputFile, name: str) -> str:
     """Return the type of a column that a file lacks, in words."""
     column = None if file.entry is None or name in file.values else file.entry.columns.get(name)
-    return "of a partition" if column is None else f"{column.type}, which older files of the table lack"
+    return "of a partition" if column is None else f"{column.type}, which is missing in older files of the table"
 
 
 class ColumnDescription(NamedTuple):
@@ -409,7 +407,7 @@ def describe(file: InputFile, columns: Columns) -> list[ColumnDescription]:
         name, indices = columns.names[role] or "", source.indices(schema)
         kind = _type_beside(file, name) if not indices else str(schema.field(indices[0]).type)
         if len(indices) > 1:
-            kind = "several columns of one name"
+            kind = "several columns with the same name"
         elif indices and schema.field(indices[0]).name in encrypted:
             kind = "encrypted"
         described.append(ColumnDescription(role, name, kind, readable_names[role] is not None or not indices))

@@ -215,10 +215,10 @@ class DriverShare(NamedTuple):
             ValueError: the text names no part.
         """
         if not re.fullmatch("[0-9]{1,6}/[0-9]{1,6}", text):
-            raise ValueError(f"{text!r} names no part; write its number and how many parts there are, as in 1/3")
+            raise ValueError(f"{text!r} is not a part; write its number and the number of parts, for example 1/3")
         number, parts = map(int, text.split("/"))
         if not 1 <= number <= parts:
-            raise ValueError(f"{text!r} names no part; the number is 1 to {parts}, as in 1/{max(parts, 1)}")
+            raise ValueError(f"{text!r} is not a part; the number is 1 to {parts}, for example 1/{max(parts, 1)}")
         return cls(number, parts)
 
     def __str__(self) -> str:

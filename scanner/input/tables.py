@@ -290,12 +290,12 @@ class TableFolders:
         advice = (
             "name that folder"
             if table.kind == "Delta"
-            else "write the rows that stand into Parquet files in a folder of their own, and name that"
+            else "write the current rows into Parquet files in a separate folder, and name that folder"
         )
         article = "an" if table.kind[0] in "AEIOU" else "a"
         raise Refused(
             f"input.paths: {self._location!r}: {printable(table.folder)!r} is the folder of {article} {table.kind} "
-            f"table, and files of it may hold rows that were deleted or rewritten; {advice}"
+            f"table, whose files may contain rows that were deleted or rewritten; {advice}"
         )
 
 

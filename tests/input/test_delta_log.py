@@ -167,7 +167,7 @@ def actions(table: Path, number: int) -> list[dict[str, Any]]:
 def test_a_line_that_is_no_object_ends_in_a_sentence(table, lines):
     """deltalake reads some of these; read by lines, they would lose a removal or deleted rows."""
     commit(table, *lines)
-    with pytest.raises(ScanFailed, match="a line of its log is no JSON object, as the protocol has it"):
+    with pytest.raises(ScanFailed, match="a line of its log is not a JSON object, as the protocol requires"):
         list_files([str(table)])
 
 
@@ -184,10 +184,10 @@ def test_a_time_is_read_in_each_spelling_that_deltalake_reads(table, time):
 def test_names_that_are_no_utf8_are_refused_and_not_mixed_up(table):
     """They became one file, and the other one was lost."""
     commit(table, add("x%FFy.parquet"), add("x%FEy.parquet"))
-    with pytest.raises(Refused, match=r"names a file by what is no UTF-8, 'x%F[EF]y.parquet'"):
+    with pytest.raises(Refused, match=r"refers to a file whose name is not valid UTF-8, 'x%F[EF]y.parquet'"):
         list_files([str(table)])
     commit(table, remove("x%FFy.parquet"))
-    with pytest.raises(Refused, match=r"names a file by what is no UTF-8, 'x%FEy.parquet'"):
+    with pytest.raises(Refused, match=r"refers to a file whose name is not valid UTF-8, 'x%FEy.parquet'"):
         list_files([str(table)])
     commit(table, remove("x%FEy.parquet"), add("z.parquet"))
     assert "z.parquet" in listed(table)
@@ -197,7 +197,7 @@ def test_names_that_are_no_utf8_are_refused_and_not_mixed_up(table):
 def test_files_of_a_shallow_clone_are_refused(table, path):
     """Spark writes URIs of a disk with one slash."""
     commit(table, add(path))
-    with pytest.raises(Refused, match="names files of another folder, as a shallow clone does"):
+    with pytest.raises(Refused, match="refers to files in another folder, as a shallow clone does"):
         list_files([str(table)])
 
 

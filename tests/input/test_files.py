@@ -42,7 +42,7 @@ def test_a_plain_path_starts_at_the_configuration():
 def test_a_date_fills_in():
     assert resolve("/data/{date}/x-{date}", Path("/"), DATE) == "/data/2026-08-31/x-2026-08-31"
     assert resolve("/data/all", Path("/"), DATE) == "/data/all"
-    with pytest.raises(Refused, match=r"'/data/\{date\}' holds \{date\}; say which with --date yesterday"):
+    with pytest.raises(Refused, match=r"'/data/\{date\}' contains \{date\}; give the date with --date yesterday"):
         resolve("/data/{date}", Path("/"), None)
 
 
@@ -50,15 +50,15 @@ def test_a_refusal_names_the_newest_date_that_is_there(tmp_path):
     for name in ("2026-11-14", "2026-11-20", "2026-11-21", "2026-11-22.old", "latest"):
         touch(tmp_path / "[in]" / name / ("part" if name == "2026-11-21" else f"{name}.parquet"))
     for path, date in (("[in]/{date}", "2026-11-21"), ("[in]/{date}/{date}.parquet", "2026-11-20")):
-        with pytest.raises(Refused, match=f"say which with --date {date}$"):
+        with pytest.raises(Refused, match=f"give the date with --date {date}$"):
             resolve(path, tmp_path, None)
-    with pytest.raises(Refused, match=r"say which with --date yesterday$"):
+    with pytest.raises(Refused, match=r"give the date with --date yesterday$"):
         resolve("s3://bucket/{date}", tmp_path, None)
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/x?nosuch=1", "nosuch://host/x"])
 def test_a_uri_that_nothing_reads_is_refused(location):
-    with pytest.raises(Refused, match="is no path that can be read"):
+    with pytest.raises(Refused, match="is not a path that can be read"):
         list_files([location])
 
 
@@ -66,7 +66,7 @@ def test_a_uri_that_nothing_reads_is_refused(location):
     "uri", ["s3://AKIA:hunter2/hunter2@bucket/x", "s3://AKIA:/hunter2@bucket/x", "gs://a:1h/unter2@b"]
 )
 def test_a_password_with_a_slash_is_refused_and_not_repeated(uri):
-    with pytest.raises(Refused, match="holds a password") as refused:
+    with pytest.raises(Refused, match="must not contain a password") as refused:
         resolve(uri, Path("/"), None)
     assert "unter2" not in str(refused.value)
 
@@ -83,7 +83,7 @@ def test_what_is_behind_a_question_mark_is_not_repeated():
 
 
 def test_a_password_in_a_path_is_refused_and_not_repeated():
-    with pytest.raises(Refused, match="holds a password") as refused:
+    with pytest.raises(Refused, match="must not contain a password") as refused:
         resolve("s3://key:hunter2@bucket/x", Path("/"), None)
     assert "hunter2" not in str(refused.value)
 
@@ -162,7 +162,7 @@ def test_a_table_is_refused_at_above_and_below_a_path(tmp_path, monkeypatch, pla
     touch(tmp_path / "lake" / "2.parquet")
     assert listed(f"{place}/{where}")
     touch(table / LOGS[kind])
-    refusal = rf"lake/table' is the folder of an? {kind} table, and files of it may hold rows"
+    refusal = rf"lake/table' is the folder of an? {kind} table, whose files may contain rows"
     if (kind, where) == ("Delta", "lake/table"):
         monkeypatch.setattr(delta_tables, "read_delta", lambda location, reading: TableFiles([]))
         assert listed(f"{place}/{where}") == []
@@ -292,7 +292,7 @@ def test_a_name_that_is_no_utf8_costs_its_own_file_only(tmp_path, name):
     assert sorted(file.path for file in files) == sorted([str(named_so), str(named_so), str(sound)])
     (odd,) = [file for file in files if not file.modified]
     assert (fault_of(odd).reason, fault_of(odd).lasting) == ("unreadable", True)
-    assert "is no UTF-8; rename it" in fault_of(odd).detail
+    assert "is not valid UTF-8; rename it" in fault_of(odd).detail
 
 
 def fifo(path: Path) -> None:
@@ -372,7 +372,7 @@ def test_links_lead_elsewhere_and_a_file_reached_twice_counts_once(tmp_path):
 def test_a_link_to_nothing_is_listed_and_found_to_be_gone(tmp_path):
     (tmp_path / "1.parquet").symlink_to("nowhere")
     (file,) = list_files([str(tmp_path)])
-    with pytest.raises(FileFault, match="gone"):
+    with pytest.raises(FileFault, match="no longer exists"):
         file.open()
 
 
@@ -413,7 +413,7 @@ def change_time(path: str) -> None:
 @pytest.mark.parametrize(
     ("happens", "reason", "detail"),
     [
-        (os.unlink, "vanished", "gone"),
+        (os.unlink, "vanished", "no longer exists"),
         (change_size, "changed", "5 bytes then, 18 now"),
         (change_time, "changed", r"modified at \d+ ns since 1970 then, at \d+ now"),
     ],
@@ -428,5 +428,5 @@ def test_what_happens_to_a_file_is_seen(file, happens, reason, detail):
 
 def test_a_fault_has_a_reason_of_the_vocabulary():
     assert FileFault("truncated", "").lasting
-    with pytest.raises(ValueError, match="'odd' is no reason"):
+    with pytest.raises(ValueError, match="'odd' is not a reason"):
         FileFault("odd", "")

@@ -90,14 +90,14 @@ def test_a_name_of_a_column_that_is_no_utf8(tmp_path):
         file.footer[footers.SCHEMA].value.items[1 + column][footers.NAME].value = b"\xff\xfe"
         fault = fault_of(file.write(tmp_path / "b.parquet"))
         assert (fault.reason, fault.lasting) == ("unreadable", True)
-        assert "no UTF-8" in fault.detail
+        assert "not valid UTF-8" in fault.detail
 
 
 @pytest.mark.parametrize("make", FATAL.values(), ids=FATAL)
 def test_a_footer_that_ends_the_process_that_reads_it_is_unreadable(tmp_path, make):
     fault = fault_of(make(tmp_path / "a.parquet"))
     assert (fault.reason, fault.lasting) == ("unreadable", True)
-    assert fault.detail == "the footer ends the process that reads it, by SIGABRT"
+    assert fault.detail == "the process that read the footer was killed by SIGABRT"
 
 
 def test_an_encrypted_footer(tmp_path):
@@ -239,7 +239,7 @@ def test_rows_that_a_footer_promises_and_no_page_holds(tmp_path):
 
 def test_rows_that_were_promised_and_are_beyond_the_file(tmp_path):
     for start in (0, 11, 12, 100):
-        with pytest.raises(FileFault, match=f"rows {start} to 199 were promised") as fault:
+        with pytest.raises(FileFault, match=f"rows {start} to 199 were expected") as fault:
             parts(written(tmp_path / "a.parquet"), 200, start=start)
         assert (fault.value.reason, fault.value.lasting) == ("unreadable", True)
 

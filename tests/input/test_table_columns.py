@@ -184,7 +184,7 @@ def test_init_guesses_names_of_the_table(tmp_path, mode):
     ]
     chats = pa.table({"id": ["1"], "chat": [["a text that is longer than an id"]]})
     write_mapped(tmp_path / "chats", chats, mode)
-    with pytest.raises(Refused, match=r"they seem to lie in 'chat', a list\. .* FROM delta_scan"):
+    with pytest.raises(Refused, match=r"the texts seem to be in 'chat', a list\. .* FROM delta_scan"):
         guess_columns(sample_of(tmp_path / "chats"))
 
 
@@ -195,7 +195,7 @@ def test_columns_that_a_file_lacks_are_described(tmp_path):
     (file,) = list_files([str(tmp_path)])
     described = {column.role: column for column in describe(file, Columns("text", "doc_id", "account", "day"))}
     assert all(column.read for column in described.values())
-    assert described["account"].type == "string, which older files of the table lack"
+    assert described["account"].type == "string, which is missing in older files of the table"
     assert described["time"].type == "of a partition"
 
 
@@ -212,7 +212,7 @@ def test_delta_features_that_are_not_read_are_refused(tmp_path, feature):
     write_deltalake(tmp_path, posts("a"))
     change_schema(tmp_path, lambda fields: None, [feature])
     named = "catalogManaged" if "catalog" in feature else feature
-    with pytest.raises(Refused, match=f"{named}.*write the rows that stand into Parquet files"):
+    with pytest.raises(Refused, match=f"{named}.*write the current rows into Parquet files"):
         list_files([str(tmp_path)])
 
 
@@ -244,7 +244,7 @@ def test_delta_file_of_another_size(tmp_path):
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-10])
     (file,) = list_files([str(tmp_path)])
-    with pytest.raises(FileFault, match=f"has {size - 10:,} bytes, where its table states {size:,}"):
+    with pytest.raises(FileFault, match=f"has {size - 10:,} bytes, but its table states {size:,}"):
         file.check_unchanged()
 
 
@@ -261,7 +261,7 @@ def test_delta_link_out_of_the_table_is_not_followed(tmp_path, linked):
     moved.symlink_to(outside / moved.name)
     answers = [answer for _, answer in INSPECTOR.inspect_all(list_files([str(table)]), COLUMNS._replace(time=None))]
     (fault,) = [answer for answer in answers if isinstance(answer, FileFault)]
-    assert "leads out of its table's folder" in fault.detail
+    assert " out of its table's folder" in fault.detail
     link = tmp_path / "link"
     link.symlink_to(table)  # to the table itself
     (sound,) = [file for file in list_files([str(link)]) if "account=ben" in file.path]
@@ -274,7 +274,7 @@ def test_delta_log_that_links_out_of_the_table_is_refused(tmp_path, name):
     write_deltalake(table, posts("a"))
     (tmp_path / "secret").write_text("{}")
     os.symlink(tmp_path / "secret", table / "_delta_log" / name)
-    with pytest.raises(Refused, match="is a link that leads out of the table's folder"):
+    with pytest.raises(Refused, match="is a link out of the table's folder"):
         list_files([str(table)])
 
 
@@ -302,7 +302,7 @@ def test_texts_of_flags_are_read_by_the_tables_columns(tmp_path, mode):
     )
     text, row = row_of(str(table / "x/later.parquet"), 0, "d")  # the table was listed before
     assert (text, row["doc_id"], row["account_id"]) == (b"text of d", "d", "eve")
-    with pytest.raises(FileFault, match="of partitions, and none is known"):  # of a file that its table names no more
+    with pytest.raises(FileFault, match="a partition column, but"):  # of a file that its table names no more
         stored_file_of(table, "column-3=ann", columns)
 
 
@@ -474,7 +474,7 @@ def test_iceberg_vectors_that_lack_are_refused(iceberg, other):
         Path(*written).write_bytes(Path(*fewer).read_bytes())
     commit_deletes(iceberg, entries)
     with pytest.raises(
-        Refused, match="are of no file of the table" if other else "takes 2 rows away, where the table says 3"
+        Refused, match="do not belong to any file of the table" if other else "removes 2 rows, but the table says 3"
     ):
         list_files([NAME])
 
