@@ -102,17 +102,17 @@ def follow(windows: Iterable[pl.DataFrame], head: bytes = FIRST_HEAD) -> Iterato
         begin = 0
         for end in np.flatnonzero(rows["head"].is_not_null().to_numpy()).tolist():
             inside = slice(begin, end + 1)
-            fault = "a name stands where one was erased" if forged[inside].any() else None
+            fault = "there is a name where one was erased" if forged[inside].any() else None
             if moved[inside].any() or _next_head(head, records[inside]) != heads[end]:
-                fault = "an event among these was changed, added or taken out"
+                fault = "one of these events was changed, added or removed"
             yield Block(numbers[begin], numbers[end], heads[end], fault)
             head, begin = heads[end], end + 1
         tail = rows.slice(begin)
         if tail.height >= EVENTS_A_BLOCK:
-            yield Block(numbers[begin], numbers[-1], None, "the head after these was taken out")
+            yield Block(numbers[begin], numbers[-1], None, "the head after these was removed")
             tail = tail.clear()
     if tail.height:
-        yield Block(int(tail["seq"][0]), int(tail["seq"][-1]), None, "the head after these was taken out")
+        yield Block(int(tail["seq"][0]), int(tail["seq"][-1]), None, "the head after these was removed")
 
 
 def _seal(salt: bytes | None, name: str | None) -> bytes:

@@ -44,8 +44,8 @@ def now_for(registry: Registry, last_event: datetime | None) -> datetime:
     if now < newest - CLOCKS_DIFFER:
         raise Refused(
             f"this machine's clock: it says {_words(now)}, and the registry was last changed at {_words(newest)}; "
-            "nothing was written. Set the clock; if it is right, another machine's was wrong: put back the registry's "
-            "backup of before"
+            "nothing was written. Set the clock; if it is right, another machine's was wrong: restore a backup of the "
+            "registry from before that time"
         )
     return now
 
@@ -119,8 +119,10 @@ class KnownTimes:
         )
         for row in groups.sort("first").to_dicts():
             subject = f"event {row['first']}" + (f" and {row['len'] - 1:,} more" if row["len"] > 1 else "")
-            evidence = f"was there at {_words(row['there'])}" if row["late"] else f"came after {_words(row['not_yet'])}"
-            yield f"{subject}: is of {_words(row['at'])}, and {evidence}"
+            evidence = (
+                f"already existed at {_words(row['there'])}" if row["late"] else f"came after {_words(row['not_yet'])}"
+            )
+            yield f"{subject}: is dated {_words(row['at'])}, but {evidence}"
 
 
 def wrong_times_of_keys(registry: Registry) -> Iterator[str]:
@@ -128,10 +130,10 @@ def wrong_times_of_keys(registry: Registry) -> Iterator[str]:
     now = datetime.now(UTC)
     for previous, key in zip((None, *registry.keys), registry.keys, strict=False):
         if key.created_at > now + CLOCKS_DIFFER:
-            yield f"key {key.key_id}: is of {_words(key.created_at)}, and it is {_words(now)}"
+            yield f"key {key.key_id}: is dated {_words(key.created_at)}, but it is {_words(now)} now"
         elif previous is not None and key.created_at < previous.created_at - CLOCKS_DIFFER:
             yield (
-                f"key {key.key_id}: is of {_words(key.created_at)}, and came after key {previous.key_id} of "
+                f"key {key.key_id}: is dated {_words(key.created_at)}, but was made after key {previous.key_id} of "
                 f"{_words(previous.created_at)}"
             )
 

@@ -193,8 +193,8 @@ def _path(now: ledger.UsersTable, key_id: str, place: int, published: Dealt) -> 
 
 def _other_users(key_id: str, published: Dealt) -> Refused:
     return Refused(
-        f"key {key_id!r}: its first {published.events:,} events have another root than the list says, so the "
-        "registry's users are not those that were published: restore them (`brickscan users verify` says more)"
+        f"key {key_id!r}: its first {published.events:,} events have a different root from the one on the list, so "
+        "the registry's users are not the published ones: restore them (`brickscan users verify` says more)"
     )
 
 

@@ -66,7 +66,7 @@ def open_table(folder: Path | str) -> DeltaTable | None:
         table = load_table(location)
     except DeltaError as error:
         raise ScanFailed(
-            f"users table {location}: its log cannot be read: {in_a_line(error)[:300]}; put back its backup"
+            f"users table {location}: its log cannot be read: {in_a_line(error)[:300]}; restore it from a backup"
         ) from None
     version_of(table)
     return table
@@ -147,7 +147,7 @@ def reading(table: DeltaTable | None) -> Iterator[None]:
 def missing(error: FileNotFoundError) -> ScanFailed:
     """Return the error for a missing file. Only files of the index can be made anew."""
     in_index = f"/{INDEX_FOLDER}/" in str(error)
-    help_ = f"delete the folder {INDEX_FOLDER}, which is made anew" if in_index else "restore it from a backup"
+    help_ = f"delete the folder {INDEX_FOLDER}; it will be rebuilt" if in_index else "restore it from a backup"
     return ScanFailed(f"users table: a file is missing ({error}); {help_}")
 
 
@@ -312,7 +312,9 @@ class IndexFolder:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
-            raise ScanFailed(f"users table: {path} is no index; delete it, and the next change makes another") from None
+            raise ScanFailed(
+                f"users table: {path} is not an index; delete it, and the next change rebuilds it"
+            ) from None
 
     def runs(self, index: Index) -> list[EventRun]:
         """Return the runs of an index, newest first."""

@@ -77,7 +77,7 @@ def parse_record(raw: bytes) -> KeyRecord:
             or not allowed.
     """
     if len(raw) > MOST_RECORD:
-        raise ValueError(f"has {len(raw):,} bytes, and {MOST_RECORD:,} are allowed")
+        raise ValueError(f"has {len(raw):,} bytes; {MOST_RECORD:,} are allowed")
     fields = read_strictly(raw)
     if isinstance(fields, dict) and isinstance(fields.get("earlier"), list):
         fields["earlier"] = tuple(fields["earlier"])
@@ -94,19 +94,19 @@ def read_record(folder: Path | str, key: MasterKey) -> tuple[KeyRecord, bytes]:
         Refused: the key has no record, the record cannot be read, or it is not the one that was made with the key.
     """
     if key.record is None:
-        raise Refused(f"key {key.key_id!r} has no public record: keys of version 3 alone have one")
+        raise Refused(f"key {key.key_id!r} has no public record: only keys of version 3 have one")
     path = record_path(folder, key.key_id)
     try:
         raw = read_named(path, MOST_RECORD)
     except OSError as error:
         raise Refused(
-            f"{path}: cannot be read ({error.strerror}); bring the record back from where it was published"
+            f"{path}: cannot be read ({error.strerror}); restore the record from where it was published"
         ) from None
     found = hashlib.sha256(raw).hexdigest()
     if found != key.record:
         raise Refused(
-            f"{path}: is not the record that was made with key {key.key_id!r}: its SHA-256 is {found[:16]}…, and that "
-            f"in keys.toml {key.record[:16]}…; bring it back from where it was published"
+            f"{path}: is not the record that was made with key {key.key_id!r}: its SHA-256 is {found[:16]}…, but "
+            f"keys.toml has {key.record[:16]}…; restore it from where it was published"
         )
     try:
         record = parse_record(raw)
@@ -115,7 +115,7 @@ def read_record(folder: Path | str, key: MasterKey) -> tuple[KeyRecord, bytes]:
     of_key = key.commitment, key.tokenizer.sha256
     if (record.commitment, record.tokenizer_sha256) != of_key or record.messages > key.messages:  # they may grow
         raise Refused(
-            f"{path}: commitment, tokenizer or messages of key {key.key_id!r} in keys.toml are not the record's; "
+            f"{path}: commitment, tokenizer or messages of key {key.key_id!r} in keys.toml differ from the record; "
             "restore keys.toml"
         )
     return record, raw
@@ -135,10 +135,10 @@ def read_tree(folder: Path | str, key: MasterKey) -> list[bytes]:
     try:
         raw = read_named(path, size)
     except OSError as error:
-        raise Refused(f"{path}: cannot be read ({error.strerror}); bring it back from a copy of the registry") from None
+        raise Refused(f"{path}: cannot be read ({error.strerror}); restore it from a copy of the registry") from None
     nodes = [raw[i : i + _HASH_BYTES] for i in range(0, len(raw), _HASH_BYTES)]
     if len(raw) != size or root_of(nodes).hex() != record.root:
-        raise Refused(f"{path}: does not lead to the root of the record; bring it back from a copy of the registry")
+        raise Refused(f"{path}: does not lead to the root of the record; restore it from a copy of the registry")
     return nodes
 
 
@@ -162,15 +162,15 @@ def write_record(folder: Path, key: MasterKey, record: KeyRecord, kept: Sequence
     try:
         if path.exists() and read_named(path, MOST_RECORD) != raw:
             raise Refused(
-                f"{path}: is the record of another key of this id, which is not in keys.toml. If an older keys.toml "
-                "was put back, put back the newer one; else choose another id, since records are never taken back"
+                f"{path}: is the record of another key with this id that is not in keys.toml. If an older keys.toml "
+                "was restored, restore the newer one; otherwise choose another id, since records are never withdrawn"
             )
         for folder_of_keys in (path.parent, tree_path(folder, key.key_id).parent):
             make_private(folder_of_keys)
         write_whole(tree_path(folder, key.key_id), lambda file: file.write(b"".join(kept)))
         write_whole(path, lambda file: file.write(raw))
     except OSError as error:
-        raise Refused(f"registry {folder}: cannot be written ({error.strerror}); mount it so that it can") from None
+        raise Refused(f"registry {folder}: cannot be written ({error.strerror}); mount it as writable") from None
     key = key.model_copy(update={"record": hashlib.sha256(raw).hexdigest()})
     return key if record.beacon is not None else _with_beacon(key, b"")
 
@@ -221,8 +221,9 @@ def refuse_same_root(folder: Path, new_id: str, root: str) -> None:
             raise Refused(f"{path}: cannot be read ({error.strerror})") from None
         if same:
             raise Refused(
-                f"{path}: is the record of a key of the same secret and format, whose seeds claims may have shown. If "
-                "an older keys.toml was put back, put back the newer one; else make the key with a new secret"
+                f"{path}: is the record of a key with the same secret and format, and claims may have shown its "
+                "seeds. If an older keys.toml was restored, restore the newer one; otherwise make the key with a new "
+                "secret"
             )
 
 
@@ -259,20 +260,18 @@ def set_beacon(folder: Path | str, key_id: str, value: bytes) -> MasterKey:
         key = find_key(registry, key_id)
         record, _ = read_record(folder, key)
         if record.beacon is None:
-            raise Refused(f"key {key_id!r}: its record names no beacon, and so it never takes a value")
+            raise Refused(f"key {key_id!r}: its record names no beacon, so it cannot have a value")
         witness = _value_path(folder, key_id)
         found = key.beacon_value or _read_value(witness)
         if found not in (None, value.hex()):
             raise Refused(
-                f"key {key_id!r}: another value was set for good, {found} (keys.toml, {witness}): text that was "
+                f"key {key_id!r}: a different value, {found}, was set for good (keys.toml, {witness}): text that was "
                 "marked under it would not be found under this one"
             )
         try:
             write_whole(witness, lambda file: file.write(f"{value.hex()}\n".encode()))
         except OSError as error:
-            raise Refused(
-                f"{witness}: cannot be written ({error.strerror}); mount the registry so that it can"
-            ) from None
+            raise Refused(f"{witness}: cannot be written ({error.strerror}); mount the registry as writable") from None
         new = _with_beacon(key, value)
         return registry.model_copy(update={"keys": tuple(new if one is key else one for one in registry.keys)})
 

@@ -99,8 +99,8 @@ def with_weights(
     rest_of_weight = 1 - sum((Fraction(1, key.one_of) for key in keys if key.one_of is not None), Fraction(0))
     if rest_of_weight <= 0:
         raise Refused(
-            "keys: the weights of the keys (1/one_of in keys.toml) sum to 1, and none is left for another; they are "
-            "fixed when a key is made: restore the values that were there"
+            "keys: the weights of the keys (1/one_of in keys.toml) sum to 1, and none is left for another key; they "
+            "are fixed when a key is made: restore the original values"
         )
     # j: before the j-th later key, 1/(2 j) is left
     number = -((-1) // (2 * rest_of_weight))
@@ -179,24 +179,24 @@ def new_key(
     except ValueError as error:
         raise Refused(str(error)) from None
     if isinstance(made_for, DrawsFromSeeds) and made_for.beacon is not None:
-        raise Refused("beacon: follows from the public record and the beacon's value and is never given; leave it out")
+        raise Refused("beacon: is computed from the public record and the beacon's value; leave it out")
     pinned = pin_tokenizer(folder, os.fspath(tokenizer))
     refuse_narrow(made_for, pinned)
     # the format's defaults go on record too, so that later defaults change no existing key
     key = key.model_copy(update={"tokenizer": pinned.entry, "parameters": made_for.model_dump(exclude_none=True)})
     path = secret_path(reference, folder)
     if secret_value is not None and (path is None or os.path.lexists(path)):
-        raise Refused(f"secret {reference}: is there already, and the key is given too; name a file that is not there")
+        raise Refused(f"secret {reference}: already exists, but a key was given too; name a file that does not exist")
     if path is None or os.path.lexists(path):
         read_secret_of(made_for, reference, folder)  # refuses before any folder is made
     try:
         make_private(folder)
     except OSError as error:
-        raise Refused(f"registry {folder}: cannot be made ({error.strerror}); name another folder") from None
+        raise Refused(f"registry {folder}: cannot be created ({error.strerror}); name another folder") from None
     with locked(folder):
         registry = load_registry(folder) if (folder / KEYS_FILE).exists() else Registry(version=VERSION)
         if any(key_id == other.key_id for other in registry.keys):
-            raise Refused(f"key {key_id!r} is in the registry already; ids are never used again, choose another")
+            raise Refused(f"key {key_id!r} is already in the registry; ids are never reused, choose another")
         if registry.trial:
             refuse_real_name("key", key_id)
         key = key.model_copy(update={"created_at": _now_for(folder, registry)})
@@ -296,7 +296,7 @@ def refuse_real_name(kind: str, name: str) -> None:
     """
     if not name.startswith(TRIAL_NAME):
         raise Refused(
-            f"{kind} {name!r}: this registry was made for a trial, and its ids begin with {TRIAL_NAME!r}; make another "
+            f"{kind} {name!r}: this registry was made for a trial, so its ids begin with {TRIAL_NAME!r}; make another "
             "registry with `brickscan init` for real keys and users"
         )
 
@@ -371,7 +371,9 @@ def _new_secret(path: Path, made_for: "Format", secret_value: "HiddenValue[bytes
         secret = secret_value.value
         return new_secret_file(path, lambda _entropy: secret)
     if not isinstance(made_for, DrawsKeys):
-        raise SecretError(f"secret file {path}: is not there, and no secret of format {made_for.name!r} can be drawn")
+        raise SecretError(
+            f"secret file {path}: does not exist, and secrets of format {made_for.name!r} cannot be drawn"
+        )
     return new_secret_file(path, made_for.draw_key)
 
 
@@ -382,8 +384,8 @@ def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes, made_for: 
             continue
         if _is_secret_of(key, folder, key_bytes):
             raise Refused(
-                f"this is the secret of key {key.key_id!r}; two keys with one secret are not independent tests: "
-                "name a file that does not exist yet, and a new secret is made"
+                f"this is the secret of key {key.key_id!r}; two keys with the same secret are not independent tests: "
+                "name a file that does not exist yet to draw a new secret"
             )
 
 
@@ -425,7 +427,8 @@ def _checked_secret(folder: Path | str, key: MasterKey, made_for: "Format") -> b
     if commitment_of(key_bytes, made_for) != key.commitment:
         raise SecretError(
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
-            f"{str(key.commitment)[:16]}…; another secret lies there now, or its format or parameters were edited"
+            f"{str(key.commitment)[:16]}…; there is a different secret there now, or its format or parameters were "
+            "edited"
         )
     return key_bytes
 
@@ -496,7 +499,7 @@ def open_format(made_for: "Format", key_bytes: bytes, name: str) -> "Watermark":
     try:
         return made_for.open(key_bytes)
     except ValueError as error:
-        raise SecretError(f"{name} can be none of format {made_for.name!r}: {error}") from None
+        raise SecretError(f"{name} is not valid for format {made_for.name!r}: {error}") from None
 
 
 def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:

@@ -64,7 +64,7 @@ def read_far(uri: str) -> str:
         with filesystem.open_input_file(path) as file:
             return str(file.read().decode("utf-8"))
     except FileNotFoundError:
-        raise Refused(f"registry: there is no {uri}; make it with `brickscan keys new` and copy it there") from None
+        raise Refused(f"registry: {uri} does not exist; make it with `brickscan keys new` and copy it there") from None
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"registry: {uri} cannot be read: {error}") from None
 
@@ -77,14 +77,17 @@ def local_folder(folder: Path | str) -> Path:
     """
     refuse_file(folder)
     if is_uri(folder):
-        raise Refused(f"registry {folder}: keys are made and changed in a local folder; copy its keys.toml there then")
+        raise Refused(
+            f"registry {folder}: keys are made and changed in a local folder; change the local one and copy its "
+            "keys.toml"
+        )
     return Path(folder)
 
 
 def refuse_file(folder: Path | str) -> None:
     """Raise Refused if the path of a registry leads to something other than a folder."""
     if not is_uri(folder) and os.path.lexists(folder) and not os.path.isdir(folder):
-        raise Refused(f"registry {folder}: is no folder; name the folder that `brickscan keys new` made")
+        raise Refused(f"registry {folder}: is not a folder; name the folder that `brickscan keys new` made")
 
 
 @contextmanager
@@ -100,7 +103,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
             raise Refused(
-                f"{folder}: cannot be locked ({error.strerror}), so that nothing is changed; see that "
+                f"{folder}: cannot be locked ({error.strerror}), so nothing was changed; make sure that "
                 f"{folder / '.lock'} can be written"
             ) from None
         yield
@@ -131,14 +134,14 @@ def load_registry(folder: Path | str) -> Registry:
     elif path.is_file():
         registry = read_toml(path, Registry)
     else:
-        fault = f"holds no {KEYS_FILE}" if path.parent.is_dir() else "is no folder; see whether the path is right"
+        fault = f"holds no {KEYS_FILE}" if path.parent.is_dir() else "is not a folder; check the path"
         raise Refused(f"registry {folder}: {fault}; make its first key with `brickscan keys new`")
     weighted = any(key.one_of is not None for key in registry.keys)
     for number, key in enumerate(registry.keys):
         try:
             _check_beacon(key, checked_format(key))
             if weighted and key.one_of is None and gives_p_values(key):
-                raise ValueError("has no weight (one_of), while others have; add keys with `brickscan keys` alone")
+                raise ValueError("has no weight (one_of), but other keys have one; add keys only with `brickscan keys`")
         except ValidationError as error:
             raise Refused(f"{path}: {explain_error(error, model_of(key), f'keys.{number}.parameters.')}") from None
         except ValueError as error:
@@ -156,12 +159,14 @@ def _check_beacon(key: MasterKey, made_for: "Format") -> None:
 
     if not isinstance(made_for, DrawsFromSeeds):
         if key.record is not None or key.beacon_value is not None:
-            raise ValueError(f"record and beacon_value are of formats with seeds, and {made_for.name!r} has none")
+            raise ValueError(f"record and beacon_value are only for formats with seeds, and {made_for.name!r} has none")
         return
     if key.record is None:
-        raise ValueError("has no record, by which alone its seeds are fixed; make such keys with `brickscan keys new`")
+        raise ValueError("has no record, which fixes its seeds; make such keys with `brickscan keys new`")
     if not key.waits_for_beacon and made_for.beacon != beacon_of_key(key):
-        raise ValueError("beacon does not follow from record and beacon_value: one was edited; restore what was there")
+        raise ValueError(
+            "beacon does not follow from record and beacon_value: one of them was edited; restore the original"
+        )
 
 
 def beacon_of_key(key: MasterKey) -> str:
@@ -205,7 +210,7 @@ def _refuse_writable(folder: Path) -> None:
     if path is not None:
         raise Refused(
             f"registry {folder}: others can write {path} (mode {stat.S_IMODE(path.stat().st_mode):04o}), and so "
-            f"change its keys or users; take that right away (chmod o-w {path}) or put the registry elsewhere"
+            f"change its keys or users; remove that permission (chmod o-w {path}) or move the registry"
         )
 
 
@@ -236,8 +241,8 @@ def audit_secret_of(folder: Path | str, registry: Registry) -> str:
     """
     if registry.audit_secret is None:
         raise Refused(
-            f"registry {str(folder)!r} has no audit secret, under which tables are signed and texts told apart; "
-            f"make it with `brickscan keys audit-secret --registry {folder}`, or put back the registry that had one"
+            f"registry {str(folder)!r} has no audit secret, which signs tables and tells texts apart; make it with "
+            f"`brickscan keys audit-secret --registry {folder}`, or restore the registry that had one"
         )
     return registry.audit_secret
 
@@ -357,14 +362,14 @@ def read_published(path: Path) -> list[PublishedLine]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise Refused(
-                f"{path}, line {number}: is no `number day key commitment messages tokenizer record shown dealt head`; "
-                "restore the list"
+                f"{path}, line {number}: is not of the form `number day key commitment messages tokenizer record "
+                "shown dealt head`; restore the list"
             )
         last_head = lines[-1].head if lines else _FIRST_HEAD
         if int(match[1]) != number or match[10] != _head(last_head, line.rpartition(" ")[0]):
             raise Refused(
-                f"{path}, line {number}: number and head do not follow from the line before: lines were changed, moved "
-                "or taken out. Restore the list from a copy that others keep"
+                f"{path}, line {number}: number and head do not follow from the line before: lines were changed, "
+                "moved or removed. Restore the list from a copy that others keep"
             )
         lines.append(PublishedLine(number, match[2], match[3], match[4], int(match[5]), *match.group(6, 7, 8, 9, 10)))
     return lines
@@ -502,7 +507,8 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
         ScanFailed: the users cannot be read.
     """
     changed = [
-        f"line {old.number} of the earlier copy, of key {old.key_id}, is not in the list: it was cut or begun anew"
+        f"line {old.number} of the earlier copy, of key {old.key_id}, is not in the list: the list was cut or started "
+        "over"
         for old, new in zip(earlier, [*lines, *[None] * len(earlier)], strict=False)
         if old != new
     ][:1]
@@ -516,7 +522,7 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
             refuse_lost_heads(folder, key, lines)
         lacking = [key.key_id for key in keys if _committed_fields(folder, key) not in {None, *published}]
     return changed + [
-        f"key {key_id} of the registry, with its messages, tokenizer, record and what was shown of it, is not in the "
-        "list: `brickscan keys publish`"
+        f"key {key_id} of the registry, with its messages, tokenizer, record and shown seeds, is not in the list: "
+        "`brickscan keys publish`"
         for key_id in lacking
     ]

@@ -111,8 +111,8 @@ def refuse_lost_reads(folder: Path | str, key: MasterKey) -> None:
     for lease in leases:
         if lease.events is not None and lease.events.get(key.key_id, 0) > number:
             raise Refused(
-                f"{lease}, and the registry has {number} of key {key.key_id!r}: an older registry was put back. Bring "
-                "the newest copy back; or, if there is none, end that reader"
+                f"{lease}, but the registry has {number} of key {key.key_id!r}: an older registry was restored. "
+                "Restore the newest copy; or, if there is none, stop that reader"
             )
 
 
@@ -133,10 +133,10 @@ def refuse_unread(folder: Path | str, since: datetime) -> None:
         left_at = None
     if left_at is None or left_at < since - CLOCK_MAY_DIFFER:
         raise Refused(
-            f"{path.parent}: no scan has begun to read here since that of "
-            f"{since.astimezone(UTC):%Y-%m-%d %H:%M} UTC did, so scans note what they read in another folder, such as "
-            "a volume that is mounted there for them alone, and nobody can tell who goes on as if what a claim shows "
-            f"were secret. Mount the same folder here; or, once no reader runs any more, call `touch {path}`"
+            f"{path.parent}: no scan has registered here since the one of {since.astimezone(UTC):%Y-%m-%d %H:%M} UTC, "
+            "so scans register in another folder, such as a volume that only they mount, and it is unknown which of "
+            "them still treat shown seeds as secret. Mount the same folder here; or, once no reader is running, run "
+            f"`touch {path}`"
         )
 
 
@@ -155,7 +155,7 @@ def _held(folder: Path | str) -> list[Lease]:
                 else:
                     leases.append(lease)
     except OSError as error:
-        raise Refused(f"{path}: cannot be read or written ({error.strerror}); see that it can") from None
+        raise Refused(f"{path}: cannot be read or written ({error.strerror}); check its permissions") from None
     return leases
 
 
@@ -168,7 +168,9 @@ def _read(file: Path) -> Lease:
             raise ValueError
         return Lease(printable(fields["name"]), printable(fields["kind"]), events, expires)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        raise Refused(f"{file}: is no lease; delete it once no scan, detector or server reads the registry") from None
+        raise Refused(
+            f"{file}: is not a lease; delete it once no scan, detector or server reads the registry"
+        ) from None
 
 
 def _now_beside(folder: Path) -> datetime:
@@ -186,7 +188,7 @@ def _checked_time(file: Path) -> datetime:
     now, written = datetime.now(UTC), datetime.fromtimestamp(file.stat().st_mtime, UTC)
     if abs(now - written) > CLOCK_MAY_DIFFER:
         raise Refused(
-            f"this machine's clock: it says {now:%Y-%m-%d %H:%M} UTC, and a file that was written now has the time "
+            f"this machine's clock: it says {now:%Y-%m-%d %H:%M} UTC, but a file written just now has the time "
             f"{written:%Y-%m-%d %H:%M} UTC; set the clock"
         )
     return now
@@ -224,9 +226,9 @@ class HeldLease:
             self._write(begun)
         except OSError as error:
             raise Refused(
-                f"{self._path.parent}: cannot be written ({error.strerror}). Whoever scores or marks with keys of "
-                "version 3 notes there what it knows of claims: mount this folder so that it can be written, for all "
-                "who read the registry the same one"
+                f"{self._path.parent}: cannot be written ({error.strerror}). Every process that scores or marks with "
+                "keys of version 3 records there which claims it knows of: mount this folder as writable, and the "
+                "same folder for all processes that read the registry"
             ) from None
         threading.Thread(target=self._renew_until_ended, name="lease", daemon=True).start()
 
@@ -246,7 +248,7 @@ class HeldLease:
                 self._events = self._in_force = events
                 self._write(begun)
             except OSError as error:
-                raise Refused(f"{self._path}: cannot be written ({error.strerror}); mount it so that it can") from None
+                raise Refused(f"{self._path}: cannot be written ({error.strerror}); mount it as writable") from None
 
     def follow(self, read_anew: Callable[[], Mapping[str, int]]) -> None:
         """Read new events with a method each time that the lease is renewed, and use them from then on.
@@ -275,7 +277,7 @@ class HeldLease:
             read_anew = None if self._follow is None else self._follow()
             if read_anew is None:
                 raise ScanFailed(
-                    "the key was opened in another process, whose lease this one cannot renew: open it here"
+                    "the key was opened in another process, and this process cannot renew that lease: open the key here"
                 )
             self._begin()
             self.read(read_anew())
@@ -295,9 +297,9 @@ class HeldLease:
     def _refuse_if_over(self) -> None:
         if not self.holds:
             raise ScanFailed(
-                f"{self._path}: this lease could not be renewed ({self._lost or 'in time'}), so that a claim may have "
-                "shown since what would be scored as if it were secret; nothing more is. See that the folder can be "
-                "written and that the clock is right, and start again"
+                f"{self._path}: this lease could not be renewed ({self._lost or 'in time'}), so a claim may have "
+                "shown seeds since that would be scored as if they were secret; scoring has stopped. Check that the "
+                "folder is writable and the clock is right, and start again"
             )
 
     def end(self) -> None:

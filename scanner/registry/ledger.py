@@ -303,7 +303,7 @@ def _head(users_snapshot: UsersSnapshot) -> bytes:
 
 def _edited(fault: str) -> ScanFailed:
     return ScanFailed(
-        f"users table: {fault}, so it was changed by something else than brickscan; see `brickscan users verify`, and "
+        f"users table: {fault}, so something other than brickscan changed it; see `brickscan users verify`, and "
         "restore it from a backup"
     )
 
@@ -339,7 +339,7 @@ def _synced(table: DeltaTable) -> Iterator[None]:
         for version in range(first, newest.version() + 1):
             sync_commit(newest, version)
     except OSError as error:
-        raise ScanFailed(f"users table {place}: cannot be brought to the disk: {in_a_line(error)}") from None
+        raise ScanFailed(f"users table {place}: cannot be written to disk: {in_a_line(error)}") from None
 
 
 def _index_folder(folder: Path | str) -> IndexFolder:
@@ -367,4 +367,6 @@ def _retry(attempt: Callable[[], Result]) -> Result:
             return attempt()
         except (CommitFailedError, TooLate):
             time.sleep(jitter.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**n)))
-    raise ScanFailed(f"users table: other processes changed it first {_TRIES} times; nothing was written, try again")
+    raise ScanFailed(
+        f"users table: other processes changed it first, {_TRIES} times in a row; nothing was written, try again"
+    )

@@ -66,7 +66,9 @@ def read_secret(
         return _decode(_read_file(path), f"secret file {path}", sizes, advice)
     name = reference.removeprefix("env:")
     if name not in os.environ:
-        raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
+        raise SecretError(
+            f"environment variable {name} is not set; it should contain a key's secret as hexadecimal text"
+        )
     return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, advice)
 
 
@@ -109,7 +111,7 @@ def new_private_file(path: Path, content: bytes) -> None:
         _make_private_folders(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except (OSError, ValueError) as error:
-        raise SecretError(f"secret file {path}: cannot be made ({_why(error)})") from None
+        raise SecretError(f"secret file {path}: cannot be created ({_why(error)})") from None
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o600)
@@ -138,7 +140,7 @@ def _read_file(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
-        advice = "; write it, or bring it back from its copy" if isinstance(error, FileNotFoundError) else ""
+        advice = "; write it, or restore it from a copy" if isinstance(error, FileNotFoundError) else ""
         raise SecretError(f"{where}: cannot be read ({_why(error)}){advice}") from None
     try:
         mode = os.fstat(descriptor).st_mode
@@ -146,8 +148,8 @@ def _read_file(path: Path) -> bytes:
             raise SecretError(f"{where}: is not a regular file; give the path of one")
         if mode & _TOO_OPEN:
             raise SecretError(
-                f"{where}: has mode {stat.S_IMODE(mode):04o}; others must not read it, nor its group or "
-                "others write it: chmod 600 it, and replace the secret if it may have been read"
+                f"{where}: has mode {stat.S_IMODE(mode):04o}; others must not read it, and its group and others must "
+                "not write it: chmod 600 it, and replace the secret if it may have been read"
             )
         return os.read(descriptor, _MOST_READ)
     except OSError as error:
@@ -174,10 +176,10 @@ def _decode(raw: bytes, where: str, sizes: range, if_guessed: str | None) -> byt
     if len(digits) // 2 not in sizes:
         size = f"{len(digits) // 2}" if len(raw) < _MOST_READ else f"more than {sizes[-1]}"
         allowed = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-        raise SecretError(f"{where}: holds a secret of {size} bytes; {allowed} are allowed")
+        raise SecretError(f"{where}: has a secret of {size} bytes; {allowed} are allowed")
     secret = bytes.fromhex(digits.decode("ascii"))
     if if_guessed is not None and (pattern := _pattern(secret)):
-        raise SecretError(f"{where}: holds a secret that can be guessed: {pattern}. {if_guessed}")
+        raise SecretError(f"{where}: has a secret that can be guessed: {pattern}. {if_guessed}")
     return secret
 
 
@@ -193,9 +195,9 @@ def _pattern(secret: bytes) -> str | None:
         return "it repeats itself"
     # on average, 101 of 128 random bytes differ, and 221 of 512
     if min(len(set(secret)), len(set(steps))) < min(len(secret), 128) // 2:
-        return "its bytes are too few different ones, or go up in steps"
+        return "it has too few different bytes, or its bytes go up in steps"
     if len(secret) >= 16 and all(32 <= byte < 127 for byte in secret):
-        return "it is text, such as a password, written as hexadecimal digits"
+        return "it is text, such as a password, written in hexadecimal digits"
     return None
 
 

@@ -47,8 +47,8 @@ MOST_BYTES = 2**29
 _HASH_BYTES, _SALT_BYTES = 32, 16
 _AT = "%Y-%m-%dT%H:%M:%SZ"
 _FIELDS = {"at", "buckets", "event", "salt", "sum", "text_sha256", "unit"}
-_BRING_BACK = "bring the file back from the newest copy of the registry; the key neither scans nor marks without it"
-_NO_EVENT = "it has not the fields of an event"
+_BRING_BACK = "restore the file from the newest copy of the registry; without it the key neither scans nor marks"
+_NO_EVENT = "it does not have the fields of an event"
 
 
 class ShownEvent(NamedTuple):
@@ -133,7 +133,7 @@ class ShownSeeds(NamedTuple):
             ValueError: there is no such event.
         """
         if not 0 <= number <= self.number:
-            raise ValueError(f"there is no event {number}, but {self.number} in all")
+            raise ValueError(f"there is no event {number}, only {self.number} in all")
         return ShownSeeds(self.events[:number], self.newly[:number])
 
 
@@ -217,9 +217,9 @@ def shown_since(folder: Path | str, key: MasterKey, then: ShownUpTo | None) -> S
     shown = read_shown(folder, key)
     if then is not None and (then.number > shown.number or shown.up_to(then.number).head != then.head):
         raise Refused(
-            f"{shown_path(folder, key.key_id)}: lacks event {then.number} of what was shown of key {key.key_id!r}, "
-            "which a scan, a server, a list or a claim has: an older registry was put back, or another. What it lacks "
-            f"is public and would be scored as if it were secret: {_BRING_BACK}"
+            f"{shown_path(folder, key.key_id)}: lacks event {then.number} of key {key.key_id!r}, which a scan, a "
+            "server, a list or a claim has: this is an older registry or a different one. The missing seeds are "
+            f"public and would be scored as if they were secret: {_BRING_BACK}"
         )
     return shown
 
@@ -268,9 +268,9 @@ def _refuse_above(key_id: str, lines: Sequence[_Line], most: int, at: datetime) 
     had = sum((line.at.year, line.at.month) == (at.year, at.month) and len(line.buckets) > 0 for line in lines)
     if had >= most:
         raise Refused(
-            f"key {key_id!r}: {counted(had, 'claim')} showed seeds of it in {at:%B %Y} (UTC), and scan.toml "
-            f"allows {most:,} a month (claims.most_a_month): wait for the next month, or raise the number. `brickscan "
-            "replay --proof` writes a claim for whoever holds the key's secret, at no cost"
+            f"key {key_id!r}: {counted(had, 'claim')} showed seeds of it in {at:%B %Y} (UTC), and scan.toml allows "
+            f"{most:,} a month (claims.most_a_month): wait for the next month, or raise the number. `brickscan replay "
+            "--proof` writes a claim for a holder of the key's secret, and shows no seeds"
         )
 
 
@@ -339,7 +339,7 @@ def append_event(
         }
         added = write_canonical(fields | {"sum": _sum_after(lines[-1].sum if lines else str(key.record), fields)})
         if len(raw) + len(added) >= MOST_BYTES:
-            raise Refused(f"key {key_id!r}: so much of it was shown that no more is recorded; mark with a new key")
+            raise Refused(f"key {key_id!r}: so much of it was shown that no more can be recorded; mark with a new key")
         _write_private(Path(shown_path(folder, key_id)), raw + added + b"\n")
     return event, salt
 
@@ -360,7 +360,7 @@ def _newly_shown(lines: Sequence[_Line], buckets: Sequence[int], leaves: Sequenc
     shown = {int(bucket) for line in lines for bucket in line.buckets}
     shown_leaves = {leaf for line in lines for leaf in line.event.leaves}
     if any((bucket in shown) != (leaf.hex() in shown_leaves) for bucket, leaf in of_buckets.items()):
-        raise ValueError("a leaf is not that of its bucket in what was shown before")
+        raise ValueError("a leaf differs from the one shown for its bucket before")
     return {bucket: leaf for bucket, leaf in of_buckets.items() if bucket not in shown}
 
 
@@ -392,7 +392,9 @@ def _read_lines(folder: Path | str, key: MasterKey) -> tuple[bytes, list[_Line]]
     """
     path = shown_path(folder, key.key_id)
     if key.record is None:
-        raise Refused(f"key {key.key_id!r} has no public record: seeds of keys of version 3 alone are shown")
+        raise Refused(
+            f"key {key.key_id!r} has no public record: only keys of version 3 have seeds that claims can show"
+        )
     raw = _read(path)
     return (b"", []) if raw is None else (raw, [*_parsed(path, raw, key.record)])
 
@@ -406,11 +408,11 @@ def _read(path: str) -> bytes | None:
             return bytes(file.read())
     except FileNotFoundError:
         if any(os.path.islink(one) and not os.path.exists(one) for one in (path, os.path.dirname(path))):
-            raise Refused(f"{path}: a link leads nowhere, as where a volume is not mounted; mount it") from None
+            raise Refused(f"{path}: a link leads nowhere, perhaps because a volume is not mounted; mount it") from None
         return None
     except OSError as error:
         raise Refused(
-            f"{path}: cannot be read ({error.strerror or error}), and it says which seeds of the key are public: "
+            f"{path}: cannot be read ({error.strerror or error}), but it says which seeds of the key are public: "
             f"{_BRING_BACK}"
         ) from None
 
@@ -428,7 +430,7 @@ def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
             if (event.number, event.before) != (number, head) or line.at < at_before:
                 raise ValueError("its number, time and `before` do not follow from the line before")
             if not (shown.isdisjoint(buckets) and shown_leaves.isdisjoint(event.leaves)):
-                raise ValueError("it shows again what was shown before")
+                raise ValueError("it shows seeds that were shown before")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             fault = error if type(error) is ValueError else _NO_EVENT
             raise Refused(
@@ -452,16 +454,16 @@ def _parsed_line(text: bytes, sum_before: str) -> _Line:
     if set(fields) != _FIELDS or set(fields["event"]) != {*ShownEvent._fields}:
         raise ValueError(_NO_EVENT)
     if fields.pop("sum") != (sum_after := _sum_after(sum_before, fields)):
-        raise ValueError("its sum does not follow from it and the line before: it was changed, or is of another key")
+        raise ValueError("its sum does not match it and the line before: it was changed, or belongs to another key")
     event = ShownEvent(**fields["event"] | {"leaves": tuple(fields["event"]["leaves"])})
     buckets = fields["buckets"]
     if buckets != sorted({*buckets}) or list(event.leaves) != sorted({*event.leaves}):
-        raise ValueError("its buckets and leaves do not stand in ascending order, each once")
+        raise ValueError("its buckets and leaves are not in ascending order, each once")
     if len(buckets) != len(event.leaves) or any(type(bucket) is not int for bucket in buckets):
-        raise ValueError("it has not a leaf for each bucket")
+        raise ValueError("it does not have a leaf for each bucket")
     hexes = [(leaf, _HASH_BYTES) for leaf in event.leaves] + [(event.text, _HASH_BYTES), (fields["salt"], _SALT_BYTES)]
     if any(bytes.fromhex(value).hex() != value or len(value) != 2 * size for value, size in hexes):
-        raise ValueError("a hash or the salt has another length")
+        raise ValueError("a hash or the salt has the wrong length")
     at = datetime.strptime(fields["at"], _AT).replace(tzinfo=UTC)
     words = str(fields["text_sha256"]), str(fields["unit"])
     return _Line(at, event, np.array(buckets, np.int64), bytes.fromhex(fields["salt"]), *words, sum_after)
@@ -471,4 +473,4 @@ def _strictly(text: bytes) -> Any:  # noqa: ANN401
     try:
         return read_strictly(text)
     except ValueError:
-        raise ValueError("it is no JSON") from None  # the reader's own message could quote parts of the line
+        raise ValueError("it is not JSON") from None  # the reader's own message could quote parts of the line

@@ -28,10 +28,10 @@ SIGNED_TABLES_FOLDER = "signed_tables"
 NO_NUMBER = -1
 """Number for: there is none."""
 
-STRANGE = "the registry knows other tables of these results and not this one, so that it was put here"
+STRANGE = "the registry knows other tables of these results but not this one, so it was put here later"
 """Fault of a table that is signed as a table of these results, but was never here."""
 
-UNFOLLOWED = "its commits do not follow the last one that brickscan made here, which was taken back"
+UNFOLLOWED = "its commits do not follow the last one that brickscan made here, so that one was rolled back"
 """Fault of a table if no record shows that its last commit follows the newest signature."""
 
 
@@ -245,23 +245,23 @@ class SignedTables:
         """
         history, others = self._history(results_id, table, table_id), self.at(results_id, table)
         if history.is_given_up:
-            return "it is a table that was given up, and was put back"
+            return "it is a table that was given up and then put back"
         if history.newest is None:
             if others:
                 return f"another table was signed at {others[0].location}, and this one was put in its place"
             return STRANGE if carried is not None and self.tables_of(results_id) else None
         if len(others) > 1:
-            return "two tables were signed there, of which one was put away"
+            return "two tables were signed there, and one of them was moved away"
         if history.is_forked:
-            return "two commits follow one, so that the first was taken back, or a copy went on"
+            return "two commits follow the same one, so the first was rolled back, or a copy was continued"
         newest = history.newest.number
         if carried is None or carried.number == newest:
             return None
         if carried.number < newest:
             last = history.newest.location
-            return f"it was put back to an earlier state, or is a copy: brickscan made its last commit at {last}"
+            return f"it was restored to an earlier state, or is a copy: brickscan made its last commit at {last}"
         if history.kept != NO_NUMBER and carried.known not in history.entries:
-            return "its last commit was made by who has another copy of the registry"
+            return "its last commit was made with another copy of the registry"
         return UNFOLLOWED if history.is_unfollowed(carried) else None
 
     def _history(self, results_id: int, table: str, table_id: str) -> _History:

@@ -72,7 +72,7 @@ class PartsFolder:
             ends = [int(file.sorted_by[end]) for end in (0, -1)] if len(file.rows) else []
             if (len(file.rows), *ends) != part[1:]:
                 fault = f"{self.location}/{part.file} is not as it was written"
-                raise ScanFailed(f"users table: {fault}; delete the folder {self.location}, which is made anew")
+                raise ScanFailed(f"users table: {fault}; delete the folder {self.location}; it will be rebuilt")
             if len(self._opened) >= (_KEPT_FROM_FAR if is_uri(self.location) else _KEPT_HERE):
                 self._opened.pop(next(iter(self._opened)))
             self._opened[part.file] = file

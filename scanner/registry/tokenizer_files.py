@@ -49,7 +49,7 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
     in_current, in_registry = Path(given), folder / given
     if in_current.is_file() and in_registry.is_file() and not in_current.samefile(in_registry):
         paths = f"{in_current.absolute()} and {in_registry}"
-        raise TokenizerError(f"tokenizer {given} is two files, {paths}; give an absolute path")
+        raise TokenizerError(f"tokenizer {given} matches two files, {paths}; give an absolute path")
     path = in_current if in_current.is_file() else in_registry
     try:
         raw = read_named(path, MOST_TOKENIZER)
@@ -73,13 +73,13 @@ def pin_tokenizer(folder: Path, given: str) -> PinnedTokenizer:
     try:
         endless = next(filter(_repeats_what_repeats, _patterns(fields)), None)
     except RecursionError:
-        raise TokenizerError(f"tokenizer {given}: its lists or objects stand in one another too deeply") from None
+        raise TokenizerError(f"tokenizer {given}: its lists or objects are nested too deeply") from None
     if endless is not None:
         named = endless if len(endless) <= 100 else cut(endless, 100)
         raise TokenizerError(
-            f"tokenizer {given}: its pattern {named!r} repeats what repeats (or has more than {MOST_PATTERN:,} "
-            "characters, or a [ without its ]), so that some texts may take ages; write it without a repetition in a "
-            "repetition"
+            f"tokenizer {given}: its pattern {named!r} has a repetition inside a repetition (or more than "
+            f"{MOST_PATTERN:,} characters, or a [ without its ]), so some texts may take extremely long; write it "
+            "without nested repetitions"
         )
     if path is in_current:
         given = os.path.abspath(path)
@@ -147,8 +147,8 @@ def refuse_narrow(made_for: "Format", pinned: PinnedTokenizer) -> None:
     width = made_for.vocabulary()
     if width is not None and width < pinned.model_tokens:
         raise Refused(
-            f"vocab_size = {width:,}: tokenizer {pinned.entry.file} has {pinned.model_tokens:,} tokens; give the width "
-            "of the model's logits (vocab_size in its config.json), which is no less"
+            f"vocab_size = {width:,}: tokenizer {pinned.entry.file} has {pinned.model_tokens:,} tokens; give the "
+            "width of the model's logits (vocab_size in its config.json), which is at least that"
         )
 
 

@@ -134,8 +134,8 @@ def _refuse_canaries(users: pl.DataFrame) -> None:
     if like.any():
         name = users["user_id"][int(like.arg_max() or 0)]
         raise Refused(
-            f"users: {name!r} is an id like a canary's (canary- and 16 digits), and people would take its flags for "
-            "tests; nobody was added. Give another id; `brickscan canaries` makes canaries"
+            f"users: {name!r} looks like a canary's id (canary- and 16 digits), so people would take its flags for "
+            "tests; no user was added. Give another id; `brickscan canaries` makes canaries"
         )
 
 
@@ -255,7 +255,7 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
             that it has already given.
     """
     if not events.schema.equals(USER_EVENTS) and not events.schema.equals(USERS):
-        fault = f"columns are {events.schema.names}; those of schemas.tables.USER_EVENTS are needed"
+        fault = f"columns are {events.schema.names}; the columns of schemas.tables.USER_EVENTS are needed"
         raise Refused(f"users to restore: {fault}")
     new = pl.DataFrame(pl.from_arrow(events.select(USER_EVENTS.names)))
     registry = load_registry(folder)
@@ -284,7 +284,7 @@ def _refuse_unfitting(users_snapshot: UsersSnapshot, new: pl.DataFrame) -> None:
     held = messages.filter(pl.col("removed_at").is_null()).select("key_id", "user_id")
     events = rows.height + removals.height + new.height
     if messages.height * 2 - messages["removed_at"].null_count() != events or held.is_duplicated().any():
-        raise Refused("users to restore: a message is removed that was never given, or a user would hold two")
+        raise Refused("users to restore: a message is removed that was never given, or a user would have two")
 
 
 def given_messages(events: pl.DataFrame) -> pl.DataFrame:
@@ -311,8 +311,8 @@ def _allocate(key: MasterKey, users_snapshot: UsersSnapshot, users: pl.DataFrame
     free = key.messages - reserved_count(key.messages) - given_before
     if new.height > free:
         raise Refused(
-            f"key {key.key_id!r} has {free} free messages left of {key.messages}, and {new.height} users need one; "
-            "nobody was added. Name other keys with --key, or make a key with more messages"
+            f"key {key.key_id!r} has {free} free messages left of {key.messages}, and {new.height} users need one; no "
+            "user was added. Name other keys with --key, or make a key with more messages"
         )
     rng = np.random.default_rng()  # seeded by the operating system
     given = new.with_columns(key_id=pl.lit(key.key_id), message=draw(users_snapshot, key, free, new.height, rng))
@@ -339,11 +339,13 @@ def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[Mas
     keys = [find_key(registry, key_id) for key_id in dict.fromkeys(key_ids)]
     for key in keys:
         if key.has_ended(now):
-            raise Refused(f"key {key.key_id!r} is retired: it gives no message any more; name a key that is not")
+            raise Refused(f"key {key.key_id!r} is retired and gives no more messages; name a key that is not retired")
         _refuse_waiting(key)
         if key.messages == 1:
-            fault = "marks for everybody alike, and whoever held its one message would be named for all of it"
-            raise Refused(f"key {key.key_id!r} {fault}; name a key of several messages")
+            fault = (
+                "marks for everybody alike, and the one user with its only message would be named for all marked text"
+            )
+            raise Refused(f"key {key.key_id!r} {fault}; name a key with several messages")
     return keys
 
 
@@ -351,8 +353,8 @@ def _refuse_waiting(key: MasterKey) -> None:
     """Refuse a key without its beacon's value. Claims are accepted only if it was set before the name was given."""
     if key.waits_for_beacon:
         raise Refused(
-            f"key {key.key_id!r} waits for the beacon that its record names, and gives messages once `brickscan keys "
-            "beacon` has set its value"
+            f"key {key.key_id!r} waits for the beacon that its record names, and can give messages once `brickscan "
+            "keys beacon` has set its value"
         )
 
 
@@ -363,13 +365,13 @@ def _checked_users(user_ids: Sequence[str | None] | pl.Series) -> pl.DataFrame:
         raise Refused("users: a user id is not valid UTF-8 text") from None
     blank = users["user_id"].fill_null("").str.strip_chars() == ""
     if blank.any():
-        raise Refused(f"users: row {int(blank.arg_max() or 0) + 1} has no user id (it is empty); nobody was added")
+        raise Refused(f"users: row {int(blank.arg_max() or 0) + 1} has no user id (it is empty); no user was added")
     long = users["user_id"].str.len_chars() > MAX_ID
     if long.any():
         row = int(long.arg_max() or 0)
         raise Refused(
             f"users: row {row + 1}, {users['user_id'][row][:20]!r}…, has {users['user_id'].str.len_chars()[row]:,} "
-            f"characters; {MAX_ID} are allowed; nobody was added"
+            f"characters; {MAX_ID} are allowed; no user was added"
         )
     return users.unique(maintain_order=True)
 
@@ -413,7 +415,7 @@ def make_canaries(
         keys = [find_key(registry, key_id) for key_id in dict.fromkeys(key_ids)]
     for key in keys:
         if key.has_ended(now):
-            raise Refused(f"key {key.key_id!r} is retired: nothing is marked with it; name a key that is not")
+            raise Refused(f"key {key.key_id!r} is retired: nothing is marked with it; name a key that is not retired")
         _refuse_waiting(key)
     ids = list(dict.fromkeys(canary.account_id for canary in earlier))[:count]
     ids += [f"canary-{secrets.token_hex(8)}" for _ in range(count - len(ids))]

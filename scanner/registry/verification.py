@@ -115,7 +115,7 @@ def _unlike(users_snapshot: UsersSnapshot, events: pl.DataFrame) -> Iterator[str
             continue
         differences = event_rows.join(index_rows, on=event_rows.columns, how="anti", nulls_equal=True).select("message")
         for message in pl.concat([differences, unknown])["message"].unique().sort().head(_MOST_FAULTS):
-            yield f"key {key_id}, message {message}: the index says something else than the events"
+            yield f"key {key_id}, message {message}: the index differs from the events"
 
 
 def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -> Iterator[str]:
@@ -123,8 +123,8 @@ def _too_many(users_snapshot: UsersSnapshot, counts: Counter[tuple[str, str]]) -
     for key_id in sorted({*users_snapshot.key_ids, *(key_id for key_id, _ in counts)}):
         for event, indexed in zip((ALLOCATED, REMOVED_EVENT), users_snapshot.count(key_id), strict=True):
             if indexed != counts[key_id, event]:
-                difference = f"{indexed:,} messages are {event}, by the events {counts[key_id, event]:,}"
-                yield f"key {key_id}: by the index {difference}"
+                difference = f"{indexed:,} messages are {event}, but {counts[key_id, event]:,} according to the events"
+                yield f"key {key_id}: according to the index {difference}"
 
 
 def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | None = None) -> Record:
@@ -199,7 +199,7 @@ def _since(folder: str, now: ledger.UsersTable, record: Record, messages_by_key:
     earlier_parts = {part.file: part for part in record.parts}
     edited = [part.file for part in parts if part != earlier_parts.get(part.file, part)]
     if edited:
-        raise _changed(folder, f"the file {edited[0]} of its index is not as it was when it was last verified")
+        raise _changed(folder, f"the file {edited[0]} of its index has changed since it was last verified")
     moved = {*parts} - record.parts if messages_by_key is not None else {*parts} ^ record.parts
     oldest = min([now.indexed.seq, now.users_snapshot.events, *(part.first_event for part in moved)])
     begin, head = max(point for point in record.checkpoints if point[0] <= oldest)
@@ -217,7 +217,7 @@ def _since(folder: str, now: ledger.UsersTable, record: Record, messages_by_key:
     if messages_by_key is None and sum(part.rows for part in parts) != now.indexed.seq:
         faults.append("its index has more or fewer messages than the events give")
     faults += [
-        f"its chain has not the head {head} after {events:,} events"
+        f"its history does not have the head {head} after {events:,} events"
         for events, head in sorted(record.checkpoints)
         if events >= begin and heads.get(events) != head
     ]
@@ -258,5 +258,5 @@ def _holds_any(part: SortedFile, messages: Ints | None) -> bool:
 
 
 def _changed(folder: str, fault: str) -> Refused:
-    help_ = "`brickscan users verify` says more; keep the folder for whoever looks into it, and put back a backup"
-    return Refused(f"registry {folder}: its users were changed by something else than brickscan: {fault}; {help_}")
+    help_ = "`brickscan users verify` says more; keep the folder for the investigation, and restore a backup"
+    return Refused(f"registry {folder}: something other than brickscan changed its users: {fault}; {help_}")

@@ -122,7 +122,7 @@ def test_lines_off_the_end_are_missed_by_who_kept_a_copy_and_by_the_registry(lis
     assert "line 3 of the earlier copy, of key autumn, is not in the list" in err
     code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
     assert code == 3
-    assert "key autumn of the registry, with its messages, tokenizer, record and what was" in err
+    assert "key autumn of the registry, with its messages, tokenizer, record and " in err
 
 
 def test_a_list_that_was_begun_anew_is_not_the_one_of_the_copy(listed):
@@ -148,7 +148,10 @@ def test_keys_without_a_record_have_a_dash_and_lists_of_the_form_before_records_
     path.write_text("".join(lines))
     for arguments in (["verify", path], ["publish", path, "--registry", listed / "registry"]):
         code, _, err = call("keys", *arguments)
-        assert (code, "line 1: is no `number day key commitment messages tokenizer record shown" in err) == (2, True)
+        assert (
+            code,
+            "line 1: is not of the form `number day key commitment messages tokenizer record shown" in err,
+        ) == (2, True)
     assert path.read_text() == "".join(lines)
 
 
@@ -156,7 +159,7 @@ def test_what_was_shown_of_a_key_is_published_with_its_head(listed):
     registry, path = listed / "registry", listed / "list.txt"
     event, _ = append_event(registry, "summer", b"a text", "as written", [7], [bytes(32)])
     code, _, err = call("keys", "verify", path, "--registry", registry)
-    assert (code, "key summer of the registry, with its messages, tokenizer, record and what was shown" in err) == (
+    assert (code, "key summer of the registry, with its messages, tokenizer, record and shown" in err) == (
         3,
         True,
     )
@@ -181,7 +184,7 @@ def test_a_record_that_is_not_the_one_in_the_list_is_told(listed):
         lines.append(f"{body} {head}\n")
     path.write_text("".join(lines))
     code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
-    assert (code, "key spring of the registry, with its messages, tokenizer, record and what was" in err) == (3, True)
+    assert (code, "key spring of the registry, with its messages, tokenizer, record and " in err) == (3, True)
 
 
 def test_a_registry_that_lacks_a_published_event_is_refused(listed):
@@ -198,6 +201,6 @@ def test_a_registry_that_lacks_a_published_event_is_refused(listed):
     for number in (1, 2):  # the second: another event has its number
         for arguments in (["verify", path], ["publish", path]):
             code, _, err = call("keys", *arguments, "--registry", registry)
-            assert (code, "lacks event 2 of what was shown of key 'summer'" in err) == (2, True), (number, err)
+            assert (code, "lacks event 2 of key 'summer'" in err) == (2, True), (number, err)
         append_event(registry, "summer", b"a third", "as written", [9], [bytes(31) + b"2"])
     assert path.read_bytes() == before

@@ -51,7 +51,7 @@ def test_a_list_goes_on_where_it_ended(cli, registry, monkeypatch):
     assert shown(cli, "list", "--registry", registry) == rows
     first = cli("users", "list", "--registry", registry, "--limit", 3)
     last = rows[2]
-    assert first.err == f"there are more: --after {last[1]}:{last[2]} shows what follows\n"
+    assert first.err == f"there are more: --after {last[1]}:{last[2]} shows the next ones\n"
     assert shown(cli, "list", "--registry", registry, "--limit", 3) == rows[:3]
     assert shown(cli, "list", "--registry", registry, "--after", f"{last[1]}:{last[2]}") == rows[3:]
     assert cli("users", "list", "--registry", registry, "--limit", 10).err == ""
@@ -82,7 +82,7 @@ def test_a_list_shows_what_is_asked_for(cli, registry, options, users):
 def test_a_place_that_is_none_is_refused(cli, registry, after):
     done = cli("users", "list", "--registry", registry, "--after", after)
     assert (done.code, done.out) == (2, "")
-    assert "a key and a message with a colon between them are needed, such as summer:73" in done.err
+    assert "a key and a message separated by a colon, such as summer:73" in done.err
 
 
 def test_a_user_is_shown_with_all_messages_and_a_message_with_its_user(cli, registry):
@@ -99,11 +99,11 @@ def test_a_message_that_nobody_has_is_told_with_why(cli, registry):
     taken = {message for _, key, message in all_rows(registry) if key == "k1"}
     free = next(m for m in range(1000) if m % 20 != 19 and m not in taken)
     done = cli("users", "who", "k1", free, "--registry", registry)
-    assert (done.code, done.out) == (0, f"message {free} of key k1 was never given to anybody\n")
+    assert (done.code, done.out) == (0, f"message {free} of key k1 was never given to a user\n")
     done = cli("users", "who", "k1", 39, "--registry", registry)
-    assert done.out == "message 39 of key k1 is reserved, and never given to anybody\n"
+    assert done.out == "message 39 of key k1 is reserved and never given to a user\n"
     done = cli("users", "who", "k1", 1000, "--registry", registry)
-    assert (done.code, "key 'k1' has the messages 0 to 999" in done.err) == (2, True)
+    assert (done.code, "key 'k1' has messages 0 to 999" in done.err) == (2, True)
     assert cli("users", "who", "k9", 1, "--registry", registry).code == 2
 
 
@@ -118,9 +118,9 @@ def test_users_that_are_as_they_were_are_told_so(cli, registry, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
         f"16 events, head {head_of(registry)}",
-        "1 head that scans wrote down",
-        "1 scan wrote no head down: there were no users then",
-        "each event is as it was written, and the index says the same",
+        "1 head that scans recorded",
+        "1 scan recorded no head: there were no users then",
+        "each event is as it was written, and the index agrees",
     ]
 
 
@@ -133,15 +133,18 @@ def test_users_that_were_changed_are_told_so(cli, registry, tmp_path):
     done = cli("users", "verify", "--registry", registry, "--results", results)
     assert done.code == 3
     assert "each event is as it was written" not in done.out
-    assert "an event among these was changed, added or taken out" in done.err
+    assert "one of these events was changed, added or removed" in done.err
     lost = cli("users", "verify", "--registry", registry, "--head", "ab" * 32)
     assert lost.code == 3
-    assert f"head {'ab' * 32}: the chain never had it" in lost.err
+    assert f"head {'ab' * 32}: was never in the history" in lost.err
 
 
 @pytest.mark.parametrize(
     ("option", "value", "what"),
-    [("--head", "12", "is no head\nhint: 64 hexadecimal digits are needed"), ("--results", "none", "holds no results")],
+    [
+        ("--head", "12", "is not a head\nhint: 64 hexadecimal digits are needed"),
+        ("--results", "none", "has no results"),
+    ],
 )
 def test_what_cannot_be_verified_is_refused(cli, registry, option, value, what):
     done = cli("users", "verify", "--registry", registry, option, value)

@@ -122,10 +122,10 @@ def test_times_that_cannot_be_are_told(folder, make_key):
     add_users(folder, None, ["in-2035"], NOW + 9 * YEAR)
     found = verify_users(folder, seen=[first, second, second])
     assert (found.holds, len(found.clocks)) == (True, 2)
-    assert found.clocks[0].startswith("event 2 and 1 more: is of ")
+    assert found.clocks[0].startswith("event 2 and 1 more: is dated ")
     assert "came after" in found.clocks[0]
-    assert found.clocks[1].startswith("event 4: is of ")
-    assert "was there at" in found.clocks[1]
+    assert found.clocks[1].startswith("event 4: is dated ")
+    assert "already existed at" in found.clocks[1]
 
 
 def test_keys_of_another_time_are_told(folder, make_key):
@@ -134,10 +134,10 @@ def test_keys_of_another_time_are_told(folder, make_key):
     keys_file = folder / "keys.toml"
     text, year = keys_file.read_text(), str(NOW.year)
     first, _, second = text.partition('key_id = "k2"')
-    for wrong, said in (("2020", "came after key k1"), ("2099", "and it is")):
+    for wrong, said in (("2020", "was made after key k1"), ("2099", "but it is")):
         moved = second.replace(f"created_at = {year}", f"created_at = {wrong}")
         assert moved != second
         keys_file.write_text(first + 'key_id = "k2"' + moved)
         (told,) = verify_users(folder).clocks
-        assert told.startswith("key k2: is of ")
+        assert told.startswith("key k2: is dated ")
         assert said in told

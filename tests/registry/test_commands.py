@@ -45,7 +45,7 @@ def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
     assert "file:secrets/summer.key" in done.out
     assert "scanned before" not in done.out  # nothing can have been
     second = cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel", "--seeds", 4)
-    assert (second.code, "Nights that were scanned before" in second.out) == (0, True)
+    assert (second.code, "Nights that were already scanned" in second.out) == (0, True)
     assert find_key(load_registry(folder), "g").parameters == {"window": 4, "groups": 325, "seeds": 4, "beacon": ANY}
     new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--seeds", 4)
     assert cli(*new, "none", "--window", 0).code == 0
@@ -206,11 +206,11 @@ def test_what_cannot_be_undone_asks_first(cli, registry, monkeypatch, command):
     before = state()
     dry = cli(*command, "--registry", registry, "--dry-run")
     assert dry.code == 0
-    assert "for good" in dry.out
+    assert "permanently" in dry.out
     assert dry.out.endswith("nothing was done (--dry-run)\n")
     nobody = cli(*command, "--registry", registry)
     assert nobody.code == 2
-    assert "for good" in nobody.err
+    assert "permanently" in nobody.err
     assert "give --yes, or --dry-run" in nobody.err
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     said_no = cli(*command, "--registry", registry)
@@ -230,7 +230,7 @@ def test_users_are_added_listed_and_removed(cli, registry):
     assert again.out == "k1: 1 user added, 1 had a message and keep it; 947 messages are left\n"
     assert cli("users", "remove", "bob", "--registry", registry, "--yes").out == "1 message withdrawn\n"
     again = cli("users", "remove", "bob", "--registry", registry, "--yes")
-    assert (again.code, again.out) == (0, "no message was withdrawn: none is held any more\n")
+    assert (again.code, again.out) == (0, "no message was withdrawn: these users no longer hold any\n")
     lines = [line.split() for line in cli("users", "list", "--registry", registry).out.splitlines()]
     assert lines[0] == ["user", "key", "message", "allocated", "removed"]
     assert {line[0]: line[-1] == "-" for line in lines[1:]} == {"alice": True, "bob": False, "carol": True}
@@ -286,7 +286,7 @@ def test_an_id_that_comes_back_is_told_that_older_text_names_nobody(cli, registr
     back = cli("users", "add", "alice", "bob", "--registry", registry)
     assert back.code == 0
     assert back.err.startswith("user 'bob' was removed ")
-    assert "text that was marked for this id before names nobody" in back.err
+    assert "text marked for this id names nobody" in back.err
     named = Holders.load(registry, ["k1"]).naming("k1", old, datetime.now(UTC))
     assert named[:2] == ("removed", None)  # so it is
     assert cli("users", "add", "bob", "--registry", registry).err == ""  # holds one
@@ -295,8 +295,8 @@ def test_an_id_that_comes_back_is_told_that_older_text_names_nobody(cli, registr
 @pytest.mark.parametrize(
     ("name", "warning"),
     [
-        (" alice", "user ' alice' begins or ends with a blank, and is another user than 'alice'"),
-        ("alice ", "user 'alice ' begins or ends with a blank, and is another user than 'alice'"),
+        (" alice", "user ' alice' begins or ends with a space, and is a different user from 'alice'"),
+        ("alice ", "user 'alice ' begins or ends with a space, and is a different user from 'alice'"),
         ("аlice", "user 'аlice' looks like user 'alice'"),  # a Cyrillic letter
         ("Alice", "user 'Alice' looks like user 'alice'"),
         ("ali\u200bce", r"user 'ali\u200bce' looks like user 'alice'"),
@@ -315,7 +315,7 @@ def test_ids_that_look_like_others_are_warned_of(cli, registry, name, warning):
 def test_ids_that_no_list_shows_as_they_are_are_warned_of(cli, registry, name, shown):
     done = cli("users", "add", name, "--registry", registry, "--yes")
     assert done.code == 0
-    assert "has characters that cannot be seen or that steer terminals; lists show" in done.err
+    assert "has characters that are invisible or control terminals; lists show" in done.err
     assert shown in done.err
     assert cli("users", "add", "Zoë 漢", "o'neil", "--registry", registry).err == ""
 
@@ -334,7 +334,7 @@ def test_ask_about_a_typing_error(cli, registry, name):
 
 def test_many_warnings_are_summed_up(cli, registry):
     done = cli("users", "add", *(f"user-{i} " for i in range(40)), "--registry", registry, "--yes")
-    assert done.err.count("begins or ends with a blank") == 10
+    assert done.err.count("begins or ends with a space") == 10
     assert "and 30 more such users" in done.err
 
 
@@ -354,15 +354,23 @@ def test_whole_numbers_are_names_too(cli, registry, tmp_path):
         ("u.csv", b"", "cannot be read as csv"),
         ("u.csv", b"user_id\n\xff\xfe\n", "cannot be read as csv"),
         ("u.parquet", b"PAR1 not really", "cannot be read as Parquet"),
-        ("u.txt", b"alice\n", "ends in none of .csv, .tsv, .parquet"),
+        ("u.txt", b"alice\n", "must end in one of .csv, .tsv, .parquet"),
         (
             "u.csv",
             b"name;user_id\nx;alice\n",
-            "its columns are parted by semicolons, and commas are needed in a .csv file",
+            "its columns are separated by semicolons, but a .csv file needs commas",
         ),
-        ("u.csv", b"name\tuser_id\nx\talice\n", "its columns are parted by tabs, and commas are needed in a .csv file"),
-        ("u.tsv", b"name,user_id\nx,alice\n", "its columns are parted by commas, and tabs are needed in a .tsv file"),
-        ("u.csv", b"user_id\n" + b"x" * 257 + b"\n", "has 257 characters\nhint: 256 are allowed; nobody was added"),
+        (
+            "u.csv",
+            b"name\tuser_id\nx\talice\n",
+            "its columns are separated by tabs, but a .csv file needs commas",
+        ),
+        (
+            "u.tsv",
+            b"name,user_id\nx,alice\n",
+            "its columns are separated by commas, but a .tsv file needs tabs",
+        ),
+        ("u.csv", b"user_id\n" + b"x" * 257 + b"\n", "has 257 characters\nhint: 256 are allowed; no user was added"),
         ("u[1].csv", None, "u[1].csv: cannot be read"),
         ("u*.csv", None, "u*.csv: cannot be read"),
         ("u.csv", b"\x1b[2Jname\x1b]0;x\x07\nalice\n", r"it has '\x1b[2Jname\x1b]0;x\x07'"),
@@ -436,7 +444,7 @@ def test_erasing_reaches_results_even_for_a_name_that_only_they_hold(cli, regist
     done = cli(*remove, "typo")
     assert (done.code, "neither in the registry nor in the results" in done.err) == (2, True)
     done = cli("users", "remove", "bob", "--erase", "--results", tmp_path / "none", "--registry", registry)
-    assert (done.code, "holds no results" in done.err) == (2, True)
+    assert (done.code, "has no results" in done.err) == (2, True)
     assert dict(list_users(registry).select("user_id", "removed_at").rows())["bob"] is None
 
 
@@ -510,6 +518,6 @@ def test_in_a_process_of_its_own_the_error_is_one_line(folder):
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
-        == f"error: registry {folder}: is no folder\nhint: see whether the path is right; make its first key with "
-        "`brickscan keys new`\n"
+        == f"error: registry {folder}: is not a folder\nhint: check the path; make its first key with `brickscan "
+        "keys new`\n"
     )

@@ -149,7 +149,7 @@ def test_a_lost_index_is_made_anew_from_the_events(filled):
 def test_a_lost_part_is_an_error_that_says_what_to_do(filled):
     for path in (filled / "users" / "_index").glob("*.arrow"):
         path.unlink()
-    what = "a file is missing .*; delete the folder _index, which is made anew"
+    what = "a file is missing .*; delete the folder _index; it will be rebuilt"
     rows = read_events(filled)
     with pytest.raises(ScanFailed, match=what):
         list_users(filled)
@@ -164,7 +164,7 @@ def test_a_lost_part_is_an_error_that_says_what_to_do(filled):
 def test_a_file_that_is_no_index_is_an_error_that_names_it(filled, text):
     path = next((filled / "users" / "_index").glob("*.json"))
     path.write_text(text)
-    with pytest.raises(ScanFailed, match=rf"{path.name} is no index; delete it"):
+    with pytest.raises(ScanFailed, match=rf"{path.name} is not an index; delete it"):
         list_users(filled)
     path.unlink()
     assert list_users(filled).height == 60

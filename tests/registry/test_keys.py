@@ -108,11 +108,11 @@ def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypa
         ({"window": -1}, "window = -1.*greater than or equal to 0"),
         ({"window": 17}, "window = 17.*less than or equal to 16"),
         ({"messages": 0}, "messages = 0.*greater than or equal to 1"),
-        ({"messages": 2**31 + 1}, "2147483649 messages: a key of format 'greenlist' has 2147483648 at most"),
+        ({"messages": 2**31 + 1}, "2147483649 messages: a key of format 'greenlist' has at most 2147483648"),
         ({"messages": 2**32 + 1}, "messages = 4294967297.*less than or equal to 4294967296"),
         (
             {"format": "greenlist-v3", "messages": 65_537},
-            "'greenlist-v3' without groups has 65536 at most; give --users",
+            "'greenlist-v3' without groups has at most 65536; give --users",
         ),
         ({"key_id": "../k"}, "key_id = '../k'"),
         ({"key_id": "K1"}, "key_id = 'K1': 1 to 64 small letters a to z, digits, and . _ - after the first are needed"),
@@ -139,7 +139,7 @@ def test_an_id_in_use_is_refused_even_with_another_secret(folder, make_key, tmp_
     make_key()
     there = files_in(tmp_path)
     for secret in (None, "file:other.key"):
-        with pytest.raises(Refused, match="'k1' is in the registry already"):
+        with pytest.raises(Refused, match="'k1' is already in the registry"):
             make_key(secret=secret)
     assert files_in(tmp_path) == there
 
@@ -299,11 +299,11 @@ def test_no_registry(tmp_path):
         (
             "version = 2\n",
             "version = 3\n",
-            "'version': 2 is the newest that is read here; a larger one is of a newer brickscan",
+            "'version': 2 is the newest version that this brickscan reads; a larger one is from a newer brickscan",
         ),
         ('secret = "file:secrets/k1.key"', f'secret = "{HEX}"', "reference is needed"),
         ('secret = "file:secrets/k1.key"', f'secret = "env:{HEX}"', "reference is needed"),
-        ('key_id = "k2"', 'key_id = "k1"', "keys.0 and keys.1 have one key_id"),
+        ('key_id = "k2"', 'key_id = "k1"', "keys.0 and keys.1 have the same key_id"),
         ("messages = 1000", 'messages = "1000"', "field 'keys.0.messages': .* valid integer"),
         ("window = 4", "window = true", "field 'keys.0.parameters.window': .* valid integer"),
         ('sha256 = "', 'sha256 = "x', "field 'keys.0.tokenizer.sha256': 64 digits 0 to 9 and a to f, as `sha256sum`"),

@@ -163,7 +163,7 @@ def test_a_file_that_is_no_lease_is_refused(tmp_path, held):
     ]
     for content in contents:
         file.write_text(content)
-        with pytest.raises(Refused, match="is no lease; delete it once no scan, detector or server reads"):
+        with pytest.raises(Refused, match="is not a lease; delete it once no scan, detector or server reads"):
             readers_before(tmp_path, "k1", 1)
 
 
@@ -297,12 +297,12 @@ def test_a_folder_in_which_no_scan_began_to_read_is_not_that_of_the_scans(tmp_pa
     """Another reader's may be another: a program that marks on a machine where scans run in a container."""
     began = datetime.now(UTC)
     for kind in ("detector", "program", "server"):
-        with leased(tmp_path, kind, needed=True), pytest.raises(Refused, match="no scan has begun to read here since"):
+        with leased(tmp_path, kind, needed=True), pytest.raises(Refused, match="no scan has registered here since"):
             refuse_unread(tmp_path, began)
     with leased(tmp_path, "scan", needed=True):
         refuse_unread(tmp_path, began)
     refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER - timedelta(minutes=1))
-    with pytest.raises(Refused, match=r"call `touch .*\.readers`") as refused:
+    with pytest.raises(Refused, match=r"run `touch .*\.readers`") as refused:
         refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER + timedelta(minutes=1))
     path = Path(str(refused.value).rpartition("touch ")[2].rstrip("`"))
     os.utime(path, ((began + timedelta(minutes=6)).timestamp(),) * 2)
@@ -338,7 +338,7 @@ def test_a_reader_that_knows_what_the_registry_lacks_is_told(tmp_path):
         for number in (0, 1):
             lease.read({"other": 7, "seeded": number})
             if number:
-                with pytest.raises(Refused, match="the registry has 0 of key 'seeded': an older registry was put back"):
+                with pytest.raises(Refused, match="the registry has 0 of key 'seeded': an older registry was restored"):
                     refuse_lost_reads(folder, key)
                 append_event(folder, "seeded", b"a text", "as written", [5], [bytes(32)])
             refuse_lost_reads(folder, key)

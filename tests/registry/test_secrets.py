@@ -116,12 +116,12 @@ RANDOM = random.Random(2).randbytes(32)
         (b"\xff" * 16, "repeats"),
         (RANDOM[:8] * 4, "repeats"),
         (RANDOM[:16] * 2, "repeats"),
-        (bytes(range(100, 132)), "few different ones"),
-        (bytes(range(250, 10, -3))[:64], "few different ones"),
-        (bytes(24) + RANDOM[:8], "few different ones"),
-        (b"\xde\xad\xbe\xef" * 7 + b"\x00\x01\x02\x03", "few different ones"),
-        (b"correct horse battery staple 42!", "text, such as a password|few different ones"),
-        (RANDOM.hex().encode()[:40], "text, such as a password|few different ones"),
+        (bytes(range(100, 132)), "few different bytes"),
+        (bytes(range(250, 10, -3))[:64], "few different bytes"),
+        (bytes(24) + RANDOM[:8], "few different bytes"),
+        (b"\xde\xad\xbe\xef" * 7 + b"\x00\x01\x02\x03", "few different bytes"),
+        (b"correct horse battery staple 42!", "text, such as a password|few different bytes"),
+        (RANDOM.hex().encode()[:40], "text, such as a password|few different bytes"),
     ],
 )
 def test_a_secret_that_can_be_guessed_is_refused(tmp_path, secret, what):

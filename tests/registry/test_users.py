@@ -65,7 +65,7 @@ def test_a_registry_without_users_names_nobody_and_holders_stay_as_they_were_loa
 @pytest.mark.parametrize("name", LIKE_CANARIES)
 def test_an_id_like_a_canarys_is_no_users(folder, make_key, name):
     make_key()
-    with pytest.raises(Refused, match="is an id like a canary's") as refused:
+    with pytest.raises(Refused, match="looks like a canary's") as refused:
         add_users(folder, None, ["alice", name])
     assert "`brickscan canaries` makes canaries" in str(refused.value)
     assert list_users(folder).is_empty()
@@ -314,7 +314,7 @@ def test_restored_users_are_as_they_were(folder, make_key):
         (("k1", -1, "bob", "allocated"), "message -1"),
         (("k1", 19, "bob", "allocated"), "message 19"),
         (("k2", 1, "bob", "allocated"), "'k2' is not in the registry"),
-        (("k1", 5, "alice", "allocated"), "would hold two"),
+        (("k1", 5, "alice", "allocated"), "would have two"),
         (("k1", 5, "bob", "removed"), "never given"),
         (("k1", 5, "bob", "renamed"), "never given"),
     ],

@@ -155,5 +155,5 @@ def test_weights_that_were_edited_are_refused(grown):
     with pytest.raises(Refused, match="sum to more than 1"):
         load_registry(grown)
     (grown / "keys.toml").write_text(text.replace("one_of = 4\n", ""))
-    with pytest.raises(Refused, match=r"keys\.1: has no weight \(one_of\), while others have"):
+    with pytest.raises(Refused, match=r"keys\.1: has no weight \(one_of\), but other keys have"):
         load_registry(grown)
