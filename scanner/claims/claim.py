@@ -88,27 +88,27 @@ A claim that a text contains text marked for one message of a key. Anybody can c
 On Windows, write py for python3, and checking\\Scripts\\python for checking/bin/python.
 
 check_claim.py is scanner/evidence/check_claim.py of brickscan: take it from a copy of brickscan that you trust, never
-from who makes the claim. LIST is the public list of commitments, taken from where it is public, and HEAD a head of it
-that somebody kept from before the text was posted. Each line of the answer says what holds, what FAILS, or what was NOT
-CHECKED, and why. Then it says what no claim can show: first of all, that whoever holds the key did not mark the text
-themselves. Its last line sums up.
+from the person who makes the claim. LIST is the public list of commitments, downloaded from where it is published.
+HEAD is a head of that list that was saved before the text was posted. Each line of the output says what holds, what
+FAILS, or what was NOT CHECKED, and why. The script then says what no claim can show: above all, that the holder of the
+key did not mark the text themselves. The last line sums up.
 
 claim.json      the claim: key, message, what it is about (the text, or a part of it), score, p-values, and the
                 number and salt of its event
 text.txt        the text, byte for byte
-scored.txt      is there where something else was scored: a normal form, or a text without what is no UTF-8
-tokens.csv      each token of the text in order, and whether it is scored; else why not: "window" (it has no whole
+scored.txt      only if the scored text differs: a normal form, or a text without its invalid UTF-8
+tokens.csv      each token of the text in order, and whether it is scored; if not, why: "window" (it has no whole
                 window before it), "repeat" (it came before with the same window), "not chosen" (1,000 count at
                 most) or "outside the part" (the claim is about a part of the text)
 tokenizer.json  the tokenizer
-record.json     the key's public record, byte for byte as it was published
+record.json     the key's public record, byte for byte as published
 seeds.json      the seeds that the claim shows, by bucket, each with its path to the root in the record
-events.jsonl    what claims showed, this one and others
-name.json       is there where the flag names a user: the record that the message was given to them, and when, with
-                its path to a root in the published list, which shows no other user
+events.jsonl    which seeds claims have shown, this one and earlier ones
+name.json       only if the flag names a user: the record that they were given the message, and when, with
+                its path to a root in the published list, which reveals no other user
 
-The folder goes to the parties, and to nobody else: whoever holds it sees every message that is marked there, and
-can mark the same windows of words for anybody. That is why brickscan marks and scores them no more.
+Give the folder only to the parties. Anyone who has it sees every message that is marked there, and can mark the same
+windows of words for any user. That is why brickscan no longer marks or scores them.
 
 The claim says that the text contains text marked for the message. It does not say who wrote or posted it.
 """
@@ -196,12 +196,12 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     except Refused:
         if marked_accounts(explainer, None, [document]):
             raise Refused(
-                f"{document!r} is an account, and claims that show seeds are about one text; `brickscan explain "
+                f"{document!r} is an account, but a claim that shows seeds is about one text; `brickscan explain "
                 f"--account` shows its posts, and {OTHER_WAY} of one of them"
             ) from None
         raise
     if not again.evidence_equal:
-        raise Refused(f"{again.case.where}: its verdict comes out differently today, so that there is none to claim")
+        raise Refused(f"{again.case.where}: its verdict comes out differently today, so there is nothing to claim")
     case = again.case
     text, tokens, opened_key = explainer.scored_text(case)
     key = opened_key.key
@@ -278,7 +278,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     failing = check_claim.failing(whole, None, paths)
     if failing:
         raise Refused(
-            f"{case.where}: the script that checks a claim would not hold it ({failing[0]}), so nothing is shown; "
+            f"{case.where}: the script that checks a claim would reject it ({failing[0]}), so no seeds are shown; "
             f"{OTHER_WAY}"
         )
     scores = json.loads(whole["claim.json"])
@@ -315,7 +315,7 @@ def _unit(explainer: Explainer, case: FlagCase, text: str, ids: Sequence[int], o
     same = pl.all_horizontal(*(pl.col(name) == row[name] for name in part))
     found = ask(explainer.results, lambda: spans(explainer.results).filter(same).head(1).collect()).to_dicts()
     if not found:
-        raise Refused(f"{case.where}: the part that was flagged is not on record any more")
+        raise Refused(f"{case.where}: the flagged part is no longer on record")
     begins = opened_key.tokenizer.reference.encode_with_offsets(text)[1][:, 0]
     first = int(np.searchsorted(begins, found[0]["char_from"]))
     last = first + found[0]["tokens"] - 1
@@ -390,8 +390,8 @@ def _name(folder: str, again: Replay, key: MasterKey, lines: Sequence[PublishedL
         return None
     if found.user_id != row["user_id"]:
         raise Refused(
-            f"{again.case.where}: the registry gave the message to another user than the flag names; see `brickscan "
-            "users verify`"
+            f"{again.case.where}: the flag names a different user from the one the registry gave the message to; see "
+            "`brickscan users verify`"
         )
     text_at = None if row["first_seen_at"] is None else microseconds_of(row["first_seen_at"])
     fields = {
@@ -477,7 +477,7 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     failing = check_claim.failing(files, None, claim.list_paths)
     if failing:
         raise Refused(
-            f"{claim.where}: other claims about the same words were made meanwhile, and with them this one fails "
+            f"{claim.where}: other claims about the same words were made in the meantime, and this one now fails "
             f"({failing[0]}); its seeds count as shown (event {event.number}); {OTHER_WAY}"
         )
     return files
@@ -507,13 +507,12 @@ def wait_for_readers(
         if not wait:
             more = f", and {len(leases) - 1} more" if leases[1:] else ""
             raise Refused(
-                f"{claim.where}: its seeds count as shown (event {number}), and the claim is not written yet: "
-                f"{leases[0]}{more}, and goes on as if they were secret. Call this again once it has ended, or with "
-                "--wait"
+                f"{claim.where}: its seeds count as shown (event {number}), but the claim is not written yet: "
+                f"{leases[0]}{more}, and still treats them as secret. Run this again once it has ended, or with --wait"
             )
         for lease in leases:
             if lease.name not in told:
-                tell(f"not yet: {lease}, and is waited for")
+                tell(f"not yet: {lease}; waiting for it")
                 told.add(lease.name)
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -535,8 +534,8 @@ def refuse_if_changed(claim: PreparedClaim, files: Mapping[str, bytes]) -> None:
         found = find_record(claim.folder, claim.key.key_id, fields["message"], ())
         if found is None or (found.user_id, found.salt.hex()) != (name["user_id"], name["salt"]):
             raise Refused(
-                f"{claim.where}: the name that the claim would carry was erased meanwhile, so it is not written; call "
-                "this again, and it names nobody"
+                f"{claim.where}: the name in the claim was erased in the meantime, so the claim was not written; run "
+                "this again for a claim without a name"
             )
     number = fields["event"]
     head = hashlib.sha256(files["events.jsonl"].split(b"\n")[number - 1]).hexdigest()
@@ -562,7 +561,7 @@ def write(files: Mapping[str, bytes], out: Path) -> None:
         unfinished.rename(out)
         sync_to_disk(out.absolute().parent)
     except OSError as error:
-        raise Refused(f"--out {out}: cannot be written ({error.strerror}); name a folder that is new") from None
+        raise Refused(f"--out {out}: cannot be written ({error.strerror}); name a new folder") from None
     finally:
         if unfinished is not None:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -571,8 +570,8 @@ def write(files: Mapping[str, bytes], out: Path) -> None:
 def refuse_folder(out: Path) -> None:
     """Raise Refused if the folder of a claim cannot be written."""
     if os.path.lexists(out):
-        raise Refused(f"--out {out}: is there already; name a folder that is new")
+        raise Refused(f"--out {out}: already exists; name a new folder")
     if not out.absolute().parent.is_dir():
-        raise Refused(f"--out {out}: there is no folder {out.parent}; make it first")
+        raise Refused(f"--out {out}: there is no folder {out.parent}; create it first")
     if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
-        raise Refused(f"--out {out}: nothing can be written into {out.absolute().parent}; name another folder")
+        raise Refused(f"--out {out}: cannot write into {out.absolute().parent}; name another folder")

@@ -34,7 +34,7 @@ def read_owners(path: Path) -> Owners:
     except OSError as error:
         raise Refused(f"{where}: cannot be read ({error.strerror}); name a .csv or .parquet file") from None
     except pl.exceptions.PolarsError as error:
-        raise Refused(f"{where}: is no .csv or .parquet file ({str(error).splitlines()[0]})") from None
+        raise Refused(f"{where}: is not a .csv or .parquet file ({str(error).splitlines()[0]})") from None
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
         raise Refused(f"{where}: has no column {missing[0]!r}; it has {', '.join(map(repr, frame.columns[:20]))}")

@@ -71,7 +71,7 @@ class Precision(NamedTuple):
         For example `12 right, 3 wrong; left out: 4 unclear and 1 on which deciders differ`.
         """
         not_counted = [f"{self.unclear:,} unclear"] * (self.unclear > 0)
-        not_counted += [f"{self.differ:,} on which deciders differ"] * (self.differ > 0)
+        not_counted += [f"{self.differ:,} on which reviewers differ"] * (self.differ > 0)
         counted = f"{self.right:,} right, {self.wrong:,} wrong"
         return f"{counted}; left out: {' and '.join(not_counted)}" if not_counted else counted
 
@@ -155,7 +155,7 @@ def _copied(explained: Explanation) -> bool:
 
 RULES = (
     AdviceRule(
-        "the scan's audit raised an alarm, or a second computation of the flag gave another result",
+        "the scan's audit raised an alarm, or a second computation of the flag gave a different result",
         None,
         _not_to_be_used,
     ),
@@ -184,7 +184,7 @@ RULES = (
     AdviceRule("only quoted lines carry the mark", ReviewDecision.QUOTED, _in_quoted_lines),
     AdviceRule("most of the text is in earlier posts of other accounts", ReviewDecision.QUOTED, _copied),
     AdviceRule(
-        "earlier posts of other accounts cannot be read, so nobody knows whether the words are copied",
+        "earlier posts of other accounts cannot be read, so the words may be copied",
         ReviewDecision.UNCLEAR,
         lambda explained: explained.copied is not None and explained.copied.not_read > 0 and not explained.owned,
     ),
@@ -195,7 +195,7 @@ RULES = (
         lambda explained: explained.row["naming"] == Naming.NAMED and not explained.owned,
     ),
     AdviceRule(
-        "the text is marked for other users too: see whose mark each part has",
+        "the text is marked for other users too: see which part is marked for whom",
         ReviewDecision.UNCLEAR,
         lambda explained: len(users_of(explained.row)) > 1,
     ),

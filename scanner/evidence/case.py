@@ -66,8 +66,8 @@ def find_case(results: str, rate: float, document: str) -> FlagCase:
     rows = ask(results, lambda: flagged(results, rate, document_filter, canaries=True).collect())
     if not len(rows):
         read_at_all = ask(results, lambda: verdicts(results).filter(document_filter).head(1).collect())
-        unread = "no document of that name was read, or its night was dropped"
-        why = "it was read and is not flagged" if len(read_at_all) else unread
+        unread = "no scan read a document of that name, or its night was dropped"
+        why = "it was scanned and is not flagged" if len(read_at_all) else unread
         raise Refused(
             f"document {document!r}: {why}; name one by its id or as PATH:ROW (`brickscan flagged` lists them)"
         )

@@ -46,7 +46,7 @@ import sys
 if __name__ == "__main__":
     if not sys.flags.isolated:
         print("run it as: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]", file=sys.stderr)
-        print("-I keeps modules of others out", file=sys.stderr)
+        print("-I keeps other people's modules out", file=sys.stderr)
         sys.exit(2)
     if sys.version_info < (3, 9):  # noqa: UP036 - whoever checks may have an older one
         print("nothing was checked: Python 3.9 or newer is needed", file=sys.stderr)
@@ -178,36 +178,39 @@ SPLITS = {
     *("Whitespace", "WhitespaceSplit"),
 }  # pre-tokenizers that only cut a text
 CONDITIONS = {
-    "text": "that scored.txt, or text.txt, is what is scored of the text",
+    "text": "that scored.txt, or text.txt, is the part of the text that is scored",
     "tokens": "that the tokens are those of the text",
     "positions": "that each token counts, or is left out for a reason",
-    "part": "that a part is one of those that are looked at in every text",
-    "key": "that the key is the one that was committed to, and of version 3 the one of its record",
+    "part": "that a part is one of the parts that are tested in every text",
+    "key": "that the key is the one that was committed to, and for version 3 the one in its record",
     "tests": "that p is corrected for all messages, parts and tests",
     "score": "that score and p follow from key, message and tokens",
-    "rate": "that chance alone does this seldom",
+    "rate": "that chance alone rarely does this",
     "own evidence": "that the text is not as well explained by another message",
     "reserved": "that the message can be given to a user",
 }
 """Conditions under which brickscan names a user by a text, as far as they are checked here. NEVER has the others."""
 NEVER = {
-    "holder": "who wrote the text, and who posted it; text can be quoted. Which user the message belongs to, but for "
-    "what is said above of the record of a name; and that no other name has a record of the same message",
+    "holder": "who wrote the text, and who posted it; text can be quoted. Which user the message belongs to, except "
+    "for what is said above about the record of a name; and that no other name has a record of the same message",
     "other keys": "that no message of another key, or in the text's normal form, is found as well; under keys of "
-    "version 1 several that are found name nobody",
+    "version 1, if several are found, no user is named",
     "length": "that the text is as long as scans ask for; p holds for texts of any length",
-    "marked by others": "that whoever holds the key did not mark the text themselves: they can, for any message",
-    "looks": "how many texts were looked at before this one was chosen; multiply p by their number",
-    "choice": "that key and tokenizer were not chosen so that ordinary text seems marked: draw of the key, and whether "
-    "the SHA-256 of the tokenizer is that which the model's maker publishes; a beacon's value that came after all "
+    "marked by others": "that the holder of the key did not mark the text themselves: they can, for any message",
+    "looks": "how many texts were tested before this one was chosen; multiply p by their number",
+    "choice": "that key and tokenizer were not chosen so that ordinary text seems marked: how the key was drawn, and "
+    "whether the tokenizer has the SHA-256 that the model's maker publishes; a beacon's value that came after all "
     "records leaves nothing to choose",
     "list": "that no other list of keys, and no other record, was published, and that HEAD is older than the text",
     "dates": "that a record is older than its beacon's value, and both than the text; without a witness's time stamp, "
-    "dates are the word of whoever makes the claim",
-    "others": "whose other messages are marked in the text: whoever has the seeds that a claim shows can see them all",
-    "signs": "that text.txt is sign for sign what was posted: words can be marked by signs that look like others",
-    "README": "what README says: whoever makes the claim wrote it",
-    "script": "that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim",
+    "dates are the word of the person who makes the claim",
+    "others": "which other users' messages are marked in the text: anyone who has the seeds that a claim shows can "
+    "see them all",
+    "signs": "that text.txt is character for character what was posted: words can be marked by characters that look "
+    "like others",
+    "README": "what README says: the person who makes the claim wrote it",
+    "script": "that this file is brickscan's own: take it from a copy that you trust, never from the person who makes "
+    "the claim",
 }
 
 
@@ -293,7 +296,7 @@ class Mark:
     def __init__(self, label: str, secret: "bytes | dict[int, bytes]", beacon: "bytes | None" = None) -> None:
         match = LABEL.fullmatch(label)
         if match is None:
-            raise ValueError(f"label {label!a} is of no native format")
+            raise ValueError(f"label {label!a} is not of a native format")
         name, later, window, _, gamma, _, groups, _, seeds = match.groups()
         self.version, self.green, self.window = (3 if later else 1), name == "greenlist", int(window)
         self.gamma = Fraction(gamma) if gamma else Fraction(1)
@@ -308,7 +311,7 @@ class Mark:
         self.known: frozenset[bytes] = frozenset()
         if isinstance(secret, dict):
             if not later or self.window < FEWEST_BEFORE:
-                raise ValueError(f"label {label!r}: seeds are shown of version 3 with h of {FEWEST_BEFORE} or more")
+                raise ValueError(f"label {label!r}: only version 3 with h of {FEWEST_BEFORE} or more shows seeds")
         else:
             self._take(label, secret)
         if self.version == 3:
@@ -568,7 +571,7 @@ def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fin
     name = "scored.txt" if "scored.txt" in files else "text.txt"
     scored = files[name].decode("utf-8", errors="replace")
     if claim["variant"] is None:
-        what = f"{name} is what is scored of the text, its first 16 MiB at most, without a manifest"
+        what = f"{name} is the part of the text that is scored: at most its first 16 MiB, without a manifest"
         findings.holds("text", scored == scored_text(raw), what)
     else:
         findings.left("text", f"that {name} is what is scored of the text, normalised: read both")
@@ -621,7 +624,7 @@ def read_tokens(files: "dict[str, bytes]") -> "list[tuple[int, str]]":
     """
     rows = [(int(token), status) for token, status in csv.reader(io.StringIO(files["tokens.csv"].decode("ascii")))]
     if any(not 0 <= token < 2**32 for token, _ in rows):
-        raise ValueError("tokens.csv: a token is no number of 32 bits")
+        raise ValueError("tokens.csv: a token is not a 32-bit number")
     return rows
 
 
@@ -657,7 +660,10 @@ def check_tokens(
         "positions", not wrong, f"each of {len(tokens)} tokens is scored, or has no whole window, or repeats{detail}"
     )
     if filtered:
-        what = f"{filtered} tokens are left out as common n-grams: chosen by their scores, they would make p small"
+        what = (
+            f"{filtered} tokens are left out as common n-grams: if they were chosen by their scores, p would be too "
+            "small"
+        )
         findings.left("positions", what)
     return ngrams, (inside[0], inside[-1] + 1, counted) if inside else (0, 0, counted)
 
@@ -713,7 +719,7 @@ def check_unit(
     """
     tokens, (begin, end) = [token for token, _ in rows], (claim["begin"], claim["end"])
     if not (type(begin) is type(end) is int and 0 <= begin <= end <= len(tokens)):
-        raise ValueError(f"begin = {begin!a}, end = {end!a}: no tokens of {len(tokens)}")
+        raise ValueError(f"begin = {begin!a}, end = {end!a}: not a range of the {len(tokens)} tokens")
     if claim["look"] is None:
         findings.holds("part", (begin, end) == (0, len(tokens)), f"the unit is the whole text: {len(tokens)} tokens")
     else:
@@ -721,7 +727,7 @@ def check_unit(
         windows = {(counted[b] - mark.window, counted[e - 1] + 1) for b, e in windows_of(len(counted)) if e > b}
         what = f"tokens {begin + 1} to {end} are a window of the text"
         findings.holds("part", (begin, end) in windows, what)
-        findings.holds("part", claim["variant"] is None, "windows are looked at in the text as written alone")
+        findings.holds("part", claim["variant"] is None, "windows are only tested in the text as written")
         what = f"parts = {claim['parts']}: the text has {len(windows)} windows"
         findings.holds("part", claim["parts"] >= len(windows), what)
     places = places_in(mark, tokens, begin, end)
@@ -761,9 +767,9 @@ def read_seeds(files: "dict[str, bytes]") -> "dict[int, ShownSeed]":
     seeds = {}
     for bucket, one in shown.items():
         if re.fullmatch("0|[1-9][0-9]{0,8}", bucket) is None or set(one) != {"seed", "path"}:
-            raise ValueError(f"seeds.json: {bucket!a}: no bucket with seed and path")
+            raise ValueError(f"seeds.json: {bucket!a}: not a bucket with seed and path")
         if not all(map(is_digest, (one["seed"], *one["path"]))) or type(one["path"]) is not list:
-            raise ValueError(f"seeds.json: bucket {bucket}: a seed or hash is none of 32 bytes in hexadecimal text")
+            raise ValueError(f"seeds.json: bucket {bucket}: a seed or hash is not 32 bytes in hexadecimal text")
         seeds[int(bucket)] = ShownSeed(bytes.fromhex(one["seed"]), [bytes.fromhex(node) for node in one["path"]])
     return seeds
 
@@ -777,16 +783,16 @@ def check_seeds(
     """
     met = {mark.bucket(ngram) for ngram in ngrams}
     missing, more = len(met - set(shown)), len(set(shown) - met)
-    detail = f"; {missing} are missing" if missing else f"; {more} are of no position" if more else ""
+    detail = f"; {missing} are missing" if missing else f"; {more} do not belong to any position" if more else ""
     findings.holds("positions", not missing and not more, f"each position has its seed: {len(met)} seeds{detail}")
     twice = len(shown) - len({one.seed for one in shown.values()})
     findings.holds("key", not twice, "seeds of different buckets are different")
     short = [bucket for bucket, one in shown.items() if len(one.path) != mark.seeds]
-    detail = f"; that of bucket {short[0]} has not" if short else ""
+    detail = f"; the path of bucket {short[0]} has not" if short else ""
     findings.holds("key", not short, f"the path of each seed has {mark.seeds} hashes{detail}")
     root = bytes.fromhex(record.fields["root"])
     astray = [bucket for bucket, one in shown.items() if root_by(leaf_of(one.seed), bucket, one.path) != root]
-    detail = f"; that of bucket {astray[0]} does not" if astray else ""
+    detail = f"; the path of bucket {astray[0]} does not" if astray else ""
     findings.holds("key", not astray, f"the path of each seed leads to the root of the record{detail}")
     return not missing
 
@@ -807,12 +813,12 @@ def check_events(
     """
     lines = files["events.jsonl"].split(b"\n")
     if lines.pop() != b"":
-        raise ValueError("events.jsonl: the last line has no end")
+        raise ValueError("events.jsonl: the last line is incomplete")
     salt, own = claim["salt"], claim["event"]
     if type(salt) is not str or re.fullmatch("[0-9a-f]{32}", salt) is None:
         raise ValueError("salt has 16 bytes, in digits 0 to 9 and a to f")
     if type(own) is not int or not 1 <= own <= len(lines):
-        raise ValueError(f"event = {own!a}: none of the {len(lines)} in events.jsonl")
+        raise ValueError(f"event = {own!a}: not one of the {len(lines)} in events.jsonl")
     before, text, met, heads = "0" * 64, "", set[str](), dict[int, str]()
     earlier, leaves = set[str](), set[str]()
     for number, line in enumerate(lines, start=1):
@@ -824,7 +830,7 @@ def check_events(
             or not all(map(is_digest, (event["before"], event["text"], *event["leaves"])))
             or json.dumps(event, sort_keys=True, separators=(",", ":")).encode("ascii") != line
         ):
-            raise ValueError(f"events.jsonl, line {number}: no event in canonical JSON")
+            raise ValueError(f"events.jsonl, line {number}: not an event in canonical JSON")
         named = set(event["leaves"])
         follows = type(event["number"]) is int and (event["number"], event["before"]) == (number, before)
         if not follows or event["leaves"] != sorted(named) or named & met:
@@ -847,7 +853,7 @@ def check_events(
         findings.holds("events", False, what)
     stated = [shown.split(":") for shown in of_key if shown != "-"]
     others = [number for number, head in stated if heads.get(int(number), head) != head]
-    detail = f"; that of event {others[0]} is another" if others else ""
+    detail = f"; the head of event {others[0]} is different" if others else ""
     if others or any(own <= int(number) <= len(lines) for number, _ in stated):
         findings.holds("events", not others, f"the list has the heads of these events: none was left out{detail}")
     else:
@@ -870,11 +876,11 @@ def check_unshown(published: "list[list[str]]", claim: "dict[str, Any]", finding
     """
     _, counts = events_of(published, claim)
     if not counts:
-        what = "that no claim showed seeds of this key, by which others than its holder can mark: name LIST and HEAD"
+        what = "that no claim showed seeds of this key, which let others than its holder mark: name LIST and HEAD"
         findings.left("positions", what)
     elif max(counts) > 0:
-        what = f"that nobody marked words by seeds that claims showed: the list has {max(counts)} claims of this key"
-        findings.left("positions", f"{what}, and whoever has one can mark for anybody where its seeds are met")
+        what = f"that nobody marked words with seeds that claims showed: the list has {max(counts)} claims of this key"
+        findings.left("positions", f"{what}, and anyone who has one can mark for any user where its seeds occur")
     else:
         findings.holds("positions", True, "the list has no claim that shows seeds of this key")
 
@@ -884,7 +890,9 @@ def check_user(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, An
     own = [ngram for ngram in ngrams if not mark.is_shared(ngram)]
     score = mark.score(own, claim["message"])
     log10_p = mark.log10_p(score, len(own))
-    findings.equal("own evidence", "scored tokens that no other of the group reads", len(own), claim["scored_user"])
+    findings.equal(
+        "own evidence", "scored tokens that no other user of the group reads", len(own), claim["scored_user"]
+    )
     findings.equal("own evidence", "score on them", score, claim["score_user"])
     findings.equal("own evidence", "log10 p of this message on them", log10_p, claim["log10_p_user"])
     corrected = corrected_p(log10_p, mark.groups or claim["messages"], claim)
@@ -913,7 +921,7 @@ def check_name(
     when, what = iso_time(at), f"message {claim['message']} was given to {name['user_id']!a}"
     if name["text_at"] is not None:
         # no user is named by these dates: whoever writes name.json can write any name beside any date
-        dates = f"the message was given on {when}, and the text is known since {iso_time(name['text_at'])}"
+        dates = f"the message was given on {when}, and the text has been known since {iso_time(name['text_at'])}"
         findings.holds("holder", at <= name["text_at"], f"by the claim's own dates {dates}: the message came first")
     label = f"{len(name['key_id'].encode('utf-8'))}:{name['key_id']}allocated"
     seal = hashlib.sha256(bytes.fromhex(name["salt"]) + b"\1" + name["user_id"].encode("utf-8")).digest()
@@ -936,7 +944,9 @@ def check_name(
         before = f"the list has its record on {ours[0][1]}, at or before HEAD"
         findings.holds("holder", True, f"{what}: {before}, and so before the text if HEAD is")
     else:
-        why = f"the list has its record on {ours[0][1]}, after HEAD" if ours else "no list that you name has its record"
+        why = (
+            f"the list has its record on {ours[0][1]}, after HEAD" if ours else "no list that you named has its record"
+        )
         findings.left("holder", f"that {what} before HEAD was kept: {why}; {when} is the platform's word")
 
 
@@ -947,7 +957,7 @@ def check_name_shape(name: object) -> None:
         ValueError: it does not.
     """
     if type(name) is not dict or set(name) != set(NAME_FIELDS):
-        raise ValueError(f"name.json: no object with the fields {', '.join(NAME_FIELDS)}")
+        raise ValueError(f"name.json: not an object with the fields {', '.join(NAME_FIELDS)}")
     events, path, words = name["events"], name["path"], (name["key_id"], name["user_id"])
     numbers = [name["at"], name["seq"], name["place"], *(n for n in (events, name["text_at"]) if n is not None)]
     right = (
@@ -960,7 +970,7 @@ def check_name_shape(name: object) -> None:
         and (events is None or name["place"] < events)
     )
     if not right:
-        raise ValueError("name.json: a field is of a kind that no record of a name has")
+        raise ValueError("name.json: a field has a type that no record of a name has")
 
 
 def iso_time(microseconds: int) -> str:
@@ -1017,7 +1027,7 @@ def check_own_evidence(
         what = f"on the {steps} steps that no other of its group reads, log10 p of the best of its group: {p:.6g}"
         findings.holds("own evidence", p <= WEAK, what)
     elif mark.version == 3 or messages == 1:
-        findings.holds("own evidence", True, "no other message reads what this one reads")
+        findings.holds("own evidence", True, "no other message reads the tokens that this one reads")
     elif messages * len(ngrams) > MOST_TERMS:
         findings.left("own evidence", f"that none of {messages} messages is found as well: it would take too long")
     else:
@@ -1028,7 +1038,7 @@ def check_own_evidence(
         p = corrected_p(mark.log10_p(best, len(ngrams)), messages, claim)
         what = f"of all other messages the best is {other}, log10 p: {p:.6g}"
         if p <= WEAK and best < score:
-            findings.left("own evidence", f"whose the text is: {what}; several that are found name nobody")
+            findings.left("own evidence", f"whose text it is: {what}; if several are found, no user is named")
         else:
             findings.holds("own evidence", p > WEAK, what)
 
@@ -1041,16 +1051,16 @@ def check_tokenizer(
     digest = hashlib.sha256(data).hexdigest()
     findings.equal("tokens", "SHA-256 of tokenizer.json", digest, claim["tokenizer_sha256"])
     if findings.failed:
-        findings.left("tokens", "that the tokens are those of the text: the tokenizer of a claim that fails is not run")
+        findings.left("tokens", "that the tokens are those of the text: the tokenizer of a failing claim is not run")
         return
     try:
         import tokenizers
     except ImportError:
-        what = "install the library `tokenizers` into a venv, since -I does not see what is installed for you alone"
+        what = "install the library `tokenizers` into a venv, since -I ignores what is installed only for your user"
         findings.left("tokens", f"that the tokens are those of the text: {what}")
         return
     if not puts_nothing(data):
-        what = "that the tokenizer puts no marked words into any text: its normalizer or pre-tokenizer could; read it"
+        what = "that the tokenizer adds no marked words to a text: its normalizer or pre-tokenizer could; read it"
         findings.left("tokens", what)
     inner = tokenizers.Tokenizer.from_buffer(data)
     inner.encode_special_tokens = True
@@ -1149,7 +1159,9 @@ def check_list(
         )
         check_number_of_keys([], claim, record, log10_p, findings)
         if "groups=" not in claim["label"]:
-            findings.left("tests", f"messages = {claim['messages']}: claimed; a list of published commitments says it")
+            findings.left(
+                "tests", f"messages = {claim['messages']}: claimed; only a list of published commitments confirms it"
+            )
         return
     findings.holds("announced", at is not None, f"the list has the head {paths[1]}")
     announced = lines[: at or 0]
@@ -1160,9 +1172,9 @@ def check_list(
         most = max(int(line[4]) for line in ours)
         findings.holds("tests", claim["messages"] >= most, f"messages = {claim['messages']}: the list has {most}")
         is_announced = claim["tokenizer_sha256"] in {line[5] for line in ours}
-        findings.holds("tokens", is_announced, "the tokenizer is that of the list")
+        findings.holds("tokens", is_announced, "the tokenizer is the one on the list")
         sha256 = NO_RECORD if record is None else record.sha256
-        what = f"the record's SHA-256 is that of the list: {sha256}"
+        what = f"the record's SHA-256 is the one on the list: {sha256}"
         findings.holds("key", {line[6] for line in ours} == {sha256}, what)
     check_number_of_keys(announced, claim, record, log10_p, findings)
 
@@ -1193,8 +1205,8 @@ def check_number_of_keys(
         p = any_of(any_of(any_of(log10_p, claim["messages"]), claim["parts"]), keys)
         findings.left(
             "tests",
-            f"why correction = {claim['correction']}: {keys} keys were announced by then; all counted alike, "
-            f"log10 p is {p:.6g}",
+            f"why correction = {claim['correction']}: {keys} keys were announced by then; if all count equally, log10 "
+            f"p is {p:.6g}",
         )
 
 
@@ -1230,7 +1242,7 @@ def read_record(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fi
         findings.holds("key", value is None and raw is None, "a key of this version has no record and no beacon")
         return None
     if raw is None:
-        raise ValueError("there is no record.json, from which all draws of a key of version 3 follow")
+        raise ValueError("there is no record.json, which all draws of a key of version 3 depend on")
     if len(raw) > LARGEST_RECORD:
         raise ValueError(f"record.json has more than {LARGEST_RECORD} bytes")
     fields = read_json(raw, "record.json")
@@ -1251,7 +1263,10 @@ def read_record(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fi
     record = Record(fields, hashlib.sha256(raw).hexdigest(), bytes.fromhex(value) if is_hex and value else b"")
     if fields["beacon"] is not None and not findings.failed:
         source, round_ = fields["beacon"]["source"], fields["beacon"]["round"]
-        what = f"that {value} is what {source!a} gave for {round_!a}, after the record was published: compare it there"
+        what = (
+            f"that {value} is what {source!a} published for {round_!a}, after the record was published: compare it "
+            "there"
+        )
         findings.left("key", what)
     return record
 
@@ -1263,7 +1278,7 @@ def check_shape(record: object) -> None:
         ValueError: it does not.
     """
     if type(record) is not dict or set(record) != set(RECORD_FIELDS):
-        raise ValueError(f"record.json: no object with the fields {', '.join(RECORD_FIELDS)}")
+        raise ValueError(f"record.json: not an object with the fields {', '.join(RECORD_FIELDS)}")
     beacon, looks, earlier, form = (record[name] for name in ("beacon", "looks", "earlier", "normal_form"))
     messages = record["messages"]
     right = {
@@ -1280,7 +1295,7 @@ def check_shape(record: object) -> None:
     }
     wrong = [name for name, is_right in right.items() if not is_right]
     if wrong:
-        raise ValueError(f"record.json: {', '.join(wrong)}: of a kind that no record has")
+        raise ValueError(f"record.json: {', '.join(wrong)}: of a type that no record has")
 
 
 def is_digest(value: object) -> bool:
@@ -1312,9 +1327,9 @@ def check_choice(record: Record, log10_p: float, findings: Findings) -> None:
     elif record.fields["beacon"] is None:
         findings.left(
             "rate",
-            f"that log10 p = {log10_p:.6g} counts: it is above {TRIED:.0f}, and the record names no beacon. Whoever "
-            "made the key could try one after the other until ordinary text seemed marked for somebody, and publish "
-            "that one; p is evidence for those alone who trust its maker not to have done so",
+            f"that log10 p = {log10_p:.6g} counts: it is above {TRIED:.0f}, and the record names no beacon. The maker "
+            "of the key could try one after the other until ordinary text seemed marked for somebody, and publish "
+            "that one; p is evidence only for those who trust its maker not to have done so",
         )
     else:
         findings.left(
@@ -1327,9 +1342,9 @@ def check_choice(record: Record, log10_p: float, findings: Findings) -> None:
 
 def check_root(mark: Mark, record: Record, findings: Findings) -> None:
     """Check that the record's root is the root over the key's seeds."""
-    what = "the root of the record is that of the key's seeds"
+    what = "the root of the record is the root of the key's seeds"
     if findings.failed:
-        findings.left("key", f"that {what}: those of a claim that fails are not computed")
+        findings.left("key", f"that {what}: the seeds of a failing claim are not computed")
     elif mark.seeds > MOST_SEEDS:
         findings.left("key", f"that {what}: they are 2^{mark.seeds}, and would take too long")
     else:
@@ -1345,7 +1360,7 @@ def read_json(raw: bytes, name: str) -> Any:  # noqa: ANN401 - any JSON
 
     def distinct(pairs: "list[tuple[str, object]]") -> "dict[str, Any]":
         if len(dict(pairs)) < len(pairs):
-            raise ValueError(f"{name}: a field stands there twice")
+            raise ValueError(f"{name}: a field occurs twice")
         return dict(pairs)
 
     def whole(digits: str) -> int:
@@ -1394,7 +1409,7 @@ def read_folder(folder: Path) -> "dict[str, bytes]":
     for path in paths:
         if path.name not in KNOWN or path.is_symlink() or not path.is_file():
             what = "; delete it if you, or your computer, put it there"
-            raise ValueError(f"{path.name!a} is no file of a claim: {', '.join(sorted(KNOWN))}{what}")
+            raise ValueError(f"{path.name!a} is not a file of a claim: {', '.join(sorted(KNOWN))}{what}")
         if path.stat().st_size > (largest := LARGEST_OF.get(path.name, LARGEST)):
             raise ValueError(f"{path.name!a} has more than {largest} bytes")
     return {path.name: path.read_bytes() for path in paths if path.name != "README"}
@@ -1430,7 +1445,7 @@ def check(
         if record is not None:
             findings.equal("tests", f"{what}, as the record says", mark.groups**2, record.fields["messages"])
     can_be_given = claim["message"] % RESERVED_EVERY != RESERVED_EVERY - 1
-    findings.holds("reserved", can_be_given, f"message {claim['message']} is none of those that no user is given")
+    findings.holds("reserved", can_be_given, f"message {claim['message']} is not reserved: a user can have it")
     text, rows = check_text(files, claim, findings), read_tokens(files)
     part = None
     if secret is not None:
@@ -1491,24 +1506,24 @@ def read_arguments(words: "list[str]") -> "tuple[Path, bytes | None, list[str]]"
         ValueError: an argument leads to nothing, or to a wrong kind of file.
     """
     if not 1 <= len(words) <= 4:
-        raise ValueError("name the claim's folder, and what you have besides")
+        raise ValueError("name the claim's folder, and the other files that you have")
     folder, secret, paths = Path(words[0]), None, words[1:]
     if not folder.is_dir():
-        raise ValueError(f"FOLDER: {words[0]!a} is no folder")
+        raise ValueError(f"FOLDER: {words[0]!a} is not a folder")
     if len(paths) % 2:
         if (folder / "seeds.json").exists():
             raise ValueError("the claim shows the seeds: leave SECRET_FILE out; of LIST and HEAD, name both or neither")
         try:
             secret = bytes.fromhex(Path(paths[0]).read_text(encoding="ascii"))
         except (OSError, ValueError):
-            raise ValueError(f"SECRET_FILE: {paths[0]!a} is no file of hexadecimal text") from None
+            raise ValueError(f"SECRET_FILE: {paths[0]!a} is not a file of hexadecimal text") from None
         paths = paths[1:]
     elif not (folder / "seeds.json").exists():
-        raise ValueError("the claim shows no seeds: name SECRET_FILE too, which whoever keeps the key in escrow has")
+        raise ValueError("the claim shows no seeds: name SECRET_FILE too, which the escrow agent of the key has")
     if paths and not Path(paths[0]).is_file():
-        raise ValueError(f"LIST: {paths[0]!a} is no file")
+        raise ValueError(f"LIST: {paths[0]!a} is not a file")
     if paths and not is_digest(paths[1]):
-        raise ValueError(f"HEAD: {paths[1]!a} is none; a head has 64 digits 0 to 9 and a to f")
+        raise ValueError(f"HEAD: {paths[1]!a} is not a head; a head has 64 digits 0 to 9 and a to f")
     return folder, secret, paths
 
 

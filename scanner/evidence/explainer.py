@@ -215,7 +215,9 @@ class Explainer:
             TokenizerError: the tokenizer of the key cannot be used.
         """
         if self._config is None:
-            raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
+            raise Refused(
+                "a text can only be scored with the scan's configuration; name the configuration instead of the results"
+            )
         text = _as_scored(case, self._texts.of(case))
         opened_key = self._open(self._key(case), case.scan)
         return text, opened_key.tokenizer.reference.encode([text]), opened_key
@@ -229,7 +231,7 @@ class Explainer:
             TokenizerError: the tokenizer of the key cannot be used.
         """
         if case.scan is None and self._config is not None and self._config.filter is not None:
-            raise Refused("its scan did not end, so that the n-grams that it left out are not on record; scan again")
+            raise Refused("its scan did not finish, so the n-grams that it left out are not on record; scan again")
         opened_key = self._open(self._key(case), case.scan)
         digest = (case.scan or {}).get("filter_sha256")
         if digest not in self._filters:  # each filter is opened once, for all flags of a night
@@ -239,7 +241,9 @@ class Explainer:
     def stored_text(self, case: FlagCase) -> bytes:
         """Return a flag's text as its file had it during the scan. Raises as `scored_text` does."""
         if self._config is None:
-            raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
+            raise Refused(
+                "a text can only be scored with the scan's configuration; name the configuration instead of the results"
+            )
         return self._texts.of(case).text
 
     @property
@@ -251,7 +255,9 @@ class Explainer:
     def parts_tested(self) -> PartKinds:
         """Return the kinds of parts of a text that the configuration tests."""
         if self._config is None:
-            raise Refused("parts of a text are known by the scan's configuration; name it instead of its results")
+            raise Refused(
+                "parts of a text depend on the scan's configuration; name the configuration instead of the results"
+            )
         return ErrorShares.of(self._config).part_kinds
 
     def open_key(self, key_id: str, scan: Mapping[str, Any] | None) -> OpenedKey:

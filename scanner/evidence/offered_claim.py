@@ -15,7 +15,10 @@ from schemas.config import ClaimsConfig
 from schemas.registry import MasterKey
 from schemas.words import LEVELS, AuditState
 
-OTHER_WAY = "`brickscan replay --proof` writes a claim for whoever holds the key's secret, such as a court or an escrow"
+OTHER_WAY = (
+    "`brickscan replay --proof` writes a claim for a party that holds the key's secret, such as a court or an escrow "
+    "agent"
+)
 """The other way, if nobody can check a flag without the key."""
 
 
@@ -51,29 +54,29 @@ def refusal(
     """
     form, look = format_of(key), look_of_record(row["look"], row["variant"])
     if row["message"] is None:
-        return ClaimRefusal("no message is shown for this flag, so that there is none to claim", by_secret=False)
+        return ClaimRefusal("no message is shown for this flag, so there is nothing to claim", by_secret=False)
     if row["audit"] == AuditState.ALARM:
-        return ClaimRefusal("the audit of its scan raised an alarm: none of its flags is to be used", by_secret=False)
+        return ClaimRefusal("the audit of its scan raised an alarm: do not use any of its flags", by_secret=False)
     if not isinstance(form, DrawsFromSeeds) or key.record is None:
-        why = "has no seeds that could be shown: it is of another stack, or of version 1 of our mark"
+        why = "has no seeds that could be shown: it belongs to another stack, or to version 1 of our mark"
         return ClaimRefusal(f"key {key.key_id!r} {why}")
     if form.rule().context < SMALLEST_CLAIMED_WINDOW:
-        why = "tokens, which stand in so many texts that a few claims would use it up"
+        why = "tokens, which occur in so many texts that a few claims would use it up"
         return ClaimRefusal(f"key {key.key_id!r} has windows of fewer than {SMALLEST_CLAIMED_WINDOW} {why}")
     if row["look"] == LEVELS:
-        why = "its tokens counted by how much they surprised a model, and claims count all alike"
+        why = "its tokens were weighted by how much they surprised a model, and claims count all tokens equally"
         return ClaimRefusal(f"{why}; `brickscan replay` computes the flag again", by_secret=False)
     if scan is None:
         return ClaimRefusal(
-            "its scan has not ended, so that its audit has not judged it: let it end first", by_secret=False
+            "its scan has not finished, so its audit has not judged it: let it finish first", by_secret=False
         )
     if scan["dedup"] != "ngram":
-        return ClaimRefusal("its scan counted repeats in another way than claims do")
+        return ClaimRefusal("its scan counted repeats differently from claims")
     if scan["filter_sha256"] is not None:
-        why = "its scan left common n-grams out, and whoever checks a claim cannot tell which these are"
+        why = "its scan left out common n-grams, and the person who checks a claim cannot tell which ones"
         return ClaimRefusal(why)
     if look not in looks:
-        why = f"was found by the look {look!r}, which the public record of key {key.key_id!r} does not have"
+        why = f"was found by the look {look!r}, which is not in the public record of key {key.key_id!r}"
         return ClaimRefusal(why)
     return None
 
@@ -102,16 +105,19 @@ def offer(case: FlagCase, key: MasterKey | None, registry: str, config: Path, se
         if not refused.by_secret:
             return None
         command = shlex.join(["brickscan", "replay", str(config), case.where, "--proof", "CASE"])
-        return f"by whoever holds the key's secret, such as a court or an escrow: {command}. {_NOBODY}: {refused.why}"
+        return (
+            f"by a party that holds the key's secret, such as a court or an escrow agent: {command}. {_NOBODY}: "
+            f"{refused.why}"
+        )
     command = shlex.join(["brickscan", "claim", str(config), case.where, "--out", "CASE", "--list", "LIST"])
     asked_by = "" if settings.asked_by is None else f"Who may ask for it: {settings.asked_by}. "
     return (
-        "a claim that anybody can check, without the key. It gives a part of the key away, at most 1,000 seeds, and "
-        "nothing takes it back, no erasure either. Its holder sees every message that is marked there, strangers' too, "
-        "and can mark the same windows of words for anybody. So no scan counts these windows any more, in any text. "
-        f"Once 5 % of all positions are gone you need a new key. {asked_by}"
-        f"There may be {counted(settings.most_a_month, 'such claim')} a month under a key. "
-        f"The command, which asks first: {command}"
+        "a claim that anybody can check, without the key. It makes a part of the key public, at most 1,000 seeds, and "
+        "nothing takes that back, not even an erasure. Anyone who has the claim sees every message that is marked in "
+        "the text, other users' too, and can mark the same windows of words for any user. So scans no longer count "
+        f"these windows, in any text. Once 5 % of all positions are gone you need a new key. {asked_by}At most "
+        f"{counted(settings.most_a_month, 'such claim')} a month are allowed under a key. The command, which asks "
+        f"before it does anything: {command}"
     )
 
 

@@ -76,7 +76,7 @@ OF_USERS = ("naming", "user_id", "held_since", "named")
 NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
 """Namings of flags for which the scan looked for no user. Their document may have no time since when it existed."""
 
-_CHANGED = "the users table changed since: `brickscan users verify` follows its chain"
+_CHANGED = "the users table has changed since: `brickscan users verify` checks its history"
 
 
 class FieldComparison(NamedTuple):
@@ -131,7 +131,7 @@ def replay(config_file: Path, document: str) -> Replay:
     results = open_results(config, config_file)
     case = find_case(results, config.false_positive_rate, document)
     if case.scan is None:
-        raise Refused(f"{case.where}: its scan did not end, so that what it tested is not on record; scan again")
+        raise Refused(f"{case.where}: its scan did not finish, so there is no record of its tests; scan again")
     folder = absolute("registry", config.registry, base)
     registry = load_registry(folder)
     keys = _keys_then(registry, case)
@@ -186,7 +186,7 @@ def _existed(case: FlagCase, history: RecordedHistory, known_at: datetime | None
     if recorded in times:
         return FieldComparison("first_seen_at", recorded, recorded, equal=True)
     if history.dropped and recorded is not None and (times[0] is None or recorded < times[0]):
-        why = "nights were dropped since, which may have known the document"
+        why = "nights have been dropped since; one of them may have had the document"
         return FieldComparison("first_seen_at", recorded, times[0], equal=True, why=why)
     return FieldComparison("first_seen_at", recorded, times[0], equal=False)
 
@@ -200,9 +200,9 @@ def _keys_then(registry: Registry, case: FlagCase) -> list[MasterKey]:
     for recorded_key in (case.scan or {})["keys"]:
         key = find_key(registry, recorded_key["key_id"])
         if recorded_key["commitment"] is not None and key.commitment != recorded_key["commitment"]:
-            raise Refused(f"key {key.key_id!r}: the registry has another commitment than the scan recorded")
+            raise Refused(f"key {key.key_id!r}: the registry's commitment differs from the one that the scan recorded")
         if key.tokenizer.sha256 != recorded_key["tokenizer_sha256"]:
-            raise Refused(f"key {key.key_id!r}: the registry has another tokenizer than the scan recorded")
+            raise Refused(f"key {key.key_id!r}: the registry's tokenizer differs from the one that the scan recorded")
         keys.append(key.model_copy(update={"one_of": None}) if unweighted else key)
     return keys
 
@@ -237,7 +237,7 @@ def _detected(
     """
     row, scan = case.row, case.scan or {}
     if row["key_id"] not in {key.key_id for key in keys}:
-        why = "is none that its scan tested, so the row was changed: name nobody by it"
+        why = "was not tested by its scan, so the row was changed: do not name anyone because of it"
         raise Refused(f"{row['path']}:{row['row']}: the row's key {row['key_id']!r} {why}")
     check_variants(config.variants)
     shares = ErrorShares.of(config)
@@ -307,7 +307,7 @@ def _compare(
     if not equal and name in OF_USERS:
         why = users_reason
     elif not equal and name == "proof":
-        why = "it was not computed again then: too many flags came together, or the text is too long"
+        why = "the scan did not compute it a second time: there were too many flags, or the text is too long"
         equal = recorded_value == Proof.NOT_DRAWN
     return FieldComparison(name, recorded_value, new_value, equal, why)
 
@@ -323,14 +323,14 @@ _README = """\
 A claim that a text contains text marked for one message of a key.
 
 claim.json      the claim: key, commitment, message, score, p-values, and digests of the text and of the tokenizer
-tokens.csv      each token of the text in order, and whether it is scored; else why not: "window" (it has no whole
+tokens.csv      each token of the text in order, and whether it is scored; if not, why: "window" (it has no whole
                 window before it), "repeat" (it came before with the same window), "filter" (a common n-gram) or
-                "outside the part" (the claim is of a part of the text: look "span", one of so many `parts`)
+                "outside the part" (the claim is about a part of the text: look "span", one of so many `parts`)
 text.txt        the text, byte for byte; the claim has its SHA-256
-scored.txt      is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
+scored.txt      only if the scored text differs: without characters that hide a mark (variant "normalised"), with U+FFFD
                 for bytes that are no UTF-8, without a C2PA manifest, or a first part of a long text
 tokenizer.json  the tokenizer; the claim has its SHA-256
-record.json     is there for a key of version 3: its public record, byte for byte as it was published. All draws of the
+record.json     only for a key of version 3: its public record, byte for byte as published. All draws of the
                 key follow from the secret, from it, and from the claim's `beacon_value`
 
 check_claim.py checks the claim, once the key is known: python -I check_claim.py FOLDER SECRET_FILE LIST HEAD
@@ -353,23 +353,23 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     row, key = case.row, opened_key.key
     form = format_of(key)
     if key.commitment is None:
-        raise Refused(f"--proof: key {key.key_id!r} has no commitment, so that nothing shows later which key it was")
+        raise Refused(f"--proof: key {key.key_id!r} has no commitment, so nothing could show later which key it was")
     if row["message"] is None:
-        raise Refused(f"--proof: {case.where}: no message is shown for this flag, so that there is none to prove")
+        raise Refused(f"--proof: {case.where}: no message is shown for this flag, so there is nothing to prove")
     if row["look"] == LEVELS:
         raise Refused(
-            f"--proof: {case.where}: its tokens counted by how much they surprised a model, and the script of "
-            "claims counts all alike; `brickscan replay` computes the flag again"
+            f"--proof: {case.where}: its tokens were weighted by how much they surprised a model, and check_claim.py "
+            "counts all tokens equally; `brickscan replay` computes the flag again"
         )
     record = None if key.record is None else read_record(explainer.registry, key)[1]
     rule, dedup = opened_key.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
-        raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
+        raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; check_claim.py supports only 'ngram'")
     positions, common = rule.positions(tokens, "ngram"), explainer.common(case)
     if len(positions.index) < len(rule_with_shown(rule).positions(tokens, "ngram").index):
         raise Refused(
-            f"--proof: {case.where}: the scan left out tokens whose seeds earlier claims showed, and a claim by the "
-            "secret counts all; make one that anybody can check, with `brickscan claim`"
+            f"--proof: {case.where}: the scan left out tokens whose seeds earlier claims showed, but a claim by the "
+            "secret counts them all; use `brickscan claim` to make one that anybody can check"
         )
     scored = positions if common is None else common.without(tokens, positions)
     ngrams = [rule.ngram(tokens, int(index)) for index in scored.index]
@@ -407,13 +407,12 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
             _write(out / "record.json", record)
         _write(out / "README", _README)
     except OSError as error:
-        raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None
+        raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a new folder") from None
     failing = check_claim.failing(check_claim.read_folder(out), check_secret(explainer.registry, key))
     if failing:
         shutil.rmtree(out)
         raise Refused(
-            f"--proof: {case.where}: the script that checks a claim would not hold it ({failing[0]}), so that nobody "
-            "can go by it, and none is written"
+            f"--proof: {case.where}: check_claim.py would reject this claim ({failing[0]}), so it is not written"
         )
 
 
@@ -433,7 +432,7 @@ def _mark(label: str, secret: bytes, key: MasterKey) -> Mark:
     """Return the mark as the script computes it. Raises Refused: the script does not know the mark."""
     with contextlib.suppress(KeyError, ValueError):
         return Mark(label, secret, None if key.record is None else bytes.fromhex(beacon_of_key(key)))
-    raise Refused(f"--proof: the script that checks a claim does not know the marks of {label!r}")
+    raise Refused(f"--proof: check_claim.py does not support the marks of {label!r}")
 
 
 def _part(
@@ -456,7 +455,7 @@ def _part(
                 any_of(log10_p_of_parts, row["correction"]), row["log10_p_global"]
             ):
                 return begin, end
-    raise Refused(f"--proof: {where}: the script that checks a claim finds another score or p-value than the row has")
+    raise Refused(f"--proof: {where}: check_claim.py computes a score or p-value that differs from the row's")
 
 
 def _new(path: Path) -> TextIOWrapper:

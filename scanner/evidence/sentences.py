@@ -58,8 +58,8 @@ def signature_in_words(not_checked: str | None) -> str:
     if not_checked is not None:
         return f"not checked: {not_checked}"
     return (
-        "valid: all that was read for this is exactly as brickscan wrote it, by the audit secret of the registry that "
-        "the configuration names"
+        "valid: everything that was read for this is exactly as brickscan wrote it, according to the audit secret of "
+        "the configuration's registry"
     )
 
 
@@ -96,7 +96,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     sure = _how_sure(explained)
     if sure is not None:
         yield "How sure the name is", sure
-    yield "How seldom chance does this", _chance(explained)
+    yield "How rarely chance does this", _chance(explained)
     if explained.expected is not None and explained.case.scan is not None:
         yield (
             "Chance in a night of this size",
@@ -109,12 +109,12 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     if explained.generator is not None:
         yield (
             "Drawn by",
-            f"torch's {explained.generator}. The same code on a GPU makes another mark, which is not found. So a text "
-            "without a flag may be marked",
+            f"torch's {explained.generator}. The same code on a GPU makes a different mark, which is not found. So a "
+            "text without a flag may still be marked",
         )
     yield "Other flags", _others(explained)
     if explained.offer is not None:
-        yield "Let it be checked", explained.offer
+        yield "Have it checked", explained.offer
 
 
 def _marked_for(explained: Explanation) -> str:
@@ -190,9 +190,12 @@ def _chance(explained: Explanation) -> str:
 def _key(explained: Explanation) -> str:
     key = explained.key
     if key is None or key.admission is None or key.admitted_by is None:
-        return f"{explained.row['key_id']}: not calibrated yet, so its p-values rest on theory and on each scan's audit"
+        return (
+            f"{explained.row['key_id']}: not calibrated yet, so its p-values rest on theory and on the audit of each "
+            "scan"
+        )
     tried = key.admission.candidates
-    factor = f". It was chosen among {tried} keys that were tried, so multiply p by {tried}" if tried > 1 else ""
+    factor = f". It was chosen from {tried} keys that were tried, so multiply p by {tried}" if tried > 1 else ""
     filtered = ", with a filter that leaves out common n-grams" if key.admission.filter else ""
     down_to = f"{key.admission.holds_down_to:g}{filtered}"
     return f"{key.key_id}: a calibration on unmarked texts showed that its p-values hold down to {down_to}{factor}"
@@ -208,12 +211,12 @@ def _holders(key: MasterKey) -> str:
 def _proof(row: Mapping[str, Any]) -> str:
     long = (row["tokens"] or 0) > LONGEST_PROVED
     meaning: Mapping[str | None, str] = {
-        Proof.PROVED: "yes: a slower method, which shares no code, found the same score and p-value",
-        Proof.DIFFERS: "yes, and the slower method found something else: do not use this flag",
+        Proof.PROVED: "yes: a slower method that shares no code with the first found the same score and p-value",
+        Proof.DIFFERS: "yes, and the slower method found a different result: do not use this flag",
         Proof.NOT_OFFERED: "no: there is no second method for this format",
         Proof.NOT_DRAWN: f"no: the text has more than {LONGEST_PROVED:,} tokens"
         if long
-        else "no: too many flags came at once, and a sample of them was computed again",
+        else "no: there were too many flags, so only a sample was computed again",
     }
     return meaning.get(row["proof"], "not on record")
 
@@ -230,11 +233,12 @@ def _others(explained: Explanation) -> str:
 
     others = explained.of_text[0] - 1
     copies = f"{others:,} other flagged document{'s' * (others != 1)}" if others else "no other flagged document"
-    counts = [f"{copies} with this very text"]
+    counts = [f"{copies} with exactly this text"]
     if explained.near_duplicates is not None and explained.near_duplicates.texts > 1:
         counts.append(
             in_words(
-                explained.near_duplicates, "with this text or near-duplicates of it, one piece of evidence together"
+                explained.near_duplicates,
+                "with this text or near-duplicates of it, which together are one piece of evidence",
             )
         )
     if explained.of_user is not None:
@@ -253,7 +257,7 @@ def _copied(copied: CopiedShare | None) -> str:
     if copied is None:
         return ""
     not_read = counted(copied.not_read, "earlier flagged post")
-    not_compared = f". {not_read} of other accounts cannot be read, so nobody knows whether the text copies them"
+    not_compared = f". {not_read} of other accounts cannot be read, so it is unknown whether the text copies them"
     return _copied_from(copied) + (not_compared if copied.not_read else "")
 
 
@@ -296,7 +300,7 @@ def _parts(explained: Explanation) -> str:
         "own": " Only the account's own words carry the mark.",
         None: "",
     }[explained.carried_by]
-    return f"{findings}. These numbers are for you to look at: they neither flag a text nor name a user.{conclusion}"
+    return f"{findings}. These numbers are only for information: they do not flag a text or name a user.{conclusion}"
 
 
 def _part(part: PartFinding, row: Mapping[str, Any]) -> str:

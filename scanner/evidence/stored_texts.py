@@ -83,14 +83,14 @@ class StoredTexts:
         try:
             part = self._read(_with_options(case.row["path"], self._locations), case.row["row"])
         except FileFault as fault:
-            raise Refused(f"{case.where}: the text cannot be read any more ({fault.detail})") from None
+            raise Refused(f"{case.where}: the text can no longer be read ({fault.detail})") from None
         except (Refused, ScanFailed) as error:
-            raise Refused(f"{case.where}: the text cannot be read any more ({error})") from None
+            raise Refused(f"{case.where}: the text can no longer be read ({error})") from None
         if isinstance(part, Unreadable):
-            raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
+            raise Refused(f"{case.where}: the text can no longer be read ({part.detail})")
         row: Mapping[str, Any] = part.to_pylist()[0]
         if not self._is_the_scanned(row["text"], case):
-            raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
+            raise Refused(f"{case.where}: the text there now is not the one that was scanned")
         return row
 
     def _is_the_scanned(self, text: bytes | None, case: FlagCase) -> bool:

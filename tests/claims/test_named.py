@@ -82,7 +82,7 @@ def test_users_who_are_not_those_of_each_line_are_named_in_no_claim(platform):
     line = f"{len(lines) + 1} {' '.join(map(str, body))} {sha256(text.encode()).hexdigest()}\n"
     platform.listed.write_text(platform.listed.read_text() + line)
     code, said = platform.claim("--yes", "--list", platform.listed)
-    assert (code, "its first 1 events have another root than the list says" in said) == (2, True), said
+    assert (code, "its first 1 events have a different root from the one on the list" in said) == (2, True), said
     assert platform.shown().number == 0
 
 
@@ -113,7 +113,7 @@ def test_a_name_that_is_erased_meanwhile_stands_in_no_claim(platform, erased, mo
     with monkeypatch.context() as patch:
         patch.setattr(claims, at, first)
         code, said = platform.claim("--yes")
-    assert (code, "would carry was erased meanwhile" in said, platform.case.exists()) == (2, True, False), said
+    assert (code, "was erased in the meantime" in said, platform.case.exists()) == (2, True, False), said
     assert platform.claim("--yes")[0] == 0
     assert not (platform.case / "name.json").exists()
     assert not any(b"alice" in path.read_bytes() for path in platform.case.iterdir())
@@ -125,7 +125,7 @@ def test_a_name_that_stands_still_is_no_reason_to_refuse(platform):
     files = show(prepared)
     refuse_if_changed(prepared, files)
     other = json.loads(files["name.json"]) | {"user_id": "bob-4f9c"}
-    with pytest.raises(Refused, match="was erased meanwhile"):
+    with pytest.raises(Refused, match="was erased in the meantime"):
         refuse_if_changed(prepared, files | {"name.json": json.dumps(other).encode()})
 
 
@@ -156,7 +156,7 @@ def test_a_row_that_names_another_than_the_registry_is_refused(platform, monkeyp
 
     monkeypatch.setattr(claims, "replay", edited)
     code, said = platform.claim("--yes")
-    assert (code, "gave the message to another user than the flag names" in said) == (2, True), said
+    assert (code, "gave the message to" in said) == (2, True), said
     assert platform.shown().number == 0
 
 
@@ -166,13 +166,15 @@ def test_an_erasure_names_the_claims_that_it_does_not_take_back(platform, monkey
     assert "stays: " not in call(*with_results, "--dry-run")[1]
     assert platform.claim("--yes")[0] == 0
     code, said, _ = call(*erase, "--dry-run")
-    assert (code, "1 claim showed seeds of this registry's keys: --results tells which" in said) == (0, True), said
+    assert (code, "1 claim showed seeds of this registry's keys: --results shows which" in said) == (0, True), said
     others = *erase[:2], "bob-4f9c", *with_results[3:]
     assert "stays: " not in call(*others, "--dry-run")[1]
-    told = f"a.parquet:0 (event 1 of key green, {datetime.now(UTC):%Y-%m-%d}), with whoever was given it"
+    told = f"a.parquet:0 (event 1 of key green, {datetime.now(UTC):%Y-%m-%d}), with everyone who received it"
     for how in ("--dry-run", "--yes"):
         code, said, err = call(*with_results, how)
-        assert (code, "stays: the claim about " in said, told in " ".join(said.split())) == (0, True, True), said + err
+        assert (code, "remains: the claim about " in said, told in " ".join(said.split())) == (0, True, True), (
+            said + err
+        )
     monkeypatch.setattr(retention, "cutoff", lambda _: date.today() + timedelta(days=9))
     code, said, _ = call("retain", platform.night.config, "--keep", "1", "--dry-run")
-    assert (code, "stays: claims that were given to the parties" in said) == (0, True), said
+    assert (code, "remains: claims that were given to the parties" in said) == (0, True), said

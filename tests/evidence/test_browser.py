@@ -158,7 +158,7 @@ def test_ears_are_told_what_eyes_see(context, report):
     page.get_by_role("link", name="plain", exact=True).click()
     said = page.locator("body").aria_snapshot()
     assert 'heading "Flag: plain" [level=1]' in said
-    assert "- term: How seldom chance does this" in said
+    assert "- term: How rarely chance does this" in said
     assert said.index('heading "The text"') < said.index('heading "What was found"')
     assert said.index("Recommended:") < said.index('heading "The text"')
     assert page.get_by_role("link").all_inner_texts() == ["The night"]

@@ -165,11 +165,11 @@ def test_messages_that_nobody_has(forger, words):
     """Reserved ones are never dealt. Whether another was dealt before the text, no claim shows, and each says so."""
     forger.message = 1219
     forger.text = forger.mark_words(words, 130)
-    assert_fails(forger.claim(), "message 1219 is none of those that no user is given")
+    assert_fails(forger.claim(), "message 1219 is not reserved: a user can have it")
     for message in (2500, -1, 1203.0, True, "7"):
         assert forger.claim(message=message)[0] == 1
     forger.message = 1203
-    assert "Which user the message belongs to, but for" in forger.claim()[1]
+    assert "Which user the message belongs to, except for" in forger.claim()[1]
 
 
 @pytest.mark.parametrize("messages", [2499, 2501, 2401])
@@ -200,7 +200,7 @@ def test_a_seed_that_is_left_out_or_too_many(forger):
     forger.claim()
     unused = next(bucket for bucket in range(2**SEEDS) if bucket not in forger.claimed().buckets)
     answer = forger.edit("seeds.json", lambda seeds: seeds.update(forger.shown([unused])))
-    assert_fails(answer, "each position has its seed.*1 are of no position")
+    assert_fails(answer, "each position has its seed.*1 do not belong to any position")
 
 
 def drop_first(seeds: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ def change_first(name: str, new: object) -> Any:
 
 def test_a_seed_that_was_changed(forger):
     forger.claim()
-    assert_fails(forger.edit("seeds.json", change_first("seed", OTHER)), "leads to the root of the record; that of")
+    assert_fails(forger.edit("seeds.json", change_first("seed", OTHER)), "leads to the root of the record; the path of")
 
 
 def test_a_path_that_was_changed(forger):
@@ -237,7 +237,7 @@ def test_a_path_that_was_changed(forger):
     def reverse(seeds: dict[str, Any]) -> None:
         next(iter(seeds.values()))["path"].reverse()
 
-    assert_fails(forger.edit("seeds.json", reverse), "leads to the root of the record; that of")
+    assert_fails(forger.edit("seeds.json", reverse), "leads to the root of the record; the path of")
 
 
 @pytest.mark.parametrize("length", [0, SEEDS - 1, SEEDS + 1])
@@ -247,7 +247,7 @@ def test_a_path_of_another_length(forger, length):
     bucket = min(forger.claimed().buckets)
     path = [*forger.shown([bucket])[str(bucket)]["path"], OTHER][:length]
     answer = forger.edit("seeds.json", lambda seeds: seeds[str(bucket)].update(path=path))
-    assert_fails(answer, f"the path of each seed has {SEEDS} hashes; that of bucket {bucket} has not")
+    assert_fails(answer, f"the path of each seed has {SEEDS} hashes; the path of bucket {bucket} has not")
 
 
 def test_a_path_with_sides_of_its_own(forger):
@@ -256,11 +256,13 @@ def test_a_path_with_sides_of_its_own(forger):
     buckets = sorted(forger.claimed().buckets)
     stolen = forger.shown([buckets[1]])[str(buckets[1])]
     answer = forger.edit("seeds.json", lambda seeds: seeds.update({str(buckets[0]): stolen}))
-    assert_fails(answer, f"leads to the root of the record; that of bucket {buckets[0]} does not")
+    assert_fails(answer, f"leads to the root of the record; the path of bucket {buckets[0]} does not")
     assert_fails(answer, "seeds of different buckets are different")
     forger.claim()
     sides = stolen | {"sides": [0] * SEEDS}
-    assert_fails(forger.edit("seeds.json", lambda seeds: seeds.update({str(buckets[1]): sides})), "no bucket with seed")
+    assert_fails(
+        forger.edit("seeds.json", lambda seeds: seeds.update({str(buckets[1]): sides})), "not a bucket with seed"
+    )
 
 
 def test_equal_seeds_in_different_buckets(forger, words):
@@ -305,7 +307,7 @@ def test_two_records_of_one_key(forger):
     """The same seeds under a second record: whoever publishes both chooses between two R."""
     forger.claim()
     published = forger.publish((OTHER, "-"), (forger.record_sha256(), "-"))
-    assert_fails(forger.checked(*published), "the record's SHA-256 is that of the list")
+    assert_fails(forger.checked(*published), "the record's SHA-256 is the one on the list")
 
 
 def test_another_tokenizer(forger):
@@ -326,7 +328,7 @@ def test_values_of_beacons(tmp_path, words, forger):
     (tmp_path / "of").mkdir()
     of_beacon = make(tmp_path / "of", words, value="52df9d6c")
     code, said = of_beacon.claim()
-    assert (code, "NOT CHECKED that 52df9d6c is what 'drand' gave for '4711'" in said) == (3, True)
+    assert (code, "NOT CHECKED that 52df9d6c is what 'drand' published for '4711'" in said) == (3, True)
     assert_fails(of_beacon.claim(beacon_value="52df9d6d"), "score: ")
     assert of_beacon.claim(beacon_value=None)[0] == 1
 
@@ -345,7 +347,7 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_nobody_sees(forge
     assert re.sub(f"[{signs}]", "", forger.text) == re.sub(f"[{signs}]", "", innocent)
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d{3} characters of text.txt, which readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d{3} characters of text.txt were posted; readers do not see", said), said
 
 
 def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(forger, plain):
@@ -359,7 +361,7 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(for
     assert unicodedata.normalize("NFKC", forger.text) == innocent
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d+ characters of text.txt, which readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d+ characters of text.txt were posted; readers do not see", said), said
 
 
 @pytest.mark.parametrize(
@@ -519,7 +521,7 @@ def test_the_event_of_a_claim_names_what_it_shows_and_its_text(forger, monkeypat
     forger.write("events.jsonl", f"{lines[0]}\n{with_leaves(lines[1], lambda leaves: sorted(again))}\n")
     assert_fails(forger.checked(), "does not follow from the lines before")  # a leaf is shown first once
     forger.write("events.jsonl", f"{lines[0]}\n")
-    assert_fails(forger.checked(), "event = 2: none of the 1 in events.jsonl")
+    assert_fails(forger.checked(), "event = 2: not one of the 1 in events.jsonl")
     forger.claim(salt=SALT[::-1].hex())
     assert_fails(forger.checked(), "the claim's own event is about its text")
     for salt in (None, SALT.hex()[:-2], SALT.hex() + "00", "zz" * 16, [7]):
@@ -587,7 +589,7 @@ def test_a_unit_off_the_grid(window_forger):
 
 
 def test_a_window_of_a_normal_form_is_no_unit(window_forger):
-    assert_fails(window_forger.claim(variant="normalised"), "windows are looked at in the text as written alone")
+    assert_fails(window_forger.claim(variant="normalised"), "windows are only tested in the text as written")
 
 
 def test_the_best_of_many_units(window_forger):
@@ -641,7 +643,7 @@ def test_a_normal_form_is_told(forger):
     forger.claim(variant="normalised")
     forger.write("scored.txt", forger.text)
     code, said = forger.checked()
-    assert (code, "NOT CHECKED that scored.txt is what is scored of the text, normalised" in said) == (3, True)
+    assert (code, "NOT CHECKED that scored.txt is the scored text, normalised" in said) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -675,7 +677,7 @@ def test_names_that_stand_twice(forger):
         first = re.match(r'\{"([^"]+)"', held)
         assert first is not None
         forger.write(name, held.replace("{", f'{{"{first[1]}": 1, ', 1))
-        assert_fails(forger.checked(), f"{name}: a field stands there twice")
+        assert_fails(forger.checked(), f"{name}: a field occurs twice")
 
 
 @pytest.mark.parametrize("name", ["seeds.json", "events.jsonl"])

@@ -86,7 +86,7 @@ def test_an_honest_claim_holds(tmp_path, words, method, groups):
     code, said = forger.claim()
     assert (code, "NOT CHECKED" in said, "FAILS" in said) == (0, False, False), said
     assert "holds       log10 p is at most -24" in said
-    assert "holds       the root of the record is that of the key's seeds" in said
+    assert "holds       the root of the record is the root of the key's seeds" in said
     code, said = forger.checked(published=())
     assert (code, said.count("NOT CHECKED")) == (3, 1 if groups else 2), said
 
@@ -103,7 +103,9 @@ def test_the_list_tells_whether_others_could_mark_by_seeds_that_claims_showed(tm
     forger.publish("2026-01-01", "green", *key, shown=shown)
     code, said = forger.checked()
     assert (code, "FAILS" in said, said.count("NOT CHECKED")) == (3, False, 1), said
-    assert "NOT CHECKED that nobody marked words by seeds that claims showed: the list has 2 claims of this key" in said
+    assert (
+        "NOT CHECKED that nobody marked words with seeds that claims showed: the list has 2 claims of this key" in said
+    )
 
 
 def test_a_stranger_of_the_marked_group(forger):
@@ -119,7 +121,7 @@ def test_a_named_value_is_told_with_source_and_round(of_beacon):
     assert (code, "FAILS" in said) == (3, False), said
     (line,) = (line for line in said.splitlines() if line.startswith("NOT CHECKED"))
     source, round_ = "'drand\\n\\x1b[2Jholds       everything'", "'4711 \\u202e'"
-    assert line.startswith(f"NOT CHECKED that {VALUE} is what {source} gave for {round_}")
+    assert line.startswith(f"NOT CHECKED that {VALUE} is what {source} published for {round_}")
     assert said.isascii()
     assert "\x1b" not in said
 
@@ -131,7 +133,7 @@ def test_p_that_many_records_reach_is_told(tmp_path, without_beacon, with_beacon
     code, said = forger.claim()
     assert json.loads((forger.folder / "claim.json").read_text())["log10_p_global"] < check_claim.TRIED
     assert (code, "FAILS" in said) == (3, False), said
-    why = "if the beacon's value is the round's" if named else "the record names no beacon. Whoever made the key"
+    why = "if the beacon's value is the round's" if named else "the record names no beacon. The maker of the key"
     (line,) = (line for line in said.splitlines() if "counts: it is above -24" in line)
     assert (line.startswith("NOT CHECKED that log10 p = -"), why in line) == (True, True)
 
@@ -160,7 +162,7 @@ def test_a_record_that_was_edited_after_it_was_published(forger, name):
     forger.claim()
     (forger.folder / "record.json").write_bytes(changed(forger.record, **{name: EDITS[name]}))
     code, said = forger.checked()
-    assert (code, "FAILS       the record's SHA-256 is that of the list" in said) == (1, True), said
+    assert (code, "FAILS       the record's SHA-256 is the one on the list" in said) == (1, True), said
     assert "FAILS       score: " in said
     assert forger.checked(published=())[0] == 1
 
@@ -171,7 +173,7 @@ def test_a_record_of_a_lie_from_which_all_numbers_follow(forger, words, name):
     forger.record = changed(forger.record, **{name: EDITS[name]})
     forger.text = forger.mark_words(words, MESSAGE, 130, 1)
     code, said = forger.claim()
-    assert (code, "FAILS       the record's SHA-256 is that of the list" in said) == (1, True), said
+    assert (code, "FAILS       the record's SHA-256 is the one on the list" in said) == (1, True), said
     code, said = forger.checked(published=())
     # these agree with the key, and only the list tells that they were not announced
     assert code == (3 if name in ("looks", "normal_form", "earlier") else 1), said
@@ -185,7 +187,7 @@ def test_an_announced_record_of_another_root(forger, words):
     forger.publish("2026-01-01", "green", forger.key.commitment, GROUPS**2, forger.key.tokenizer.sha256, digest)
     code, said = forger.claim()
     assert (code, said.count("FAILS")) == (1, 1)
-    assert "FAILS       the root of the record is that of the key's seeds" in said
+    assert "FAILS       the root of the record is the root of the key's seeds" in said
 
 
 def test_a_claim_of_fewer_or_more_seeds(forger, words):
@@ -204,7 +206,7 @@ def test_seeds_that_are_too_many_are_told(forger, monkeypatch):
     forger.claim()
     monkeypatch.setattr(check_claim, "MOST_SEEDS", 7)
     code, said = forger.checked()
-    told = "NOT CHECKED that the root of the record is that of the key's seeds: they are 2^8"
+    told = "NOT CHECKED that the root of the record is the root of the key's seeds: they are 2^8"
     assert (code, told in said) == (3, True)
 
 
@@ -279,11 +281,11 @@ def test_two_readings_of_a_record_are_refused(forger):
         forger.claim()
         (forger.folder / "record.json").write_bytes(forger.record.replace(b"{", twice, 1))
         code, said = forger.checked()
-        assert (code, "record.json: a field stands there twice" in said) == (1, True)
+        assert (code, "record.json: a field occurs twice" in said) == (1, True)
     (forger.folder / "record.json").write_bytes(b"\xef\xbb\xbf" + forger.record)
     assert forger.checked()[0] == 1
     (forger.folder / "record.json").write_bytes(forger.record + b"\n")
-    assert "FAILS       the record's SHA-256 is that of the list" in forger.checked()[1]
+    assert "FAILS       the record's SHA-256 is the one on the list" in forger.checked()[1]
 
 
 def test_a_record_that_is_missing_or_too_large(forger):
@@ -357,7 +359,7 @@ def test_a_list_that_announces_another_record_or_none(forger):
     for record in (OTHER, "-"):
         forger.publish("2026-01-01", "green", *announced, record)
         code, said = forger.checked()
-        assert (code, "FAILS       the record's SHA-256 is that of the list" in said) == (1, True)
+        assert (code, "FAILS       the record's SHA-256 is the one on the list" in said) == (1, True)
 
 
 def test_every_record_that_is_known_of_counts(forger, words):

@@ -22,7 +22,7 @@ from tests.support.opened_once import keep_inspector
 from tests.support.two_keys import message_of
 from tests.support.without_ray import put_in_the_place_of_ray
 
-CHANGED = "its users were changed by something else than brickscan"
+CHANGED = "its users"
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def scanned(night, own_registry, marked) -> Night:
     """A night of two flags, of which parts are flagged too, and a document that cannot be read."""
     night.configure(columns='account = "account"', more="spans = { windows = true }")
     alice = message_of(own_registry, "green", "alice")
-    texts = [marked(alice, 200, 1), "words of somebody else " * 30, marked(alice, 80, 2), b"\xff\xfe"]
+    texts = [marked(alice, 200, 1), "somebody else " * 30, marked(alice, 80, 2), b"\xff\xfe"]
     night.write("a", texts, account=["ann", "ben", "cem", None])
     night.scan()
     return night
@@ -103,7 +103,7 @@ def answers(night: Night) -> dict[str, object]:
             code, out, err = 2, "", str(error)
         if code == 2:
             assert "zoe" not in out + err
-            assert "elieve nothing of it" in err, (door, err)
+            assert "o not trust its rows" in err, (door, err)
             said[door] = "refused"
         else:
             assert code in (0, 3), (door, err)
@@ -175,7 +175,7 @@ def test_signing_anew_takes_tables_as_they_are(scanned):
     """After a compaction by another program, say: what it wrote is believed from then on, and checked."""
     night = scanned
     before = answers(night)
-    assert call("sign", night.config, "--dry-run")[1] == "every table is as brickscan left it, in every byte\n"
+    assert call("sign", night.config, "--dry-run")[1] == "every table is byte for byte as brickscan left it\n"
     uri = table_uri(night.results, "flags")
     write_deltalake(uri, pl.read_delta(uri).to_arrow().cast(SCHEMAS["flags"]), mode="overwrite")
     assert answers(night)["explain"] == "refused"
@@ -188,7 +188,7 @@ def test_signing_anew_takes_tables_as_they_are(scanned):
     assert night.scan().exit_code == 0
     shutil.rmtree(table_uri(night.results, "spans"))
     assert call("scan", night.config)[0] == 2
-    assert "spans: was signed, and is gone" in call("sign", night.config, "--dry-run")[1]
+    assert "spans: was signed but no longer exists" in call("sign", night.config, "--dry-run")[1]
     assert call("sign", night.config, "--yes")[1].split() == ["spans", "given", "up"]
     assert call("scan", night.config)[0] == 0
 
@@ -199,7 +199,7 @@ def test_another_audit_secret_signs_all_results(scanned):
     night, registry = scanned, scanned.registry
     code, out, err = call("keys", "audit-secret", "--registry", registry, "--secret", "file:secrets/new.secret")
     assert (code, f"{Path(night.results).resolve()}: " in out) == (0, True), err
-    assert call("sign", night.config, "--dry-run")[1] == "every table is as brickscan left it, in every byte\n"
+    assert call("sign", night.config, "--dry-run")[1] == "every table is byte for byte as brickscan left it\n"
     assert "refused" not in answers(night).values()
     night.write("b", ["more words " * 40], account=["dan"])
     night.scan()
@@ -207,7 +207,7 @@ def test_another_audit_secret_signs_all_results(scanned):
     set_audit_secret(registry, "file:secrets/decoys.secret")  # as by hand, without signing
     opened_signers._signers.pop(night.results)
     code, _, err = call("explain", night.config, "a:0")
-    assert (code, "was signed under another audit secret" in err) == (2, True)
+    assert (code, "was not signed under the audit secret" in err) == (2, True)
 
 
 @pytest.mark.costly
@@ -239,9 +239,9 @@ def test_flags_of_a_scan_that_was_killed_stand_in_the_report_of_their_night(
     found = night_of(night.results, 1.0, datetime.now(UTC).date())
     assert (found.documents, len(found.flags)) == ((3, 2) if gone_on_with else (2, 1))
     assert found.light == ("green" if gone_on_with else "amber"), found.why
-    assert [f"scan {killed} finished 2 documents of this night and wrote no end" in why for why in found.why] == (
-        [] if gone_on_with else [True]
-    )
+    assert [
+        f"scan {killed} finished 2 documents of this night but did not record an end" in why for why in found.why
+    ] == ([] if gone_on_with else [True])
 
 
 @pytest.mark.costly
@@ -269,4 +269,4 @@ def test_the_first_page_of_a_server_says_what_nobody_checked_of_all_that_it_show
     opened_signers._registries.clear()
     session = ReviewSession(Explainer(night.config), "eve")
     shown = session.view_flag(FlagRequest("all"), DocumentPlace(str(night.input / "a.parquet"), 0))
-    assert "nobody signed decisions" in str(shown.explained.not_checked)
+    assert "decisions is not signed" in str(shown.explained.not_checked)

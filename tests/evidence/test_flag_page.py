@@ -171,7 +171,7 @@ TRAPS = {
     "not checked": (dataclasses.replace(of(), owned=True, not_checked="no registry was named"), None),
     "canary": (dataclasses.replace(of(), canary=True), "allowed"),
     "edited": (
-        dataclasses.replace(of(), text=None, text_evidence=None, no_text="another text stands there now"),
+        dataclasses.replace(of(), text=None, text_evidence=None, no_text="the text there now"),
         "unclear",
     ),
 }

@@ -84,8 +84,8 @@ def test_a_list_that_has_it_later_or_never(named):
     assert (code, "NOT CHECKED that message 1203 was given to 'alice' before HEAD was kept" in said) == (3, True), said
     assert "the list has its record on 2026-01-01, after HEAD; 2024-10-04 00:00:00 UTC is the platform's word" in said
     path, heads = named.publish("-")
-    assert "no list that you name has its record" in named.forger.checked(path, heads[0])[1]
-    assert "no list that you name has its record" in named.forger.checked()[1]
+    assert "no list that you named has its record" in named.forger.checked(path, heads[0])[1]
+    assert "no list that you named has its record" in named.forger.checked()[1]
     named.write(events=None, path=[])
     code, said = named.forger.checked(path, heads[0])
     assert (code, "no list has a root with its record, and so it is the platform's word" in said) == (3, True), said
@@ -131,18 +131,20 @@ def test_a_message_of_another_claim(named):
 def test_a_record_of_another_key_does_not_count(named):
     named.write(key_id="other")
     path, heads = named.publish(f"3:{named.root()}")
-    assert "no list that you name has its record" in named.forger.checked(path, heads[0])[1]
+    assert "no list that you named has its record" in named.forger.checked(path, heads[0])[1]
     named.write()
     named.forger.publish(("-", "-", f"3:{named.root()}"), commitment="d0" * 32)
     _, said = named.forger.checked(path, path.read_text().split()[-1])
-    assert "no list that you name has its record" in said
+    assert "no list that you named has its record" in said
 
 
 def test_an_undealt_message_that_was_dealt_after_the_text(named):
     named.write(text_at=GIVEN - 1)
-    assert_fails(named.forger.checked(), "and the text is known since 2024-10-03 23:59:59 UTC.*the message came first")
+    assert_fails(
+        named.forger.checked(), "and the text has been known since 2024-10-03 23:59:59 UTC.*the message came first"
+    )
     named.write(text_at=None)
-    assert "the text is known since" not in named.forger.checked()[1]
+    assert "the text has been known since" not in named.forger.checked()[1]
 
 
 def test_no_line_holds_that_gives_a_message_to_somebody_who_is_on_no_list(named):
@@ -187,7 +189,7 @@ def test_fields_that_no_record_has(named, changed):
 def test_a_field_that_stands_twice(named):
     named.write()
     named.forger.write("name.json", named.forger.held("name.json").replace("{", '{"seq": 7, ', 1))
-    assert_fails(named.forger.checked(), "name.json: a field stands there twice")
+    assert_fails(named.forger.checked(), "name.json: a field occurs twice")
 
 
 def test_a_name_cannot_write_lines_of_its_own(named):

@@ -41,7 +41,7 @@ def test_the_offer_says_what_it_shows_before_its_command(registry):
     told = [
         "1,000 seeds",
         "sees every message",
-        "no scan counts",
+        "no longer count",
         "5 %",
         "the accused",
         "3 such claims",
@@ -55,14 +55,20 @@ def test_the_offer_says_what_it_shows_before_its_command(registry):
     ("changed", "scan", "key_id", "why", "by_secret"),
     [
         ({"message": None}, SCAN, "k", "no message is shown", False),
-        ({}, None, "k", "its scan has not ended", False),
+        ({}, None, "k", "its scan has not finished", False),
         ({"audit": "alarm"}, SCAN, "k", "raised an alarm", False),
         ({"look": "levels"}, SCAN, "k", "how much they surprised a model", False),
-        ({}, SCAN, "old", "of another stack, or of version 1", True),
+        ({}, SCAN, "old", "to another stack, or to version 1", True),
         ({}, SCAN, "short", "fewer than 3 tokens", True),
-        ({}, SCAN | {"dedup": "context"}, "k", "counted repeats in another way", True),
-        ({}, SCAN | {"filter_sha256": "ab"}, "k", "left common n-grams out", True),
-        ({"look": "span"}, SCAN, "k", "was found by the look 'parts/1', which the public record of key 'k'", True),
+        ({}, SCAN | {"dedup": "context"}, "k", "counted repeats differently from", True),
+        ({}, SCAN | {"filter_sha256": "ab"}, "k", "left out common n-grams", True),
+        (
+            {"look": "span"},
+            SCAN,
+            "k",
+            "was found by the look 'parts/1', which is not in the public record of key 'k'",
+            True,
+        ),
     ],
 )
 def test_what_has_no_such_claim(registry, changed, scan, key_id, why, by_secret):
@@ -71,7 +77,7 @@ def test_what_has_no_such_claim(registry, changed, scan, key_id, why, by_secret)
     said = words(registry, key_id, changed, scan)
     assert "brickscan claim" not in (said or "")
     if by_secret:
-        assert said.startswith("by whoever holds the key's secret")
+        assert said.startswith("by a party that holds the key's secret")
         assert why in said
     else:
         assert said is None

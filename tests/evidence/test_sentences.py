@@ -73,7 +73,7 @@ def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
 
 
 def test_a_key_that_was_chosen_among_several_says_by_what_to_multiply():
-    for candidates, said in ((1, ""), (7, ". It was chosen among 7 keys that were tried, so multiply p by 7")):
+    for candidates, said in ((1, ""), (7, ". It was chosen from 7 keys that were tried, so multiply p by 7")):
         admission = SimpleNamespace(holds_down_to=1e-6, candidates=candidates, filter=None)
         key = SimpleNamespace(key_id="k", admission=admission, admitted_by="audit")
         assert _key(SimpleNamespace(key=key)).endswith(f"its p-values hold down to 1e-06{said}")
@@ -107,6 +107,6 @@ def test_a_rank_is_corrected_for_keys():
 
 
 def test_why_a_flag_was_not_computed_again_is_what_is_so():
-    for tokens, said in ((10, "too many flags came at once"), (70_000, "more than 65,536 tokens")):
+    for tokens, said in ((10, "too many flags"), (70_000, "more than 65,536 tokens")):
         assert said in _proof(verdict(0, proof="not drawn", tokens=tokens))
     assert "too many" not in _proof(verdict(0, proof="not drawn", tokens=70_000))
