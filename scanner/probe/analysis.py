@@ -298,7 +298,7 @@ def _units(answers: Answers) -> dict[str, NDArray[np.int64]]:
     classes = np.array(answers.classes, object)
     units = {name: np.flatnonzero(classes == name) for name in dict.fromkeys(answers.classes)}
     if ALL in units and len(units) > 1:
-        raise Refused(f"a class has the name {ALL!r}, which all classes together have; give it another name")
+        raise Refused(f"a class has the name {ALL!r}, which is reserved for all classes together; give it another name")
     return units if len(units) == 1 else {**units, ALL: np.arange(len(classes))}
 
 
@@ -337,7 +337,7 @@ def _open(
         if split := share_split_alike(answers, tokenizer):
             notes.append(
                 f"the tokenizer of key {key.key_id} splits {split[0]:,} of {split[1]:,} texts into the token ids that "
-                "the server gave"
+                "the server returned"
             )
         correction = float(ErrorShares.by_default().corrections(key, tested)[AS_WRITTEN, 0, 1])
         opened_keys.append(_OpenedKey(key, tokenizer, cells, known, correction))
@@ -405,7 +405,7 @@ def _key_result(
         f"class {one.name}: too few tokens to tell whether it is marked; about {one.more_answers:,} more answers like "
         "these are needed"
         if one.answers
-        else f"class {one.name}: none of its {one.without_text:,} requests was answered with a text"
+        else f"class {one.name}: none of its {one.without_text:,} requests got a text"
         for one in classes
         if one.state == "cannot tell"
     ]
@@ -456,19 +456,19 @@ def _differences(cells: Sequence[_Tested], named: Named, evidence: Sequence[Evid
             if not found.agrees(stated) and (found.agrees(0.0) or found.agrees(1.0)):
                 place = shares[int(found.agrees(1.0))]
                 return [f"the server {cells[place].words}"], place
-            words = f"marks about {found.share:.0%} of the tokens with the second key, the key says {stated:.0%}"
+            words = f"marks about {found.share:.0%} of the tokens with the second key, but the key says {stated:.0%}"
             place, sentences = 0, [] if found.agrees(stated) else [f"the server {words}"]
     # 2. layers that mark nothing
     if place == 0 and (ends := _layers_end(cells, evidence)) is not None and ends[0]:
-        sentences.append(f"the server marks with the first {ends[1]} layers' keys alone, the key has more")
+        sentences.append(f"the server marks only with the keys of the first {ends[1]} layers, but the key has more")
     # 3. token ids of the server that differ from those of the text
     texts = [other for other, one in enumerate(cells) if one.reading.name == "text" and one.reading.words]
     if texts and not cells[place].reading.words and place == 0:
         by_text = evidence[texts[0]]
         if by_text.strength < 0.5 * evidence[0].strength:
             sentences.append(
-                "the server uses another tokenizer than the key's: its own token ids carry the mark, and its texts as "
-                "the key's tokenizer splits them do not, or far less of it"
+                "the server's tokenizer differs from the key's: its own token ids carry the mark, but its texts, "
+                "split by the key's tokenizer, carry little or none of it"
             )
     return sentences, place
 
@@ -484,8 +484,8 @@ def _for_others(classes: Sequence[ClassResult], tests: int, rate: float) -> list
         return []
     carry = "carries" if wrong == 1 else "carry"
     return [
-        f"the server marks for other users than it was asked for: {wrong:,} of {known:,} answers {carry} another "
-        "message than their user's; compare what requests say with `brickscan users show`"
+        f"the server marks for the wrong users: {wrong:,} of {known:,} answers {carry} a message that is not their "
+        "user's; compare the requests with `brickscan users show`"
     ]
 
 
@@ -538,14 +538,14 @@ def _limits_of_formats(stated: _Tested) -> list[str]:
     """Return the questions that the stated format leaves open, in sentences."""
     form, sentences = stated.hypothesis.form, list[str]()
     if stated.opened.mark.law is None:
-        sentences.append("its scores have no law, so that nothing can be claimed")
+        sentences.append("its scores have no law, so nothing can be claimed")
     if form.generator is not None:
         sentences.append(
-            f"whether the server draws on a GPU: what torch's {form.generator} draws is read, and a GPU draws other "
-            "numbers, which are not found"
+            f"whether the server draws on a GPU: only draws of torch's {form.generator} are tested, and a GPU draws "
+            "different numbers, which are not found"
         )
     if stated.opened.mark.basis.assumed:
-        sentences.append("who marked: this mark can be made by anybody, or its hash is assumed to behave as random")
+        sentences.append("who marked: anybody can make this mark, or its hash is only assumed to behave randomly")
     return sentences
 
 
@@ -575,7 +575,9 @@ def _openings(
         nothing = np.full(reach, MISSING, np.uint32)
         by_itself = _opening_evidence(chosen, tokens, {int(i): nothing for i in places}, reach, opened.known, tests)
         if claimed(with_prompt):
-            return ["the server puts the prompt into the contexts of its first tokens, the format leaves it out"], []
+            return [
+                "the server puts the prompt into the contexts of its first tokens, but the format leaves it out"
+            ], []
         if state_of(by_itself, tests, strength).name == "unmarked":
             words = "writes something before its answers that they do not show, or does not mark"
             return [f"the server {words} their first {reach} tokens, which carry no mark"], []
@@ -634,7 +636,7 @@ def _class_result(
     other = named.place
     if other is not None and not is_part and own.log10_p > evidence[other].log10_p + MARGIN:
         chosen, own = opened.tested[other], evidence[other]
-        differs = f"the server {chosen.words}" if chosen.words else "the server does as the key says"
+        differs = f"the server {chosen.words}" if chosen.words else "the server marks as the key says"
     state = state_of(own, tests, strength)
     tokens = select_documents(chosen.reading.tokens, unit)
     per_answer = max(1.0, own.scored / len(unit))

@@ -68,7 +68,7 @@ def read_token(reference: str, base: Path) -> str:
         raw, where = os.environb.get(os.fsencode(name), b""), f"environment variable {name}"
     token = raw.strip()
     if not token or any(not 33 <= byte <= 126 for byte in token):
-        what = "holds a character that no token has" if token else "is empty or not set"
+        what = "contains a character that a token cannot have" if token else "is empty or not set"
         raise SecretError(f"{where}: {what}; it should hold the server's token, in ASCII and on one line")
     return token.decode("ascii")
 

@@ -97,7 +97,7 @@ CLASSES = (
     _sampled("top-p", "sampled from the most likely 90 %", fields={"top_p": 0.9}),
     _sampled("top-k", "sampled from the 40 most likely tokens", fields={"top_k": 40}),
     _sampled("code", "asks for code", prompts="code"),
-    _sampled("other-languages", "asks in other languages than English", prompts="languages"),
+    _sampled("other-languages", "prompts in languages other than English", prompts="languages"),
     _sampled(
         "json-mode",
         "answers as JSON",
@@ -105,16 +105,16 @@ CLASSES = (
         chat_only=True,
         fields={"response_format": {"type": "json_object"}},
     ),
-    _sampled("json-schema", "answers by a JSON schema", chat_only=True, fields={"response_format": _SCHEMA}),
+    _sampled("json-schema", "answers that follow a JSON schema", chat_only=True, fields={"response_format": _SCHEMA}),
     _sampled(
         "tools",
-        "calls a tool, whose arguments are the answer",
+        "calls a tool; its arguments are the answer",
         prompts="tools",
         chat_only=True,
         fields={"tools": [_TOOL], "tool_choice": {"type": "function", "function": {"name": "send_letter"}}},
     ),
-    _sampled("streaming", "the answer comes in pieces", stream=True),
-    _sampled("several-answers", "three answers of one request (n = 3)", fields={"n": 3}),
+    _sampled("streaming", "the answer is streamed in pieces", stream=True),
+    _sampled("several-answers", "three answers to one request (n = 3)", fields={"n": 3}),
     _sampled("long-prompt", "after a prompt of several thousand characters", long=True),
     _sampled("system-prompt", "after a system prompt", chat_only=True, system=True),
     _sampled(
@@ -123,7 +123,7 @@ CLASSES = (
     _sampled(
         "stop-strings", "ends at strings that the request names", fields={"stop": ["In conclusion", "The end", "###"]}
     ),
-    _sampled("seed", "sampled from a seed that the request names", fields={"seed": 20261202}),
+    _sampled("seed", "sampled with a seed that the request gives", fields={"seed": 20261202}),
 )
 """Classes that every probe asks for, unless probe.toml says otherwise."""
 
@@ -131,9 +131,9 @@ REASONING_ANSWER = "reasoning-answer"
 """Class of answers after reasoning. The reasoning itself is in the class `reasoning`."""
 
 NEED_A_LINE = {
-    "opt-out": "what a client can send to be left unmarked, by `fields`",
-    "replica": "another server or route, by `url`",
-    "speculation": "a server with speculative decoding, by `url` or `fields`",
+    "opt-out": "request fields by which a client may avoid the mark, set in `fields`",
+    "replica": "another server or route, set in `url`",
+    "speculation": "a server with speculative decoding, set in `url` or `fields`",
 }
 """Classes that only the operator can describe, and how a section of probe.toml describes them."""
 
@@ -206,12 +206,12 @@ def classes_of(config: ProbeConfig) -> list[RequestClass]:
 
 def _no_start(own: ClassConfig, classes: Mapping[str, RequestClass]) -> str:
     if own.name in classes:
-        return f"{own.name} is a class of brickscan's already; leave `like` out, or give your class another name"
+        return f"{own.name} is already a class of brickscan's; leave `like` out, or rename your class"
     return f"there is no such class{did_you_mean(str(own.like), classes)}; allowed: {', '.join(classes)}"
 
 
 def _changed(start: RequestClass, own: ClassConfig) -> RequestClass:
-    about = start.about if own.name == start.name else f"your own: as {start.name}, changed"
+    about = start.about if own.name == start.name else f"your own: based on {start.name}"
     answers = start.answers if own.answers is None else own.answers
     return replace(
         start,
@@ -319,4 +319,4 @@ def classes_left_out(config: ProbeConfig) -> Iterator[str]:
             yield f"{one.name}: " + ('needs api = "chat"' if chat_only else "answers = 0")
     for name, how in NEED_A_LINE.items():
         if name not in asked:
-            yield f"{name}: say how in a [[classes]] of that name: {how}"
+            yield f"{name}: define it in a [[classes]] section of that name: {how}"

@@ -23,11 +23,11 @@ def _is_url(url: str) -> str:
     except UnicodeError:
         raise ValueError("a server's name has 1 to 63 characters between its points") from None
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a URL holds no name or password; name the token by a reference, token = 'env:NAME'")
+        raise ValueError("a URL must not contain a name or password; give the token as a reference, token = 'env:NAME'")
     if parts.query or parts.fragment:
-        raise ValueError("a URL has neither ? nor #; name the server, such as http://127.0.0.1:8000")
+        raise ValueError("a URL must not contain ? or #; give the server, such as http://127.0.0.1:8000")
     if route := re.search(r"/(v1/)?(chat/completions|completions|models)/?$", parts.path):
-        raise ValueError(f"a URL names the server alone; leave out {route[0]}")
+        raise ValueError(f"a URL names only the server; leave out {route[0]}")
     if parts.port is not None and parts.port == 0:  # reading the port refuses one that is no number
         raise ValueError("a port is 1 to 65535")
     return url.rstrip("/")
@@ -40,7 +40,7 @@ def _changes_nothing_of_ours(fields: dict[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(fields, allow_nan=False)
     except (TypeError, ValueError):
-        raise ValueError("holds a date, nan or inf, which JSON has not; write text or a number") from None
+        raise ValueError("contains a date, nan or inf, which JSON does not have; write text or a number") from None
     for name in ("n", *TOKEN_LIMITS):
         if name in fields and not (type(fields[name]) is int and 1 <= fields[name] <= _MOST_COUNT):
             raise ValueError(f"{name} is a whole number from 1 to {_MOST_COUNT:,}")

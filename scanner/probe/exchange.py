@@ -153,7 +153,7 @@ class Line:
         call = _Call(url, timeout_s)
         with self._lock:
             if self._closed:
-                raise NoAnswer("the probe was ended", again=True, charged=False)
+                raise NoAnswer("the probe was stopped", again=True, charged=False)
             self._calls.add(call)
         timer = threading.Timer(timeout_s, call.end)
         timer.daemon = True
@@ -204,7 +204,7 @@ class Line:
             except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
                 # a connection that is shut down under TLS raises any of these errors
                 if call.ended or isinstance(error, TimeoutError):
-                    sentence = f"no whole answer came within {timeout_s:g} s"
+                    sentence = f"no complete answer arrived within {timeout_s:g} s"
                     raise NoAnswer(sentence, again=True, charged=call.sent) from None
                 if not isinstance(error, OSError | http.client.HTTPException):
                     raise
@@ -219,7 +219,7 @@ def _whole(response: http.client.HTTPResponse, most_bytes: int, call: _Call) -> 
         pieces.append(piece)
         size += len(piece)
         if size > most_bytes:
-            sentence = f"the answer has more than {most_bytes:,} bytes, and was broken off"
+            sentence = f"the answer has more than {most_bytes:,} bytes and was cut off"
             raise NoAnswer(sentence, again=False, charged=True)
     if call.ended:
         raise TimeoutError
@@ -232,14 +232,14 @@ def _why(error: Exception, sent: bool) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
-        return "the server does not speak TLS as this machine does; is it http:// in place of https://?"
+        return "the TLS handshake failed; should the URL be http:// instead of https://?"
     if isinstance(error, socket.gaierror):
         return "the server's name is not known; is the URL right?"
     if not sent:
         return f"no connection to the server ({getattr(error, 'strerror', None) or type(error).__name__})"
     if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
-        return "what came is no HTTP"
-    return f"the connection broke off before the answer was whole ({type(error).__name__})"
+        return "the answer is not HTTP"
+    return f"the connection closed before the answer was complete ({type(error).__name__})"
 
 
 def _retry_after(header: str | None, now: float) -> float | None:

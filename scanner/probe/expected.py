@@ -63,7 +63,7 @@ def read_expected(path: Path) -> ExpectedPage:
             f"--expect {path}: cannot be read ({error.strerror}); give a copy of an earlier probe.json"
         ) from None
     except ValidationError:
-        raise Refused(f"--expect {path}: is no probe.json; give a copy of an earlier one") from None
+        raise Refused(f"--expect {path}: is not a probe.json; give a copy of an earlier one") from None
 
 
 def changes(expected: ExpectedPage, result: ProbeResult) -> Iterator[Change]:
@@ -113,7 +113,7 @@ def _of_classes(key: _ExpectedKey, now: KeyResult) -> Iterator[Change]:
             continue
         state, more = found[one.name].state, found[one.name].more_answers
         if state == UNMARKED:
-            yield Change(NOT_MARKED, f"key {key.key_id}, {one.name}: was marked, and is not any more")
+            yield Change(NOT_MARKED, f"key {key.key_id}, {one.name}: was marked, and no longer is")
         elif state != MARKED:
             how_many = f"; {more:,} more answers are needed" if more else ""
             yield Change(NOT_KNOWN, f"key {key.key_id}, {one.name}: was marked, and cannot be told now{how_many}")

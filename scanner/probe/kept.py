@@ -80,17 +80,15 @@ class KeptAnswers:
             raise Refused(f"{path}: cannot be written ({error.strerror}); name another `out`") from None
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
             self._file.close()
-            raise Refused(f"{path}: is no regular file; move it away, or name another `out`")
+            raise Refused(f"{path}: is not a regular file; move it away, or name another `out`")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
-            raise Refused(
-                f"{path}: another probe is asking into this folder; wait for it, or name another `out`"
-            ) from None
+            raise Refused(f"{path}: another probe is using this folder; wait for it, or name another `out`") from None
         if not path.exists() or not os.path.samestat(os.fstat(self._file.fileno()), path.stat()):
             self._file.close()  # the other probe ended between open and lock, and deleted the file
-            raise Refused(f"{path}: another probe has just ended in this folder; start this one again")
+            raise Refused(f"{path}: another probe in this folder has just finished; start this one again")
         self._replies = self._read()
         sync_to_disk(path.parent)
 
@@ -114,7 +112,7 @@ class KeptAnswers:
             except ValueError:
                 self._file.close()
                 raise Refused(
-                    f"{self.path}: line {number} is no kept answer; move the file away, and the probe begins anew"
+                    f"{self.path}: line {number} is not a recorded answer; move the file away to start the probe over"
                 ) from None
             replies[kept.request_id] = kept
         return replies

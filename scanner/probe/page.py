@@ -82,15 +82,15 @@ def in_short(result: ProbeResult) -> list[str]:
         if key.named is None:
             but = f" But {safe('; '.join(key.differences))}." if key.differences else ""
             sentences.append(
-                f"Key {key.key_id}: no mark is found, neither as the key says nor under any of "
-                f"{key.hypotheses - 1} configurations near it.{but}"
+                f"Key {key.key_id}: no mark is found, neither as the key says nor under any of {key.hypotheses - 1} "
+                f"similar configurations.{but}"
             )
             continue
         untold = [printable(one.name, LONGEST_NAME) for one in key.classes if one.state == "cannot tell"]
         unmarked = [printable(one.name, LONGEST_NAME) for one in key.classes if one.state == "unmarked"]
         differs = f"and differs: {safe('; '.join(key.differences))}" if key.differences else "as the key says"
         left_out = f" These classes leave unmarked: {', '.join(unmarked)}." if unmarked else ""
-        left_out += f" It cannot be told of these: {', '.join(untold)}." if untold else ""
+        left_out += f" It cannot be told for these: {', '.join(untold)}." if untold else ""
         sentences.append(f"Key {key.key_id}: the server marks, {differs}.{left_out}")
     return sentences
 

@@ -68,7 +68,7 @@ def answers_of(table: pa.Table) -> Answers:
             text.
     """
     if "text" not in table.column_names:
-        raise Refused("the answers have no column `text`; one answer a row is needed, its text in that column")
+        raise Refused("the answers have no column `text`; give one answer per row, with its text in that column")
     twice = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
     if twice:
         raise Refused(f"the answers have the column `{twice[0]}` several times; keep one of them")
@@ -80,8 +80,8 @@ def answers_of(table: pa.Table) -> Answers:
         raise Refused(f"none of {table.num_rows:,} answers has a text; nothing can be tested")
     if (found := len(set(classes))) > MOST_CLASSES:
         raise Refused(
-            f"the answers are of {found:,} classes; at most {MOST_CLASSES:,} are tested. The column `class` says in "
-            "which way each was asked for"
+            f"the answers have {found:,} classes; at most {MOST_CLASSES:,} are tested. The column `class` says how "
+            "each answer was requested"
         )
     with_text = set(rows)
     without_text = Counter(classes[row] for row in range(table.num_rows) if row not in with_text)
@@ -136,7 +136,7 @@ def _id_lists(table: pa.Table, name: str) -> list[Ids | None]:
         if value is not None and not (
             isinstance(value, list) and all(isinstance(token, int) and 0 <= token < 2**32 for token in value)
         ):
-            raise Refused(f"the answers' column `{name}` holds what is no list of token ids, 0 to 2^32 − 1")
+            raise Refused(f"the answers' column `{name}` has a value that is not a list of token ids, 0 to 2^32 − 1")
         out.append(np.array(value, np.uint32) if value else None)
     return out
 
@@ -169,16 +169,16 @@ def readings_of(answers: Answers, tokenizer: Tokenizer, others: Iterable[tuple[s
         split = np.split(by_text.ids, by_text.offsets[1:-1])
         ids = [text if own is None else own for own, text in zip(answers.ids, split, strict=True)]
         found.append(Reading("ids", "", _cut(batch_of(ids))))
-        words = "gives token ids that are not those of its texts: these carry the mark, and the ids do not"
+        words = "returns token ids that do not match its texts: the texts carry the mark, and the ids do not"
         found.append(Reading("text", words, by_text))
     else:
         found.append(Reading("text", "", by_text))
-        as_control = "writes control tokens into its answers, which carry the mark if they are read as such"
+        as_control = "writes control tokens into its answers; the mark is found only if they are read as control tokens"
         found.append(Reading("control tokens", as_control, _cut(_read_controls(tokenizer, answers.texts))))
         spaced = _cut(tokenizer.encode([" " + text for text in answers.texts]))
-        found.append(Reading("space before", "begins its answers with a space, which is not in the text", spaced))
+        found.append(Reading("space before", "begins its answers with a space that the text lacks", spaced))
     for name, other in others:
-        words = f"uses another tokenizer than the key's: {name}"
+        words = f"uses a tokenizer other than the key's: {name}"
         found.append(Reading(f"tokenizer {name}", words, _cut(other.encode(answers.texts))))
     return [
         reading

@@ -89,14 +89,14 @@ def read_reply(request: Request, answer: HttpAnswer, secrets: Sequence[str]) -> 
     ]
     missing = request.choices - len(choices)
     if missing > 0:
-        lost = Answer(request.of_class.name, error=f"the server gave {len(choices)} answers of {request.choices}")
+        lost = Answer(request.of_class.name, error=f"the server returned {len(choices)} of {request.choices} answers")
         answers += [lost] * missing
     usage = whole.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     return Reply(tuple(answers), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
 
-_NO_TEXT = "[bytes that are no UTF-8]"
+_NO_TEXT = "[bytes that are not UTF-8]"
 
 
 def _decoded(body: bytes) -> str:
@@ -220,7 +220,7 @@ def _joined(text: str, request: Request, secrets: Sequence[str]) -> dict[str, An
         piece = _object(data, secrets)
         if "error" in piece:
             raise NoAnswer(
-                f"the stream ends in an error: {_message(json.dumps(piece), secrets)}", again=False, charged=True
+                f"the stream ended with an error: {_message(json.dumps(piece), secrets)}", again=False, charged=True
             )
         whole |= {name: value for name, value in piece.items() if name != "choices" and value is not None}
         pieces = piece.get("choices")
@@ -229,7 +229,7 @@ def _joined(text: str, request: Request, secrets: Sequence[str]) -> dict[str, An
             if isinstance(index, int) and 0 <= index < request.choices:
                 _add_piece(choices.setdefault(index, {}), choice)
     if not ended and not (choices and all(choice.get("finish_reason") for choice in choices.values())):
-        raise NoAnswer(f"the stream broke off after {len(text):,} characters", again=True, charged=True)
+        raise NoAnswer(f"the stream was cut off after {len(text):,} characters", again=True, charged=True)
     return whole | {"choices": [choices[index] for index in sorted(choices)]}
 
 
@@ -289,7 +289,7 @@ def _answers(
     """Yield the texts of one choice: its answer, or first its reasoning if the class asks for that."""
     name = request.of_class.name
     if not isinstance(choice, dict):
-        yield Answer(name, error="the answer is no object of JSON")
+        yield Answer(name, error="the answer is not a JSON object")
         return
     message = choice.get("message")
     message = message if isinstance(message, dict) else {}
@@ -309,7 +309,7 @@ def _answers(
         # if there is reasoning, the ids cover it and the answer, so they are not those of the text
         yield _with_text(of_choice, text, None if reasoning else ids)
         return
-    missing = "the answer has no reasoning of its own; set answers = 0 for this class where the model gives none"
+    missing = "the answer has no separate reasoning; set answers = 0 for this class if the model does not give any"
     yield _with_text(of_choice, reasoning, None) if reasoning else replace(of_choice, error=missing)
     # the model read prompt and reasoning before its answer, and the tokens of the reasoning are not known
     yield _with_text(replace(of_choice, class_name=REASONING_ANSWER, prompt_ids=None), text, None)
@@ -320,7 +320,7 @@ def _with_text(answer: Answer, text: str, ids: tuple[int, ...] | None) -> Answer
         return replace(answer, error="the answer is empty")
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return replace(answer, text=text, ids=ids)
-    notes = [*filter(None, [answer.note]), "half characters in it were replaced"]
+    notes = [*filter(None, [answer.note]), "incomplete characters in it were replaced"]
     clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return replace(answer, text=clean, ids=ids, note="; ".join(notes))
 

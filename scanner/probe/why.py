@@ -99,20 +99,20 @@ def _reasons(opened: _Opened, tests: int, level: float) -> list[str]:
     near = [(found, said) for found, said in near if found.log10_p < evidence[0].log10_p]
     if near:
         found, said = min(near, key=lambda pair: pair[0].log10_p)
-        sentences.append(f"it reads as if {said}: {_chance(found)}")
+        sentences.append(f"it looks as if {said}: {_chance(found)}")
     # 3. the stated configuration on the whole and on parts
     parts = _parts(stated, tokens, tests)
     best, begin, end = min(parts, key=lambda part: part[0].log10_p, default=(evidence[0], 0, 0))
     if claimed(evidence[0]):
-        sentences.append(f"its own mark speaks from it, too weakly for a scan: {_chance(evidence[0])}")
+        sentences.append(f"it shows the key's own mark, too weakly for a scan: {_chance(evidence[0])}")
     if claimed(best) and best.log10_p < evidence[0].log10_p:
         sentences.append(
-            f"tokens {begin + 1:,} to {end:,} carry its mark and others do not, as after edits: {_chance(best)}"
+            f"tokens {begin + 1:,} to {end:,} carry the key's mark and the rest do not, as after edits: {_chance(best)}"
         )
     tried = [*evidence, *others, *(part for part, _, _ in parts)]
     if not any(claimed(found) for found in tried):
         least = min(tried, key=lambda found: found.log10_p_page)
-        sentences.append(f"nothing speaks for any mark that was tried; of the best try: {_chance(least)}")
+        sentences.append(f"there is no evidence for any mark that was tried; the best one: {_chance(least)}")
     return sentences
 
 
@@ -134,4 +134,4 @@ def _parts(form: OpenedForm, tokens: Tokens, tests: int) -> list[tuple[Evidence,
 
 def _chance(found: Evidence) -> str:
     chance = "1" if found.log10_p_page > -1e-3 else one_in(found.log10_p_page)
-    return f"among texts without a mark, {chance} does as well by chance (1 in {1 / PAGE_RATE:g} or rarer counts)"
+    return f"among texts without a mark, {chance} scores as high by chance (1 in {1 / PAGE_RATE:g} or rarer counts)"

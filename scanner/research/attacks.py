@@ -97,7 +97,7 @@ def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> s
     if kind not in ATTACKS:
         near = did_you_mean(name, ATTACKS_OF_REPORT)
         raise ValueError(
-            f"attack {name!r} is unknown{near}; allowed: {', '.join(ATTACKS_OF_REPORT)}, with other rates too"
+            f"attack {name!r} is unknown{near}; allowed: {', '.join(ATTACKS_OF_REPORT)}, also with other rates"
         )
     return ATTACKS[kind](text, float(rate or 0), random, tools)
 
@@ -131,7 +131,7 @@ def paste(text: str, rate: float, random: np.random.Generator, tools: Tools) -> 
         ValueError: there is no text by people.
     """
     if not any(map(str.strip, tools.human)):
-        raise ValueError("paste needs text by people, and there is none")
+        raise ValueError("paste needs text written by people, and there is none")
     length = round(len(tools.ids(text)) * (1 - rate) / rate)
     around: list[int] = []
     while len(around) < length:
@@ -306,17 +306,17 @@ class ShownAttack(NamedTuple):
 EDITS = (
     ShownAttack("delete:0.1", "each token left out with probability 0.1"),
     ShownAttack("delete:0.3", "each token left out with probability 0.3"),
-    ShownAttack("insert:0.1", "a random token put before each with probability 0.1"),
-    ShownAttack("insert:0.3", "a random token put before each with probability 0.3"),
+    ShownAttack("insert:0.1", "a random token inserted before each with probability 0.1"),
+    ShownAttack("insert:0.3", "a random token inserted before each with probability 0.3"),
     ShownAttack("substitute:0.1", "each token replaced by a random one with probability 0.1"),
     ShownAttack("substitute:0.3", "each token replaced by a random one with probability 0.3"),
-    ShownAttack("homoglyphs:0.1", "one letter in ten, of those that have one, replaced by its Cyrillic look-alike"),
-    ShownAttack("zero-width:0.1", "an invisible character put behind one character in ten"),
+    ShownAttack("homoglyphs:0.1", "one in ten letters that have a Cyrillic look-alike replaced by it"),
+    ShownAttack("zero-width:0.1", "an invisible character inserted after one character in ten"),
     ShownAttack("lower", "everything in lower case"),
     ShownAttack("upper", "everything in capitals"),
     ShownAttack("markdown:0.1", "Markdown: a heading, bullets, one word in ten bold"),
     ShownAttack("c2pa", "a C2PA manifest appended in its wrapper"),
-    ShownAttack("quote", "every line quoted, as a reply does"),
+    ShownAttack("quote", "every line quoted, as in a reply"),
     ShownAttack("paste:0.5", "mixed with others' text: half of it is the marked text"),
     ShownAttack("paste:0.25", "mixed with others' text: a quarter of it is the marked text"),
     ShownAttack("paste:0.1", "mixed with others' text: a tenth of it is the marked text"),
@@ -328,9 +328,9 @@ EDITS = (
 """Edits by people and platforms."""
 
 REMOVERS = (
-    ShownAttack("strip-unicode", "invisible characters left out; blanks, quotes, dashes and styled letters made plain"),
-    ShownAttack("swap-letters:0.3", "two letters swapped in three words of ten"),
-    ShownAttack("synonyms", "every word of a list of common English ones replaced by a synonym"),
+    ShownAttack("strip-unicode", "invisible characters removed; blanks, quotes, dashes and styled letters made plain"),
+    ShownAttack("swap-letters:0.3", "two letters swapped in three words out of ten"),
+    ShownAttack("synonyms", "every word on a list of common English words replaced by a synonym"),
 )
 """Steps of public programs that remove marks."""
 

@@ -326,7 +326,7 @@ def _imitation(decider: Decider, marked: pl.DataFrame, window: int, seed: str, t
                 rows.append({"text": text, "user_id": user, "new": new_share(made, ids)})
     if rows:
         forged = decider.measured(pl.DataFrame(rows, schema_overrides={"user_id": pl.String}))
-        new = f"{np.mean([row['new'] for row in rows]):.0%} of the runs of 8 tokens are in no marked text"
+        new = f"{np.mean([row['new'] for row in rows]):.0%} of the runs of 8 tokens do not occur in any marked text"
         decided = decider.decide(forged["text"].to_list())
         cells = found_cells("imitation", f"n-grams of window {window}; {new}", decided, forged)
         yield from (cell for cell in cells if cell.stratum == "all")
@@ -412,7 +412,7 @@ def in_words(cell: ErrorCell | None) -> PageCell:
         if cell.pieces is not None and cell.pieces < cell.texts:
             count += f", worth {counted(cell.pieces, 'independent piece')}"
         if cell.too_high:
-            lacks = f"above {cell.rate:g}: believe no flag before the cause is known"
+            lacks = f"above {cell.rate:g}: do not trust any flag until the cause is known"
         return PageCell(count, f"{_rounded(cell.low, math.floor):.2g} to {_rounded(cell.high, math.ceil):.2g}", lacks)
     limits = f"{math.floor(100 * cell.low) / 100:.2f} to {math.ceil(100 * cell.high) / 100:.2f}"
     if cell.share is None:
@@ -443,7 +443,7 @@ def table(
         needed = [cell.texts + cell.lacks for cell in listed if cell and cell.lacks and not cell.too_high]
         if len(needed) == len(rows) > 1:  # a note that every row has is written once
             in_column = [cell._replace(lacks="") for cell in in_column]
-            words = f"{words}; too few texts in every row, of which about {amount(min(needed))} are needed"
+            words = f"{words}; too few texts in every row, about {amount(min(needed))} are needed"
         heads.append(words)
         by_column.append(in_column)
     cells_of = zip(*by_column, strict=True)
@@ -472,11 +472,11 @@ def page(about: Mapping[str, Any], cells: Sequence[ErrorCell]) -> str:
         least=FEWEST_TEXTS,
         forged=FORGED_TOKENS,
         chart=rates_chart(points, "unmarked texts"),
-        p_values=table(cells, "p-values", "All unmarked texts", [("reached", _ALL, "texts with so small a p-value")]),
+        p_values=table(cells, "p-values", "All unmarked texts", [("reached", _ALL, "texts with such a small p-value")]),
         unmarked=table(cells, "false positives", "By part of the corpus", at_rate),
         marked=table(cells, "marked", "By length and kind", _FOUND),
         edits=table(cells, "edits", "After edits", _EDITED),
-        removers=table(cells, "removers", "After steps of public removers", _EDITED),
+        removers=table(cells, "removers", "After edits by public removers", _EDITED),
         rewriting=table(cells, "rewriting", "After a model rewrote them", _EDITED),
         imitation=table(cells, "imitation", "Forgeries", _FOUND),
     )  # fmt: skip

@@ -279,7 +279,7 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
         raise Refused(f"results = {config.results!r}: texts are kept in a folder; give the path of one")
     model = base / config.model
     if not (model / "config.json").is_file():
-        raise Refused(f"model = {config.model!r}: no config.json in {model}; name a folder that save_pretrained wrote")
+        raise Refused(f"model = {config.model!r}: no config.json in {model}; name a folder written by save_pretrained")
     plan = EvaluationPlan(
         config=config,
         base=base,
@@ -321,7 +321,7 @@ def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
         what += f" {prompt[:40]!r}, has {length} tokens"
         if length < window:
             raise Refused(
-                f"{what}, fewer than the window of {window}; make it longer or leave it out, or choose narrower windows"
+                f"{what}, fewer than the window of {window}; lengthen it or leave it out, or choose smaller windows"
             )
         if positions is not None and length + new > positions:
             raise Refused(
@@ -445,7 +445,7 @@ def messages_in_groups(seed: str, users: int, first: int, groups: int) -> list[i
 
 def _drawn(seed: str, users: int, places: int) -> list[int]:
     if users > places // 2:
-        raise Refused(f"identification.users = {users}: at most {places // 2} users have texts")
+        raise Refused(f"identification.users = {users}: at most {places // 2} users can have texts")
     order = np.random.default_rng(list(seed.encode("ascii"))).permutation(places)
     return [int(place) for place in order[:users]]
 
@@ -453,5 +453,5 @@ def _drawn(seed: str, users: int, places: int) -> list[int]:
 def _first(prompts: Sequence[str], count: int, field: str, least: bool = False) -> dict[int, str]:
     distinct = list(dict.fromkeys(prompts))
     if len(distinct) < count:
-        raise Refused(f"{field} = {count}: the file of prompts has {len(distinct)} distinct ones; ask for fewer or add")
+        raise Refused(f"{field} = {count}: the file has {len(distinct)} distinct prompts; ask for fewer or add prompts")
     return dict(enumerate(distinct if least else distinct[:count]))

@@ -170,15 +170,15 @@ _TABLE_2 = (
 """Rows of the paper's Table 2: name, measure, attack."""
 
 _HOW_TO_READ = (
-    "Every figure stands with its 95 % interval: of a share, Clopper and Pearson's at the effective number of texts; of"
-    " a mean, Student's; texts of one prompt, one key or one user count as alike. Texts too short for a scan count, as"
-    " not flagged. The paper's figures are of another model (Guanaco-7B) on other prompts."
+    "Every figure has its 95 % interval: Clopper and Pearson's at the effective number of texts for a share, "
+    "Student's for a mean. Texts of one prompt, one key or one user count as alike. Texts too short for a scan count "
+    "as not flagged. The paper's figures are from a different model (Guanaco-7B) and different prompts."
 )
 _NAMING = (
-    "Share of texts whose user is named. `wrong`: somebody else is named; `ambiguous`: the text is flagged, and nobody"
-    " is: several messages of version 1 pass, or none of version 3 does by the steps that are its own. Both as counts"
-    " of texts, with the limits of their share. Under version 3 more than 65,536 messages are searched in texts of"
-    " their own, under a key with groups."
+    "Share of texts whose user is named. `wrong`: somebody else is named. `ambiguous`: the text is flagged but no "
+    "user is named, because several messages of version 1 pass, or no message of version 3 passes by its own steps. "
+    "Both are counts of texts, with the limits of their share. Under version 3, more than 65,536 messages are "
+    "searched in separate texts, under a key with groups."
 )
 
 _LONG_MESSAGES = 100_000  # number of messages for which long texts are reported
@@ -277,7 +277,7 @@ def _long(
     least, limit = SCORED_CLASSES[-1]
     count = _LONG_MESSAGES if _LONG_MESSAGES in counts else counts[-1]
     named = [f"found, M = {count:,}, FPR {rate:g}" for rate in rates]
-    lines = [["method", "texts", f"TPR at {FLAG_RATE:g}, M = 1", *named, "wrong, the most of any M and FPR"]]
+    lines = [["method", "texts", f"TPR at {FLAG_RATE:g}, M = 1", *named, "wrong, maximum over M and FPR"]]
     for method in methods:
         mine = _where(rows, method=method, least_scored=least, most_scored=limit)
         flagged = _where(mine, measure="flagged")[0]
@@ -290,7 +290,7 @@ def _long(
 
 def _by_length(rows: Sequence[Figure], rate: float, counts: Sequence[int]) -> str:
     named = [f"found, M = {count:,}" for count in counts]
-    lines = [["scored tokens", "texts", f"flagged at {FLAG_RATE:g}, M = 1", *named, "wrong, most of any M"]]
+    lines = [["scored tokens", "texts", f"flagged at {FLAG_RATE:g}, M = 1", *named, "wrong, maximum over M"]]
     for least, limit in SCORED_CLASSES:
         length_rows = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, limit)]
         flagged = _where(length_rows, measure="flagged")[0]

@@ -245,7 +245,7 @@ def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
     except FileFault as fault:
         raise ScanFailed(f"robustness.human: a file cannot be read ({fault.reason}: {fault.detail})") from None
     if not texts:
-        raise Refused(f"robustness.human: {', '.join(plan.human)} holds no text; name files that do")
+        raise Refused(f"robustness.human: {', '.join(plan.human)} has no text; name files with texts")
     return tuple(texts[i] for i in random.permutation(len(texts))[:HUMAN_TEXTS])
 
 

@@ -369,7 +369,7 @@ def search_texts(
     """
     mark, tokens = setting.watermark(key_secret(seed, 0)), tokenizer.encode(texts)
     if mark is None:
-        raise ValueError("texts that nobody marked are of no user")
+        raise ValueError("unmarked texts do not have a user")
     messages = np.array(own_message, np.int64)
     if isinstance(mark, Version3Mark) and mark.groups is not None:
         return [search_groups(mark, tokens, messages, groups_of(count), min_scored) for count in counts]

@@ -214,7 +214,7 @@ class WrittenTexts(WorkFiles[WritingUnit]):
         path = self.file_of(unit)
         table = read_whole(path, TEXTS)
         if table["prompt"].to_pylist() != list(unit.prompts):
-            raise ScanFailed(f"results: {path} holds other rows than it should; delete it and run again")
+            raise ScanFailed(f"results: {path} does not have the expected rows; delete it and run again")
         texts: list[str] = table["text"].to_pylist()
         return texts
 
@@ -255,7 +255,7 @@ def read_whole(path: Path, schema: pa.Schema) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         raise ScanFailed(f"results: {path} cannot be read ({error}); delete it and run again") from None
     if not table.schema.equals(schema):
-        raise ScanFailed(f"results: {path} has other columns than it should; delete it and run again")
+        raise ScanFailed(f"results: {path} does not have the expected columns; delete it and run again")
     return table
 
 

@@ -98,8 +98,8 @@ class Answers:
         )
         for name, description, value in (
             ("ready", "Whether texts are answered", lambda: self.served is not None),
-            ("waiting", "Requests that wait for a process", lambda: self.pool.waiting),
-            ("killed", "Processes that ended over a request", lambda: self.pool.killed),
+            ("waiting", "Requests waiting for a process", lambda: self.pool.waiting),
+            ("killed", "Processes that died while handling a request", lambda: self.pool.killed),
         ):
             Gauge(f"brickscan_detector_{name}", description, registry=self.metrics).set_function(value)
 

@@ -139,11 +139,11 @@ class Budget:
             self.begin_window()
         except sqlite3.OperationalError as error:
             raise Refused(
-                f"{file}: cannot be used as the budget's table ({error}); each detector needs a `state` of its own, "
-                "which it can write"
+                f"{file}: cannot be used as the budget's table ({error}); each detector needs its own writable "
+                "`state` folder"
             ) from None
         except (sqlite3.Error, OSError) as error:
-            raise Refused(f"{file}: cannot be used as the budget's table ({error}); remove it to begin anew") from None
+            raise Refused(f"{file}: cannot be used as the budget's table ({error}); delete it to start over") from None
 
     def close(self) -> None:
         """Close the table."""
@@ -217,7 +217,7 @@ class Budget:
             if not payment.caller.expert:
                 counts = self.marked.counts(outcome.grams)
                 if holds(counts >= self._config.near_duplicates):
-                    return BudgetSpent("This text holds marked text that was asked about too often.", self._left())
+                    return BudgetSpent("This text contains marked text that was asked about too often.", self._left())
                 if outcome.result != DetectorResult.NOT_FOUND:
                     self.marked.add(outcome.marked)
                 elif holds(counts > 0):

@@ -180,7 +180,7 @@ class DetectorApp:
     async def _batch(self, request: Request) -> Response:
         texts = (await self._read(request, BatchRequest)).texts
         if len(texts) > self._config.batch:
-            raise HTTPException(413, f"texts: {self._config.batch} at most are taken in one request.")
+            raise HTTPException(413, f"texts: one request may have at most {self._config.batch}.")
         answering = self._answers.answer([self._bounded(text.encode()) for text in texts], self._caller(request))
         return _json(BatchAnswer(answers=tuple(await _while_there(request, answering))))
 
@@ -209,14 +209,14 @@ class DetectorApp:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             field = ".".join(str(part) for part in first["loc"][:2]) or "the body"
-            raise HTTPException(422, f"{field[:60]}: is wrong ({first['type']}); {shape} is asked.") from None
+            raise HTTPException(422, f"{field[:60]}: is invalid ({first['type']}); expected: {shape}.") from None
         except (ValueError, RecursionError):
-            raise HTTPException(422, f"the body: is no JSON; {shape} is asked.") from None
+            raise HTTPException(422, f"the body: is not JSON; expected: {shape}.") from None
 
     async def _text_of(self, kind: str, raw: bytes, request: Request) -> bytes:
         if kind not in FILE_ENDS:
-            why = "The body is to be the file itself, and Content-Type one of"
-            raise HTTPException(415, f"{kind[:60]!r} is not read. {why}: {', '.join(FILE_ENDS)}.")
+            why = "The body must be the file itself, and Content-Type one of"
+            raise HTTPException(415, f"{kind[:60]!r} is not supported. {why}: {', '.join(FILE_ENDS)}.")
         caller = self._caller(request)
         try:
             self._answers.budget.refuse_spent(caller)
@@ -229,7 +229,9 @@ class DetectorApp:
 
     def _bounded(self, text: bytes) -> bytes:
         if len(text) > self._answers.most_bytes:
-            raise HTTPException(413, f"A text has {self._answers.most_bytes:,} bytes at most: ask about a part of it.")
+            raise HTTPException(
+                413, f"A text may have at most {self._answers.most_bytes:,} bytes: ask about a part of it."
+            )
         return text
 
     def _caller(self, request: Request) -> Caller:
@@ -242,20 +244,20 @@ class DetectorApp:
         if proxy is not None and proxy.sends(address):
             names = request.headers.getlist(proxy.expert) if proxy.expert else []
             if len(names) > 1:
-                raise HTTPException(400, "Two experts are named: the proxy lets headers of others pass.")
+                raise HTTPException(400, "Two experts are named: the proxy lets clients' headers pass.")
             if names and (name := names[0].strip()):
                 return Caller(name[:200], expert=True)
             if proxy.caller and (entries := ",".join(request.headers.getlist(proxy.caller))):
                 address = entries.rpartition(",")[2].strip()
         authorizations = request.headers.getlist("authorization")
         if len(authorizations) > 1:
-            raise HTTPException(400, "Two Authorization headers: a proxy in front may have checked the other one.")
+            raise HTTPException(400, "Two Authorization headers: a proxy in front may have checked only the other one.")
         scheme, _, token = "".join(authorizations).partition(" ")
         if scheme.lower() == "bearer":
             expert = expert_of(self._answers.state, token.strip())
             if expert is None:
                 raise HTTPException(
-                    401, "This token is none of ours, has ended or was revoked.", {"www-authenticate": "Bearer"}
+                    401, "This token is unknown, has expired or was revoked.", {"www-authenticate": "Bearer"}
                 )
             return Caller(expert, expert=True)
         return Caller(network_of(address), expert=False)
@@ -270,9 +272,9 @@ class DetectorApp:
         # browsers send the lines of a box with CR LF, whatever was pasted
         text = fields.get("text", ("", b""))[1].replace(b"\r\n", b"\n")
         if bool(raw) == bool(text.strip()):
-            raise HTTPException(422, "Paste a text, or choose a file: one of the two.")
+            raise HTTPException(422, "Either paste a text or choose a file, not both.")
         if not raw and text.decode(errors="ignore").encode() != text:
-            raise HTTPException(422, "text: is no UTF-8.")
+            raise HTTPException(422, "text: is not valid UTF-8.")
         answer = await (self._answer_file(_kind_of(name), raw, request) if raw else self._answer_text(text, request))
         report = b64encode(answer.report.model_dump_json(indent=1).encode()).decode()
         statement = json.loads(answer.report.statement)
@@ -378,7 +380,7 @@ async def _while_there(request: Request, answering: Coroutine[Any, Any, Result])
     try:
         await asyncio.wait((answer, disconnection), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            raise HTTPException(408, "The client has left.")
+            raise HTTPException(408, "The client has disconnected.")
         return answer.result()
     finally:
         answer.cancel()
@@ -403,7 +405,7 @@ def _kind_of(name: str) -> str:
     for kind, ends in FILE_ENDS.items():
         if name.lower().endswith(ends):
             return kind
-    raise HTTPException(415, f"Files are read by the ends of their names: {', '.join(sum(FILE_ENDS.values(), ()))}.")
+    raise HTTPException(415, f"Files are recognised by their extension: {', '.join(sum(FILE_ENDS.values(), ()))}.")
 
 
 def _json(model: BaseModel) -> Response:
@@ -422,10 +424,10 @@ def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
     head = _head(f"Content-Type: {content_type}")
     boundary = head.get_boundary()
     if head.get_content_type() != "multipart/form-data" or not boundary or not boundary.isascii():
-        raise HTTPException(415, "The form of this page is asked, or /detect with JSON.")
+        raise HTTPException(415, "Send the form of this page, or use /detect with JSON.")
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), _PARTS + 1)
     if len(parts) > _PARTS:
-        raise HTTPException(422, f"A form has {_PARTS - 1} fields at most.")
+        raise HTTPException(422, f"A form may have at most {_PARTS - 1} fields.")
     fields = dict[str, tuple[str, bytes]]()
     for part in parts:
         part_head, _, value = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
@@ -433,7 +435,7 @@ def _fields(content_type: str, body: bytes) -> dict[str, tuple[str, bytes]]:
         name = field.get_param("name", header="content-disposition")
         if isinstance(name, str):
             if name in fields or field.get("content-transfer-encoding", "binary").lower() not in _AS_IT_IS:
-                raise HTTPException(422, "A field of this form comes once, and as it is.")
+                raise HTTPException(422, "Each field of this form may occur only once and must not be encoded.")
             fields[name] = (field.get_filename() or "", value)
     return fields
 
@@ -459,12 +461,12 @@ def openapi() -> bytes:
         return {"description": why, "content": content("DetectorError")}
 
     errors = {
-        "401": error("The token is nobody's, has ended or was revoked"),
-        "411": error("The body comes in chunks, without Content-Length"),
-        "413": error("The text is too long, or there are too many"),
+        "401": error("The token is unknown, has expired or was revoked"),
+        "411": error("The body is sent in chunks, without Content-Length"),
+        "413": error("The text is too long, or there are too many texts"),
         "422": error("The request is not as described"),
-        "429": error("The budget of the text or the caller is used up; Retry-After says when it is not"),
-        "503": error("The detector is not ready, or this text could not be looked at"),
+        "429": error("The budget of the text or the caller is used up; Retry-After says when to try again"),
+        "503": error("The detector is not ready, or this text could not be checked"),
     }
 
     def post(about: str, body: dict[str, Any], answer: str) -> dict[str, Any]:
@@ -482,7 +484,7 @@ def openapi() -> bytes:
         "paths": {
             "/detect": post("Ask about one text", content("DetectorRequest"), "DetectorAnswer"),
             "/detect/batch": post("Ask about several texts", content("BatchRequest"), "BatchAnswer"),
-            "/detect/file": post("Ask about the text of a file", files, "DetectorAnswer"),
+            "/detect/file": post("Ask about the text in a file", files, "DetectorAnswer"),
         },
         "components": {
             "schemas": openapi_components(DetectorRequest, BatchRequest, DetectorAnswer, BatchAnswer, DetectorError),

@@ -44,7 +44,7 @@ def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path, served
         recorded_state = _KnownRegistry.model_validate_json(read_named(file)) if file.exists() else _KnownRegistry()
     except (OSError, ValidationError):
         raise Refused(
-            f"{file}: is not as the detector writes it; restore it from a copy, or delete it if none is newer"
+            f"{file}: is not as the detector wrote it; restore it from a copy, or delete it if there is no newer copy"
         ) from None
     # a process that replaces another one knows no event, and would score what was shown as if it were secret
     shown = {
@@ -59,8 +59,8 @@ def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path, served
     if lost_keys or (head and not numbers_of_heads(registry, [head])):
         loss = f"the key {lost_keys[0]}" if lost_keys else f"the head {head} of its users"
         raise Refused(
-            f"registry {registry}: is older than this detector, or another, since it lacks {loss}: put back its "
-            f"newest backup; if it is meant, delete {file}"
+            f"registry {registry}: is older than this detector's state, or is a different registry, since it lacks "
+            f"{loss}: restore its newest backup; if this registry is the right one, delete {file}"
         )
     write_whole(file, lambda out: out.write(state.model_dump_json().encode()))
 

@@ -64,9 +64,10 @@ class Unread(IntEnum):
 
 
 WHY_UNREAD = {
-    Unread.NO_TEXT: "No text could be read out of this file: damaged, locked, no UTF-8, or too much.",
+    Unread.NO_TEXT: "No text could be read from this file: it is damaged, locked, not UTF-8, or too large.",
     Unread.NO_LETTERS: (
-        "The letters of this file stand for no characters, so that its text is none that a page shows. Paste the text."
+        "The letters in this file do not map to characters, so its text cannot be read as a page shows it. Paste the "
+        "text instead."
     ),
 }
 
@@ -96,7 +97,7 @@ class FileReader:
             Unavailable: too many files wait.
         """
         if self._callers[caller] >= _OF_ONE_CALLER:
-            raise Unavailable("You ask too much at a time: wait for answers before you ask on.")
+            raise Unavailable("Too many requests at a time: wait for answers before you ask again.")
         self._callers[caller] += 1
         turn = self._turns.setdefault(caller, asyncio.Lock())
         try:
@@ -196,12 +197,12 @@ def _docx_text(raw: bytes, _max_bytes: int) -> str:
 
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > MOST_UNPACKED_BYTES:
-            raise ValueError("too much is packed")
+            raise ValueError("too much compressed data")
         if len(set(archive.namelist())) < len(archive.namelist()):
-            raise ValueError("programs show one or the other of two parts of a name")
+            raise ValueError("two parts have the same name, and programs differ in which one they show")
     body, parts = Document(io.BytesIO(raw)).element.body, list[str]()
     if body.getroottree().docinfo.internalDTD is not None:
-        raise ValueError("entities are not resolved, and no program writes them")
+        raise ValueError("entities are not resolved, and no known program writes them")
     characters = {qn("w:p"): "\n", qn("w:br"): "\n", qn("w:cr"): "\n", qn("w:tab"): "\t", qn("w:noBreakHyphen"): "-"}
     for copy in list(body.iter(_FALLBACK)):  # what older programs show of what stands beside it
         copy.getparent().remove(copy)
@@ -215,7 +216,7 @@ _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallba
 
 def _plain_text(raw: bytes, _max_bytes: int) -> str:
     if b"\0" in raw:
-        raise ValueError("it is no text, or UTF-16, which could pass for UTF-8")
+        raise ValueError("it is not text, or it is UTF-16, which could pass for UTF-8")
     return raw.removeprefix(b"\xef\xbb\xbf").decode()
 
 

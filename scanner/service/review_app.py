@@ -62,11 +62,11 @@ MOST_BYTES = 64 * 1024
 """Most bytes of a form. The longest note takes 48 kB."""
 
 DECISION_MEANINGS = {
-    ReviewDecision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
-    ReviewDecision.QUOTED: "the mark is there, in words of somebody else",
+    ReviewDecision.CONFIRMED: "the mark is there, and the account that posted it answers for it",
+    ReviewDecision.QUOTED: "the mark is there, in somebody else's words",
     ReviewDecision.DISMISSED: "the mark is not there: the flag is false",
-    ReviewDecision.ALLOWED: "the mark is there, and nothing is to be done: a test, or a use that you allow",
-    ReviewDecision.UNCLEAR: "looked at, without a result: it waits in the list “unclear”",
+    ReviewDecision.ALLOWED: "the mark is there, and nothing needs to be done: a test, or a use that you allow",
+    ReviewDecision.UNCLEAR: "reviewed without a result: it stays in the list “unclear”",
 }
 
 _SHOWN = 60
@@ -155,7 +155,7 @@ async def _account(session: ReviewSession, request: Request) -> Response:
     try:
         night = date.fromisoformat(night_text)
     except ValueError:
-        raise Refused(f"night {night_text[:40]!r} is no date; go back to the list") from None
+        raise Refused(f"night {night_text[:40]!r} is not a date; go back to the list") from None
     account = await run_in_threadpool(session.account, account_id, night)
     flags = FlagRequest("all", account=account_id).address("/")
     account_view = await run_in_threadpool(account_look().about_account, account)
@@ -237,7 +237,7 @@ def _place(fields: Mapping[str, str]) -> DocumentPlace:
 
 def _number(digits: str) -> int:
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
-        raise Refused(f"{digits[:40]!r} is no number of a row; go back to the list")
+        raise Refused(f"{digits[:40]!r} is not a row number; go back to the list")
     return int(digits)
 
 
@@ -259,7 +259,7 @@ def _query(query: str) -> dict[str, str]:
     try:
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=20)
     except ValueError:
-        raise HTTPException(400, "This is no form of this app.") from None
+        raise HTTPException(400, "This form is not from this app.") from None
     return {name: values[-1] for name, values in fields.items()}
 
 
@@ -325,18 +325,18 @@ class Access:
 
     def _refuse(self, request: Request) -> Response | None:
         if request.headers.get("host") not in self._hosts:
-            return PlainTextResponse("This app is asked as 127.0.0.1 alone.", 421)
+            return PlainTextResponse("This app can only be opened at 127.0.0.1.", 421)
         token = request.query_params.get("token")
         if token is not None and request.scope["method"] == "GET":
             if not hmac.compare_digest(token.encode(), self._token.encode()):
                 return PlainTextResponse(
-                    "This address is of an app that ended. Open the one that was printed last.", 403
+                    "This address belongs to an app that has ended. Open the address that was printed last.", 403
                 )
             response = RedirectResponse("/", 303)  # removes the token from the address bar
             response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
             return response
         if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):
-            return PlainTextResponse("Open the address that `brickscan review` printed when it began.", 403)
+            return PlainTextResponse("Open the address that `brickscan review` printed when it started.", 403)
         origins = {f"http://{host}" for host in self._hosts}
         if request.scope["method"] != "GET" and request.headers.get("origin") not in origins:
             return PlainTextResponse("This was sent by another page. Decide in the app itself.", 403)
@@ -365,7 +365,7 @@ class ReviewServer(Server):
 
     def __init__(self, explainer: Explainer, by: str, port: int) -> None:
         if not by.strip() or len(by) > LONGEST_NAME:
-            raise Refused(f"--by: a name of 1 to {LONGEST_NAME} characters is asked")
+            raise Refused(f"--by: a name of 1 to {LONGEST_NAME} characters is needed")
         self.by, app = by, app_of(ReviewSession(explainer, by))
 
         def guarded(bound: int) -> Access:

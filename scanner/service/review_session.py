@@ -51,9 +51,9 @@ STATES: Mapping[str, State | None] = {"open": "open", "unclear": "unclear", "dec
 
 
 _NOTHING = {
-    "open": "All flags were looked at.",
-    "unclear": "No flag was left unclear.",
-    "decided": "Nobody decided on a flag yet.",
+    "open": "All flags have been reviewed.",
+    "unclear": "No flags were left unclear.",
+    "decided": "No flag has a decision yet.",
     "all": "Nothing was flagged.",
 }
 
@@ -98,7 +98,7 @@ class FlagRequest:
     def nothing(self) -> str:
         """Return the sentence to show if no flag fits the request."""
         if self.filters:
-            return f"No {'' if self.state == 'all' else self.state + ' '}flag is one where {self.filters}."
+            return f"There are no {'' if self.state == 'all' else self.state + ' '}flags where {self.filters}."
         return _NOTHING[self.state]
 
     def unfiltered(self, page: str) -> str:
@@ -326,7 +326,7 @@ class ReviewSession:
         """
         flag = find_case(self.results, self._rate, f"{place.path}:{place.row}").row
         if flag["text_sha256"].hex() != text_sha256:
-            raise ChangedText("another text stands there now than the one that you saw: look at it, and decide again")
+            raise ChangedText("the text there now is not the one that you saw: look at it, and decide again")
         return flag
 
     def leave(self, decision_id: str) -> None:
@@ -348,14 +348,14 @@ class ReviewSession:
         flag = self._flag_as_shown(place, text_sha256)
         if made.decision_id in self._left and recorded_decision(self.results, made.decision_id) is None:
             raise ChangedText(
-                f"nothing was recorded on {place.path}:{place.row}: you had gone on to another page; open the flag "
+                f"nothing was recorded on {place.path}:{place.row}: you had moved on to another page; open the flag "
                 "again to decide on it"
             )
         row = decide(self.results, flag, made)
         submission = (*_document(flag), made.decision, made.note, made.decided_by)
         if (*_document(row), row["decision"], row["note"] or "", row["decided_by"]) != submission:
             raise ChangedText(
-                f"this form was sent before, and recorded as {row['decision']} by {printable(row['decided_by'], 60)}: "
+                f"this form was sent before and recorded as {row['decision']} by {printable(row['decided_by'], 60)}: "
                 "reload the flag to change that"
             )
         return row

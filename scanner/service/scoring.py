@@ -114,9 +114,7 @@ class ServedScan:
         check, key_ids = TextCheck.of_scan(scan, night_filter.scan_filter if night_filter else None)
         served_keys = tuple(key for key in check.keys if reach_of(format_of(key).rule()) >= LEAST_CONTEXT)
         if not served_keys:
-            raise Refused(
-                f"{scan}: all keys read fewer than {LEAST_CONTEXT} previous tokens; these are served to nobody"
-            )
+            raise Refused(f"{scan}: all keys read fewer than {LEAST_CONTEXT} previous tokens; such keys are not served")
         for key in served_keys:
             check_secret(check.registry, key)
         if config.names == "experts":

@@ -53,7 +53,7 @@ class ScoringFailed(Unavailable):
     """
 
     def __init__(self, why: str = "") -> None:
-        super().__init__("This text could not be looked at. Ask again, or with less of it.")
+        super().__init__("This text could not be checked. Try again, or with a shorter part of it.")
         self.why = why
 
 
@@ -230,7 +230,7 @@ class ScoringPool:
         if self._served is None:
             return [Unavailable(_NOT_READY)] * len(texts)
         if self._callers[caller] >= _OF_ONE_CALLER * self._workers:
-            return [Unavailable("You ask too much at a time: wait for answers before you ask on.")] * len(texts)
+            return [Unavailable("Too many requests at a time: wait for answers before you ask again.")] * len(texts)
         loop = asyncio.get_running_loop()
         may_gather = len(texts) == 1 and self._callers[caller] < _OF_ONE_CALLER // 2
         jobs = []

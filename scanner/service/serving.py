@@ -211,7 +211,7 @@ class LengthRequired:
         """Answer a request, or pass it on to the app (ASGI)."""
         app = self._app
         if scope["type"] == "http" and "transfer-encoding" in Headers(scope=scope):
-            refusal = "Transfer-Encoding is not taken: send Content-Length."
+            refusal = "Transfer-Encoding is not accepted: send Content-Length."
             app = PlainTextResponse(refusal, 411, {"connection": "close"})
         await app(scope, receive, send)
 
@@ -246,7 +246,7 @@ class Server:
             self._socket.listen()  # now, so that the address works before the app runs
         except OSError as error:
             raise Refused(
-                f"{host}, port {port}: cannot be listened on ({error.strerror}); name another, or port 0"
+                f"{host}, port {port}: cannot listen on it ({error.strerror}); choose another port, or port 0"
             ) from None
         self._config = _Config(
             LengthRequired(app_on(self._socket.getsockname()[1])),
@@ -310,7 +310,7 @@ class Room:
             HTTPException: 503, there is no room.
         """
         if self._held + size > self._max_bytes:
-            raise HTTPException(503, "Too much is being sent at a time: send it again.", {"retry-after": "10"})
+            raise HTTPException(503, "Too much data is being sent at the same time: try again.", {"retry-after": "10"})
         self._held += size
         request.state.held = getattr(request.state, "held", 0) + size
 
@@ -340,7 +340,7 @@ async def body_of(request: Request, max_bytes: int, room: Room | None = None) ->
                     room.take(request, len(part))
                 body += part
                 if len(body) > max_bytes:
-                    raise HTTPException(413, f"{max_bytes:,} bytes at most are taken: send less.")
+                    raise HTTPException(413, f"At most {max_bytes:,} bytes are accepted: send less.")
     except (TimeoutError, ClientDisconnect):
-        raise HTTPException(408, "This did not come whole: send it again.") from None
+        raise HTTPException(408, "The request was incomplete: send it again.") from None
     return bytes(body)

@@ -47,7 +47,7 @@ def make_folder(folder: Path) -> None:
     try:
         make_private(folder)
     except OSError as error:
-        raise Refused(f"{folder}: cannot be made a folder ({error.strerror}); name another `state`") from None
+        raise Refused(f"{folder}: the folder cannot be created ({error.strerror}); name another `state`") from None
 
 
 class _SigningKeys(BaseModel):
@@ -60,7 +60,7 @@ class _SigningKeys(BaseModel):
     @model_validator(mode="after")
     def _ids_are_their_own(self) -> "_SigningKeys":
         if any(key_id_of(_public_key(key)) != key.key_id for key in self.keys):
-            raise ValueError("an id is another key's")
+            raise ValueError("an id belongs to another key")
         return self
 
 
@@ -80,7 +80,7 @@ def _read(state: Path, kind: type[Records]) -> Records:
     try:
         return kind.model_validate_json(read_named(path)) if path.exists() else kind()
     except (OSError, ValidationError):
-        raise Refused(f"{path}: is no list of {kind.title}; restore it from a copy") from None
+        raise Refused(f"{path}: is not a list of {kind.title}; restore it from a copy") from None
 
 
 def _write(state: Path, records: _SigningKeys | _Tokens) -> None:
@@ -96,7 +96,9 @@ def signing_keys(state: Path) -> tuple[SigningKey, ...]:
     """
     keys, path = _read(state, _SigningKeys).keys, state / _SigningKeys.file
     if not path.exists() and any(state.glob("signing-*.pem")):  # else old reports would be nobody's
-        raise Refused(f"{path}: is gone, and its private keys are there; restore it from a copy, or delete them, too")
+        raise Refused(
+            f"{path}: is missing, but its private keys exist; restore it from a copy, or delete the private keys too"
+        )
     return keys
 
 
@@ -152,7 +154,8 @@ def revoke_signing_key(state: Path, key_id: str) -> SigningKey:
         key = next((key for key in keys if key.key_id == key_id), None)
         if key is None:
             raise Refused(
-                f"{key_id!r} is no signing key; those on record: {', '.join(key.key_id for key in keys) or 'none'}"
+                f"{key_id!r} is not a signing key; signing keys on record: "
+                f"{', '.join(key.key_id for key in keys) or 'none'}"
             )
         revoked_key = key.model_copy(update={"revoked_at": now, "signs_until": key.signs_until or now})
         _write(state, _SigningKeys(keys=tuple(revoked_key if entry is key else entry for entry in keys)))
@@ -188,7 +191,9 @@ class Signer:
         key, sign = self._key()
         statement = state(key.key_id)
         if datetime.fromisoformat(statement.time) < key.signs_from:
-            raise Refused(f"the clock says {statement.time}, and the signing key is of {key.signs_from}: set the clock")
+            raise Refused(
+                f"the clock says {statement.time}, but the signing key was made at {key.signs_from}: set the clock"
+            )
         text = canonical(statement.model_dump(mode="json"))
         return SignedReport(statement=text, signature=base64.b64encode(sign(text.encode())).decode())
 
@@ -197,7 +202,7 @@ class Signer:
         if self._now is None or file_version != self._read:
             current = [key for key in signing_keys(self._state) if key.signs_until is None]
             if not current:
-                raise Refused(f"{self._state}: no key signs reports now; make one with `brickscan serve key new`")
+                raise Refused(f"{self._state}: no key can sign reports now; make one with `brickscan serve key new`")
             file = _private_file(self._state, current[-1].key_id)
             private = load_pem_private_key(read_private_file(file), None)
             if not isinstance(private, Ed25519PrivateKey) or key_id_of(private.public_key()) != current[-1].key_id:
@@ -238,7 +243,7 @@ def issue_token(state: Path, expert: str, until: datetime) -> tuple[str, ExpertT
     """
     now = datetime.now(UTC).replace(microsecond=0)
     if until <= now:
-        raise Refused(f"--until {until:%Y-%m-%d}: is over; give a later day")
+        raise Refused(f"--until {until:%Y-%m-%d}: is in the past; give a later day")
     if not expert.strip() or len(expert) > 200 or not expert.isprintable():
         raise Refused("--for: a name of 1 to 200 printable characters is needed")
     token = secrets.token_urlsafe(32)
@@ -262,7 +267,7 @@ def revoke_token(state: Path, token_id: str) -> ExpertToken:
         now, records = datetime.now(UTC).replace(microsecond=0), tokens(state)
         token = next((entry for entry in records if entry.token_id == token_id), None)
         if token is None:
-            raise Refused(f"{token_id!r} is the id of no token; `brickscan serve token list` shows them")
+            raise Refused(f"{token_id!r} is not the id of a token; `brickscan serve token list` shows the ids")
         revoked_token = token.model_copy(update={"revoked_at": token.revoked_at or now})
         _write(state, _Tokens(tokens=tuple(revoked_token if entry is token else entry for entry in records)))
     return revoked_token

@@ -114,7 +114,7 @@ def test_another_tokenizer_by_ids(gumbel):
     table = answers_table((other + 1) % len(VOCABULARY), gumbel.prompts).append_column("ids", pa.array(other.tolist()))
     key = gumbel.probe(table)
     assert len(key.differences) == 1
-    assert key.differences[0].startswith("the server uses another tokenizer than the key's: its own token ids carry")
+    assert key.differences[0].startswith("the server's tokenizer differs from the key's: its own token ids carry")
 
 
 def test_another_tokenizer_by_its_file(gumbel, tmp_path):
@@ -123,7 +123,7 @@ def test_another_tokenizer_by_its_file(gumbel, tmp_path):
     table = answers_table(words[gumbel.ids(gumbel_server(gumbel.mark, MESSAGE))])
     assert gumbel.probe(table).named is None
     key = gumbel.probe(table, tokenizers=[other])
-    assert key.differences == ("the server uses another tokenizer than the key's: other/tokenizer.json",)
+    assert key.differences == ("the server uses a tokenizer other than the key's: other/tokenizer.json",)
 
 
 def test_ids_that_are_not_of_the_texts(gumbel):
@@ -149,7 +149,7 @@ def test_users_are_named(tmp_path):
     assert key.named is None
     key = planted.probe(table.set_column(place, "user_id", pa.array([*exchanged[:1], *users[1:]])))
     (sentence,) = key.differences
-    assert f"for other users than it was asked for: 1 of {ANSWERS} answers carries another message" in sentence
+    assert f"for the wrong users: 1 of {ANSWERS} answers carries a message" in sentence
 
 
 def test_wrong_share_of_green_tokens(tmp_path):
@@ -164,9 +164,9 @@ def test_wrong_share_of_green_tokens(tmp_path):
     ("share", "words"),
     [
         (0.1, None),
-        (0.0, "the server marks with key A of the two alone"),
-        (1.0, "the server marks with key B of the two alone"),
-        (0.5, "the server marks about {}% of the tokens with the second key, the key says 10%"),
+        (0.0, "the server marks only with key A of the two alone"),
+        (1.0, "the server marks only with key B of the two alone"),
+        (0.5, "the server marks about {}% of the tokens with the second key, but the key says 10%"),
     ],
 )
 def test_two_keys_of_vllm(tmp_path, share, words):
@@ -189,7 +189,7 @@ def test_layers(tmp_path):
     planted = Planted(tmp_path, "synthid-table", 240)
     assert planted.probe(planted.table(tournament_server(planted.mark))).differences == ()
     key = planted.probe(planted.table(tournament_server(planted.mark, layers=15)))
-    assert key.differences == ("the server marks with the first 15 layers' keys alone, the key has more",)
+    assert key.differences == ("the server marks only with the keys of the first 15 layers, but the key has more",)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -212,7 +212,7 @@ def test_rows_without_a_text_are_counted(gumbel):
     key = gumbel.probe(table)
     of_class = {one.name: (one.answers, one.without_text, one.error) for one in key.classes}
     assert of_class == {"a": (1, 1, "429: too many (once)"), "b": (0, 2, "500 (2 times)")}
-    assert "class b: none of its 2 requests was answered with a text" in key.cannot_tell
+    assert "class b: none of its 2 requests got a text" in key.cannot_tell
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_rows_without_a_text_are_counted(gumbel):
         (pa.table({"text": [1]}), "is of type int64; text is needed"),
         (pa.table({"text": pa.array([b"\xff"]).view(pa.string())}), "column `text` holds bytes that are no UTF-8"),
         (pa.table({"text": ["", None]}), "none of 2 answers has a text"),
-        (pa.table({"text": ["a"], "ids": [[-1]]}), "no list of token ids"),
-        (pa.table({"text": ["a"] * 1001, "class": [str(i) for i in range(1001)]}), "are of 1,001 classes"),
+        (pa.table({"text": ["a"], "ids": [[-1]]}), "not a list of token ids"),
+        (pa.table({"text": ["a"] * 1001, "class": [str(i) for i in range(1001)]}), "have 1,001 classes"),
         (pa.table([["a"], ["b"]], names=["text", "text"]), "column `text` several times"),
         (pa.table({"text": ["a", "b"], "class": ["all answers", "b"]}), "give it another name"),
     ],

@@ -104,7 +104,7 @@ def test_a_probe_goes_on_where_it_stopped(tmp_path):
 def test_a_file_that_is_none_is_refused_and_left(tmp_path):
     path = tmp_path / "asking.jsonl"
     path.write_text('{"request_id": 1}\n')
-    with pytest.raises(Refused, match="line 1 is no kept answer"):
+    with pytest.raises(Refused, match="line 1 is not a recorded answer"):
         KeptAnswers(path)
     assert path.read_text() == '{"request_id": 1}\n'
 
@@ -125,7 +125,7 @@ def test_a_place_where_nothing_can_be_kept_is_refused(tmp_path):
     with pytest.raises(Refused, match="cannot be written"):
         KeptAnswers(tmp_path / "file" / "asking.jsonl")
     os.mkfifo(tmp_path / "asking.jsonl")
-    with pytest.raises(Refused, match=r"no regular file|cannot be written"):
+    with pytest.raises(Refused, match=r"not a regular file|cannot be written"):
         KeptAnswers(tmp_path / "asking.jsonl")
 
 
@@ -160,21 +160,21 @@ def test_the_rate_is_kept(tmp_path):
 
 
 BAD = {
-    "html": (sends(b"<!DOCTYPE html><h1>Sign in</h1>", "text/html"), "HTML came in place of JSON"),
+    "html": (sends(b"<!DOCTYPE html><h1>Sign in</h1>", "text/html"), "the server sent HTML instead of JSON"),
     "html with a status": (status(403, "<b>no</b>"), "HTTP 403: <b>no</b>"),
     "empty": (sends(b""), "the answer is empty"),
     "no text": (sends(b'{"choices": [{"message": {"content": ""}}]}'), "the answer is empty"),
     "null": (sends(b'{"choices": [{"message": {"content": null}}]}'), "the answer is empty"),
-    "no choices": (sends(b'{"choices": []}'), "JSON without `choices` came"),
-    "a list": (sends(b"[1]"), "JSON came that is no object"),
-    "choices of another kind": (sends(b'{"choices": [3]}'), "the answer is no object of JSON"),
+    "no choices": (sends(b'{"choices": []}'), "the server sent JSON without `choices`"),
+    "a list": (sends(b"[1]"), "the server sent JSON that is not an object"),
+    "choices of another kind": (sends(b'{"choices": [3]}'), "the answer is not a JSON object"),
     "an error with 200": (sends(b'{"error": {"message": "model overloaded"}}'), "the server says: model overloaded"),
-    "deep": (sends(b'{"a":' * 3_000), "something else came in place of JSON"),
-    "a long number": (sends(b'{"a": ' + b"9" * 5000 + b"}"), "something else came in place of JSON"),
-    "endless": (endless, "the answer has more than 20,000 bytes, and was broken off"),
-    "late": (drips, "no whole answer came within 0.3 s"),
-    "broken off": (breaks_off, "the connection broke off before the answer was whole"),
-    "no HTTP": (no_http, "what came is no HTTP"),
+    "deep": (sends(b'{"a":' * 3_000), "the server sent something else instead of JSON"),
+    "a long number": (sends(b'{"a": ' + b"9" * 5000 + b"}"), "the server sent something else instead of JSON"),
+    "endless": (endless, "the answer has more than 20,000 bytes and was cut off"),
+    "late": (drips, "no complete answer arrived within 0.3 s"),
+    "cut off": (breaks_off, "the connection closed before the answer was complete"),
+    "no HTTP": (no_http, "the answer is not HTTP"),
     "a redirect": (status(307, "elsewhere", Location="http://127.0.0.1:1/"), "HTTP 307: elsewhere"),
 }
 
@@ -199,8 +199,8 @@ def test_a_stream_that_breaks_off_is_no_answer(tmp_path):
         troubles=[sends(piece), sends(piece + fault), sends(b'{"choices": [{"message": {"content": "whole"}}]}')]
     ) as server:
         _, rows = run(made(server, ("streaming",), server=limits), tmp_path)
-    assert rows[0]["error"].startswith("the stream broke off after")
-    assert rows[1]["error"] == "the stream ends in an error: out of memory"
+    assert rows[0]["error"].startswith("the stream was cut off after")
+    assert rows[1]["error"] == "the stream ended with an error: out of memory"
     assert rows[2]["text"] == "whole"
 
 
@@ -241,22 +241,22 @@ def test_kept_answers_that_were_edited_are_refused(change, tmp_path):
         run(made(server, answers=1), tmp_path)
     file = tmp_path / "asking.jsonl"
     file.write_text(json.dumps(json.loads(file.read_text()) | change) + "\n")
-    with pytest.raises(Refused, match="line 1 is no kept answer"):
+    with pytest.raises(Refused, match="line 1 is not a recorded answer"):
         KeptAnswers(file)
 
 
 def test_too_few_answers_of_one_request(tmp_path):
     with serving(lambda *_: [Written("one of three")]) as server:
         _, rows = run(made(server, ("several-answers",), answers=3), tmp_path)
-    assert [row["error"] for row in rows] == [None, *["the server gave 1 answers of 3"] * 2]
+    assert [row["error"] for row in rows] == [None, *["the server returned 1 of 3 answers"] * 2]
 
 
 def test_another_model_and_half_characters_are_told(tmp_path):
     half = b'{"model": "m", "choices": [{"message": {"content": "half \\ud83d of one"}}]}'
     with serving(model="m-2024", troubles=[None, sends(half)]) as server:
         _, rows = run(made(server, answers=2, server={"requests_at_once": 1}), tmp_path)
-    assert rows[0]["note"] == "answered by model 'm-2024', asked for 'm'"
-    assert (rows[1]["text"], rows[1]["note"]) == ("half \ufffd of one", "half characters in it were replaced")
+    assert rows[0]["note"] == "answered by model 'm-2024', but 'm' was requested"
+    assert (rows[1]["text"], rows[1]["note"]) == ("half \ufffd of one", "incomplete characters in it were replaced")
 
 
 def test_ids_that_can_be_none_are_left_out(tmp_path):
@@ -329,7 +329,7 @@ def test_a_timeout_counts_at_its_most(tmp_path):
         asked, rows = run(made(server, answers=1, server=limits, price=price), tmp_path)
     assert len(server.asked) == 2
     assert asked.cost == 200
-    assert rows[0]["error"] == "no whole answer came within 0.1 s"
+    assert rows[0]["error"] == "no complete answer arrived within 0.1 s"
 
 
 def test_an_interrupt_keeps_what_came_and_ends_at_once(tmp_path):

@@ -30,7 +30,7 @@ def read(top: str = "", server: str = "", rest: str = "") -> ProbeConfig:
         ("", "", '[[classes]]\nname = "a"\n[[classes]]\nname = "a"', "classes has 'a' twice"),
         ("", "", '[[classes]]\nname = "a"\nfields = { model = "x" }', "model cannot be changed here"),
         ("", "", '[[classes]]\nname = "a"\nfields = { n = 0 }', "n is a whole number"),
-        ("", "", '[[classes]]\nname = "a"\nfields = { day = 2026-12-02 }', "holds a date"),
+        ("", "", '[[classes]]\nname = "a"\nfields = { day = 2026-12-02 }', "contains a date"),
         ("", "", '[[users]]\nid = "a"\n[[users]]\nid = "a"', "users has 'a' twice"),
     ],
 )

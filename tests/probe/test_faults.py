@@ -145,14 +145,14 @@ NEEDED = {"gumbel": {"window": 4}, "greenlist": {"window": 4, "gamma": "1/4"}}
             *TWO_KEYS,
             lambda secret: gumbel_server(make_format("sglang-two-keys", {"mixing_probability": 0.2}).open(secret)),
             20,
-            "% of the tokens with the second key, the key says 50%",
+            "% of the tokens with the second key, but the key says 50%",
         ),
         (
             "gumbel",
             32,
             lambda secret: gumbel_server(make_format("gumbel", {"window": 4}).open(secret)),
             8,
-            "uses another tokenizer than the key's: its own token ids carry the mark",
+            "'s tokenizer differs from the key's: its own token ids carry the mark",
         ),
         (
             "gumbel",

@@ -108,7 +108,7 @@ def test_a_killed_probe_goes_on(tmp_path, registry, marking):
         server.always = None
         code, _, err = call("probe", config)
         assert code == 0, err
-        assert "goes on with 9 of 24 requests, answered since" in err
+        assert "continues with 9 of 24 requests, answered since" in err
         bodies = [json.dumps(one.body) for one in server.asked]
     assert len(bodies) == 11 + 24 - 9  # two were under way
     assert set(bodies[:9]).isdisjoint(bodies[11:])
@@ -124,9 +124,7 @@ def test_check_asks_nothing(tmp_path, registry):
         assert server.asked == []
     assert "24 requests for 24 answers" in out
     assert "7,200 of answers at most" in out
-    cost = re.search(
-        r"cost: ([\d.]+) at most, at the stated price; no request is sent that could take it beyond 0.5", out
-    )
+    cost = re.search(r"cost: ([\d.]+) at most, at the stated price; no request is sent that could exceed  0.5", out)
     assert float(cost[1]) == pytest.approx(0.02, abs=0.01)
     assert re.search(r"tested: \d+ configurations of the keys", out)
     assert "not asked: replica: say how" in out
@@ -171,10 +169,10 @@ def test_a_log_of_answers_needs_no_server(tmp_path, registry, marked, plain):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "Name a CONFIG"),
-        (("probe.toml", "--registry", "registry"), "--registry goes without CONFIG"),
+        ((), "Give a CONFIG"),
+        (("probe.toml", "--registry", "registry"), "--registry does not go with CONFIG"),
         (("--answers", "probe.toml", "--registry", "registry", "--out", "page"), "--answers probe.toml"),
-        (("probe.toml", "--expect", "probe.toml"), "is no probe.json"),
+        (("probe.toml", "--expect", "probe.toml"), "is not a probe.json"),
     ],
 )
 def test_what_cannot_be_right_is_refused(arguments, told, tmp_path, registry, monkeypatch):

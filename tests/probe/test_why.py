@@ -55,7 +55,7 @@ def test_a_short_text(registry):
     said = said_of(registry, ids_of(PLAIN, 60), "--why")
     assert "60 tokens, of which 56 count" in said
     assert "too short for most marks: a fairly strong mark is found from about " in said
-    assert "nothing speaks for any mark that was tried; of the best try: " in said
+    assert "there is no evidence for any mark that was tried; the best one: " in said
 
 
 def test_repeats(registry):
@@ -68,7 +68,7 @@ def test_another_window(registry, key, secret):
     other = make_format("gumbel-v3", key.parameters | {"window": 3}).open(secret)
     said = said_of(registry, ids_of(gumbel_server(other, MESSAGE), 200), "--why")
     assert "no mark found" in said
-    assert "it reads as if a server draws by a window of 3 tokens, the key says 4: " in said
+    assert "it looks as if a server draws by a window of 3 tokens, the key says 4: " in said
     assert secret.hex() not in said
 
 
@@ -78,7 +78,7 @@ def test_a_text_that_is_marked_in_part(registry, key):
     ids = np.concatenate([ids_of(PLAIN, 1065), marked, ids_of(PLAIN, 75)], axis=1)
     said = said_of(registry, ids, "--why", "--fpr", "1e-60")
     assert "no mark found" in said
-    assert "carry its mark and others do not, as after edits" in said
+    assert "carry the key's mark and the rest do not, as after edits" in said
 
 
 def test_a_flag_needs_no_reasons(registry, key):

@@ -162,7 +162,7 @@ def test_an_attack_on_a_text_does_not_depend_on_its_neighbours():
 def test_what_cannot_be_attacked_is_told():
     with pytest.raises(ValueError, match=r"attack 'typo' is unknown; allowed: substitute:0\.3"):
         done("typo", "w1", 0)
-    with pytest.raises(ValueError, match="paste needs text by people"):
+    with pytest.raises(ValueError, match="paste needs text written by people"):
         done("paste:0.5", "w1", 0, word_tools((" ",)))
     with pytest.raises(ValueError, match="retokenise needs another tokenizer"):
         done("retokenise", "w1", 0, Tools(PLAIN.tokenizer))

@@ -161,7 +161,7 @@ def test_limits_on_the_page_are_never_nearer_than_they_are(hits, texts):
 def test_a_rate_above_what_is_stated_warns():
     cell = rate_cell(PLACE, "flagged", np.arange(1000) < 10, 1e-3, np.arange(1000))
     assert cell.too_high
-    assert "believe no flag" in in_words(cell).lacks
+    assert "do not trust any flag" in in_words(cell).lacks
 
 
 def test_fillings_of_one_template_show_no_rate():
@@ -296,7 +296,7 @@ def test_files_that_do_not_fit_are_refused(folder, monkeypatch):
         "numbers": ({"text": [1, 2]}, "column `text` is Int64"),
         "lists": ({"text": ["a text"], "kind": [["mail"]]}, "column `kind` is List"),
         "bytes": ({"text": [b"\xff\xfe"]}, "cannot be read as Parquet with UTF-8 texts (invalid utf8)"),
-        "same": ({"text": ["a text", ours[3], ours[5], ours[5]]}, "2 texts stand in both"),
+        "same": ({"text": ["a text", ours[3], ours[5], ours[5]]}, "2 texts are in both"),
     }
     for file, (columns, _) in files.items():
         pl.DataFrame(columns).write_parquet(f"{file}.parquet")

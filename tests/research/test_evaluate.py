@@ -170,7 +170,7 @@ def test_a_run_that_was_told_to_end_and_then_killed_goes_on_where_it_was(tmp_pat
     assert process.returncode == 143, err
     said = [line for line in err.splitlines() if line.startswith("brickscan: ")]
     assert said == [
-        "brickscan: evaluate: texts and answers that were finished are kept; run it again to go on",
+        "brickscan: evaluate: finished texts and answers are kept; run it again to continue",
         "brickscan: interrupted by SIGTERM",
     ]
     assert not (tmp_path / "out" / "report.md").exists()

@@ -88,7 +88,7 @@ def test_the_papers_size_is_one_flag_away(tmp_path, tiny_folder):
     assert (read.robustness.prompts, read.robustness.keys, read.robustness.keys_a_prompt) == (1000, 10, 10)
     assert (read.identification.users, read.identification.texts) == (1000, 100)
     assert read.robustness.windows == (0, 4)
-    with pytest.raises(Refused, match=r"robustness\.prompts = 1000: the file of prompts has 12 distinct ones"):
+    with pytest.raises(Refused, match=r"robustness\.prompts = 1000: the file has 12 distinct prompts"):
         plan(path, paper_size=True)
 
 
@@ -103,11 +103,11 @@ def test_the_papers_size_is_one_flag_away(tmp_path, tiny_folder):
         ("", ROBUST.replace("[1.0]", "[0.0]"), r"temperatures\.0' = 0\.0"),
         ("", ROBUST + 'attacks = ["typo:0.1"]\n', r"attacks\.0' = 'typo:0\.1'"),
         ("", ROBUST + 'attacks = ["substitute:0.0"]\n', r"attacks\.0' = 'substitute:0\.0'"),
-        ("", ROBUST + 'attacks = ["paste:0.5"]\n', "paste needs text by people"),
+        ("", ROBUST + 'attacks = ["paste:0.5"]\n', "paste needs text written by people"),
         ("", ROBUST + 'attacks = ["retokenise"]\n', "retokenise needs other_tokenizer or sentence_model"),
         ("", ROBUST + 'sentence_model = "nowhere"\n', r"sentence_model: no config\.json in .*nowhere"),
-        ("", NAMED.replace("texts = 3", "texts = 13"), r"identification\.texts = 13: the file of prompts has 12"),
-        ("", NAMED.replace("users = 5", "users = 600000"), "at most 500000 users have texts"),
+        ("", NAMED.replace("texts = 3", "texts = 13"), r"identification\.texts = 13: the file has 12"),
+        ("", NAMED.replace("users = 5", "users = 600000"), "at most 500000 users can have texts"),
         ("", NAMED + "messages = [1]\n", r"messages\.0' = 1"),
         ("", NAMED + "false_positive_rates = [1.0]\n", r"false_positive_rates\.0' = 1\.0"),
     ],

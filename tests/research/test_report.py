@@ -28,7 +28,7 @@ def test_long_texts_have_a_table_of_their_own():
     head, _, gumbel, green = after.strip().splitlines()[:4]
     assert [cell.strip() for cell in head.split("|")][1:-1] == [
         "method", "texts", "TPR at 1e-05, M = 1", "found, M = 100,000, FPR 0.001", "found, M = 100,000, FPR 1e-06",
-        "wrong, the most of any M and FPR",
+        "wrong, maximum over M and FPR",
     ]  # fmt: skip
     assert gumbel.startswith("| Aaronson et al. (Gumbel) | 3 of 2 users | ")
     assert gumbel.count(" 0.67 (") == green.count(" 0.67 (") == 3  # flagged, and found at both rates

@@ -108,7 +108,7 @@ def test_a_damaged_file_is_named(tmp_path: Path):
     (other,) = batches(GREEN, "2", ROWS[:2], 8)
     texts.write(other, [("x", 1), ("y", 1)])
     texts.file_of(other).replace(texts.file_of(unit))
-    with pytest.raises(ScanFailed, match="holds other rows than it should"):
+    with pytest.raises(ScanFailed, match="does not have the expected rows"):
         texts.read(unit)
     (tmp_path / "file").write_text("")
     with pytest.raises(ScanFailed, match="cannot be made"):

@@ -237,7 +237,7 @@ def test_a_clock_that_went_ahead_and_back_ends_no_budget_and_none_for_ever(budge
 @pytest.mark.seconds
 def test_two_servers_use_no_budget_together(budget, tmp_path):
     """Each would wait for the other's lock with all that it answers."""
-    with pytest.raises(Refused, match="a `state` of its own"):
+    with pytest.raises(Refused, match="its own writable `state` folder"):
         Budget(tmp_path, SECRET, BudgetConfig())
 
 

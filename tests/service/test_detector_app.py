@@ -160,7 +160,7 @@ def test_what_cannot_be_right_is_refused_without_repeating_it(server, path, body
     assert headers["cache-control"] == "no-store"
     if status == 422:
         shape = {"/detect": '{"text": "…"}', "/detect/batch": '{"texts": ["…", "…"]}'}[path]
-        assert json.loads(answer)["detail"].endswith(f"{shape} is asked.")
+        assert json.loads(answer)["detail"].endswith(f"expected: {shape}.")
 
 
 def test_files_are_read(server, marked):
@@ -240,7 +240,7 @@ def test_the_page_answers_in_words_with_a_report(server, marked):
         body, kind = form(**fields)
         status, _, page = request(server, "POST", "/", body, Content_Type=kind)
         assert (status in (415, 422), "No answer" in page.decode()) == (True, True)
-    assert "ends of their names: .txt, .md, " in page.decode()
+    assert "their extension: .txt, .md, " in page.decode()
 
 
 def test_openapi_describes_every_answer(server, plain):

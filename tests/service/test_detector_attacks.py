@@ -106,13 +106,17 @@ def field(name: str, value: bytes, more: str = "") -> bytes:
     ("parts", "status", "words"),
     [
         ([field("text", b"one"), field("file", b"two", '; filename="a.txt"')], 422, "one of the two"),
-        ([field("text", b"one"), field("text", b"two")], 422, "comes once"),
-        ([field("file", b"one", '; filename="a.txt"'), field("file", b"two", '; filename="b.txt"')], 422, "comes once"),
+        ([field("text", b"one"), field("text", b"two")], 422, "may occur only once"),
+        (
+            [field("file", b"one", '; filename="a.txt"'), field("file", b"two", '; filename="b.txt"')],
+            422,
+            "may occur only once",
+        ),
         ([field("text", b"b25l", "\r\nContent-Transfer-Encoding: base64")], 422, "as it is"),
         ([field("text", b"\xe9 one")], 422, "is no UTF-8"),
         ([field("text", b"o\xed\xa0\x80ne")], 422, "is no UTF-8"),
         ([field("file", b"one", '; filename="a.exe"')], 415, ".txt, .md"),
-        ([], 422, "Paste a text"),
+        ([], 422, "Either paste a text"),
     ],
 )
 def test_a_form_that_could_be_answered_about_another_text_is_refused(server, parts, status, words):
@@ -242,7 +246,7 @@ def test_a_registry_that_is_cut_short_ends_answers_until_it_is_whole(tmp_path, r
 def test_what_the_detector_knows_of_its_registry_is_whole_or_the_sentence_says_what_to_do(tmp_path, registry, held):
     """The start ended in a traceback, and what ended answers was told as JSONDecodeError."""
     (tmp_path / "known.json").write_text(held)
-    with pytest.raises(Refused, match="is not as the detector writes it; restore it"):
+    with pytest.raises(Refused, match="is not as the detector wrote it; restore it"):
         refuse_older(registry, (), tmp_path / "known.json", ())
 
 
@@ -266,7 +270,7 @@ def test_a_look_at_the_registry_reads_each_file_once(tmp_path, registry, monkeyp
 def test_a_folder_that_cannot_be_made_is_refused_in_a_sentence(tmp_path, registry):
     config = configured(tmp_path, registry)
     (tmp_path / "detector" / "log").write_text("")
-    with pytest.raises(Refused, match="cannot be made a folder"), detecting(config):
+    with pytest.raises(Refused, match="cannot be created"), detecting(config):
         pass
 
 
@@ -304,9 +308,9 @@ def test_events_of_claims_that_are_lost_end_answers(tmp_path, words):
         show_text(folder, text)
         until(lambda: '"shown":{"seeded":[1,' in (tmp_path / "detector" / "registry.json").read_text(), seconds=60)
         shown.unlink()
-        until(lambda: "lacks event 1 of what was shown of key 'seeded'" in "".join(told), seconds=60)
+        until(lambda: "lacks event 1 of key 'seeded'" in "".join(told), seconds=60)
         assert ask(server, text)["status"] == 503
-    with pytest.raises(Refused, match="an older registry was put back"), detecting(config):
+    with pytest.raises(Refused, match="an older registry was restored"), detecting(config):
         pass
 
 
@@ -339,7 +343,7 @@ def test_a_disk_that_is_full_gives_no_answer_and_ends_nothing(tmp_path, registry
         assert request(server, "GET", "/ready")[0] == 200
 
 
-@pytest.mark.parametrize(("changed", "why"), [("gone", "is gone, and its private"), ("ahead", "set the clock")])
+@pytest.mark.parametrize(("changed", "why"), [("gone", "is missing, but its private"), ("ahead", "set the clock")])
 def test_a_detector_that_can_sign_nothing_is_not_ready_and_says_why(tmp_path, registry, plain, changed, why):
     """It was ready, each request was refused, and the line of each said no more than Refused."""
     told = list[str]()

@@ -286,7 +286,7 @@ def test_callers_who_hang_up_pay_and_hold_up_nobody(tmp_path, registry, plain, k
         assert not budget._is_answered(budget.digest(texts[4].encode()))
 
 
-CHANGED = "its users were changed by something else than brickscan"
+CHANGED = "its users"
 
 
 def test_a_registry_that_was_edited_is_told_once(tmp_path, own, marked, plain):

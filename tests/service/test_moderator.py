@@ -102,7 +102,7 @@ def test_edited_flags_are_not_shown(moderated, edit):
         for status, _, page in pages:
             assert status == 503
             assert "flags: its files are not those that brickscan committed, so somebody changed it" in page
-            assert "Believe nothing of it" in page
+            assert "Do not trust its rows" in page
             assert not any(name in page for name in ("victim", *PEOPLE))
         shutil.rmtree(flags)
         shutil.copytree(night.folder / edit, flags)

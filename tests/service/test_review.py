@@ -71,7 +71,7 @@ def test_all_flags_are_decided_by_keys_alone(browser, night):
             page.get_by_role("status").wait_for()
         page.wait_for_load_state()
         assert page.locator("ol.flags").count() == 0
-        assert "All flags were looked at." in page.locator("main").inner_text()
+        assert "All flags have been reviewed." in page.locator("main").inner_text()
         assert page.get_by_role("link", name="a list of their own").count() == (FLAGS > 3)
         page.keyboard.press("z")
         page.wait_for_url("**/flag?**")
@@ -95,7 +95,7 @@ def test_it_works_without_scripts_and_a_held_key_decides_once(browser, night):
         page.get_by_label("posted by account").fill("nobody’s")
         page.get_by_label("key").select_option("green")
         page.get_by_role("button", name="Show").click()
-        said = "No open flag is one where the account contains “nobody’s” and the key is “green”."
+        said = "No open flags where the account contains “nobody’s” and the key is “green”."
         assert said in page.locator("main").inner_text()
         page.get_by_role("link", name="Show them").click()
         assert page.locator("ol.flags > li").count() == FLAGS
@@ -191,7 +191,7 @@ def test_the_app_refuses_a_decision_on_a_flag_that_was_left(night):
         form["decision_id"] = onward[0][1]
         assert asking.ask("GET", onward[1][0].replace("&amp;", "&"), Cookie=asking.cookie)[0] == 200
         status, _, said = asking.post(form)
-        assert (status, "gone on to another page" in said) == (409, True)
+        assert (status, "moved on to another page" in said) == (409, True)
         assert decided(night) == []
         assert asking.post(asking.form())[0] == 303
     assert len(decided(night)) == 1

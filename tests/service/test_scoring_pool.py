@@ -100,7 +100,7 @@ def test_texts_that_cannot_be_looked_at_are_refused_and_take_no_process(monkeypa
     ]
 
 
-REFUSED = "This text could not be looked at. Ask again, or with less of it."
+REFUSED = "This text could not be checked. Try again, or with a shorter part of it."
 
 
 class AtOnce(Pool):
@@ -314,7 +314,7 @@ def test_a_process_that_cannot_be_started_costs_the_texts_that_wait_for_it_alone
     async def ask() -> list[object]:
         pool = Pool()
         await pool.serve(object())
-        asked = [asyncio.create_task(pool.ask("one", b"ends the process"))]
+        asked = [asyncio.create_task(pool.ask("one", b"the process"))]
         await until(lambda: processes[0].held)
         monkeypatch.setattr(ScoringPool, "_new", refuse)
         processes[0].held[0].set_exception(BrokenProcessPool())

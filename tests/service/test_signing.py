@@ -188,7 +188,7 @@ def test_a_list_of_keys_with_another_key_under_an_id_is_refused(state, tmp_path)
         changed = {"keys": [listed["keys"][0] | {"public_key": public}]}
         (state / "signing.json").write_text(json.dumps(changed))
         for refused in (lambda: signing_keys(state), lambda: signed(state), lambda: new_signing_key(state)):
-            with pytest.raises(Refused, match="is no list of signing keys"):
+            with pytest.raises(Refused, match="is not a list of signing keys"):
                 refused()
 
 
@@ -197,7 +197,7 @@ def test_a_list_of_keys_that_is_gone_is_no_new_beginning(state):
     kept = (state / "signing.json").read_text()
     (state / "signing.json").unlink()
     for refused in (lambda: signing_keys(state), lambda: new_signing_key(state)):
-        with pytest.raises(Refused, match="is gone, and its private keys are there; restore it"):
+        with pytest.raises(Refused, match="is missing, but its private keys exist; restore it"):
             refused()
     (state / "signing.json").write_text(kept)
     assert signed(state)
